@@ -128,7 +128,7 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
     import tensorflow as tf
 
     from bert_tf.finetuning.finetune import finetune
-    from bert_tf.finetuning.options import FinetuningOptions
+    from bert_tf.finetuning.finetuning_options import FinetuningOptions
     from bert_tf.startup import keep_freed_memory
     from bert_tf.training.listener import Listener
 

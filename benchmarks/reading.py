@@ -34,8 +34,8 @@ import tensorflow as tf
 from bert_tf.startup import keep_freed_memory
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
 from bert_tf.training.strategy import distribute_batches
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.schemas import masked_features, parse_compact
-from pipelines.options import PretrainingDataOptions
 from pipelines.shards import pretraining_batches as batches_module
 from pipelines.shards.manifest import BLOCK_RECORDS, Manifest
 from pipelines.shards.pretraining_batches import Masking, pretraining_batches

@@ -63,8 +63,8 @@ def rows() -> None:
     import numpy as np
     import tensorflow as tf
 
+    from pipelines.data_options import PretrainingDataOptions
     from pipelines.instances.schemas import fill_rows
-    from pipelines.options import PretrainingDataOptions
 
     lengths = np.random.default_rng(1).integers(10, 60, 40_000).astype(np.int32)
     options = PretrainingDataOptions(max_seq_length=512, instances_per_row=16)
@@ -101,7 +101,7 @@ def files(count: int) -> None:
     import json
 
     from pipelines.corpus.sources import open_corpus
-    from pipelines.options import CorpusOptions
+    from pipelines.data_options import CorpusOptions
 
     with tempfile.TemporaryDirectory() as folder:
         for number in range(count):

@@ -121,7 +121,7 @@ def library(corpus: str, output: str, tokenizer: str, dupe_factor: str, masking:
     """Calls `write_shards` and prints the seconds it takes, without the imports."""
     from bert_tf.startup import keep_freed_memory
     from bert_tf.tokenization import BertTokenizer
-    from pipelines.options import PretrainingDataOptions
+    from pipelines.data_options import PretrainingDataOptions
     from pipelines.shards.writing import write_shards
 
     keep_freed_memory()
@@ -145,6 +145,7 @@ def profile(corpus: str, output: str, tokenizer: str, masking: str) -> None:
     from bert_tf.tokenization import BertTokenizer
     from pipelines.corpus.documents import GROUP_BYTES, UnitReader, plan_documents
     from pipelines.corpus.sources import open_corpus
+    from pipelines.data_options import PretrainingDataOptions
     from pipelines.instances.masking import mask_tokens
     from pipelines.instances.schemas import serialize_compact, serialize_masked
     from pipelines.instances.sentence_pairs import (
@@ -154,7 +155,6 @@ def profile(corpus: str, output: str, tokenizer: str, masking: str) -> None:
         shuffle_pairs,
         truncate_pairs,
     )
-    from pipelines.options import PretrainingDataOptions
 
     keep_freed_memory()
     options = PretrainingDataOptions(max_seq_length=MAX_SEQ_LENGTH)

@@ -23,13 +23,15 @@ def test_an_arrow_that_runs_upwards_is_found(tmp_path):
             copy.write_bytes(source.read_bytes())
     (tmp_path / "pyproject.toml").write_bytes((REPOSITORY / "pyproject.toml").read_bytes())
     with (tmp_path / "bert_tf" / "layers" / "embeddings.py").open("a") as file:
-        file.write("\n\ndef late():\n    import bert_tf.training.options\n    import tensorflow\n")
+        file.write(
+            "\n\ndef late():\n    import bert_tf.training.training_options\n    import tensorflow\n"
+        )
     done = subprocess.run(
         [LINTER, "--no-cache"], cwd=tmp_path, capture_output=True, text=True,
         env={"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "bert_tf.layers.embeddings -> bert_tf.training.options" in done.stdout
+    assert "bert_tf.layers.embeddings -> bert_tf.training.training_options" in done.stdout
     assert "bert_tf.layers.embeddings -> tensorflow" in done.stdout
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from bert_tf.cli.main import read_options
 from bert_tf.config import BertConfig
-from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from pipelines.corpus.formats import read_slice
 from pipelines.corpus.sources import open_corpus
 

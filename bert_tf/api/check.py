@@ -13,7 +13,7 @@ from bert_tf.atomic import write_text, write_tsv
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
-from bert_tf.tasks.options import FileOptions, TaskOptions
+from bert_tf.tasks.task_options import FileOptions, TaskOptions
 
 if TYPE_CHECKING:
     from bert_tf.tasks.task import Task

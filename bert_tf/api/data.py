@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
-from bert_tf.finetuning.options import FinetuningSetup
+from bert_tf.finetuning.finetuning_options import FinetuningSetup
 from bert_tf.outputs import GIVEN_DATA, check_output_folder
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def examples_in_memory(
     Raises:
         InputError: an input or a label is missing or cannot be used.
     """
-    from bert_tf.raw_text.given import given_examples, with_columns
+    from bert_tf.raw_text.inputs import given_examples, with_columns
 
     answers: Any = None
     if labelled and isinstance(data, tuple) and task.kind.needs_labels:
@@ -85,7 +85,7 @@ def _columns(data: Any) -> Any:
         names = dict.fromkeys(name for row in data for name in row)
         return {name: [row.get(name) for row in data] for name in names}
     if hasattr(data, "column_names"):
-        from bert_tf.raw_text.given import check_dataset
+        from bert_tf.raw_text.inputs import check_dataset
 
         check_dataset(data)
         features = getattr(data, "features", None) or {}

@@ -12,7 +12,7 @@ from bert_tf.api.progress import progress, scores_line
 from bert_tf.api.result import Result, Table, report_pictures, score_table
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
-from bert_tf.tasks.options import EvaluationOptions
+from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:
     from bert_tf.tasks.reports.report import Report

@@ -11,7 +11,7 @@ from bert_tf.api.result import Result
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
-from bert_tf.tasks.options import TaskOptions
+from bert_tf.tasks.task_options import TaskOptions
 
 
 @dataclass(kw_only=True)
@@ -80,8 +80,8 @@ def run(options: ExportOptions, *, shown: bool = True) -> ExportResult:
         )
     with progress("exporting", shown=shown) as bar:
         from bert_tf.serving.export import check_export
+        from bert_tf.trained.export_precisions import export_types
         from bert_tf.trained.fine_tuned import FineTuned
-        from bert_tf.trained.types import export_types
 
         check_export(options.name, root=folder.parent, version=options.version)
         settings = dataclasses.asdict(options)

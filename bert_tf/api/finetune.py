@@ -9,7 +9,7 @@ from bert_tf.api.data import examples_as_files
 from bert_tf.api.keywords import Data, PathName, Verbosity, keywords
 from bert_tf.api.progress import RunProgress, outcome_lines, progress, scores_line
 from bert_tf.api.result import Result, Table, report_pictures, score_table
-from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.options import option
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from bert_tf.api.keywords import PathName, Verbosity, keywords
 from bert_tf.api.progress import RunProgress, outcome_lines, progress
 from bert_tf.api.result import Result, Table, score_table
 from bert_tf.options import option
-from bert_tf.pretraining.options import PretrainingOptions
+from bert_tf.pretraining.pretraining_options import PretrainingOptions
 
 if TYPE_CHECKING:
     from bert_tf.training.loop import TrainingResult

@@ -10,7 +10,7 @@ from bert_tf.api.finetune import TrainingData
 from bert_tf.api.keywords import keywords
 from bert_tf.api.progress import RunProgress, progress, scores_line
 from bert_tf.api.result import Result, Table
-from bert_tf.finetuning.options import FinetuningOptions, SearchOptions
+from bert_tf.finetuning.finetuning_options import FinetuningOptions, SearchOptions
 from bert_tf.training.listener import Listener
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 from bert_tf.outputs import check_output_folder
 from bert_tf.storage import is_remote
-from pipelines.options import PretrainingDataOptions
+from pipelines.data_options import PretrainingDataOptions
 
 if TYPE_CHECKING:
     from pipelines.shards.estimate import Estimate
@@ -193,7 +193,7 @@ def run(options: ShardsOptions, *, shown: bool = True) -> ShardsResult:
         check_output_folder(options.output, [*options.corpus, options.tokenizer])
     with progress("making instances", total=1, shown=shown) as bar:
         from bert_tf.tokenization import BertTokenizer
-        from pipelines.shards.writing import ShardsProgress, Share, write_shards_of_lengths
+        from pipelines.shards.writing import ShardsProgress, UnitShare, write_shards_of_lengths
 
         if options.dry_run:
             from pipelines.shards.estimate import estimate_shards
@@ -205,7 +205,7 @@ def run(options: ShardsOptions, *, shown: bool = True) -> ShardsResult:
             return ShardsResult(
                 folders=[Path(options.output)], manifests=[], estimate=estimate, notices=bar.notices
             )
-        share = None if options.units is None else Share.parse(options.units)
+        share = None if options.units is None else UnitShare.parse(options.units)
 
         def show(done: ShardsProgress) -> None:
             bar.update(done.bytes_read, done.total_bytes, note=f"{done.instances} so far")

@@ -14,7 +14,7 @@ from bert_tf.api.result import Result
 from bert_tf.atomic import replace_directory, replace_file
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
-from pipelines.options import CorpusOptions
+from pipelines.data_options import CorpusOptions
 
 FILES = ("vocab.txt", "tokenizer_config.json")
 

@@ -10,7 +10,7 @@ from typing import Any
 from jsonargparse import ActionYesNo, ArgumentParser
 
 from bert_tf.api.descriptions import is_required, option_helps, titled_fields
-from bert_tf.api.inputs import read_values, stored
+from bert_tf.api.early_checks import read_values, stored
 from bert_tf.api.keywords import with_kind
 from bert_tf.errors import InputError, nearest
 from bert_tf.options import choices_of

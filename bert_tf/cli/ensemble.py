@@ -19,7 +19,7 @@ from bert_tf.cli.progress import console, progress, scores_line
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
-from bert_tf.tasks.options import EvaluationOptions
+from bert_tf.tasks.task_options import EvaluationOptions
 
 
 @dataclass(kw_only=True)

@@ -14,7 +14,7 @@ learning rates of 5e-5, 3e-5 and 2e-5, and 2 to 4 epochs. The same command resum
 
 from bert_tf.api.finetune import run as finetune
 from bert_tf.cli.progress import console, export_line, typed
-from bert_tf.finetuning.options import FinetuningOptions as Options
+from bert_tf.finetuning.finetuning_options import FinetuningOptions as Options
 
 
 def run(options: Options) -> None:

@@ -16,7 +16,7 @@ from bert_tf.cli.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
-from bert_tf.tasks.options import FileOptions
+from bert_tf.tasks.task_options import FileOptions
 
 
 @dataclass(kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-from bert_tf.api.inputs import check_inputs, open_models
+from bert_tf.api.early_checks import check_inputs, open_models
 from bert_tf.cli.command_line import (
     add_options,
     check_arguments,

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from bert_tf.cli.progress import console, progress, typed
 from bert_tf.errors import InputError
-from bert_tf.migration.scan import Finding, Report, scan
+from bert_tf.migration.scan import FoundSymbol, ScanReport, scan
 from bert_tf.migration.symbols import LIBRARIES
 from bert_tf.options import CheckedOptions, option
 from bert_tf.startup import import_tensorflow
@@ -81,7 +81,7 @@ def _compare(file: str, model: str) -> None:
     )
 
 
-def _lines(finding: Finding) -> list[str]:
+def _lines(finding: FoundSymbol) -> list[str]:
     first, *others = finding.places
     file = re.sub(r"(:cell \d+)?:\d+$", "", first)
     more = ", ".join(place.removeprefix(f"{file}:") for place in others)
@@ -97,7 +97,7 @@ def _lines(finding: Finding) -> list[str]:
     return [head, *([f"    also at {more}"] if more else []), f"    {advice}"]
 
 
-def _summary(report: Report) -> str:
+def _summary(report: ScanReport) -> str:
     total = len(report.findings)
     if not total:
         return f"Nothing of another library's BERT in {report.files} file(s)."

@@ -12,7 +12,7 @@ which load in Hugging Face, too (docs/objectives.md).
 
 from bert_tf.api.pretrain import run as pretrain
 from bert_tf.cli.progress import console, typed
-from bert_tf.pretraining.options import PretrainingOptions as Options
+from bert_tf.pretraining.pretraining_options import PretrainingOptions as Options
 
 
 def run(options: Options) -> None:

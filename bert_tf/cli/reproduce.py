@@ -25,7 +25,7 @@ from bert_tf.cli.progress import console, duration, progress, typed
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.startup import share_cores
-from pipelines.options import CorpusOptions
+from pipelines.data_options import CorpusOptions
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,7 @@ extends a finished one. All other options are those of bert-tf finetune.
 
 from bert_tf.api.search import run as search
 from bert_tf.cli.progress import console, export_line, typed
-from bert_tf.finetuning.options import SearchOptions as Options
+from bert_tf.finetuning.finetuning_options import SearchOptions as Options
 
 
 def run(options: Options) -> None:

@@ -13,7 +13,7 @@ from dataclasses import fields
 from bert_tf.api.vocabulary import VocabularyOptions as Options
 from bert_tf.api.vocabulary import run as learn_vocabulary
 from bert_tf.cli.progress import console, typed
-from pipelines.options import CorpusOptions
+from pipelines.data_options import CorpusOptions
 
 
 def run(options: Options) -> None:

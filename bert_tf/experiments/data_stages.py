@@ -11,14 +11,14 @@ from bert_tf.experiments.installed_documentation import installed_documentation
 from bert_tf.experiments.passages import SPLITS, write_task
 from bert_tf.experiments.stage import FOLDER, Cache, Show, Stage, chosen_options
 from bert_tf.experiments.step_speed import StepSpeed
-from bert_tf.finetuning.options import SearchOptions
+from bert_tf.finetuning.finetuning_options import SearchOptions
 from bert_tf.finetuning.search import data_content
 from bert_tf.storage import sha256
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
 from pipelines.corpus.formats import input_errors, read_lines
 from pipelines.corpus.sources import open_corpus
+from pipelines.data_options import CorpusOptions, PretrainingDataOptions
 from pipelines.examples.records import is_dataset_name
-from pipelines.options import CorpusOptions, PretrainingDataOptions
 from pipelines.shards.manifest import FILE_NAME, Manifest
 from pipelines.shards.writing import write_shards_of_lengths
 

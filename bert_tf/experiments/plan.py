@@ -10,19 +10,19 @@ from pathlib import Path
 from bert_tf.errors import InputError, nearest
 from bert_tf.experiments.data_stages import BYTES_PER_TOKEN, Corpus, Shards, TaskData, Vocabulary
 from bert_tf.experiments.stage import FOLDER, Stage
-from bert_tf.experiments.tables import TABLES, Column, Scale, System, Table
+from bert_tf.experiments.tables import TABLES, Column, PaperTable, Scale, System
 from bert_tf.experiments.training_stages import Finetuning, Pretraining
-from bert_tf.finetuning.options import SearchOptions
-from bert_tf.pretraining.options import PretrainingOptions
+from bert_tf.finetuning.finetuning_options import SearchOptions
+from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.tasks.table import find_task
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.examples.records import is_dataset_name
-from pipelines.options import PretrainingDataOptions
 
 # Passes over the corpus beyond which a model learns it by heart; the paper made 40.
 _MOST_EPOCHS = 100
 
 
-def find_table(name: str) -> Table:
+def find_table(name: str) -> PaperTable:
     """The table of a name; raises InputError if there is none."""
     if name not in TABLES:
         near = nearest(name, TABLES)
@@ -58,7 +58,7 @@ def task_data(given: Sequence[str]) -> list[TaskData]:
 
 @dataclass(frozen=True)
 class Plan:
-    table: Table
+    table: PaperTable
     scale: Scale
     corpus: Corpus  # text to pre-train on
     tasks: Sequence[TaskData]  # examples to fine-tune on

@@ -13,7 +13,7 @@ from bert_tf.layers.lstm import new_lstm
 from bert_tf.models.cost import lstm_flops, pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.pretraining.data import DIRECTIONS
-from bert_tf.pretraining.options import PretrainingOptions
+from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.tasks.kinds.regression import squared_error
 from bert_tf.training.dry_run import step_seconds
 from bert_tf.training.means import cross_entropy

@@ -60,7 +60,7 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class PaperTable:
     name: str  # name on the command line
     title: str
     source: str  # where the paper has it
@@ -265,10 +265,10 @@ def _recipe(scale: Scale) -> list[System]:
     ]
 
 
-TABLES: dict[str, Table] = {
+TABLES: dict[str, PaperTable] = {
     table.name: table
     for table in (
-        Table(
+        PaperTable(
             name="glue", title="GLUE", source="table 1 (test scores)",
             systems=_base_and_large,
             columns=[
@@ -287,7 +287,7 @@ TABLES: dict[str, Table] = {
                 "paper's are of GLUE's test server."
             ],
         ),
-        Table(
+        PaperTable(
             name="squad1", title="SQuAD 1.1", source="table 2 (development set)",
             systems=_base_and_large,
             columns=[Column("EM", "squad", "exact_match"), Column("F1", "squad", "f1")],
@@ -301,13 +301,13 @@ TABLES: dict[str, Table] = {
                 "BERT large (ensemble, TriviaQA)": [86.2, 92.2],
             },
         ),
-        Table(
+        PaperTable(
             name="squad2", title="SQuAD 2.0", source="table 3 (development set)",
             systems=_base_and_large,
             columns=[Column("EM", "squad2", "best_exact"), Column("F1", "squad2", "best_f1")],
             numbers={"Human": [86.3, 89.0], "BERT large": [78.7, 81.9]},
         ),
-        Table(
+        PaperTable(
             name="swag", title="SWAG", source="table 4 (development set)",
             systems=_base_and_large, columns=[Column("Dev (Acc)", "swag")],
             numbers={
@@ -315,13 +315,13 @@ TABLES: dict[str, Table] = {
                 "BERT base": [81.6], "BERT large": [86.6],
             },
         ),
-        Table(
+        PaperTable(
             name="ner", title="CoNLL-2003 named entities", source="table 7 (development set)",
             systems=_base_and_large, columns=[_DEV_F1],
             numbers={"ELMo": [95.7], "BERT base": [96.4], "BERT large": [96.6]},
             remarks=["The paper's model is cased and reads the sentences around each."],
         ),
-        Table(
+        PaperTable(
             name="pretraining-tasks", title="Effect of the pre-training tasks",
             source="table 5 (development sets)", systems=_pretraining_tasks,
             columns=[
@@ -334,7 +334,7 @@ TABLES: dict[str, Table] = {
                 "+ BiLSTM": [82.1, 84.1, 75.7, 91.6, 84.9],
             },
         ),
-        Table(
+        PaperTable(
             name="model-size", title="Effect of the model's size",
             source="table 6 (development sets)", systems=_model_size,
             columns=[Column(PERPLEXITY, ""), _MNLI, _MRPC, _SST2, _RTE, _NER],
@@ -347,7 +347,7 @@ TABLES: dict[str, Table] = {
                 "24 layers, 1024 wide, 16 heads": [3.23, 86.6, 87.8, 93.7],
             },
         ),
-        Table(
+        PaperTable(
             name="features", title="Fine-tuning, and features from layers",
             source="table 7 (CoNLL-2003, development set)", systems=_features,
             columns=[_DEV_F1],
@@ -364,12 +364,12 @@ TABLES: dict[str, Table] = {
                 "pieces and text. The paper's model is cased and reads the sentences around each."
             ],
         ),
-        Table(
+        PaperTable(
             name="training-steps", title="Effect of the number of training steps",
             source="figure 5 (a curve on MNLI, without numbers)", systems=_training_steps,
             columns=[_MNLI, _SST2, _MRPC, _NER],
         ),
-        Table(
+        PaperTable(
             name="masking", title="Masking strategies",
             source="table 8 (development sets)", systems=_masking,
             columns=[
@@ -385,7 +385,7 @@ TABLES: dict[str, Table] = {
                 "same are easily guessed."
             ],
         ),
-        Table(
+        PaperTable(
             name="recipe", title="The paper's recipe and what has been learned since",
             source="recipe (sections 3.1 and A.2)", systems=_recipe,
             columns=[_MNLI, _SST2, _MRPC, _NER],

@@ -19,7 +19,7 @@ from bert_tf.experiments.data_stages import Shards, TaskData
 from bert_tf.experiments.stage import Cache, Show, Stage, chosen_options
 from bert_tf.experiments.step_speed import StepSpeed, predicted_positions
 from bert_tf.finetuning.finetune import feature_settings, finetune
-from bert_tf.finetuning.options import SearchOptions
+from bert_tf.finetuning.finetuning_options import SearchOptions
 from bert_tf.finetuning.restarts import Restarts, Trial, best_of
 from bert_tf.finetuning.search import search
 from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_flops
@@ -27,8 +27,8 @@ from bert_tf.models.feature_encoder import lstm_units
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.pretraining.data import DIRECTIONS
-from bert_tf.pretraining.options import PretrainingOptions
 from bert_tf.pretraining.pretrain import pretrain
+from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.tasks.table import find_task, with_options
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.training.listener import Listener

@@ -14,7 +14,7 @@ import tensorflow as tf
 from bert_tf.checkpoints.formats import CONFIG, check_is_model_directory
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.finetuning.options import FinetuningSetup
+from bert_tf.finetuning.finetuning_options import FinetuningSetup
 from bert_tf.tasks.kinds.kind import TEXT, hashable, row_keys
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer

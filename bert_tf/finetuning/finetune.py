@@ -17,7 +17,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.finetuning.data import FinetuningData
 from bert_tf.finetuning.feature_cache import FeatureCache
-from bert_tf.finetuning.options import FinetuningOptions, FinetuningSetup
+from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup
 from bert_tf.models.cost import classification_flops
 from bert_tf.pretraining.word_frequencies import plateau_notice
 from bert_tf.primitives.devices import device_type
@@ -30,11 +30,11 @@ from bert_tf.training.dry_run import dry_run
 from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.means import Values
-from bert_tf.training.options import save_config
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, make_plan, make_run, prepare
 from bert_tf.training.strategy import check_batch_size, distribute_batches
+from bert_tf.training.training_options import save_config
 from pipelines.examples.labelled_text import Examples
 
 # Enough batches to measure the mean length of examples.

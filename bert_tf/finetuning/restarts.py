@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert_tf.atomic import replace_directory, write_json
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import FinetuningResult, finetune
-from bert_tf.finetuning.options import FinetuningOptions, FinetuningSetup
+from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup
 from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.reports.pictures import curves
 from bert_tf.tasks.reports.report import markdown

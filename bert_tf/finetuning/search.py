@@ -17,7 +17,7 @@ from bert_tf.atomic import write_json, write_text, write_tsv
 from bert_tf.checkpoints.formats import content_hash
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import finetune, task_to_train
-from bert_tf.finetuning.options import FinetuningOptions, FinetuningSetup, SearchOptions
+from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup, SearchOptions
 from bert_tf.finetuning.restarts import (
     OneRun,
     Restarts,
@@ -38,7 +38,7 @@ from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.reports.pictures import save_png
 from bert_tf.training.listener import Listener
 from bert_tf.training.monitoring import write_columns
-from bert_tf.training.options import save_config
+from bert_tf.training.training_options import save_config
 from bert_tf.training.workers import hold_run_directory
 from bert_tf.version import TRAJECTORY
 from pipelines.examples.records import is_dataset_name

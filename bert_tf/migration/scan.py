@@ -52,7 +52,7 @@ _TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
 
 
 @dataclass
-class Finding:
+class FoundSymbol:
     """A symbol in a file."""
 
     library: str
@@ -63,10 +63,10 @@ class Finding:
 
 
 @dataclass
-class Report:
+class ScanReport:
     """What was found in files."""
 
-    findings: list[Finding]  # by file, in the order of the lines
+    findings: list[FoundSymbol]  # by file, in the order of the lines
     files: int
     unread: list[str]  # a sentence for each file or cell that could not be parsed
 
@@ -76,14 +76,14 @@ class Report:
         return sum(finding.row is not None for finding in self.findings)
 
 
-def scan(path: Path) -> Report:
+def scan(path: Path) -> ScanReport:
     """Reads a script, a notebook, or all code in a folder.
 
     Raises:
         InputError: there is nothing to read.
     """
     files = files_at(path)
-    report = Report([], len(files), [])
+    report = ScanReport([], len(files), [])
     for file in files:
         try:
             _File(report).read(list(sources_of(file, str(file))))
@@ -97,13 +97,13 @@ def scan(path: Path) -> Report:
 class _File:
     """The symbols of one file; cells of a notebook share their imports."""
 
-    def __init__(self, report: Report):
+    def __init__(self, report: ScanReport):
         self.report = report
         self.aliases: dict[str, str] = {}  # name in the code -> dotted path of the import
         self.stars: list[str] = []  # libraries that everything was imported from
         self.imported: dict[str, str] = {}  # alias -> place of its import
         self.used: set[str] = set()  # aliases
-        self.found: dict[tuple[str, str, str], Finding] = {}
+        self.found: dict[tuple[str, str, str], FoundSymbol] = {}
         self.place = ""
         self.is_of_torch = False  # then a package's own modeling.py is no copy of the original's
 
@@ -152,7 +152,9 @@ class _File:
         return f"{self.place}:{node if isinstance(node, int) else node.lineno}"
 
     def _add(self, library: str, form: str, name: str, row: Symbol | None, place: str) -> None:
-        finding = self.found.setdefault((library, form, name), Finding(library, form, name, row))
+        finding = self.found.setdefault(
+            (library, form, name), FoundSymbol(library, form, name, row)
+        )
         if place not in finding.places:
             finding.places.append(place)
 

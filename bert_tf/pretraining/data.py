@@ -11,7 +11,7 @@ import tensorflow as tf
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.pretraining.options import LATE_SHARE, PretrainingOptions
+from bert_tf.pretraining.pretraining_options import LATE_SHARE, PretrainingOptions
 from bert_tf.storage import open_folder
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.strategy import distribute_batches, share_batches

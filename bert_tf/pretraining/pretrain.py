@@ -17,7 +17,7 @@ from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.pretraining.data import PhaseShards, PretrainingData
 from bert_tf.pretraining.guesses import MaskedWordLog, MaskedWords, hide_words
-from bert_tf.pretraining.options import PretrainingOptions
+from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.pretraining.word_frequencies import word_frequency_loss, write_metrics
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
@@ -27,12 +27,12 @@ from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.means import accuracy, cross_entropy
 from bert_tf.training.monitoring import ProjectorLog
-from bert_tf.training.options import save_config
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, make_plan, make_run, prepare
 from bert_tf.training.strategy import check_batch_size
 from bert_tf.training.trainer import Trainer
+from bert_tf.training.training_options import save_config
 from pipelines.instances.schemas import row_predictions
 from pipelines.shards.folder import shard_errors
 

@@ -53,7 +53,7 @@ class Range:
 
 
 @dataclass
-class Plan:
+class ProductPlan:
     """Ranges by a product's first layer; products without one are computed in float32."""
 
     ranges: dict[Any, Range] = field(default_factory=dict)
@@ -90,9 +90,9 @@ class Recorder(Inference):
                 kept.append(x[self._draw.permutation(len(x))[: _ROWS // 8]])
 
 
-def make_plan(recorder: Recorder) -> Plan:
+def make_plan(recorder: Recorder) -> ProductPlan:
     """The ranges of the products that int8 computes well enough."""
-    plan = Plan()
+    plan = ProductPlan()
     for block in recorder.blocks:
         value, attended, outer = block.heads[2], block.attended, block.outer
         smoothed, error = _range(recorder, [attended], is_divided=True)
@@ -138,7 +138,7 @@ def _range(
 class Int8(CopiedWeights):
     """Inference whose products in a plan are int8; the others are float32."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ProductPlan) -> None:
         super().__init__()
         self._plan = plan
         self._scales: dict[Any, np.ndarray] = {}

@@ -18,21 +18,15 @@ from bert_tf.models.task_models import (
     BertMultiLabelClassifier,
     BertRegressor,
 )
-from bert_tf.raw_text.given import (
-    are_numbers,
-    by_role,
-    class_of,
-    given_examples,
-    label_list,
-    text_columns,
-)
+from bert_tf.raw_text.inputs import by_role, given_examples, text_columns
+from bert_tf.raw_text.labels import are_numbers, class_of, label_list
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.trained.fine_tuned import FineTuned
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.examples.batches import example_batches
 from pipelines.examples.labelled_text import Examples
 from pipelines.instances.masking import mask_tokens
-from pipelines.options import PretrainingDataOptions
 
 BATCH_SIZE = 32
 UNKNOWN_LABELS = "unknown labels, known are "  # how the error of a graph begins
@@ -53,7 +47,7 @@ class Batches(NamedTuple):
     steps: int | None  # None for all that the data set has
 
 
-class Options(NamedTuple):
+class BatchOptions(NamedTuple):
     """How batches are made; see `TextModel.fit`."""
 
     batch_size: int | None = None
@@ -65,7 +59,7 @@ class Options(NamedTuple):
 
 
 def make_batches(
-    tuned: FineTuned, x: Any, y: Any, weights: Any, options: Options
+    tuned: FineTuned, x: Any, y: Any, weights: Any, options: BatchOptions
 ) -> tuple[Task, Batches]:
     """Inputs, targets and weights of raw text; and the task, with pairs if there are pairs.
 
@@ -114,7 +108,7 @@ def make_batches(
     return task, _epochs(made, math.ceil(len(next(iter(columns.values()))) / size), options)
 
 
-def _epochs(dataset: tf.data.Dataset, steps: int, options: Options) -> Batches:
+def _epochs(dataset: tf.data.Dataset, steps: int, options: BatchOptions) -> Batches:
     if options.repeats and not options.shuffle:
         dataset = dataset.repeat()
     return Batches(dataset, steps if options.shuffle or options.repeats else None)
@@ -225,7 +219,7 @@ def _masked_batches(
     columns: Mapping[str, Sequence[Any]],
     y: Any,
     weights: Any,
-    options: Options,
+    options: BatchOptions,
     seed: int | None,
 ) -> Batches:
     count = len(next(iter(columns.values())))
@@ -334,7 +328,9 @@ def _values(tensor: Any) -> list[Any]:
     return values
 
 
-def streamed(tuned: FineTuned, dataset: tf.data.Dataset, options: Options) -> tuple[Task, Batches]:
+def streamed(
+    tuned: FineTuned, dataset: tf.data.Dataset, options: BatchOptions
+) -> tuple[Task, Batches]:
     """Maps a data set of batches of strings, with labels if it has any."""
     check_batched(dataset)
     model = tuned.model

@@ -24,7 +24,7 @@ from bert_tf.raw_text.batches import (
     ROW_MODELS,
     UNKNOWN_LABELS,
     Batches,
-    Options,
+    BatchOptions,
     in_memory,
     inputs_alone,
     is_text,
@@ -33,16 +33,16 @@ from bert_tf.raw_text.batches import (
     rows,
     streamed,
 )
-from bert_tf.raw_text.given import (
+from bert_tf.raw_text.inputs import (
     by_role,
     checked_stream,
     given_examples,
     inputs_of,
     is_raw,
-    label_list,
     text_columns,
     with_columns,
 )
+from bert_tf.raw_text.labels import label_list
 from bert_tf.serving.export import versions
 from bert_tf.serving.predictor import answer_rows
 from bert_tf.tasks.kinds.kind import Kind
@@ -198,7 +198,7 @@ class BertPreprocessor(keras.layers.Layer):
     def batches(
         self, model: Any, x: Any, y: Any = None, weights: Any = None, **options: Any
     ) -> Batches:
-        """What Keras trains on or evaluates; `options` are those of `batches.Options`."""
+        """What Keras trains on or evaluates; `options` are those of `batches.BatchOptions`."""
         _check_reads_text(model)
         if isinstance(model, Encoder):
             raise InputError(
@@ -210,7 +210,7 @@ class BertPreprocessor(keras.layers.Layer):
                 "a BertSentenceEncoder compares the texts of a batch: train it with "
                 'bert_tf.finetune(task="embedding", ...)'
             )
-        given = Options(**options)
+        given = BatchOptions(**options)
         task, made = make_batches(self.bound(model), x, y, weights, given)
         if given.is_training:
             self._task, self.is_settled = (task,), True
@@ -264,7 +264,7 @@ class BertPreprocessor(keras.layers.Layer):
         is_of_rows = isinstance(model, ROW_MODELS)
         if isinstance(x, tf.data.Dataset):
             if is_of_rows:
-                task, made = streamed(self.bound(model), x, Options(has_labels=False))
+                task, made = streamed(self.bound(model), x, BatchOptions(has_labels=False))
                 self._check_pairs(task)
                 inputs = made.dataset.map(lambda *batch: inputs_alone(batch))
                 return predict(inputs, steps=steps, **kwargs)

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bert_tf.processor import Remembered, processor
-from bert_tf.serving.types import same_in_other_types, type_of
+from bert_tf.serving.precisions import same_in_other_types, type_of
 
 VARIABLE = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
 # Tokens: of a short text, of a long one, of a batch.

@@ -13,9 +13,9 @@ from google.protobuf.message import DecodeError
 from bert_tf.device_memory import memory_errors
 from bert_tf.errors import InputError
 from bert_tf.serving.export import versions
+from bert_tf.serving.precisions import load_error
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.signatures import DEFAULT, find_signature
-from bert_tf.serving.types import load_error
 
 _AT_ONCE = 2  # batches, to keep a CPU's cores busy
 

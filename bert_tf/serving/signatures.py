@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.primitives.int8 import Int8, Plan
+from bert_tf.primitives.int8 import Int8, ProductPlan
 from bert_tf.primitives.on_tensorflow import copied_weights, inferring_with
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
@@ -79,7 +79,7 @@ class RawTextModel(tf.Module):
         tokenizer: BertTokenizer,
         model: keras.Model,
         signatures: Mapping[str, Signature],
-        plan: Plan | None = None,  # of products in int8
+        plan: ProductPlan | None = None,  # of products in int8
     ) -> None:
         super().__init__()
         # A SavedModel holds the variables of what it tracks. TensorFlow's own, not the Keras model:

@@ -16,12 +16,12 @@ from bert_tf.atomic import write_json
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.errors import InputError
-from bert_tf.primitives.int8 import Plan
+from bert_tf.primitives.int8 import ProductPlan
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.export import ASSETS, export
+from bert_tf.serving.precisions import TYPES_FILE, types_text
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.serving.signatures import DEFAULT, PREDICT, Parts, RawTextModel, find_signature
-from bert_tf.serving.types import TYPES_FILE, types_text
 from bert_tf.tasks.kinds.embedding import Embedding
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.reports.report import Report
@@ -120,7 +120,7 @@ class FineTuned(Answering):
     model: keras.Model
     tokenizer: BertTokenizer
     labels: Sequence[str] = ()  # in the order of the outputs
-    plan: Plan | None = None  # of products in int8
+    plan: ProductPlan | None = None  # of products in int8
 
     def __post_init__(self) -> None:
         pairs = self.task.pair is not None

@@ -11,12 +11,12 @@ from bert_tf.outputs import check_output_folder
 from bert_tf.startup import share_cores
 from bert_tf.training.monitoring import Histograms, HyperParameters, Profile
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
-from bert_tf.training.options import TrainingOptions
 from bert_tf.training.plan import TrainingPlan
 from bert_tf.training.run import Run
 from bert_tf.training.schedule import SCHEDULES
 from bert_tf.training.strategy import compiles_step, reader_count
 from bert_tf.training.trainer import Trainer
+from bert_tf.training.training_options import TrainingOptions
 from bert_tf.version import TRAJECTORY
 
 # Settings that runs of earlier versions did not record.

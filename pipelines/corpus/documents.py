@@ -25,7 +25,7 @@ import numpy as np
 from bert_tf.errors import InputError
 from pipelines.corpus.formats import Lines, read_slice
 from pipelines.corpus.sources import TFDS, Corpus, Slice
-from pipelines.options import CorpusOptions
+from pipelines.data_options import CorpusOptions
 
 # Bytes of a part of a document; files take turns after as much text.
 PART_BYTES = 1 << 18

@@ -27,8 +27,8 @@ from bert_tf.storage import file_state
 from pipelines.corpus import sources, text_files
 from pipelines.corpus.sources import TFDS, Corpus, Slice
 from pipelines.corpus.text_files import LONG_LINE_BYTES, read_blocks, strip
+from pipelines.data_options import CorpusOptions
 from pipelines.datasets import dataset_options
-from pipelines.options import CorpusOptions
 
 # Longest wrapped line of plain text, in characters.
 _WRAPPED_LINE = 120

@@ -18,7 +18,7 @@ from bert_tf.errors import InputError
 from bert_tf.storage import State, file_state, find_objects, is_remote, open_for_reading
 from pipelines.corpus import text_files
 from pipelines.corpus.text_files import COMPRESSED, UnreadableFile
-from pipelines.options import CorpusOptions
+from pipelines.data_options import CorpusOptions
 
 CorpusInputs = str | os.PathLike | Iterable[str | os.PathLike]
 

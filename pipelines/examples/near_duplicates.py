@@ -17,14 +17,14 @@ _PRIME = np.uint64(1099511628211)  # of FNV
 
 
 @dataclass(frozen=True)
-class Group:
+class DuplicateGroup:
     """Texts that are near-duplicates of the first, or of one another."""
 
     members: tuple[int, ...]  # ascending
     similarities: tuple[float, ...]  # to the first, 1 for equal texts
 
 
-def near_duplicates(texts: Sequence[str], similarity: float, seed: int = 1) -> list[Group]:
+def near_duplicates(texts: Sequence[str], similarity: float, seed: int = 1) -> list[DuplicateGroup]:
     """Groups of two texts or more that are linked by a Jaccard similarity of at least this.
 
     Blank texts are in no group.
@@ -59,7 +59,7 @@ def near_duplicates(texts: Sequence[str], similarity: float, seed: int = 1) -> l
         if len(group) > 1:
             first = sets[of_text[group[0]]]
             alike = tuple(_jaccard(first, sets[of_text[place]]) for place in group)
-            found.append(Group(tuple(group), alike))
+            found.append(DuplicateGroup(tuple(group), alike))
     return sorted(found, key=lambda group: group.members)
 
 

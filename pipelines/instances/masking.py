@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.options import PretrainingDataOptions
+from pipelines.data_options import PretrainingDataOptions
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer

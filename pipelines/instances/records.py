@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from pipelines.corpus.documents import MOST_BATCHES, DocumentBatch
 from pipelines.corpus.sentence_splitting import split_sentences
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.datasets import dataset_options
 from pipelines.instances import sentence_pairs as pairing
 from pipelines.instances.masking import MaskedTokens, mask_tokens
 from pipelines.instances.schemas import serialize_compact, serialize_masked, serialize_rows
-from pipelines.options import PretrainingDataOptions
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.masking import MaskedTokens
 from pipelines.instances.sentence_pairs import PackedPairs
-from pipelines.options import PretrainingDataOptions
 
 
 def serialize_masked(

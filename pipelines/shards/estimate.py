@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pipelines.corpus.documents import DocumentBatch, UnitReader
 from pipelines.corpus.formats import empty_corpus, input_errors
 from pipelines.corpus.sources import CorpusInputs
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.records import record_batches
-from pipelines.options import PretrainingDataOptions
 from pipelines.shards.manifest import FRAME_BYTES
 from pipelines.shards.writing import corpus_of, plan_of
 

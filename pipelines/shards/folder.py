@@ -26,10 +26,10 @@ from google.protobuf.message import DecodeError
 
 from bert_tf.errors import InputError
 from bert_tf.storage import Folder, fetch_ranges, is_remote, open_folder
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.masking import MaskedTokens
 from pipelines.instances.schemas import masked_features, parse_compact, parse_masked, parse_rows
 from pipelines.instances.sentence_pairs import PackedPairs
-from pipelines.options import PretrainingDataOptions
 from pipelines.shards.manifest import (
     BLOCK_RECORDS,
     FILE_NAME,

@@ -18,7 +18,7 @@ import numpy as np
 
 from bert_tf.errors import InputError
 from bert_tf.storage import Folder, open_folder
-from pipelines.options import PretrainingDataOptions
+from pipelines.data_options import PretrainingDataOptions
 
 FILE_NAME = "manifest.json"
 BLOCKS_NAME = "blocks.npy"

@@ -18,10 +18,10 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.storage import is_remote
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.datasets import dataset_options
 from pipelines.instances.masking import Objective, as_it_was, mask_tokens, next_tokens
 from pipelines.instances.schemas import lay_out_rows, parse_rows
-from pipelines.options import PretrainingDataOptions
 from pipelines.shards.block_cache import BlockCache
 from pipelines.shards.folder import (
     RecordBlocks,

@@ -22,8 +22,8 @@ from bert_tf.storage import Folder, is_remote, open_folder, sha256
 from pipelines.corpus.documents import DocumentPlan, UnitReader
 from pipelines.corpus.formats import input_errors
 from pipelines.corpus.sources import Slice
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.records import RecordBatch, record_batches
-from pipelines.options import PretrainingDataOptions
 from pipelines.shards.journal import FinishedGroup, Journal
 from pipelines.shards.manifest import BLOCK_RECORDS, FRAME_BYTES, Shard
 

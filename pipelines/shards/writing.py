@@ -24,8 +24,8 @@ from pipelines.corpus import documents as of_documents
 from pipelines.corpus.documents import COUNTED, DocumentPlan, plan_documents
 from pipelines.corpus.formats import empty_corpus, sample_text
 from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, open_corpus
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.records import InstanceCounts, summarize
-from pipelines.options import PretrainingDataOptions
 from pipelines.shards.journal import TOKENIZER, Journal, unit_hash
 from pipelines.shards.manifest import BLOCKS_NAME, FILE_NAME, JOURNAL, Manifest, Shard
 from pipelines.shards.units import Report, ShardsJob, Unit, write_units
@@ -56,14 +56,14 @@ class ShardsProgress(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Share:
+class UnitShare:
     """The units of one of several processes that make a corpus together: each `of`th one."""
 
     number: int  # from 1 on
     of: int
 
     @classmethod
-    def parse(cls, text: str) -> "Share":
+    def parse(cls, text: str) -> "UnitShare":
         """Reads "3/16"."""
         number, _, of = text.partition("/")
         if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
@@ -99,7 +99,7 @@ def write_shards_of_lengths(
     overwrite: bool = False,
     progress: Callable[[ShardsProgress], None] = lambda progress: None,
     runner: Runner | None = None,
-    share: Share | None = None,
+    share: UnitShare | None = None,
     finish: bool = False,
     threads: int | None = None,
 ) -> list[Manifest]:
@@ -270,7 +270,7 @@ def _make_units(
     tokenizer: "BertTokenizer",
     progress: Callable[[ShardsProgress], None],
     runner: Runner | None,
-    share: Share | None,
+    share: UnitShare | None,
 ) -> None:
     """Makes the unfinished units of a share, or all."""
     numbers = range(len(corpus.units))

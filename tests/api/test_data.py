@@ -9,7 +9,7 @@ import pytest
 from bert_tf.api.data import documents_as_file, examples_as_files, examples_in_memory
 from bert_tf.api.vocabulary import VocabularyOptions
 from bert_tf.errors import InputError
-from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.tasks.table import find_task
 
 TEXTS = ["a good film", "a bad one", ""]

@@ -18,7 +18,7 @@ from safetensors.numpy import save
 
 import bert_tf
 from bert_tf import BertConfig, BertTokenizer
-from bert_tf.api.inputs import open_models
+from bert_tf.api.early_checks import open_models
 from bert_tf.checkpoints.presets import find_model, hub_hint
 from bert_tf.cli import main as cli
 from bert_tf.errors import InputError
@@ -433,7 +433,7 @@ def test_hints_are_for_names():
 
 def test_options_that_hold_models_get_their_folders(cached):
     from bert_tf.cli.ensemble import Options as OfEnsemble
-    from bert_tf.finetuning.options import FinetuningOptions
+    from bert_tf.finetuning.finetuning_options import FinetuningOptions
 
     options = FinetuningOptions(model=NAME, train="train.tsv", output="out")
     assert list(open_models(options)) == [cached / COMMIT]

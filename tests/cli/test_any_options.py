@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from bert_tf.api.descriptions import option_helps
 from bert_tf.cli import main as cli
-from bert_tf.finetuning.options import FinetuningOptions
-from bert_tf.pretraining.options import PretrainingOptions
-from bert_tf.training.options import save_config
+from bert_tf.finetuning.finetuning_options import FinetuningOptions
+from bert_tf.pretraining.pretraining_options import PretrainingOptions
+from bert_tf.training.training_options import save_config
 
 INTEGERS = st.sampled_from([-(10**30), -5, -1, 0, 1, 3, 2**31, 2**63, 10**30]) | st.integers()
 FLOATS = st.sampled_from([0.0, -1.0, 0.5, 1.0, 1e300]) | st.floats()

@@ -11,7 +11,7 @@ from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, load
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import task_to_train
-from bert_tf.finetuning.options import FinetuningOptions, SearchOptions
+from bert_tf.finetuning.finetuning_options import FinetuningOptions, SearchOptions
 from bert_tf.finetuning.search import data_content
 from bert_tf.models.task_models import BertRegressor
 from bert_tf.trained.fine_tuned import FineTuned

@@ -2,7 +2,7 @@ import pytest
 
 from bert_tf.api.shards import lost_text
 from bert_tf.cli.main import main
-from pipelines.options import PretrainingDataOptions
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.shards.manifest import Manifest
 
 

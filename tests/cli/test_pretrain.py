@@ -24,8 +24,8 @@ from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.pretraining.data import DIRECTIONS, PretrainingData
-from bert_tf.pretraining.options import PretrainingOptions
 from bert_tf.pretraining.pretrain import pretrain
+from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.training.listener import Listener
 from pipelines.shards.manifest import Manifest
 from pipelines.shards.pretraining_batches import pretraining_batches

@@ -17,10 +17,10 @@ from bert_tf.experiments.plan import Plan, task_data
 from bert_tf.experiments.reproduce import Reproduction
 from bert_tf.experiments.stage import Cache
 from bert_tf.experiments.step_speed import StepSpeed
-from bert_tf.experiments.tables import PAPER, PERPLEXITY, SMALL, TABLES, Column, System, Table
+from bert_tf.experiments.tables import PAPER, PERPLEXITY, SMALL, TABLES, Column, PaperTable, System
 from bert_tf.finetuning.finetune import FinetuningResult
 from bert_tf.trained.fine_tuned import Evaluation
-from pipelines.options import CorpusOptions
+from pipelines.data_options import CorpusOptions
 
 TOY_SCALE = replace(
     SMALL, vocabulary_size=60, lengths=(16,), seeds=2, checkpoint_every=4,
@@ -36,7 +36,7 @@ TOY_SCALE = replace(
     tasks={},
 )  # fmt: skip
 
-TOY_TABLE = Table(
+TOY_TABLE = PaperTable(
     name="toy", title="Toys", source="no table",
     systems=lambda scale: [
         System(name="best"),

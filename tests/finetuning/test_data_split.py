@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.errors import InputError
 from bert_tf.finetuning.data import FinetuningData, duplicates, split
-from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.tasks.table import TASKS
 from pipelines.examples.labelled_text import Examples
 

@@ -18,7 +18,7 @@ from bert_tf.cli.main import main
 from bert_tf.errors import InputError
 from bert_tf.finetuning.feature_cache import FeatureCache
 from bert_tf.finetuning.finetune import finetune
-from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.models.feature_encoder import FeatureEncoder, LayerMix
 from bert_tf.models.task_models import (
     BertChooser,

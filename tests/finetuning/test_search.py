@@ -12,7 +12,7 @@ from PIL import Image
 from bert_tf.cli.search import run as run_search
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import FinetuningResult
-from bert_tf.finetuning.options import FinetuningOptions, SearchOptions
+from bert_tf.finetuning.finetuning_options import FinetuningOptions, SearchOptions
 from bert_tf.finetuning.restarts import Setting, finetune_seeds, picture, ranked, table
 from bert_tf.finetuning.search import search
 from bert_tf.tasks.reports.report import markdown

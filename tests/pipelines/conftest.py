@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.options import PretrainingDataOptions
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.shards import folder, manifest, pretraining_batches, units
 from pipelines.shards.writing import write_shards
 

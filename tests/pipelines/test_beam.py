@@ -5,7 +5,7 @@ import pytest
 
 from bert_tf.errors import InputError
 from bert_tf.tokenization import BertTokenizer
-from pipelines.options import PretrainingDataOptions
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.shards.beam import BeamRunner
 from pipelines.shards.manifest import Manifest
 from pipelines.shards.writing import write_shards

@@ -11,7 +11,7 @@ from bert_tf.errors import InputError
 from pipelines.corpus.formats import input_errors, read_lines, read_slice
 from pipelines.corpus.sources import dataset_errors, find_files, open_corpus
 from pipelines.corpus.text_files import line_start
-from pipelines.options import CorpusOptions
+from pipelines.data_options import CorpusOptions
 
 
 def passages_of(opened, counts=None, unreadable=None):

@@ -10,7 +10,7 @@ from bert_tf.errors import InputError
 from pipelines.corpus import documents
 from pipelines.corpus.documents import DocumentPlan, UnitReader, plan_documents
 from pipelines.corpus.sources import open_corpus
-from pipelines.options import CorpusOptions
+from pipelines.data_options import CorpusOptions
 
 
 def write(folder, *texts):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from preloaded import run_code
 
 from bert_tf.errors import InputError
-from pipelines.options import PretrainingDataOptions
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.shards.folder import open_shards
 from pipelines.shards.manifest import Manifest
 from pipelines.shards.pretraining_batches import (

@@ -14,12 +14,12 @@ import pytest
 from bert_tf import storage
 from bert_tf.errors import InputError
 from bert_tf.tokenization import BertTokenizer
-from pipelines.options import PretrainingDataOptions
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.shards.block_cache import BlockCache
 from pipelines.shards.folder import open_shards, tokenizer_of_shards
 from pipelines.shards.manifest import Manifest, verify
 from pipelines.shards.pretraining_batches import pretraining_batches
-from pipelines.shards.writing import Share, write_shards, write_shards_of_lengths
+from pipelines.shards.writing import UnitShare, write_shards, write_shards_of_lengths
 
 WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"
 OPTIONS = PretrainingDataOptions(max_seq_length=32, num_shards=2, held_out_share=0.1)
@@ -179,7 +179,7 @@ def test_faults_of_the_store_change_nothing(s3, corpus, tokenizer, local):
 @pytest.mark.slow
 def test_a_key_that_a_list_lacks_is_looked_for(s3, corpus, tokenizer, local, monkeypatch):
     out = f"{s3}/late"
-    write_shards_of_lengths(corpus, out, tokenizer, [OPTIONS], share=Share(1, 1))
+    write_shards_of_lengths(corpus, out, tokenizer, [OPTIONS], share=UnitShare(1, 1))
     sizes = storage.RemoteFolder.sizes
     lists = []
 
@@ -200,7 +200,7 @@ def test_a_key_that_a_list_lacks_is_looked_for(s3, corpus, tokenizer, local, mon
 def test_jobs_that_share_a_bucket(s3, corpus, tokenizer, local):
     out = f"{s3}/jobs"
     for number in (2, 1):
-        share = Share(number, 2)
+        share = UnitShare(number, 2)
         write_shards_of_lengths(corpus, out, tokenizer, [OPTIONS], share=share)
         with pytest.raises(InputError, match="not finished there"):
             open_shards(out)

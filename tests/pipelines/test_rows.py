@@ -12,8 +12,8 @@ from bert_tf import BertConfig, BertPreTrainer
 from bert_tf.cli.inspect import displayed_instances
 from bert_tf.errors import InputError
 from bert_tf.models.encoders import encoder_for
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.schemas import fill_rows, row_predictions
-from pipelines.options import PretrainingDataOptions
 from pipelines.shards.folder import open_shards, shard_errors
 from pipelines.shards.manifest import Manifest
 from pipelines.shards.pretraining_batches import pretraining_batches

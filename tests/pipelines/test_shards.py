@@ -14,7 +14,7 @@ from bert_tf.atomic import temporary_name
 from bert_tf.errors import InputError
 from pipelines.corpus import formats
 from pipelines.corpus.text_files import UnreadableFile
-from pipelines.options import PretrainingDataOptions
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.shards.manifest import Manifest, verify
 from pipelines.shards.units import write_units
 from pipelines.shards.writing import write_shards, write_shards_of_lengths

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pipelines.corpus.documents import DocumentBatch
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.records import record_batches, summarize
-from pipelines.options import PretrainingDataOptions
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pretraining_instances.json.gz"
 ROUNDS = 24

@@ -18,7 +18,7 @@ from bert_tf.cli.main import main
 from bert_tf.errors import InputError
 from bert_tf.storage import open_folder, sha256
 from bert_tf.tokenization import BertTokenizer
-from pipelines.options import PretrainingDataOptions
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.shards import workers
 from pipelines.shards.workers import ExecutorRunner, dask_workers, process_pool
 from pipelines.shards.writing import Share, write_shards

@@ -21,7 +21,7 @@ from bert_tf import (
     BertTagger,
 )
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
-from bert_tf.raw_text.batches import Options, make_batches
+from bert_tf.raw_text.batches import BatchOptions, make_batches
 
 PAIRS = list(zip(TEXTS, TEXTS[::-1], strict=True))
 
@@ -313,7 +313,7 @@ def test_masks_are_others_in_each_step_of_training(opened):
     tuned = model.preprocessor.bound(model)
 
     def masks(**options):
-        _, made = make_batches(tuned, TEXTS, None, None, Options(batch_size=8, **options))
+        _, made = make_batches(tuned, TEXTS, None, None, BatchOptions(batch_size=8, **options))
         return [inputs["mask_positions"].numpy().tolist() for inputs, *_ in made.dataset.take(2)]
 
     keras.utils.set_random_seed(7)

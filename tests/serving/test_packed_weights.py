@@ -6,7 +6,7 @@ import pytest
 from bert_tf.cli.main import main
 from bert_tf.serving import packed_weights
 from bert_tf.serving.packed_weights import VARIABLE, pack_weights, types_of
-from bert_tf.serving.types import types_text
+from bert_tf.serving.precisions import types_text
 
 
 class Machine:

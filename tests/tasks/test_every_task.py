@@ -11,7 +11,7 @@ from rounding import rounding
 from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.finetuning.finetune import finetune
-from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.models.encoders import encoder_for
 from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Predictor, answer

@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.pretraining.options import PretrainingOptions
+from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.setup import _layer_factors, make_run, prepare

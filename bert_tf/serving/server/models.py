@@ -17,12 +17,12 @@ from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse,
 from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, ModelServerConfig
 
 from bert_tf.errors import InputError
+from bert_tf.serving.precisions import fastest
 from bert_tf.serving.server.batching import Workers
 from bert_tf.serving.server.configuration import BatchingParameters, read_models_config
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.metrics import Metrics
 from bert_tf.serving.server.servable import Servable, stamp
-from bert_tf.serving.types import fastest
 
 _LOG = logging.getLogger(__name__)
 

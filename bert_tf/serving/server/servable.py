@@ -22,6 +22,7 @@ from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.errors import InputError
 from bert_tf.serving.export import ASSETS, BATCHING_FILE
+from bert_tf.serving.precisions import load_error
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server.batching import BatchQueue, Workers, row_count
 from bert_tf.serving.server.configuration import BatchingParameters, read_batching_parameters
@@ -30,7 +31,6 @@ from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.metrics import Metrics
 from bert_tf.serving.server.tensors import can_join, check_inputs, predict_inputs
 from bert_tf.serving.server.word_pieces import WordPieces, read_word_pieces
-from bert_tf.serving.types import load_error
 from bert_tf.serving.warmup_requests import WARMUP_FILE
 from bert_tf.startup import return_freed_memory
 

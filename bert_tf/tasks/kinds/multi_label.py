@@ -13,10 +13,10 @@ from bert_tf.models.task_models import BertMultiLabelClassifier
 from bert_tf.serving.signatures import CLASSIFY, DEFAULT, Signature, Tensors, of_examples
 from bert_tf.tasks.kinds.classification import in_order
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind, RowKind, padded_lists
-from bert_tf.tasks.options import MultiLabelOptions
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, worst
 from bert_tf.tasks.scoring.label_sets import LabelSets, best_thresholds
 from bert_tf.tasks.task import Layout, Task
+from bert_tf.tasks.task_options import MultiLabelOptions
 from bert_tf.training.means import Values
 from pipelines.examples.labelled_text import Examples
 

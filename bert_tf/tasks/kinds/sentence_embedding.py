@@ -27,10 +27,10 @@ from bert_tf.tasks.kinds.kind import (
     count_pieces,
     write_table,
 )
-from bert_tf.tasks.options import EmbeddingOptions
 from bert_tf.tasks.reports.report import Report, worst
 from bert_tf.tasks.scoring.retrieval import retrieval_scores
 from bert_tf.tasks.task import Layout, Task
+from bert_tf.tasks.task_options import EmbeddingOptions
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 from bert_tf.training.means import Values

@@ -18,10 +18,10 @@ from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, average_answers, best_answers
 from bert_tf.tasks.kinds.kind import Answered, Answers, Kind
-from bert_tf.tasks.options import SpanOptions
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, confusion, worst
 from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2, squad_1_scores, squad_2_scores
 from bert_tf.tasks.task import Layout, Task
+from bert_tf.tasks.task_options import SpanOptions
 from bert_tf.tokenization.windows import QuestionPacker, map_rows, token_targets
 from bert_tf.training.means import Values, accuracy, cross_entropy
 from pipelines.examples.labelled_text import Examples

@@ -18,7 +18,7 @@ from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import finetune
-from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.tasks.kinds.embedding_losses import (
     cosent,
     in_batch_accuracy,

@@ -11,7 +11,7 @@ import yaml
 
 from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import FeatureEncoder
-from bert_tf.primitives.int8 import Layers, Plan, Recorder, make_plan
+from bert_tf.primitives.int8 import Layers, ProductPlan, Recorder, make_plan
 from bert_tf.primitives.on_tensorflow import inferring_with
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.kinds.embedding import Embedding
@@ -38,7 +38,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ScoreComparison:
     """A score of a model in float32 and in int8."""
 
     name: str
@@ -106,7 +106,7 @@ def _some(examples: Examples, most: int) -> Examples:
     return examples.take(np.sort(order[:most]))
 
 
-def make_plan_for(model: FineTuned, calibration: Calibration) -> Plan:
+def make_plan_for(model: FineTuned, calibration: Calibration) -> ProductPlan:
     """The int8 products of a model, with the ranges of the calibration's rows."""
     recorder = Recorder(_blocks(model))
     with inferring_with(recorder):
@@ -121,20 +121,20 @@ def make_plan_for(model: FineTuned, calibration: Calibration) -> Plan:
     return plan
 
 
-def compare(model: FineTuned, other: FineTuned, calibration: Calibration) -> Comparison:
+def compare(model: FineTuned, other: FineTuned, calibration: Calibration) -> ScoreComparison:
     """The task's first score of both, the second one in int8."""
     examples = calibration.scored
     if isinstance(model.task.kind, Embedding):
         one, two = (_vectors(each, examples) for each in (model, other))
         norms = np.linalg.norm(one, axis=-1) * np.linalg.norm(two, axis=-1)
         cosine = float(np.mean(np.sum(one * two, -1) / np.maximum(norms, 1e-30)))
-        return Comparison("cosine", 1.0, cosine, 100 * (1 - cosine), len(examples))
+        return ScoreComparison("cosine", 1.0, cosine, 100 * (1 - cosine), len(examples))
     name = model.task.kind.score_names(model.task, model.labels)[0]
     first, second = (each.evaluate(examples, _BATCH).scores[name] for each in (model, other))
     if first is None or second is None:
         raise InputError(f"{examples.path}: {name} is undefined for these rows: give others")
     points = (first - second) * (1 if model.task.kind.scores_are_percentages else 100)
-    return Comparison(name, first, second, points, len(examples))
+    return ScoreComparison(name, first, second, points, len(examples))
 
 
 def _vectors(model: FineTuned, examples: Examples) -> np.ndarray:

@@ -5,8 +5,8 @@ from typing import Literal
 
 from bert_tf.errors import InputError
 from bert_tf.options import option
-from bert_tf.tasks.options import FileOptions, TaskOptions
-from bert_tf.training.options import TrainingOptions
+from bert_tf.tasks.task_options import FileOptions, TaskOptions
+from bert_tf.training.training_options import TrainingOptions
 
 
 @dataclass(kw_only=True)

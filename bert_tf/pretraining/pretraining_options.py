@@ -5,7 +5,7 @@ from typing import Literal
 
 from bert_tf.errors import InputError
 from bert_tf.options import option
-from bert_tf.training.options import TrainingOptions
+from bert_tf.training.training_options import TrainingOptions
 
 # Share of the steps with large batches, where a run has them and does not say.
 LATE_SHARE = 0.5

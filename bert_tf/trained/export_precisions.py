@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.serving.export import check_export, set_labels, versions
+from bert_tf.serving.precisions import mean, milliseconds
 from bert_tf.serving.signatures import DEFAULT
-from bert_tf.serving.types import mean, milliseconds
 from bert_tf.serving.warmup_requests import example_texts
-from bert_tf.trained import int8
+from bert_tf.trained import int8_calibration
 from bert_tf.trained.fine_tuned import FineTuned
 
 
@@ -54,10 +54,10 @@ def export_types(
     if precision != "int8":
         models["bfloat16"] = other("mixed_bfloat16")
     try:
-        rows = int8.read_calibration(model, calibration, directory)
-        plan = int8.make_plan_for(model, rows)
+        rows = int8_calibration.read_calibration(model, calibration, directory)
+        plan = int8_calibration.make_plan_for(model, rows)
         models["int8"] = replace(model, plan=plan)
-        compared = int8.compare(model, models["int8"], rows)
+        compared = int8_calibration.compare(model, models["int8"], rows)
         if compared.points > max_loss:
             raise InputError(
                 f"int8 loses {compared.points:.2f} points ({compared}), more than --max_loss "

@@ -1,0 +1,297 @@
+"""Texts and labels in memory become `Examples`: lists, arrays, tensors, data frames, data sets."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bert_tf.errors import InputError
+from bert_tf.raw_text.labels import (
+    add_answers,
+    are_marks,
+    class_of,
+    label_list,
+    labels_of_text,
+    labels_of_words,
+    number_text,
+)
+from bert_tf.raw_text.values import (
+    as_list,
+    as_text,
+    as_texts,
+    columns_of,
+    is_frame,
+    is_missing,
+    is_sequence,
+    split_words,
+)
+from bert_tf.serving.signatures import DEFAULT
+from bert_tf.tasks.task import Task
+from pipelines.examples.labelled_text import Examples
+from pipelines.examples.squad import Questions
+
+SOURCE = "the data"  # as messages name it
+_LOOKED_AT = 1000  # values, to find a string among missing ones
+
+
+@dataclass(frozen=True)
+class Given(Examples):
+    """Examples that were given in memory: messages count them from 0."""
+
+    @property
+    def _unit(self) -> str:
+        return "example"
+
+
+def is_raw(x: Any) -> bool:
+    """Whether inputs hold strings, in any of the forms that `given_examples` takes."""
+    if isinstance(x, str | bytes) or is_frame(x):
+        return True
+    if isinstance(x, Mapping):
+        return any(is_raw(values) for values in x.values())
+    if hasattr(x, "to_pylist"):  # of pyarrow
+        x = x[:_LOOKED_AT].to_pylist()
+    dtype = getattr(x, "dtype", None)
+    kind = getattr(dtype, "kind", None)
+    if kind in ("U", "S", "T") or getattr(dtype, "name", None) in ("string", "str"):
+        return True
+    if hasattr(dtype, "as_numpy_dtype") or kind not in (None, "O") or not is_sequence(x):
+        return False
+    # None among the texts is a text that is missing.
+    values = [x[i] for i in range(min(len(x), _LOOKED_AT))] if not hasattr(x, "iloc") else (
+        x.iloc[:_LOOKED_AT].tolist()
+    )  # fmt: skip
+    found = [value for value in values if not is_missing(value)]
+    return any(map(is_raw, found[:8])) or bool(values and not found)
+
+
+def checked_stream(x: Any) -> Any:
+    """Inputs that are not raw text, as Keras takes them.
+
+    Raises:
+        InputError: they are a generator or a `PyDataset` of raw text, or a list of nothing or of
+            numbers, which is neither.
+    """
+    first = None
+    if isinstance(x, Iterator):
+        first = next(x, None)
+        x = itertools.chain([] if first is None else [first], x)
+    elif hasattr(x, "num_batches") and hasattr(x, "__getitem__"):
+        first = x[0]
+    if is_raw(first[0] if isinstance(first, tuple) and first else first):
+        raise InputError(
+            "the texts come from a generator: give them as a list, list(texts), or as a "
+            "tf.data.Dataset"
+        )
+    has_arrays = not isinstance(x, list | tuple) or any(hasattr(each, "shape") for each in x)
+    if not has_arrays and not is_raw(x):
+        if not x:
+            raise InputError("there is no example: give at least one text")
+        raise InputError(
+            f"example 0 is {x[0]!r:.40}: give texts, or token ids as a dict of arrays (token_ids, "
+            "segment_ids, padding_mask)"
+        )
+    return x
+
+
+def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, list[Any]], Any]:
+    """The inputs by role, as lists, and the labels; the task has pairs where the inputs have.
+
+    Args:
+        task: what the model reads.
+        x: texts [E], for text pairs and other tasks of several texts a tuple of such or a list of
+            tuples; or a dict or a data frame with a column for each, by the kind's names or the
+            task's.
+        y: labels [E]; None where a data frame has a column of them, or there are none.
+
+    Raises:
+        InputError: a column is missing, or their lengths differ.
+    """
+    if hasattr(x, "column_names"):
+        check_dataset(x)
+    if is_frame(x) or isinstance(x, Mapping):
+        columns = dict(x.items()) if isinstance(x, Mapping) else {n: x[n] for n in columns_of(x)}
+        given = by_role(task, columns)
+        if y is None and (label := task.label) in columns:
+            y = columns[label]
+        elif y is None and task.kind.many_labels:
+            of_labels = [name.strip() for name in task.label.split(",")]
+            if all(name in columns for name in of_labels):
+                y = {name: columns[name] for name in of_labels}
+    else:
+        given = by_role(task, _parts(x, task))
+    if "text_pair" in given and task.pair is None:
+        task = replace(task, pair="text_pair")
+    missing = [name for name in inputs_of(task) if name not in given]
+    if missing:
+        raise InputError(
+            f"the inputs have no {' and no '.join(missing)}: give {_forms(inputs_of(task))}"
+        )
+    lists = {name: as_list(name, values) for name, values in given.items()}
+    sizes = {name: len(values) for name, values in lists.items()}
+    if len(set(sizes.values())) > 1:
+        told = ", ".join(f"{size} of {name}" for name, size in sizes.items())
+        raise InputError(f"the inputs differ in number ({told}): give as many of each")
+    if not next(iter(sizes.values())):
+        raise InputError("there is no example: give at least one text")
+    return task, lists, y
+
+
+def given_examples(
+    task: Task, x: Any, y: Any = None, labels: Sequence[str] = (), *, reads_labels: bool = True
+) -> tuple[Task, Examples]:
+    """Examples from inputs and labels; see `with_columns`.
+
+    Args:
+        task: what the model reads.
+        x: the inputs.
+        y: labels; by name or by number for classes; for any number of labels a list of them for
+            each text, a string of them, or a row or columns of 0 and 1; numbers for
+            regression and choices, a list of labels for the words of a text, for questions the
+            answer's text or SQuAD's `answers`.
+        labels: the names of the model's labels, in the order of its outputs.
+        reads_labels: False leaves `y` alone, but for its length.
+
+    Raises:
+        InputError: an input or a label cannot be used; the message names the example.
+    """
+    task, columns, y = with_columns(task, x, y)
+    count = len(next(iter(columns.values())))
+    for name, values in columns.items():
+        read = _READ.get(name, as_text)
+        columns[name] = [read(value, f"{name} {i}") for i, value in enumerate(values)]
+    if "choices" in columns:
+        fewest = max(2, len(columns["choices"][0]))
+        for i, choices in enumerate(columns["choices"]):
+            if len(choices) != fewest:
+                raise InputError(
+                    f"choices {i}: {len(choices)} choices where the first example has "
+                    f"{len(columns['choices'][0])}: give all examples the same number, 2 or more"
+                )
+    examples: Examples = Given(SOURCE, list(range(count)), columns)
+    if "question" in columns:
+        columns["id"] = [str(number) for number in range(count)]
+        examples = Questions(SOURCE, examples.lines, columns)
+    if y is None:
+        return task, examples
+    given = label_list(y, many=task.kind.many_labels)
+    if len(given) != count:
+        raise InputError(f"{len(given)} labels for {count} examples: give a label for each")
+    if not reads_labels:
+        return task, examples
+    if "question" in columns:  # which may have no answer
+        add_answers(task, columns, given)
+        return task, examples
+    for i, label in enumerate(given):  # first: beside NaN, numbers of classes are floats
+        if is_missing(label):
+            raise InputError(f"label {i} is {label}: leave the example out, or give it a label")
+    if "words" in columns:
+        # As the words of a file are: with a space between two.
+        columns["words"] = [" ".join(split_words(text)) for text in columns["words"]]
+        columns["label"] = [
+            labels_of_words(value, words, task, labels, f"labels {i}")
+            for i, (value, words) in enumerate(zip(given, columns["words"], strict=True))
+        ]
+    elif task.kind.many_labels:
+        is_marks = are_marks(given, labels)
+        columns["label"] = [
+            task.kind.joined(labels_of_text(x, is_marks, task, labels, f"label {i}"), f"label {i}")
+            for i, x in enumerate(given)
+        ]
+    elif labels:
+        columns["label"] = [class_of(x, task, labels, f"label {i}") for i, x in enumerate(given)]
+    else:
+        columns["label"] = [number_text(value, f"label {i}") for i, value in enumerate(given)]
+    return task, examples
+
+
+def inputs_of(task: Task) -> list[str]:
+    """Names of the strings of a task: those of evaluation, so that a tagger reads words."""
+    kind = task.kind
+    reads_default = kind.pair_is_optional or not kind.is_trained
+    return list(kind.signatures(task)[DEFAULT].inputs) if reads_default else kind.inputs(task)
+
+
+def _roles(task: Task) -> list[str]:
+    """What the strings of a task may be: a single text may turn out to be a pair."""
+    names = inputs_of(task)
+    return ["text", "text_pair"] if names == ["text"] else names
+
+
+def text_columns(task: Task, examples: Examples) -> dict[str, list[Any]]:
+    """The columns that a row is made of."""
+    return {name: examples.columns[name] for name in _roles(task) if name in examples.columns}
+
+
+def check_dataset(x: Any) -> None:
+    """Refuses a `datasets.DatasetDict`, and data sets that are streamed."""
+    if isinstance(x, Mapping):
+        raise InputError(
+            f"the data has the splits {', '.join(map(str, x))}: give one, such as "
+            f"data[{next(iter(x), 'train')!r}]"
+        )
+    if not hasattr(x, "__getitem__"):
+        raise InputError(
+            "the data set is streamed: load it without streaming=True, or give list(texts)"
+        )
+
+
+def by_role(task: Task, x: Any) -> dict[str, Any]:
+    """Role -> its strings, or what stands for them.
+
+    They are one column, a tuple of columns in the order of the roles, or columns by their names:
+    the roles', or the task's.
+    """
+    roles = _roles(task)
+    if not isinstance(x, Mapping):
+        return dict(zip(roles, x if isinstance(x, tuple) else (x,), strict=False))
+    own = {"text": task.text, "text_pair": task.pair}
+    if roles[0] not in (*x, *own) and task.text in x:  # tokens for words, for one
+        own[roles[0]] = task.text
+    found = {role: name for role in roles for name in (own.get(role), role) if name in x}
+    if not found and len(x) == 1 and roles[0] in ("text", "words"):
+        found = {roles[0]: next(iter(x))}
+    if not found:
+        named = "one text, or two text and text_pair" if roles[0] == "text" else " and ".join(roles)
+        raise InputError(f"the inputs have the columns {', '.join(map(str, x))}: name {named}")
+    return {role: x[name] for role, name in found.items()}
+
+
+def _parts(x: Any, task: Task) -> tuple[Any, ...]:
+    """The columns of inputs without names; a list with a tuple for each example is transposed."""
+    names, roles = inputs_of(task), _roles(task)
+    if isinstance(x, str | bytes):
+        raise InputError("the input is a single string: give a list, such as [text]")
+    if isinstance(x, tuple):
+        if len(x) > len(roles):
+            raise InputError(f"the inputs are {len(x)} columns: give {_forms(names)}")
+        return x
+    if isinstance(x, list) and x and all(isinstance(row, tuple) for row in x):
+        sizes = {len(row) for row in x}
+        if len(sizes) > 1:
+            raise InputError(f"the inputs are tuples of {sorted(sizes)} texts: give all as many")
+        return tuple(list(column) for column in zip(*x, strict=True))
+    if len(roles) > 1 and roles[0] != "text":
+        raise InputError(f"the inputs are one column: give {_forms(names)}")
+    return (x,)
+
+
+def _forms(names: Sequence[str]) -> str:
+    if list(names) == ["text"]:
+        return "a list of texts, or for pairs a tuple of two lists"
+    listed = ", ".join(names)
+    return f"a tuple of lists ({listed}), or a dict of them"
+
+
+def _words(value: Any, name: str) -> str:
+    """Words, or a string with spaces between them, as such a string."""
+    if isinstance(value, str | bytes) or is_missing(value):
+        return as_text(value, name)
+    words = [as_text(word, f"{name}, word {i}") for i, word in enumerate(as_list(name, value))]
+    for word in words:
+        if split_words(word) != [word]:
+            raise InputError(f"{name} has the word {word!r}: give words without spaces")
+    return " ".join(words)
+
+
+_READ = {"words": _words, "choices": as_texts}
