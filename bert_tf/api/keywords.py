@@ -76,7 +76,9 @@ def keywords(given: Callable[P, object]) -> Callable[[Callable[..., R]], Callabl
             names = {field.name for field in fields(own)}
             more = {name: values.pop(name) for name in [*values] if name not in names}
             try:
-                checked = own(**_required_lists(own, values))
+                # Lists that the function has another argument for are empty.
+                empty: dict[str, Any] = {x.name: [] for x in fields(own) if is_required(x)}
+                checked = own(**(empty | values))
                 for folder in open_models(checked):
                     if shown:
                         console.print(f"Model: {folder}")
@@ -175,15 +177,9 @@ def _check_names(
             near = nearest(name, known)
             cure = f": did you mean {near}?" if near else ""
             raise TypeError(f"{function}() has no argument {name!r}{cure}")
-    missing = [each.name for each in fields(given) if is_required(each)]
-    if missing := [name for name in missing if name not in values]:
+    required = (each.name for each in fields(given) if is_required(each))
+    if missing := [name for name in required if name not in values]:
         raise TypeError(f"{function}() needs {' and '.join(missing)}: give a value")
-
-
-def _required_lists(options: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """The values, with empty lists for those that the function has another argument for."""
-    lacking = (each.name for each in fields(options) if is_required(each))
-    return {name: [] for name in lacking} | values
 
 
 _NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "a string"}

@@ -33,6 +33,10 @@ def progress(
         rich.progress.MofNCompleteColumn(),
         rich.progress.TimeRemainingColumn(),
     ]
+    # Elsewhere a bar would leave empty lines. In notebooks, Rich draws with ipywidgets.
+    draws_bars = console.is_terminal
+    if in_notebook():
+        draws_bars = importlib.util.find_spec("ipywidgets") is not None
     with rich.progress.Progress(
         rich.progress.SpinnerColumn(),
         "{task.description}",
@@ -40,18 +44,11 @@ def progress(
         rich.progress.TimeElapsedColumn(),
         console=console,
         transient=True,
-        disable=not (shown and _draws_bars()),
+        disable=not (shown and draws_bars),
         redirect_stdout=not in_notebook(),  # there, what is printed stays below the bar by itself
         redirect_stderr=not in_notebook(),
     ) as bar:
         yield ProgressBar(bar, description, bar.add_task(description, total=total), shown)
-
-
-def _draws_bars() -> bool:
-    """Elsewhere a bar would leave empty lines. In notebooks, Rich draws with ipywidgets."""
-    if in_notebook():
-        return importlib.util.find_spec("ipywidgets") is not None
-    return console.is_terminal
 
 
 @dataclass

@@ -53,7 +53,9 @@ class Result:
     def _repr_html_(self) -> str:
         """For notebooks: tables, pictures and lines."""
         parts = [_table(each) for each in self.tables()]
-        parts += [_picture(content) for content in self.pictures()]
+        for content in self.pictures():
+            encoded = base64.b64encode(content).decode()
+            parts.append(f'<img style="max-width: 480px" src="data:image/png;base64,{encoded}">')
         parts += [f"<div>{html.escape(line)}</div>" for line in self.lines()]
         return "\n".join(parts)
 
@@ -88,8 +90,3 @@ def _table(table: Table) -> str:
         f"<table><caption>{html.escape(table.title)}</caption>"
         f"<thead>{row('th', table.columns)}</thead><tbody>{shown}</tbody></table>{more}"
     )
-
-
-def _picture(content: bytes) -> str:
-    encoded = base64.b64encode(content).decode()
-    return f'<img style="max-width: 480px" src="data:image/png;base64,{encoded}">'

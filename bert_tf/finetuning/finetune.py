@@ -289,7 +289,8 @@ def _evaluate_best(
     evaluation = best.evaluate(data.validation, size)
     if calibrates:
         temperature = best.task.kind.temperature(evaluation.given)
-        best.divide_outputs(temperature)
+        for variable in best.model.head.dense.weights:
+            variable.assign(variable / temperature)
         best.save(folder)
         evaluation = best.evaluate(data.validation, size)
         notice(f"calibrated: the logits were divided by {temperature:.4g}")

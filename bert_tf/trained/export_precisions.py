@@ -1,6 +1,6 @@
 """Exports of a fine-tuned model in several types: float32, bfloat16 and int8."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ from bert_tf.trained.fine_tuned import FineTuned
 
 @dataclass(frozen=True)
 class Exports:
-    """What was written."""
-
     versions: dict[str, int]  # by type
     remarks: list[str]
 
@@ -74,14 +72,21 @@ def export_types(
             raise
         remarks.append(f"without int8: {error}")
     times = {name: _times(each) for name, each in models.items()}
-    shown = "; ".join(f"{name} {_listed(each)}" for name, each in times.items())
+    shown = "; ".join(
+        f"{name} "
+        + ", ".join(f"{work} {t:,.{1 if t < 100 else 0}f} ms" for work, t in each.items())
+        for name, each in times.items()
+    )
     facts["times"] = f"{shown}; on the exporting machine, another processor may differ"
     if precision == "auto":
         fastest = min(times, key=lambda name: mean(times[name]))
         remarks.append(f"precision: {fastest} ({shown}); another processor may differ")
         kept = {"int8": ("float32", "int8")}.get(fastest, (fastest,))
         models = {name: each for name, each in models.items() if name in kept}
-    numbers = _numbers(folder, version, list(models))
+    first = version or max(versions(folder), default=0) + 1
+    numbers = {name: first + place for place, name in enumerate(models)}
+    for number in numbers.values():
+        check_export(folder.name, root=folder.parent, version=number)
     sizes: dict[str, str] = {}
     for name, each in models.items():
         own = {key: text for key, text in facts.items() if key != "int8" or name == "int8"}
@@ -101,19 +106,6 @@ def export_types(
             f"to {', '.join(f'{name} {number}' for name, number in numbers.items())}"
         )
     return Exports(numbers, remarks)
-
-
-def _numbers(folder: Path, version: int, types: list[str]) -> dict[str, int]:
-    first = version or max(versions(folder), default=0) + 1
-    numbers = {name: first + place for place, name in enumerate(types)}
-    for number in numbers.values():
-        check_export(folder.name, root=folder.parent, version=number)
-    return numbers
-
-
-def _listed(times: Mapping[str, float]) -> str:
-    numbers = {name: f"{each:,.{1 if each < 100 else 0}f}" for name, each in times.items()}
-    return ", ".join(f"{name} {number} ms" for name, number in numbers.items())
 
 
 def _times(model: FineTuned) -> dict[str, float]:

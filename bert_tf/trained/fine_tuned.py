@@ -201,7 +201,7 @@ class FineTuned(Answering):
     def _evaluated(self) -> Any:
         return self.function(self.task.kind.evaluated)
 
-    def _strings(self, examples: Examples) -> dict[str, list[Any]]:
+    def evaluated_strings(self, examples: Examples) -> dict[str, list[Any]]:
         return {name: examples.columns[name] for name in self.inputs}
 
     def answers(
@@ -211,14 +211,14 @@ class FineTuned(Answering):
         answered: Callable[[int], object] = lambda number: None,
     ) -> Answered:
         """Answers by the function that an export saves; `answered` is told how many, by batch."""
-        strings = self._strings(examples)
+        strings = self.evaluated_strings(examples)
         lengths = self.task.kind.lengths(strings, self.tokenizer)
         found = answer(self._evaluated, strings, batch_size, lengths=lengths, answered=answered)
         return Answered(self.task, examples, found, self.labels)
 
     def longest(self, examples: Examples, number: int) -> Examples:
         """The longest `number` examples, which take the most memory to answer."""
-        lengths = self.task.kind.lengths(self._strings(examples), self.tokenizer)
+        lengths = self.task.kind.lengths(self.evaluated_strings(examples), self.tokenizer)
         return examples.take(np.argsort(lengths, kind="stable")[-number:])
 
     def evaluate(
@@ -241,11 +241,6 @@ class FineTuned(Answering):
         scores = self.task.kind.scores(given)
         remarks += self.task.kind.remarks(given, scores)
         return Evaluation(given, {"examples": len(given.examples), **scores}, remarks)
-
-    def divide_outputs(self, by: float) -> None:
-        """Divides the head's weights, so that its outputs are divided, wherever it is read."""
-        for variable in self.model.head.dense.weights:
-            variable.assign(variable / by)
 
     def tuned(self, evaluation: Evaluation) -> "FineTuned":
         """The same model with the settings of its kind that are best for these examples."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import yaml
 
 from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import FeatureEncoder
@@ -17,6 +16,7 @@ from bert_tf.serving.predictor import answer
 from bert_tf.tasks.kinds.embedding import Embedding
 from bert_tf.tasks.kinds.kind import hashable
 from bert_tf.trained.fine_tuned import FineTuned
+from bert_tf.trained.model_facts import run_options
 from pipelines.examples.labelled_text import Examples
 
 _CALIBRATING, _SCORED = 256, 2000  # rows at most that set ranges, and that scores are of
@@ -57,15 +57,16 @@ class ScoreComparison:
 def read_calibration(model: FineTuned, given: str | None, directory: str | Path) -> Calibration:
     """The rows of `given`, or those that the run of a model directory was trained with."""
     if given is not None:
-        examples = _read(model, given, "train")
-        return _calibration(examples, examples)
-    options: Any = None
-    file = Path(directory).resolve().parent / "config.yaml"
-    try:
-        options = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        options = None
-    source = isinstance(options, dict) and (options.get("train") or options.get("data"))
+        scored = examples = _read(model, given, "train")
+    else:
+        examples, scored = _of_run(model, directory)
+    return Calibration(_some(examples, _CALIBRATING), _some(scored, _SCORED))
+
+
+def _of_run(model: FineTuned, directory: str | Path) -> tuple[Examples, Examples]:
+    """Training and validation examples."""
+    options = run_options(directory)
+    source = options.get("train") or options.get("data")
     if not source:
         raise InputError(
             f"{directory} names no rows to calibrate int8 with: give --calibration a file of "
@@ -73,18 +74,13 @@ def read_calibration(model: FineTuned, given: str | None, directory: str | Path)
         )
     if not (":" in source or Path(source).exists()):
         raise InputError(
-            f"{source}, which {file} names, is gone: give --calibration a file of labelled examples"
+            f"{source}, which {directory}'s run names, is gone: give --calibration a file of "
+            "labelled examples"
         )
     examples = _read(model, source, "train")
     validation = options.get("validation") or source
     is_there = options.get("validation") or model.task.has(source, "validation")
-    scored = _read(model, validation, "validation") if is_there else examples
-    return _calibration(examples, scored)
-
-
-def _calibration(ranges: Examples, scored: Examples) -> Calibration:
-    """A random choice of the examples, where there are many."""
-    return Calibration(_some(ranges, _CALIBRATING), _some(scored, _SCORED))
+    return examples, _read(model, validation, "validation") if is_there else examples
 
 
 def _read(model: FineTuned, path: str, split: str) -> Examples:
@@ -102,6 +98,7 @@ def _read(model: FineTuned, path: str, split: str) -> Examples:
 
 
 def _some(examples: Examples, most: int) -> Examples:
+    """A random choice of the examples, where there are many."""
     order = np.random.default_rng(0).permutation(len(examples))
     return examples.take(np.sort(order[:most]))
 
@@ -111,7 +108,7 @@ def make_plan_for(model: FineTuned, calibration: Calibration) -> ProductPlan:
     recorder = Recorder(_blocks(model))
     with inferring_with(recorder):
         function = model.function(model.task.kind.evaluated)
-    answer(function, _strings(model, calibration.ranges), _BATCH)
+    answer(function, model.evaluated_strings(calibration.ranges), _BATCH)
     plan = make_plan(recorder)
     if not plan.ranges:
         raise InputError(
@@ -125,7 +122,7 @@ def compare(model: FineTuned, other: FineTuned, calibration: Calibration) -> Sco
     """The task's first score of both, the second one in int8."""
     examples = calibration.scored
     if isinstance(model.task.kind, Embedding):
-        one, two = (_vectors(each, examples) for each in (model, other))
+        one, two = (each.answers(examples, _BATCH).answers["mean"] for each in (model, other))
         norms = np.linalg.norm(one, axis=-1) * np.linalg.norm(two, axis=-1)
         cosine = float(np.mean(np.sum(one * two, -1) / np.maximum(norms, 1e-30)))
         return ScoreComparison("cosine", 1.0, cosine, 100 * (1 - cosine), len(examples))
@@ -135,15 +132,6 @@ def compare(model: FineTuned, other: FineTuned, calibration: Calibration) -> Sco
         raise InputError(f"{examples.path}: {name} is undefined for these rows: give others")
     points = (first - second) * (1 if model.task.kind.scores_are_percentages else 100)
     return ScoreComparison(name, first, second, points, len(examples))
-
-
-def _vectors(model: FineTuned, examples: Examples) -> np.ndarray:
-    function = model.function(model.task.kind.evaluated)
-    return answer(function, _strings(model, examples), _BATCH)["mean"]
-
-
-def _strings(model: FineTuned, examples: Examples) -> dict[str, Sequence[Any]]:
-    return {name: examples.columns[name] for name in model.inputs}
 
 
 def _blocks(model: FineTuned) -> list[Layers]:

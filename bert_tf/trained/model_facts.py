@@ -43,19 +43,23 @@ def model_facts(
     return {subject: text for subject, text in found.items() if text}
 
 
+def run_options(directory: str | Path) -> dict[str, Any]:
+    """The options of the run that wrote a model directory, as far as they are recorded."""
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        text = (Path(directory).resolve().parent / "config.yaml").read_text(encoding="utf-8")
+        if isinstance(options := yaml.safe_load(text), dict):
+            return options
+    return {}
+
+
 def _of_run(directory: Path) -> dict[str, str]:
     """Data and scores of the fine-tuning run that wrote a model directory, if it is one."""
     scores: Any = None
-    options: Any = None
     with contextlib.suppress(OSError, ValueError):
         scores = json.loads((directory / "metrics.json").read_text(encoding="utf-8"))
-    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
-        text = (directory.resolve().parent / "config.yaml").read_text(encoding="utf-8")
-        options = yaml.safe_load(text)
-    found = {}
-    if isinstance(options, dict):
-        names = ("data", "train", "validation")
-        found["data"] = ", ".join(f"{n} {options[n]}" for n in names if options.get(n))
+    options = run_options(directory)
+    names = ("data", "train", "validation")
+    found = {"data": ", ".join(f"{n} {options[n]}" for n in names if options.get(n))}
     if isinstance(scores, dict):
         numbers = {key: value for key, value in scores.items() if isinstance(value, int | float)}
         count = numbers.pop("examples", None)

@@ -17,7 +17,7 @@ from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.primitives import int8 as plans
 from bert_tf.primitives.int8_product import quantize_weights
 from bert_tf.primitives.on_tensorflow import inferring_with
-from bert_tf.serving import types
+from bert_tf.serving import precisions
 from bert_tf.serving.precisions import fastest, same_in_other_types, type_of
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.saved_model import LoadedModel
@@ -340,12 +340,12 @@ def test_the_fastest_type_is_measured_once(exported, tmp_path, monkeypatch, seco
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     slow = type("Slow", (_Slow,), {"seconds": dict(zip("12", seconds, strict=True)), "loaded": []})
     monkeypatch.setattr("bert_tf.serving.saved_model.LoadedModel", slow)
-    monkeypatch.setattr(types, "_SECONDS", 0.01)
+    monkeypatch.setattr(precisions, "_SECONDS", 0.01)
     for _ in range(2):  # another process remembers
-        types._times.cache_clear()
+        precisions._times.cache_clear()
         assert fastest(exported.path).name == chosen
     assert slow.loaded == ["1", "2"]
-    types._times.cache_clear()
+    precisions._times.cache_clear()
     assert fastest(exported.path.with_name("9")) == exported.path.with_name("9")
 
 

@@ -1,25 +1,14 @@
 """Tokens and certificates, read again when their files change."""
 
 import base64
-import dataclasses
 import hmac
 import logging
 import ssl
-from collections.abc import Sequence
 from pathlib import Path
 
 from bert_tf.errors import InputError
 
 _LOG = logging.getLogger(__name__)
-
-
-def _stamp(paths: Sequence[Path]) -> list[tuple[int, int, int]]:
-    """Changes with the content of files, also where a symbolic link is moved to another."""
-    found = []
-    for path in paths:
-        status = path.stat()
-        found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-    return found
 
 
 class _Watched:
@@ -36,7 +25,9 @@ class _Watched:
 
     def refresh(self) -> None:
         try:
-            stamp = _stamp(self._paths)
+            # Another one also where a symbolic link was moved.
+            found = [path.stat() for path in self._paths]
+            stamp = [(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]
             if stamp != self._seen or self._complaint:
                 self._read()
                 self._seen, self._complaint = stamp, ""
@@ -96,19 +87,11 @@ class Tokens(_Watched):
         return same[0] if same else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Pair:
-    """PEM text of a certificate chain and of its private key."""
-
-    certificate: bytes
-    key: bytes
-
-
 class Certificate(_Watched):
     """A certificate chain and its key, in PEM files.
 
     Attributes:
-        pair: their content.
+        pair: PEM text of the private key and of the certificate chain.
         expiry: seconds since 1970 at which the certificate expires.
         context: TLS context of a server, which new connections find up to date.
     """
@@ -120,7 +103,7 @@ class Certificate(_Watched):
     def _read(self) -> None:
         certificate, key = self._paths
         try:
-            pair = Pair(certificate.read_bytes(), key.read_bytes())
+            pair = key.read_bytes(), certificate.read_bytes()
             # First apart: a pair that does not fit would spoil the context in use.
             trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             trial.load_cert_chain(certificate, key)

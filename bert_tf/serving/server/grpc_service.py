@@ -1,7 +1,6 @@
 """TensorFlow Serving's gRPC services, PredictionService and ModelService, and grpc.health.v1."""
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import logging
@@ -100,11 +99,6 @@ class GrpcServer:
 
 def _credentials(tls: Certificate) -> grpc.ServerCredentials:
     """Credentials that each new connection finds up to date."""
-
-    def configuration() -> grpc.ServerCertificateConfiguration:
-        pair = (tls.pair.key, tls.pair.certificate)
-        return grpc.ssl_server_certificate_configuration([pair])
-
     last = tls.pair
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
@@ -112,9 +106,10 @@ def _credentials(tls: Certificate) -> grpc.ServerCredentials:
         if tls.pair is last:
             return None
         last = tls.pair
-        return configuration()
+        return grpc.ssl_server_certificate_configuration([last])
 
-    return grpc.dynamic_ssl_server_credentials(configuration(), changed)
+    first = grpc.ssl_server_certificate_configuration([last])
+    return grpc.dynamic_ssl_server_credentials(first, changed)
 
 
 async def _predict(models: Models, request: PredictRequest, deadline: float) -> PredictResponse:
@@ -213,7 +208,8 @@ class _Calls:
             trailer = ((tracing.REQUEST_ID, fields["request_id"]),)
             context.set_trailing_metadata(trailer)
             try:
-                with tracing.span(self.tracer, api, headers, fields), self._counted():
+                span = tracing.span(self.tracer, api, headers, fields)
+                with span, self.models.metrics.in_flight("GRPC"):
                     try:
                         return await self._answer(request_type, method, headers, fields, context)
                     except ServingError as error:
@@ -231,13 +227,14 @@ class _Calls:
                     finally:
                         fields["status"] = code.name
             finally:
-                self._note(api, fields, code, time.monotonic() - started)
+                seconds, model = time.monotonic() - started, fields.get("model", "")
+                if api != "GetModelStatus":
+                    self.models.metrics.request(model, api, "GRPC", code, seconds)
+                if self.access_log:
+                    self.access_log.write({**fields, "milliseconds": round(1000 * seconds, 3)})
             raise AssertionError("abort raises")
 
         return grpc.stream_unary_rpc_method_handler(answer)
-
-    def _counted(self) -> contextlib.AbstractContextManager:
-        return self.models.metrics.in_flight("GRPC")
 
     async def _answer(
         self,
@@ -271,7 +268,10 @@ class _Calls:
             fields["signature"] = spec.signature_name[:LONGEST_NAME]
             if not request.HasField("model_spec"):
                 raise invalid("Missing ModelSpec")
-            response = await method(self.models, request, _deadline(context))
+            remaining = context.time_remaining()  # centuries without a deadline
+            is_endless = remaining is None or remaining > _YEAR
+            deadline = math.inf if is_endless else time.monotonic() + remaining
+            response = await method(self.models, request, deadline)
             start = time.monotonic()
             is_large = response.ByteSize() > LARGE_BODY
             written = await in_thread_if(is_large, response.SerializeToString)
@@ -296,14 +296,6 @@ class _Calls:
             raise invalid("The call has no message")
         return message
 
-    def _note(
-        self, api: str, fields: Mapping[str, Any], code: grpc.StatusCode, seconds: float
-    ) -> None:
-        if api != "GetModelStatus":
-            self.models.metrics.request(fields.get("model", ""), api, "GRPC", code, seconds)
-        if self.access_log:
-            self.access_log.write({**fields, "milliseconds": round(1000 * seconds, 3)})
-
 
 def _parsed(request_type: type[Message], message: bytes) -> Message:
     try:
@@ -322,9 +314,3 @@ def _asked(spec: ModelSpec) -> tuple[str, int | None, str | None]:
 def _spec(servable: Servable, asked: ModelSpec) -> ModelSpec:
     name, version = asked.signature_name or "serving_default", {"value": servable.version}
     return ModelSpec(name=servable.name, signature_name=name, version=version)
-
-
-def _deadline(context: grpc.aio.ServicerContext) -> float:
-    remaining = context.time_remaining()
-    # Without a deadline gRPC has centuries left.
-    return math.inf if remaining is None or remaining > _YEAR else time.monotonic() + remaining

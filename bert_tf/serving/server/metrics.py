@@ -23,8 +23,6 @@ CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Metrics:
-    """Metrics of one server."""
-
     def __init__(self) -> None:
         # Requests for others count under the empty name: clients could make up labels without end.
         self.models: set[str] = set()
@@ -37,7 +35,7 @@ class Metrics:
         def histogram(
             name: str, text: str, *labels: str, buckets: Sequence[float] = _MICROSECONDS
         ) -> prometheus.Histogram:
-            name, registry = _PREFIX + name, self._registry
+            registry = self._registry
             return prometheus.Histogram(name, text, labels, registry=registry, buckets=buckets)
 
         total, time = "The total number of", "Distribution of wall time (in microseconds)"
@@ -45,21 +43,25 @@ class Metrics:
         loads = "The number of times a SavedModel was requested to be loaded."
         self._loads = counter(_WITHOUT_TOTAL[1], loads, "model_path", "status")
         self._latency = histogram(
-            "request_latency", f"{time} for Tensorflow Serving request.",
+            f"{_PREFIX}request_latency", f"{time} for Tensorflow Serving request.",
             "model_name", "API", "entrypoint",
         )  # fmt: skip
         self._runtime = histogram(
-            "runtime_latency", f"{time} for Tensorflow runtime.", "model_name", "API", "runtime"
-        )
+            f"{_PREFIX}runtime_latency", f"{time} for Tensorflow runtime.",
+            "model_name", "API", "runtime",
+        )  # fmt: skip
         queueing = "Distribution of wall time spent (in microseconds) in queuing"
-        waits = histogram("batching_session:queuing_latency", queueing, "thread_pool_name")
+        waits = histogram(
+            f"{_PREFIX}batching_session:queuing_latency", queueing, "thread_pool_name"
+        )
         self._queueing = waits.labels("batch")
         self._warm_up = histogram(
-            "model_warmup_latency", f"{time} for warming up the model.", "model_path", "status"
-        )
+            f"{_PREFIX}model_warmup_latency", f"{time} for warming up the model.",
+            "model_path", "status",
+        )  # fmt: skip
         self._examples = histogram(
-            "request_example_counts", "The number of tensorflow.Examples per request.", "model",
-            buckets=_EXAMPLES,
+            f"{_PREFIX}request_example_counts", "The number of tensorflow.Examples per request.",
+            "model", buckets=_EXAMPLES,
         )  # fmt: skip
         name = f"{_PREFIX}request_example_count"
         self._example_total = counter(name, f"{total} tensorflow.Examples.", "model")
@@ -72,14 +74,11 @@ class Metrics:
         self._ready = gauge("model_ready", "1 if requests to the model are answered.", "model_name")
         self._expiry = gauge("certificate_expiry_seconds", "Unix time of the certificate's expiry.")
         self._refusals = counter(f"{_OWN}refusals", "Requests refused or failed.", "reason")
-        self._batches = prometheus.Histogram(
-            f"{_OWN}batch_rows", "Rows of a batch.", ["model_name"], registry=self._registry,
-            buckets=_EXAMPLES,
-        )  # fmt: skip
-        self._stages = prometheus.Histogram(
-            f"{_OWN}stage_seconds", "Seconds of a request by stage.", ["stage"],
-            registry=self._registry, buckets=_SECONDS,
-        )  # fmt: skip
+        self._batches = histogram(
+            f"{_OWN}batch_rows", "Rows of a batch.", "model_name", buckets=_EXAMPLES
+        )
+        seconds = "Seconds of a request by stage."
+        self._stages = histogram(f"{_OWN}stage_seconds", seconds, "stage", buckets=_SECONDS)
         # Resident memory, processor seconds and open files, under the names that all servers use.
         prometheus.ProcessCollector(registry=self._registry)
 

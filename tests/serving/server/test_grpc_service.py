@@ -336,7 +336,7 @@ async def test_requests_of_too_many_bytes_at_once_are_refused(toys):
 
 async def test_tls_follows_its_files(toys, tmp_path):
     tls = Certificate(*write_certificate(tmp_path))
-    credentials = grpc.ssl_channel_credentials(tls.pair.certificate)
+    credentials = grpc.ssl_channel_credentials(tls.pair[1])
     async with served(toys, credentials, tls=tls) as client:
         response = await client.predictions.Predict(predict_request(["ab"]))
         np.testing.assert_array_equal(tf.make_ndarray(response.outputs["length"]), [2])
