@@ -89,6 +89,7 @@ def prepare(
     if options.freeze_layers is not None:
         model.encoder.freeze_layers(options.freeze_layers)
     model.encoder.rematerialize = options.rematerialize
+    own = identity(options)
     jit_compile = compiles_step(
         options.jit_compile,
         run.strategy,
@@ -124,13 +125,13 @@ def prepare(
     precision = {"precision": run.precision}  # the one that "auto" has found
     run.prepare(
         trainer,
-        settings={**identity(options), **precision, **settings, **_order_of(trainer, options)},
+        settings={**own, **precision, **settings, **_order_of(trainer, options)},
         compared_if_known=[*_LATER, *_MICRO_BATCHES, "model"],
         keep=options.keep,
         keep_every=options.keep_every,
     )
     accumulation = {"gradient_accumulation_steps": options.gradient_accumulation_steps}
-    shown = {**identity(options), **accumulation, **precision, **values}
+    shown = {**own, **accumulation, **precision, **values}
     name = str(run.directory)
     run.watch(HyperParameters(run.state, run.logs, name, shown, score, total_steps))
     every, profile = options.histograms_every, options.profiled
