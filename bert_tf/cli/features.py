@@ -55,7 +55,7 @@ def run(options: Options) -> None:
     with progress("loading") as bar:
         from bert_tf.checkpoints.formats import check_is_model_directory
         from bert_tf.checkpoints.model_directory import read_weights
-        from bert_tf.device_memory import memory_errors
+        from bert_tf.device_errors import memory_errors
         from bert_tf.models.encoder import BertEncoder
         from bert_tf.tokenization.tokenizer import BertTokenizer
         from bert_tf.trained import feature_files as files

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import logging
@@ -17,6 +16,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 
 from bert_tf.atomic import hold_output, replace_directory, write_text
+from bert_tf.device_errors import full_disk_errors
 from bert_tf.errors import InputError
 from bert_tf.primitives import int8_product
 from bert_tf.serving.saved_model import LoadedModel, nodes_of, read_saved_model
@@ -116,7 +116,7 @@ def export(
         version = version or max(versions(directory), default=0) + 1
         with (
             replace_directory(directory / str(version)) as temporary,
-            _full_disk_errors(),
+            full_disk_errors(directory),
             _without_information(),
         ):
             tf.saved_model.save(module, str(temporary), signatures=module.signatures())
@@ -209,16 +209,6 @@ def _alone_in(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def _full_disk_errors() -> Iterator[None]:
-    try:
-        yield
-    except tf.errors.OpError as error:
-        if "No space left" in str(error) or "quota exceeded" in str(error):
-            raise OSError(errno.ENOSPC, error.message) from error
-        raise
-
-
 def batching_parameters(signatures: Mapping[str, SignatureDef]) -> str | None:
     """The text of `batching_params.pbtxt`; None for a model that a server must not batch."""
     # A list of choices may have any length, and a server's padding would add choices.
@@ -232,15 +222,12 @@ def set_labels(root: str | Path, name: str, labels: Mapping[str, int]) -> bool:
     text = path.read_text(encoding="utf-8")
     if block not in text:
         return False
-    lines = [f"    model_version_policy {{ specific {{ {_versions_text(labels)} }} }}"]
+    numbers = " ".join(f"versions: {number}" for number in labels.values())
+    lines = [f"    model_version_policy {{ specific {{ {numbers} }} }}"]
     lines += [f'    version_labels {{ key: "{x}" value: {labels[x]} }}' for x in labels]
     end = "  }\n"
     write_text(path, text.replace(block, block.removesuffix(end) + "\n".join(lines) + "\n" + end))
     return True
-
-
-def _versions_text(labels: Mapping[str, int]) -> str:
-    return " ".join(f"versions: {number}" for number in labels.values())
 
 
 def _block(name: str) -> str:

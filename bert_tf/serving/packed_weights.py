@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -35,7 +36,7 @@ def pack_weights(types: Iterable[str]) -> None:
     if VARIABLE in os.environ or "tensorflow" in sys.modules:
         return
     ratios = [ratio for dtype in set(types) - {"int8"} if (ratio := _ratio(dtype)) is not None]
-    if ratios and math.prod(ratios) < _MARGIN ** len(ratios):
+    if ratios and statistics.geometric_mean(ratios) < _MARGIN:
         os.environ[VARIABLE] = "1"
 
 
@@ -93,7 +94,7 @@ def measure(dtype: str) -> float:
                 if number:  # the first one traces
                     best[is_packed] = min(best[is_packed], time.perf_counter() - begun)
         ratios.append(best[True] / best[False])
-    return math.prod(ratios) ** (1 / len(ratios))
+    return statistics.geometric_mean(ratios)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import json
-import math
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -85,7 +85,7 @@ def _times(newest: str, changed: int) -> dict[str, float]:
                 asked = model.signatures[DEFAULT]
                 texts = example_texts(asked.inputs, asked.outputs)
                 each = milliseconds(functools.partial(model.run, DEFAULT), texts)
-                found[dtype] = mean(each)
+                found[dtype] = statistics.geometric_mean(each.values())
     if len(found) == len(versions):
         memory.remember(key, found)
     return found
@@ -113,8 +113,3 @@ def milliseconds(
             spent.append(time.perf_counter() - begun)
         found[name] = 1e3 * float(np.median(spent))
     return found
-
-
-def mean(times: Mapping[str, float]) -> float:
-    """The geometric mean: each work counts the same."""
-    return math.prod(times.values()) ** (1 / len(times))

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from bert_tf.device_memory import memory_errors
+from bert_tf.device_errors import memory_errors
 from bert_tf.errors import InputError
 from bert_tf.serving.export import versions
 from bert_tf.serving.precisions import load_error

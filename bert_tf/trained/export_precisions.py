@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.serving.export import check_export, set_labels, versions
-from bert_tf.serving.precisions import mean, milliseconds
+from bert_tf.serving.precisions import milliseconds
 from bert_tf.serving.signatures import DEFAULT
 from bert_tf.serving.warmup_requests import example_texts
 from bert_tf.trained import int8_calibration
@@ -79,7 +80,7 @@ def export_types(
     )
     facts["times"] = f"{shown}; on the exporting machine, another processor may differ"
     if precision == "auto":
-        fastest = min(times, key=lambda name: mean(times[name]))
+        fastest = min(times, key=lambda name: geometric_mean(times[name].values()))
         remarks.append(f"precision: {fastest} ({shown}); another processor may differ")
         kept = {"int8": ("float32", "int8")}.get(fastest, (fastest,))
         models = {name: each for name, each in models.items() if name in kept}

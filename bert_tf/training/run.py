@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
 from tensorflow.python.framework import ops
 
-from bert_tf.device_memory import memory_errors
+from bert_tf.device_errors import memory_errors
 from bert_tf.training import workers
 from bert_tf.training.device_speed import fast_precision
 from bert_tf.training.loop import TrainingResult, train

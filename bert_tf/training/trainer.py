@@ -12,6 +12,7 @@ from bert_tf.errors import InputError
 from bert_tf.primitives.devices import device_type
 from bert_tf.primitives.step_kernels import StepKernels
 from bert_tf.primitives.table import halves
+from bert_tf.training.loss_scale import LossScale, add_counter, computes_in_float16
 from bert_tf.training.means import Values
 from bert_tf.training.optimizer import apply_summed, check_optimizer
 from bert_tf.training.strategy import check_jit_compile
@@ -20,10 +21,6 @@ from bert_tf.training.workers import StopFlag, has_workers
 # Between the dropout seeds of two replicas, and of the halves of a batch: odd numbers far from the
 # layers' own seeds and from each other.
 _REPLICA_SEEDS, _HALF_SEEDS = 0x9E3779B1, 0x85EBCA77
-
-# Of loss scaling, as in Keras' LossScaleOptimizer.
-_FIRST_SCALE = 2.0**15
-_GROWTH_STEPS = 2000
 
 
 class Trainer:
@@ -114,9 +111,9 @@ class Trainer:
         # Dropout generators, which are no weights; none where steps draw no random numbers.
         weights = {id(variable) for variable in model.weights}
         self.seeds = [v for v in model.variables if id(v) not in weights]
-        self.means = _add_counter("means", "float32", (2, len(self._names)))
-        self.nonfinite_steps = _add_counter("trainer/nonfinite_steps")
-        self.loss_scale = LossScale() if _computes_in_float16(model) else None
+        self.means = add_counter("means", "float32", (2, len(self._names)))
+        self.nonfinite_steps = add_counter("trainer/nonfinite_steps")
+        self.loss_scale = LossScale() if computes_in_float16(model) else None
         self.stop_flag = StopFlag(strategy) if has_workers(strategy) else None
         self.trainable_variables = model.trainable_variables
         optimizer.build(self.trainable_variables)
@@ -458,42 +455,3 @@ def _of(output: str | None, values: Any) -> Any:
 def _all_reduced(values: Any) -> Any:
     """Sums of tensors over all replicas, called in one of them."""
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
-
-
-def _computes_in_float16(layer: keras.layers.Layer) -> bool:
-    """Whether a layer or one inside it computes in float16."""
-    inner = getattr(layer, "layers", [])  # a functional model's own policy says nothing of them
-    return layer.compute_dtype == "float16" or any(_computes_in_float16(each) for each in inner)
-
-
-def _add_counter(
-    path: str, dtype: str = "int64", shape: tuple[int, ...] = (), first: float = 0
-) -> keras.Variable:
-    """A variable of which every replica writes the same to its own copy."""
-    *scope, name = path.split("/")
-    with keras.name_scope("/".join(scope)):
-        return keras.Variable(
-            keras.initializers.Constant(first),
-            shape=shape,
-            dtype=dtype,
-            trainable=False,
-            aggregation="none",
-            name=name,
-        )
-
-
-class LossScale:
-    """The factor on the loss: halved if a gradient overflows, doubled after 2000 steps without."""
-
-    def __init__(self) -> None:
-        self.scale = _add_counter("loss_scale/scale", "float32", first=_FIRST_SCALE)
-        self.steps = _add_counter("loss_scale/steps")  # since the scale changed
-        self.variables = [self.scale, self.steps]
-
-    def update(self, overflow: tf.Tensor) -> None:
-        """Counts a step; `overflow`, bool [], says whether its gradient has overflowed."""
-        scale = tf.convert_to_tensor(self.scale)
-        steps = self.steps + 1
-        is_due = tf.equal(steps, _GROWTH_STEPS)
-        self.scale.assign(tf.where(overflow, scale / 2, tf.where(is_due, scale * 2, scale)))
-        self.steps.assign(tf.where(tf.logical_or(overflow, is_due), tf.zeros_like(steps), steps))

@@ -4,20 +4,18 @@ Instances are shuffled within a batch of documents; training shuffles further wh
 """
 
 import contextlib
-import errno
 import itertools
-import os
 import resource
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.device_errors import full_disk_errors
 from bert_tf.storage import Folder, is_remote, open_folder, sha256
 from pipelines.corpus.documents import DocumentPlan, UnitReader
 from pipelines.corpus.formats import input_errors
@@ -46,6 +44,11 @@ class ShardsJob:
     parts: int  # shards per group and round: more than one if the corpus has few groups
     plan_hash: str  # identity of the run
     threads: int | None = None  # per process; None for all cores
+
+    @property
+    def disk(self) -> str:
+        """A folder on the disk that shards are written to first."""
+        return tempfile.gettempdir() if is_remote(self.folder) else self.folder
 
     @property
     def journal(self) -> Journal:
@@ -92,7 +95,7 @@ def write_units(
         )
         for unit in units
     )
-    with input_errors(), _full_disk_as_os_error(job), ThreadPoolExecutor(max_workers=1) as threads:
+    with input_errors(), full_disk_errors(job.disk), ThreadPoolExecutor(max_workers=1) as threads:
         made = record_batches(
             batches, tokenizer, job.options, job.split_sentences, threads=job.threads
         )
@@ -115,18 +118,6 @@ def _allow_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-
-
-@contextmanager
-def _full_disk_as_os_error(job: ShardsJob) -> Iterator[None]:
-    """Raises OSError for the error of TensorFlow's writers on a full disk."""
-    try:
-        yield
-    except tf.errors.ResourceExhaustedError as error:
-        if "No space left" in error.message or "quota" in error.message:
-            place = tempfile.gettempdir() if is_remote(job.folder) else job.folder
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place) from error
-        raise
 
 
 class _OpenGroup:
@@ -176,7 +167,7 @@ class _OpenGroup:
 
     def finish(self) -> None:
         """Completes the shards, then enters the group in the journal."""
-        with _full_disk_as_os_error(self._job):
+        with full_disk_errors(self._job.disk):
             for finished, shards in zip(self._made.shards, self._shards, strict=True):
                 for key in sorted(shards):
                     finished.setdefault(key[0], []).append(shards[key].finish())

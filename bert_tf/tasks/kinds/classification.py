@@ -20,6 +20,11 @@ _AT_ONCE = 1 << 20  # probabilities put in order
 _SMALLEST = np.finfo(np.float32).tiny  # a probability with a finite logarithm
 
 
+def with_classify(own: dict[str, Signature]) -> dict[str, Signature]:
+    outputs = {"classes": "labels", "scores": "probabilities"}
+    return {**own, "classify": of_examples(own[DEFAULT], CLASSIFY, outputs)}
+
+
 class Classification(RowKind):
     """One label for each example."""
 
@@ -27,9 +32,7 @@ class Classification(RowKind):
     has_probabilities = True
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        own = super().signatures(task)
-        outputs = {"classes": "labels", "scores": "probabilities"}
-        return {**own, "classify": of_examples(own[DEFAULT], CLASSIFY, outputs)}
+        return with_classify(super().signatures(task))
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
         """The task's labels, or the sorted labels of the training examples."""
@@ -106,13 +109,15 @@ class Classification(RowKind):
 
     def predicted(self, given: Answered) -> Columns:
         """The predicted label, and the probability of each label (a SavedModel tells no order)."""
-        answers = given.answers
-        labels = given.labels or sorted(label.decode() for label in answers["labels"][0])
-        shares = zip(labels, in_order(answers, labels).T, strict=True)
-        return [
-            ("predicted", [label.decode() for label in answers["label"]]),
-            *((label, map("{:.6f}".format, column)) for label, column in shares),
-        ]
+        predicted = [label.decode() for label in given.answers["label"]]
+        return [("predicted", predicted), *share_columns(given)]
+
+
+def share_columns(given: Answered) -> Columns:
+    """A column with the probabilities of each label."""
+    labels = given.labels or sorted(label.decode() for label in given.answers["labels"][0])
+    shares = zip(labels, in_order(given.answers, labels).T, strict=True)
+    return [(label, map("{:.6f}".format, column)) for label, column in shares]
 
 
 def in_order(answers: Answers, labels: Sequence[str]) -> np.ndarray:

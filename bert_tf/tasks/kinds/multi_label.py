@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertMultiLabelClassifier
-from bert_tf.serving.signatures import CLASSIFY, DEFAULT, Signature, Tensors, of_examples
-from bert_tf.tasks.kinds.classification import in_order
+from bert_tf.serving.signatures import Signature, Tensors
+from bert_tf.tasks.kinds.classification import in_order, share_columns, with_classify
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind, RowKind, padded_lists
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, worst
 from bert_tf.tasks.scoring.label_sets import LabelSets, best_thresholds
@@ -57,9 +57,7 @@ class MultiLabel(RowKind):
         return {**super().settings(), "thresholds": dict(self.thresholds)}
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        own = super().signatures(task)
-        outputs = {"classes": "labels", "scores": "probabilities"}
-        return {**own, "classify": of_examples(own[DEFAULT], CLASSIFY, outputs)}
+        return with_classify(super().signatures(task))
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
         """Reads labels from one column, or a column of 0 and 1 for each; a JSON list is taken."""
@@ -224,13 +222,7 @@ class MultiLabel(RowKind):
 
     def predicted(self, given: Answered) -> Columns:
         """The predicted labels, and the probability of each label."""
-        answers = given.answers
-        labels = given.labels or sorted(label.decode() for label in answers["labels"][0])
-        shares = zip(labels, in_order(answers, labels).T, strict=True)
-        return [
-            ("predicted", self._predicted(given)),
-            *((label, map("{:.6f}".format, column)) for label, column in shares),
-        ]
+        return [("predicted", self._predicted(given)), *share_columns(given)]
 
     def _predicted(self, given: Answered) -> list[str]:
         """The predicted labels of each example, joined as in the column of labels."""

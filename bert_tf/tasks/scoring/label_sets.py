@@ -82,9 +82,9 @@ def average_precision(truth: np.ndarray, scores: np.ndarray) -> float | None:
     """The mean precision at each recall, as scikit-learn defines it; None without a true one."""
     if not truth.any():
         return None
-    right, found, _ = _cuts(truth, scores)
-    recall = right / truth.sum()
-    return float(np.sum(np.diff(recall, prepend=0.0) * right / found))
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(truth, scores))
 
 
 def best_thresholds(truth: np.ndarray, probabilities: np.ndarray) -> list[float]:
@@ -97,17 +97,13 @@ def best_thresholds(truth: np.ndarray, probabilities: np.ndarray) -> list[float]
         if has.all() or not has.any():
             found.append(0.5)
             continue
-        right, chosen, lowest = _cuts(has, shares)
+        # For each different probability, of the examples with it or more: right ones, and number.
+        order = np.argsort(-shares, kind="stable")
+        ordered = shares[order].astype(np.float64)
+        last = np.flatnonzero(np.append(np.diff(ordered) != 0, True))
+        right, chosen, lowest = np.cumsum(has[order])[last], last + 1, ordered[last]
         limits = (lowest + np.append(lowest[1:], 0.0)) / 2
         f1 = 2 * right / (chosen + has.sum())
         best = np.flatnonzero(f1 == f1.max())
         found.append(float(limits[best[np.argmin(abs(limits[best] - 0.5))]]))
     return found
-
-
-def _cuts(truth: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each different score, of the examples with it or more: right ones, number, the score."""
-    order = np.argsort(-scores, kind="stable")
-    ordered = scores[order].astype(np.float64)
-    last = np.flatnonzero(np.append(np.diff(ordered) != 0, True))
-    return np.cumsum(truth[order])[last], last + 1, ordered[last]

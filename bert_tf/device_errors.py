@@ -1,5 +1,7 @@
-"""Errors of devices with too little memory."""
+"""TensorFlow's errors of too little memory, and of a full disk, in words for the user."""
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,3 +20,15 @@ def memory_errors(cure: str) -> Iterator[None]:
         if "memory" not in reason.lower() and "OOM" not in reason:  # a full disk, for one
             raise
         raise InputError(f"the device has too little memory ({reason[:200]}): {cure}") from error
+
+
+@contextmanager
+def full_disk_errors(place: str | os.PathLike) -> Iterator[None]:
+    """Raises OSError for the errors of TensorFlow's writers on a full disk."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if "No space left" in error.message or "quota" in error.message:
+            full = os.strerror(errno.ENOSPC)
+            raise OSError(errno.ENOSPC, full, os.fspath(place)) from error
+        raise
