@@ -167,11 +167,6 @@ class BertConfig:
         return directions * self.hidden_size
 
     @property
-    def head_size(self) -> int:
-        """D, width of an attention head."""
-        return self.hidden_size // self.num_attention_heads
-
-    @property
     def head_dropout(self) -> float:
         """Dropout rate of a task's head."""
         rate = self.classifier_dropout

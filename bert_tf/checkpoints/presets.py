@@ -132,11 +132,6 @@ def _cache() -> Path:
     return Path(os.path.expandvars(given or Path(home, "hub"))).expanduser()
 
 
-def _is_offline() -> bool:
-    given = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
-    return given.upper() in ("1", "ON", "YES", "TRUE")
-
-
 def _missing(folder: Path) -> list[str]:
     """Files that a snapshot lacks: other programs cache single files, and downloads stop."""
     weights = next((name for name in WEIGHTS_FILES if (folder / name).is_file()), WEIGHTS)
@@ -152,7 +147,8 @@ def _missing(folder: Path) -> list[str]:
 
 def _download(model: HubModel, absent: str) -> Path:
     """Downloads a model into the cache; `absent` says where it was looked for."""
-    if _is_offline():
+    offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    if offline.upper() in ("1", "ON", "YES", "TRUE"):
         raise InputError(
             f"{absent}, and HF_HUB_OFFLINE forbids a download: unset it, or {model.by_hand}"
         )

@@ -188,8 +188,7 @@ class _File:
 
     def _alias(self, alias: str, path: str, node: ast.AST) -> None:
         self.aliases[alias] = path
-        is_module = "." not in path
-        if not is_module:
+        if "." in path:  # no module
             self.imported[alias] = self._at(node)
 
     def _names(self, tree: ast.Module) -> None:
@@ -256,7 +255,10 @@ class _File:
                     if not self._is_import(node.func):
                         of = _last_name(node.func.value).lower()
                         add("method", f"{of}.{node.func.attr}", node)
-                    if is_of_tensorflow and node.func.attr == "compile" and _lacks_loss(node):
+                    # The second positional argument of `compile` is the loss.
+                    named = {"loss", None} & {each.arg for each in node.keywords}
+                    lacks_loss = len(node.args) < 2 and not named
+                    if is_of_tensorflow and node.func.attr == "compile" and lacks_loss:
                         add("call", "compile() without loss", node)
                 for keyword in node.keywords:
                     if keyword.arg and isinstance(keyword.value, ast.Constant):
@@ -307,15 +309,11 @@ class _File:
         script = _SCRIPT.search(command)
         if script is None:
             return
-        place = self._at(first + 1)
-        library = "original" if script[1] else "official"
-        if script[1]:
-            row = find("original", "script", f"{script[1]}.py")
-            self._add(library, "script", f"{script[1]}.py", row, place)
-        else:
+        library, form, name = "original", "script", f"{script[1]}.py"
+        if not script[1]:
+            library, form = "official", "name"
             name = re.split(r"[./]", script[2] or script[3])[-1]
-            row = find("official", "name", name)
-            self._add(library, "name", name, row, place)
+        self._add(library, form, name, find(library, form, name), self._at(first + 1))
         for flag in _FLAG.findall(command[script.end() :]):
             order = (library, "original", "official")
             row = next((row for each in order if (row := find(each, "flag", flag))), None)
@@ -353,11 +351,6 @@ def _last_name(node: ast.expr) -> str:
     if isinstance(node, ast.Subscript):
         return _last_name(node.value)
     return getattr(node, "attr", getattr(node, "id", ""))
-
-
-def _lacks_loss(call: ast.Call) -> bool:
-    """Whether a call of `compile` names no loss; the second positional argument is one."""
-    return len(call.args) < 2 and not any(each.arg in ("loss", None) for each in call.keywords)
 
 
 def _keys(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:

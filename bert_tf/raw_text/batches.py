@@ -304,7 +304,6 @@ def in_memory(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
             part.append(tf.nest.map_structure(_values, values))
     if not parts[0]:
         raise InputError("the data set has no example: give at least one text")
-
     x, y, weights = map(_joined, parts)
     return x, y, weights
 

@@ -302,8 +302,10 @@ class BertPreprocessor(keras.layers.Layer):
         names = inputs_of(task)
         if len(strings) > len(names):
             raise InputError("the model reads single texts: leave the second texts out")
-        if splits_words and isinstance(model, BertTagger) and _are_strings(x):
-            strings = {"text": strings["words"]}
+        if splits_words and isinstance(model, BertTagger):
+            is_listed = not isinstance(x, Mapping) and hasattr(x, "__getitem__")
+            if is_listed and all(isinstance(each, str | bytes) for each in label_list(x)):
+                strings = {"text": strings["words"]}  # else lists of words
         return answer_rows(self._function(model, task, tuple(strings)), strings, batch_size)
 
     def _function(self, model: Any, task: Task, inputs: tuple[str, ...]) -> Any:
@@ -349,13 +351,6 @@ def _check_reads_text(model: Any) -> None:
             "a BertLanguageModel takes token ids, not texts: train it with bert-tf pretrain, and "
             "open its folder as a bert_tf.BertEncoder for vectors, or as a model of a task"
         )
-
-
-def _are_strings(x: Any) -> bool:
-    """Whether texts are strings, instead of lists of words."""
-    if isinstance(x, Mapping) or not hasattr(x, "__getitem__"):
-        return False
-    return all(isinstance(each, str | bytes) for each in label_list(x))
 
 
 def _that_answers(model: Any) -> Any:

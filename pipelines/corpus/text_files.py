@@ -18,7 +18,6 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import IO, Any, NamedTuple
 
 from backports import zstd
@@ -99,9 +98,16 @@ def read_blocks(
         left = None if end is None else end - start
         continues = False  # whether a block begins within a line
         total = invalid = 0  # bytes read so far
-        may_cut = cut_to is not None
-        too_long = _skip_line if skip_longest else _refuse_line
-        for block in _whole_lines(text, left, None if may_cut else partial(too_long, path, counts)):
+
+        def too_long(line: int) -> None:
+            if not skip_longest:
+                raise InputError(
+                    f"{path}, line {line}: longer than {MOST_LINE_BYTES >> 20} MB: split its "
+                    "document over several lines, or skip such lines with --skip_bad_lines"
+                )
+            counts["bad_lines"] += 1
+
+        for block in _whole_lines(text, left, too_long if cut_to is None else None):
             lines_ended, continued = block.count(b"\n"), not block.endswith(b"\n")
             if first_line == 1 and start == 0:
                 if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -171,17 +177,6 @@ def read_errors(path: str) -> Iterator[None]:
             ) from error
         reason = error.strerror or str(error)
         raise UnreadableFile(f"{path}: cannot be read ({reason}): restore or remove it") from error
-
-
-def _refuse_line(path: str, counts: Counter, line: int) -> None:
-    raise InputError(
-        f"{path}, line {line}: longer than {MOST_LINE_BYTES >> 20} MB: split its document over "
-        "several lines, or skip such lines with --skip_bad_lines"
-    )
-
-
-def _skip_line(path: str, counts: Counter, line: int) -> None:
-    counts["bad_lines"] += 1
 
 
 def _whole_lines(

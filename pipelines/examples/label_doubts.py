@@ -13,6 +13,7 @@ import numpy as np
 
 _MOST_FEATURES = 200_000
 _FOLDS = 5
+_LEAST = 0.8  # probability of a doubt, which is also about the share that is right
 _LOG_TEMPERATURES = (-3.0, 3.0)
 
 
@@ -31,7 +32,6 @@ def doubted_labels(
     labels: Sequence[str],
     *,
     wrong_share: float = 0.05,
-    least: float = 0.8,
     seed: int = 1,
 ) -> list[Doubt]:
     """The examples whose labels are probably wrong, the most probable first.
@@ -41,7 +41,6 @@ def doubted_labels(
         labels: a label for each; those of fewer than five examples are neither doubted nor
             proposed.
         wrong_share: share of all labels that is assumed to be wrong.
-        least: least probability of a doubt, which is also about the share that is right.
         seed: random seed of the folds.
     """
     names, targets, counts = np.unique(labels, return_inverse=True, return_counts=True)
@@ -58,7 +57,7 @@ def doubted_labels(
     mistake = wrong_share / (len(names) - 1)
     true = np.clip((own - mistake) / (1 - wrong_share - mistake), 0, 1)
     wrong = np.minimum(mistake * (1 - true) / own, 1 - true)
-    chosen = sorted(np.flatnonzero(wrong >= least).tolist(), key=lambda i: (-wrong[i], own[i]))
+    chosen = sorted(np.flatnonzero(wrong >= _LEAST).tolist(), key=lambda i: (-wrong[i], own[i]))
     proposed = shares.argmax(axis=1)
     return [
         Doubt(int(kept[i]), str(names[targets[i]]), str(names[proposed[i]]), float(wrong[i]))

@@ -30,7 +30,8 @@ def near_duplicates(texts: Sequence[str], similarity: float, seed: int = 1) -> l
     Blank texts are in no group.
     """
     numbers: dict[str, int] = {}
-    of_text = [numbers.setdefault(_normal(text), len(numbers)) for text in texts]
+    normal = (" ".join(re.findall(r"\w+", text.lower())) for text in texts)
+    of_text = [numbers.setdefault(text, len(numbers)) for text in normal]
     different = list(numbers)
     sets: list[np.ndarray] = []
     signatures = []
@@ -61,10 +62,6 @@ def near_duplicates(texts: Sequence[str], similarity: float, seed: int = 1) -> l
             alike = tuple(_jaccard(first, sets[of_text[place]]) for place in group)
             found.append(DuplicateGroup(tuple(group), alike))
     return sorted(found, key=lambda group: group.members)
-
-
-def _normal(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.lower()))
 
 
 def _parts(texts: Sequence[str]) -> Iterator[list[str]]:

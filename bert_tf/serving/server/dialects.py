@@ -4,7 +4,7 @@ import base64
 import contextlib
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -25,8 +25,16 @@ _OPENAI_MODELS = "text-embedding-"
 _SPECIALS = 2  # tokens of a text besides its pieces
 
 Document = Mapping[str, Any]
-Access = dict[str, Any]
-_Answer = Callable[[Document, float, str | None, Access], Coroutine[Any, Any, bytes]]
+
+
+class _Asked(NamedTuple):
+    document: Document
+    deadline: float
+    model: str | None  # in the path
+    access: dict[str, Any]  # fields of the log
+
+
+_Answer = Callable[[_Asked], Coroutine[Any, Any, bytes]]
 
 
 def routes(models: Models, bodies: Bodies) -> list[BaseRoute]:
@@ -41,7 +49,7 @@ def routes(models: Models, bodies: Bodies) -> list[BaseRoute]:
 
             async def from_body(body: bytes, deadline: float) -> bytes:
                 document = await in_thread_if(len(body) > LARGE_BODY, json_requests.parse, body)
-                return await answer(document, deadline, name, access)
+                return await answer(_Asked(document, deadline, name, access))
 
             return await bodies.answered(request, verb.capitalize(), from_body)
 
@@ -73,22 +81,19 @@ class _Dialects:
     def __init__(self, models: Models) -> None:
         self._models = models
 
-    async def embeddings(
-        self, document: Document, deadline: float, name: str | None, access: Access
-    ) -> bytes:
-        texts, asked = _texts(document, "input"), document.get("model")
-        if not isinstance(asked, str) or not asked:
+    async def embeddings(self, asked: _Asked) -> bytes:
+        document = asked.document
+        texts, name = _texts(document, "input"), document.get("model")
+        if not isinstance(name, str) or not name:
             raise invalid("'model' is missing: give the name of a model")
-        is_openai = asked.startswith(_OPENAI_MODELS) and asked not in self._models.names
-        served = None if is_openai else asked
+        is_openai = name.startswith(_OPENAI_MODELS) and name not in self._models.names
+        asked = asked._replace(model=None if is_openai else name)
         encoding = document.get("encoding_format") or "float"
         if encoding not in ("float", "base64"):
             raise invalid("'encoding_format' must be float or base64")
-        with self._servable(served, vectors.has_vectors, "make vectors", access, texts) as servable:
-            size = document.get("dimensions")
-            found = await vectors.embed(
-                servable, texts, deadline, truncate=_flag(document, "truncate")
-            )
+        with self._servable(asked, vectors.has_vectors, "make vectors", texts) as servable:
+            size, truncate = document.get("dimensions"), _flag(document, "truncate")
+            found = await vectors.embed(servable, texts, asked.deadline, truncate=truncate)
             if size not in (None, found.shape[1]):
                 raise invalid(
                     f"'dimensions' is {json_requests.shown(size)}: the vectors of {servable.name} "
@@ -99,30 +104,27 @@ class _Dialects:
                 is_large, _embeddings, servable, texts, found, encoding == "base64"
             )
 
-    async def embed(
-        self, document: Document, deadline: float, name: str | None, access: Access
-    ) -> bytes:
+    async def embed(self, asked: _Asked) -> bytes:
+        document = asked.document
         texts = _texts(document, "inputs")
         normalize = _flag(document, "normalize")
         if document.get("prompt_name") is not None:
             raise invalid("'prompt_name': exports have no prompts; write it into the text")
-        with self._servable(name, vectors.has_vectors, "make vectors", access, texts) as servable:
+        with self._servable(asked, vectors.has_vectors, "make vectors", texts) as servable:
             truncate = _flag(document, "truncate")
             found = await vectors.embed(
-                servable, texts, deadline, normalize=normalize, truncate=truncate
+                servable, texts, asked.deadline, normalize=normalize, truncate=truncate
             )
         return await in_thread_if(found.size > LARGE_ANSWER, _rows, found)
 
-    async def rerank(
-        self, document: Document, deadline: float, name: str | None, access: Access
-    ) -> bytes:
+    async def rerank(self, asked: _Asked) -> bytes:
+        document = asked.document
         query, texts = document.get("query"), _texts(document, "texts", alone=False)
         if not isinstance(query, str):
             raise invalid("'query' is missing: give a text")
         columns = {"text": [query.encode()] * len(texts), "text_pair": texts}
-        doing = "score pairs of texts"
-        with self._servable(name, vectors.ranks, doing, access, texts) as servable:
-            scores = await self._scores(servable, columns, document, deadline)
+        with self._servable(asked, vectors.ranks, "score pairs of texts", texts) as servable:
+            scores = await _scores(servable, columns, asked)
         shown = _flag(document, "return_text")
         ranks = [
             {"index": int(place), "score": float(scores[place])}
@@ -131,14 +133,11 @@ class _Dialects:
         ]
         return orjson.dumps(ranks)
 
-    async def predict(
-        self, document: Document, deadline: float, name: str | None, access: Access
-    ) -> bytes:
+    async def predict(self, asked: _Asked) -> bytes:
+        document = asked.document
         sequences, is_alone = _sequences(document)
         columns = {"text": [sequence[0] for sequence in sequences]}
-        with self._servable(
-            name, vectors.classifies, "classify texts", access, sequences
-        ) as servable:
+        with self._servable(asked, vectors.classifies, "classify texts", sequences) as servable:
             takes = len(servable.signature("").inputs)
             for place, sequence in enumerate(sequences):
                 if len(sequence) != takes:
@@ -147,13 +146,13 @@ class _Dialects:
             if takes == 2:
                 columns["text_pair"] = [sequence[1] for sequence in sequences]
             if "score" in servable.signature("").outputs:
-                scores = await self._scores(servable, columns, document, deadline)
+                scores = await _scores(servable, columns, asked)
                 rows = [[{"score": float(score), "label": "LABEL_0"}] for score in scores]
             else:
                 if _flag(document, "raw_scores"):
                     raise invalid("'raw_scores': exports answer with probabilities; leave it out")
                 outputs = await vectors.run(
-                    servable, "", columns, deadline, ["labels", "probabilities"],
+                    servable, "", columns, asked.deadline, ["labels", "probabilities"],
                     truncate=_flag(document, "truncate"),
                 )  # fmt: skip
                 pairs = zip(outputs["labels"], outputs["probabilities"], strict=True)
@@ -166,28 +165,25 @@ class _Dialects:
                 ]
         return orjson.dumps(rows[0] if is_alone else rows)
 
-    async def _scores(
-        self,
-        servable: Servable,
-        columns: Mapping[str, list[bytes]],
-        document: Document,
-        deadline: float,
-    ) -> np.ndarray:
-        """Scores of a regression, by default between 0 and 1 as a logistic function makes them."""
-        truncate, raw = _flag(document, "truncate"), _flag(document, "raw_scores")
-        outputs = await vectors.run(servable, "", columns, deadline, ["score"], truncate=truncate)
-        scores = outputs["score"].astype(np.float64)
-        return scores if raw else 1 / (1 + np.exp(-scores))
-
     @contextlib.contextmanager
     def _servable(
-        self, name: str | None, fit: vectors.Fit, doing: str, access: Access, rows: list[Any]
+        self, asked: _Asked, fit: vectors.Fit, doing: str, rows: list[Any]
     ) -> Iterator[Servable]:
         """The model, which the access log names."""
-        with vectors.servable_for(self._models, name, fit, doing) as servable:
-            access["model"], access["version"] = servable.name[:LONGEST_NAME], servable.version
-            access["rows"] = len(rows)
+        with vectors.servable_for(self._models, asked.model, fit, doing) as servable:
+            name, version = servable.name[:LONGEST_NAME], servable.version
+            asked.access.update(model=name, version=version, rows=len(rows))
             yield servable
+
+
+async def _scores(
+    servable: Servable, columns: Mapping[str, list[bytes]], asked: _Asked
+) -> np.ndarray:
+    """Scores of a regression, by default between 0 and 1 as a logistic function makes them."""
+    truncate, raw = (_flag(asked.document, name) for name in ("truncate", "raw_scores"))
+    outputs = await vectors.run(servable, "", columns, asked.deadline, ["score"], truncate=truncate)
+    scores = outputs["score"].astype(np.float64)
+    return scores if raw else 1 / (1 + np.exp(-scores))
 
 
 def _flag(document: Document, name: str) -> bool:
