@@ -37,19 +37,19 @@ class Options(FileOptions):
 def run(options: Options) -> None:
     output = check_output_folder(options.output, [options.model, options.input])
     with progress("loading") as bar:
-        from bert_tf.trained.search_index import read_passages, vectors_of, write_index
+        from bert_tf.trained.search_index import read_located_texts, vectors_of, write_index
 
         column = options.text_column or "text"
-        passages = list(read_passages(options.input, text_column=column, format=options.format))
-        if not passages:
+        located = list(read_located_texts(options.input, text_column=column, format=options.format))
+        if not located:
             raise InputError(f"{options.input} has no text: give a folder or a file that has")
-        texts = [text for text, _ in passages]
+        texts = [text for text, _ in located]
 
         def answered(number: int) -> None:
             bar.update(number, total=len(texts), note="and computing")
 
         vectors, truncated = vectors_of(options.model, texts, options.batch_size, answered)
-        write_index(output, options.model, passages, vectors)
+        write_index(output, options.model, located, vectors)
     cut = f"; {truncated:,} were cut at the model's length" if truncated else ""
     console.print(f"{len(texts):,} texts, vectors of {vectors.shape[1]} numbers{cut}: {output}")
     console.print(f'Ask: bert-tf ask --index {Path(options.output)} --text "a question"')

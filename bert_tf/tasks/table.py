@@ -223,14 +223,14 @@ def _loaded(name: str) -> Task:
     return dataclasses.replace(task, kind=task.kind.load())
 
 
-class _Table(UserDict[str, Task]):
+class _Tasks(UserDict[str, Task]):
     """The tasks by name. Looking one up loads its kind; in `data` kinds are names."""
 
     def __getitem__(self, name: str) -> Task:
         return _loaded(name)
 
 
-TASKS = _Table(_DECLARED)
+TASKS = _Tasks(_DECLARED)
 
 
 def check_name(name: str) -> None:

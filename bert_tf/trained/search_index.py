@@ -28,7 +28,7 @@ class Found(NamedTuple):
     source: str  # file and line
 
 
-def read_passages(
+def read_located_texts(
     path: str | Path, *, text_column: str = "text", format: Any = None
 ) -> Iterator[tuple[str, str]]:
     """Yields texts and where they are: rows of a table or JSON lines, paragraphs of other files.
@@ -43,7 +43,7 @@ def read_passages(
         for file in sorted(place.rglob("*")):
             suffix = Path(file.name.lower().removesuffix(".gz")).suffix
             if file.is_file() and suffix in _SUFFIXES:
-                yield from read_passages(file, text_column=text_column, format=format)
+                yield from read_located_texts(file, text_column=text_column, format=format)
     elif format or format_of(path) or is_dataset_name(str(path)):
         examples = read_examples(path, {"text": text_column}, format=format)
         for number, text in enumerate(examples.columns["text"]):
@@ -83,16 +83,16 @@ def vectors_of(
 
 
 def write_index(
-    folder: Path, model: str, passages: Sequence[tuple[str, str]], vectors: np.ndarray
+    folder: Path, model: str, texts: Sequence[tuple[str, str]], vectors: np.ndarray
 ) -> None:
     """Writes an index: vectors.npy, texts.jsonl, index.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ABOUT).unlink(missing_ok=True)  # it describes the vectors to come
     np.save(folder / VECTORS, vectors)
-    rows = ({"text": text, "source": source} for text, source in passages)
+    rows = ({"text": text, "source": source} for text, source in texts)
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     write_text(folder / TEXTS, lines)
-    about = {"model": str(Path(model).resolve()), "texts": len(passages)}
+    about = {"model": str(Path(model).resolve()), "texts": len(texts)}
     write_json(folder / ABOUT, {**about, "width": vectors.shape[1]})
 
 

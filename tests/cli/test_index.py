@@ -8,7 +8,7 @@ import pytest
 from bert_tf import BertConfig, BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
-from bert_tf.trained.search_index import SearchIndex, read_passages, write_index
+from bert_tf.trained.search_index import SearchIndex, read_located_texts, write_index
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 CONFIG = BertConfig(
@@ -28,7 +28,7 @@ def texts(tmp_path):
 
 
 def test_texts_of_a_folder_and_their_places(texts):
-    assert list(read_passages(texts)) == [
+    assert list(read_located_texts(texts)) == [
         ("sea ship ship", f"{texts}/a.txt, line 1"),
         ("cow barn", f"{texts}/a.txt, line 5"),
         ("barn", f"{texts}/more/b.jsonl, line 1"),
