@@ -32,6 +32,7 @@ from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.tasks.table import find_task, with_options
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.training.listener import Listener
+from bert_tf.training.setup import dropout_settings
 from bert_tf.training.state import load_weights
 
 NO_SCORE = "no score"
@@ -110,13 +111,11 @@ class Pretraining(Stage):
 
     @functools.cached_property
     def config(self) -> BertConfig:
-        dropout = self.options.dropout
-        rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
         return BertConfig.named(
             self.options.size or "small",
             vocab_size=self.shards.vocabulary.size,
             attention_direction=DIRECTIONS.get(self.options.objective or "", "both"),
-            **({} if dropout is None else rates),
+            **dropout_settings(self.options.dropout),
         )
 
     def seconds(self, speed: StepSpeed) -> float:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bert_tf.atomic import write_json
 from bert_tf.checkpoints.formats import content_hash
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.config import BertConfig
@@ -18,7 +19,7 @@ from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.pretraining.data import PhaseShards, PretrainingData
 from bert_tf.pretraining.guesses import MaskedWordLog, MaskedWords, hide_words
 from bert_tf.pretraining.pretraining_options import PretrainingOptions
-from bert_tf.pretraining.word_frequencies import word_frequency_loss, write_metrics
+from bert_tf.pretraining.word_frequencies import METRICS, word_frequency_loss
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
 from bert_tf.training.device_speed import strategy_peak
@@ -179,7 +180,7 @@ def _pretrain(
     def save(directory: Path) -> None:
         save_model(model, directory, tokenizer=data.tokenizer)
         if directory.name == "best":
-            write_metrics(directory, scores)
+            write_json(directory / METRICS, scores)
 
     run.open(override=options.override)
     listener.planned(options.steps)

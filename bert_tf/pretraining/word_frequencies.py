@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.atomic import write_json
-
-_METRICS = "metrics.json"
+METRICS = "metrics.json"  # held-out scores of a model, beside it
 _HEADS = ("mlm", "ltr", "rtl")
 
 # A loss this close to that of the frequencies alone, or above it, is on the plateau.
@@ -40,11 +38,6 @@ def word_frequency_loss(batches: Iterable[Any]) -> float:
     return float(-(shares * np.log(shares) / (1 - (1 - shares) ** total)).sum())
 
 
-def write_metrics(model_directory: Path, scores: dict[str, float]) -> None:
-    """Writes the held-out scores of a model beside it."""
-    write_json(model_directory / _METRICS, scores)
-
-
 def losses_per_word(metrics: Mapping[str, float]) -> dict[str, float]:
     """The losses among held-out scores, by what predicts the words: mlm, ltr, rtl."""
     losses = {head: metrics.get(f"{head}_loss") for head in _HEADS}
@@ -60,7 +53,7 @@ def is_on_plateau(metrics: Mapping[str, float]) -> bool:
 def plateau_notice(model_directory: str | Path) -> str | None:
     """A line for the user if a model of `bert-tf pretrain` is still on the plateau, else None."""
     try:
-        metrics = json.loads((Path(model_directory) / _METRICS).read_text(encoding="utf-8"))
+        metrics = json.loads((Path(model_directory) / METRICS).read_text(encoding="utf-8"))
         if not is_on_plateau(metrics):
             return None
     except (OSError, ValueError, TypeError, AttributeError):

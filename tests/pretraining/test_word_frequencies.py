@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.pretraining.word_frequencies import plateau_notice, word_frequency_loss, write_metrics
+from bert_tf.atomic import write_json
+from bert_tf.pretraining.word_frequencies import METRICS, plateau_notice, word_frequency_loss
 
 
 def test_the_loss_of_frequencies_is_their_entropy():
@@ -32,7 +33,7 @@ def test_a_small_sample_of_many_words_does_not_hide_most_of_them():
 
 
 def test_a_model_that_is_worse_than_frequencies_is_said_to_be(tmp_path):
-    write_metrics(tmp_path, {"mlm_loss": 7.3, "word_frequency_loss": 4.51})
+    write_json(tmp_path / METRICS, {"mlm_loss": 7.3, "word_frequency_loss": 4.51})
     assert (
         "predicts words worse than word frequencies (loss 7.30 per word; frequencies alone give "
         "4.51): pre-train it for more steps" in plateau_notice(tmp_path)
@@ -53,7 +54,7 @@ def test_a_model_that_is_worse_than_frequencies_is_said_to_be(tmp_path):
 )
 def test_a_model_on_the_plateau_is_named(tmp_path, scores, is_told):
     assert plateau_notice(tmp_path) is None
-    write_metrics(tmp_path, scores)
+    write_json(tmp_path / METRICS, scores)
     line = plateau_notice(tmp_path)
     assert line is None or "has learned little beyond word frequencies" in line
     assert (line is not None) == is_told

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import os
 import signal
@@ -18,6 +17,7 @@ from bert_tf.serving.server.connections import BoundedHttpProtocol
 from bert_tf.serving.server.credentials import Certificate, Tokens
 from bert_tf.serving.server.grpc_service import GrpcServer
 from bert_tf.serving.server.models import Models
+from bert_tf.startup import return_freed_memory
 
 _KEEP_ALIVE_SECONDS = 75
 _TRIM_SECONDS = 10
@@ -54,10 +54,9 @@ class _Server(uvicorn.Server):
 
 async def _return_memory() -> None:
     """Gives freed memory back to the system; glibc keeps it for the thread that used it."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's own
-    while trim:
+    while True:
         await asyncio.sleep(_TRIM_SECONDS)
-        await asyncio.to_thread(trim, 0)
+        await asyncio.to_thread(return_freed_memory)
 
 
 async def _refresh(models: Models, tls: Certificate | None, tokens: Tokens | None) -> None:
