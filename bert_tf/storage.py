@@ -299,15 +299,6 @@ class RemoteFolder:
 Folder = LocalFolder | RemoteFolder
 
 
-@contextmanager
-def filled(folder: Folder) -> Iterator[Path]:
-    """Yields an empty local folder, whose files go to `folder` when the block ends."""
-    with tempfile.TemporaryDirectory() as temporary:
-        yield Path(temporary)
-        for path in Path(temporary).iterdir():
-            folder.write(path.name, path.read_bytes())
-
-
 def open_folder(path: str | os.PathLike) -> Folder:
     if is_remote(path):
         return RemoteFolder(os.fspath(path).rstrip("/"))

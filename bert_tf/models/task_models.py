@@ -134,7 +134,7 @@ class BertClassifier(_LabelModel):
     """
 
     def classify(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """The label of each text or pair, its probability, and the probabilities of all labels.
+        """The label (or labels) of each text or pair, and the probabilities of all labels.
 
         Args:
             x: raw text, as of `fit`.
@@ -154,15 +154,7 @@ class BertMultiLabelClassifier(_LabelModel):
     fewest = 1
     new_loss = staticmethod(labels_loss)
     new_metrics = staticmethod(labels_metrics)
-
-    def classify(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """The labels of each text or pair, and the probabilities of all labels.
-
-        Args:
-            x: raw text, as of `fit`.
-            batch_size: texts at a time.
-        """
-        return self._answers("classify", x, batch_size)
+    classify = BertClassifier.classify
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

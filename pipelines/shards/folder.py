@@ -272,8 +272,16 @@ def _foreign_files(folder: Path) -> list[Path]:
     return paths
 
 
+def store_tokenizer(files: Folder, tokenizer: "BertTokenizer") -> None:
+    """Writes a tokenizer's files into a folder, local or remote."""
+    with tempfile.TemporaryDirectory() as temporary:
+        tokenizer.save(Path(temporary))
+        for path in Path(temporary).iterdir():
+            files.write(path.name, path.read_bytes())
+
+
 def stored_tokenizer(files: Folder) -> "BertTokenizer":
-    """The tokenizer whose files are in a folder, local or remote."""
+    """The tokenizer that `store_tokenizer` wrote."""
     from bert_tf.tokenization import BertTokenizer
 
     with tempfile.TemporaryDirectory() as copy:

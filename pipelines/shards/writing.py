@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bert_tf.atomic import TEMPORARY_NAMES
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder, is_one_of
-from bert_tf.storage import Folder, filled, is_remote, open_folder
+from bert_tf.storage import Folder, is_remote, open_folder
 from bert_tf.version import __version__
 from pipelines.corpus import documents as of_documents
 from pipelines.corpus.documents import COUNTED, DocumentPlan, plan_documents
@@ -26,6 +26,7 @@ from pipelines.corpus.formats import empty_corpus, sample_text
 from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, open_corpus
 from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.records import InstanceCounts, summarize
+from pipelines.shards.folder import store_tokenizer
 from pipelines.shards.journal import TOKENIZER, Journal, unit_hash
 from pipelines.shards.manifest import BLOCKS_NAME, FILE_NAME, JOURNAL, Manifest, Shard
 from pipelines.shards.units import Report, ShardsJob, Unit, write_units
@@ -300,8 +301,7 @@ def _make_units(
     if runner is None:
         write_units(job, units, tokenizer, documents, report)
     elif units:
-        with filled(journal.tokenizer) as temporary:
-            tokenizer.save(temporary)
+        store_tokenizer(journal.tokenizer, tokenizer)
         runner(job, units, report)
 
 
@@ -359,8 +359,7 @@ def _finish(
             bert_tf_version=__version__,
         )
         folder = journal.folder / name if name else journal.folder
-        with filled(folder) as temporary:
-            tokenizer.save(temporary)
+        store_tokenizer(folder, tokenizer)
         manifest.save(str(folder))
         manifests.append(manifest)
     return manifests

@@ -21,7 +21,6 @@ from bert_tf.tasks.kinds.embedding_losses import (
 )
 from bert_tf.tasks.kinds.kind import (
     Answered,
-    Answers,
     Kind,
     checked_rows,
     count_pieces,
@@ -253,11 +252,6 @@ class SentenceEmbedding(Kind):
     def write_predictions(self, folder: Path, given: Answered) -> None:
         cosines = [f"{score:.6f}" for score in given.answers["score"]]
         write_table(folder / "predictions.tsv", given, [("predicted", cosines)])
-
-    def averaged(
-        self, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
-    ) -> Answers:
-        raise InputError("vectors of several models cannot be averaged: give one of them")
 
 
 def _rows(texts: tf.Tensor, tokenizer: Any, max_length: int) -> tuple[Tensors, tf.Tensor]:

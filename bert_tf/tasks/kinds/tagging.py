@@ -227,8 +227,7 @@ class Tagging(Kind):
     def words_report(self, given: Answered, class_of: Callable[[str], str]) -> Report:
         """Confusion of the classes of labels, calibration and errors of words."""
         every = list(self.sentences(given))
-        gold = np.array([label for each in every for label in each.gold or ()])
-        found = np.array([label for each in every for label in each.predicted])
+        gold, found = labels_of(every)
         scores = np.array([score for each in every for score in each.scores])
         where = [(each, place) for each in every for place in range(len(each.words))]
         classes = sorted({*map(class_of, given.labels), *map(class_of, gold.tolist())})
@@ -302,6 +301,12 @@ def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tup
     of_words = tf.where(inside)[:, 0]
     of_entity = tf.gather(tf.cumsum(tf.cast(starts, tf.int32)) - 1, of_words)
     return tf.where(starts)[:, 0], tf.math.segment_max(of_words, of_entity), of_entity, of_words
+
+
+def labels_of(sentences: Sequence["Sentence"]) -> tuple[np.ndarray, np.ndarray]:
+    """True and predicted labels of all words, [W] strings."""
+    gold = [label for each in sentences for label in each.gold or ()]
+    return np.array(gold), np.array([label for each in sentences for label in each.predicted])
 
 
 def _in_context(words: list[str], place: int) -> str:

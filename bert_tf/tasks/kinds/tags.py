@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_tf.errors import InputError
 from bert_tf.tasks.kinds.kind import Answered
-from bert_tf.tasks.kinds.tagging import Tagging
+from bert_tf.tasks.kinds.tagging import Tagging, labels_of
 from bert_tf.tasks.reports.report import Report, per_class
 from bert_tf.tasks.scoring.label_sets import OfLabel, mean_f1
 from bert_tf.tasks.task import Task
@@ -38,7 +38,7 @@ class Tags(Tagging):
 
     def scores(self, given: Answered) -> dict[str, float | None]:
         """Accuracy of words, F1 of each label, and `f1`, the mean of the labels that occur."""
-        gold, found = self._labels(given)
+        gold, found = labels_of([*self.sentences(given)])
         every = [
             OfLabel(
                 label, int((gold == label).sum()), int((found == label).sum()),
@@ -52,13 +52,9 @@ class Tags(Tagging):
             **{f"f1_{each.label}": each.f1 for each in every},
         }
 
-    def _labels(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
-        """True and predicted labels of all words, [W] strings."""
-        every = list(self.sentences(given))
-        gold = [label for each in every for label in each.gold or ()]
-        return np.array(gold), np.array([label for each in every for label in each.predicted])
-
     def report(self, given: Answered) -> Report:
         number_of = {label: number for number, label in enumerate(given.labels)}
-        numbers = [np.array([number_of[x] for x in each]) for each in self._labels(given)]
+        numbers = [
+            np.array([number_of[x] for x in each]) for each in labels_of([*self.sentences(given)])
+        ]
         return [per_class(given.labels, *numbers), *self.words_report(given, str)]
