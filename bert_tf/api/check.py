@@ -119,7 +119,6 @@ class CheckResult(Result):
         return lines
 
     def tables(self) -> Iterable[Table]:
-        """A table of each kind of finding."""
         for kind in self.counts():
             own = [each for each in self.findings if each.kind == kind]
             rows = [[each.place, each.what, each.text] for each in own]

@@ -66,7 +66,6 @@ class EvaluateResult(Result):
         return lines
 
     def tables(self) -> Iterable[Table]:
-        """The scores and the tables of the report."""
         from bert_tf.tasks.reports.report import ReportTable
 
         yield score_table("Scores", self.scores)

@@ -66,7 +66,6 @@ def score_table(title: str, scores: dict[str, float | None]) -> Table:
 
 
 def report_pictures(report: "Report") -> Iterator[bytes]:
-    """The pictures of a report as PNG files."""
     from bert_tf.tasks.reports.pictures import png
     from bert_tf.tasks.reports.report import Picture
 

@@ -235,7 +235,6 @@ def _port(options: Options, name: str, default: int) -> int:
 
 
 def _credentials(options: Options) -> tuple[Any, Any]:
-    """The certificate and the tokens, if there are any."""
     from bert_tf.serving.server.credentials import Certificate, Tokens
 
     tls = tokens = None

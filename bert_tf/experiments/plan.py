@@ -23,7 +23,6 @@ _MOST_EPOCHS = 100
 
 
 def find_table(name: str) -> PaperTable:
-    """The table of a name; raises InputError if there is none."""
     if name not in TABLES:
         near = nearest(name, TABLES)
         hint = f"did you mean {near}? There are" if near else "give one of"

@@ -76,7 +76,6 @@ class Pretraining(Stage):
         return chosen_options(self.options)
 
     def model(self, cache: Cache, step: int | None = None) -> Path:
-        """The model of a step; by default the best one."""
         return cache.of(self) / ("best" if step is None else f"step-{step}")
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:

@@ -165,7 +165,6 @@ class _Search:
         return max(self.options.trials or len(known.union(self.grid)), len(known))
 
     def runs(self, setting: Setting) -> Iterator[FinetuningOptions]:
-        """The options of the runs of a setting."""
         of_run = joined(FinetuningOptions, task_to_train(self.options).kind.options)
         values = {each.name: getattr(self.options, each.name) for each in fields(of_run)}
         values |= {"output": str(self.output / setting.folder), **asdict(setting)}

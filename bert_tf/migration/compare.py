@@ -68,7 +68,6 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        """Whether ids are the same and outputs equal."""
         return not self.other_ids and all(each.is_equal for each in self.outputs)
 
     @property

@@ -126,7 +126,6 @@ class FrozenLayers(keras.layers.Layer):
         return self.remember(inputs, self.compute) if self.remember else self.compute(inputs)
 
     def compute(self, inputs: Any) -> Any:
-        """Computes the vectors."""
         outputs = self.encoder(inputs, training=False, reads="tokens")
         vectors = choose_layers(outputs["hidden_states"], self.chosen)
         vectors *= ops.expand_dims(ops.cast(inputs["padding_mask"], vectors.dtype), -1)

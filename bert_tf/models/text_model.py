@@ -324,7 +324,6 @@ class TextModel(keras.Model):
         return self.preprocessor.checked(x)
 
     def _validation(self, data: Any, batch_size: int | None) -> Any:
-        """Validation data that Keras takes."""
         if data is None or self.preprocessor is None:
             return data
         parts = data

@@ -56,8 +56,6 @@ class TwoEncoders(Encoder):
 
 
 def _side_by_side(outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The outputs of both encoders as those of one."""
-
     def joined(name: str) -> Any:
         axis = 1 if name == "attention_probabilities" else -1  # heads, else vectors
         parts = (each[name] for each in outputs)

@@ -119,7 +119,6 @@ def _normalized_gradient(
     upstream: tf.Tensor, standard: tf.Tensor, inverse: tf.Tensor, numbers: tf.Tensor | None,
     gamma: tf.Tensor, threshold: int, x_dtype: Any, y_dtype: Any,
 ) -> tuple[tf.Tensor, ...]:  # fmt: skip
-    """Gradients of x, y, gamma and beta."""
     upstream, standard = tf.cast(upstream, tf.float32), tf.cast(standard, tf.float32)
     product = upstream * standard
     mean = tf.reduce_mean(upstream * gamma, -1, keepdims=True)

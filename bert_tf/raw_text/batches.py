@@ -161,7 +161,6 @@ def _example_weights(
 
 
 def _weight(value: Any, name: str) -> np.float32:
-    """A finite weight."""
     try:
         weight = np.float32(value)
     except (TypeError, ValueError):
@@ -272,7 +271,6 @@ def masked(tuned: FineTuned, packed: tf.data.Dataset, seed: int | None) -> tf.da
 
 
 def is_text(dataset: tf.data.Dataset) -> bool:
-    """Whether the inputs of a data set are strings."""
     found = tf.nest.flatten(inputs_alone(dataset.element_spec), expand_composites=True)
     return any(getattr(each, "dtype", None) == tf.string for each in found)
 
@@ -283,7 +281,6 @@ def inputs_alone(batch: Any) -> Any:
 
 
 def check_batched(dataset: tf.data.Dataset) -> None:
-    """Refuses data sets of single examples."""
     if any(each.shape.rank == 0 for each in tf.nest.flatten(inputs_alone(dataset.element_spec))):
         raise InputError("the data set holds single examples: batch it, dataset.batch(32)")
 

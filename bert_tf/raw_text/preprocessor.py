@@ -320,7 +320,6 @@ class BertPreprocessor(keras.layers.Layer):
         return self._asked.functions[key]
 
     def bound(self, model: Any, task: Task | None = None) -> FineTuned:
-        """The model with its task, tokenizer and labels."""
         task = task or self.task
         own = [task.label_aliases.get(label, label) for label in model.label_names]
         return FineTuned(task, model, self.tokenizer, own)

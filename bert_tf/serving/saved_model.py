@@ -100,7 +100,6 @@ def read_saved_model(directory: str | Path) -> SavedModel:
 
 
 def nodes_of(proto: SavedModel) -> Iterator:
-    """The nodes of all graphs and functions."""
     for meta_graph in proto.meta_graphs:
         yield from meta_graph.graph_def.node
         for function in meta_graph.graph_def.library.function:

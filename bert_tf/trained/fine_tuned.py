@@ -46,7 +46,6 @@ class Answering:
         raise NotImplementedError
 
     def inputs_of(self, signature: str | None) -> list[str]:
-        """Names of the strings that a signature takes; None for the default one."""
         found = find_signature(self.task.kind.all_signatures(self.task), signature or DEFAULT)
         is_text = all(each.dtype == tf.string for each in found.inputs.values())
         if not is_text or found.method_name != PREDICT:
@@ -107,7 +106,6 @@ class Evaluation:
         return self.given.task.kind.report(self.given)
 
     def write(self, directory: Path) -> None:
-        """Writes metrics.json and the kind's predictions."""
         self.given.task.kind.write_predictions(directory, self.given)
         write_json(directory / "metrics.json", self.scores)
 

@@ -64,7 +64,6 @@ def read_calibration(model: FineTuned, given: str | None, directory: str | Path)
 
 
 def _of_run(model: FineTuned, directory: str | Path) -> tuple[Examples, Examples]:
-    """Training and validation examples."""
     options = run_options(directory)
     source = options.get("train") or options.get("data")
     if not source:
@@ -104,7 +103,6 @@ def _some(examples: Examples, most: int) -> Examples:
 
 
 def make_plan_for(model: FineTuned, calibration: Calibration) -> ProductPlan:
-    """The int8 products of a model, with the ranges of the calibration's rows."""
     recorder = Recorder(_blocks(model))
     with inferring_with(recorder):
         function = model.function(model.task.kind.evaluated)

@@ -182,7 +182,6 @@ class _Loop:
             watcher.end()
 
     def _evaluate(self, phase: Phase, may_end: bool) -> None:
-        """Evaluates, keeps the best model, and saves the state."""
         state, trainer = self.state, self.state.trainer
         scores = {}
         if phase.held_out is not None:

@@ -48,8 +48,6 @@ class Watcher:
 
 @dataclass(eq=False)
 class Histograms(Watcher):
-    """Writes histograms of weights and activations."""
-
     directory: Path  # TensorBoard log folder
     every: int  # steps between two histograms
     weights: keras.Model  # model whose variables to show

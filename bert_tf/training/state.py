@@ -192,7 +192,6 @@ class TrainingState(Progress):
             variable.assign(tensors[name])
 
     def _variables(self) -> dict[str, keras.Variable]:
-        """The variables by the names they are saved under."""
         return {**_by_name(self.trainer.variables), _MEANS: self.trainer.means}
 
 

@@ -208,7 +208,6 @@ def text_format(file: str, options: CorpusOptions) -> str:
 
 
 def parquet_file(path: str) -> Any:
-    """Opens a Parquet file; `InputError` if it is none."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -223,7 +222,6 @@ def parquet_file(path: str) -> Any:
 
 
 def _row_groups(whole: Slice, unit_bytes: int) -> list[Slice]:
-    """Cuts a Parquet file between its row groups."""
     with text_files.read_errors(whole.source), parquet_file(whole.source) as file:
         of_group = [file.metadata.row_group(n).total_byte_size for n in range(file.num_row_groups)]
     total, slices, begin, size = max(1, sum(of_group)), [], 0, 0

@@ -237,7 +237,6 @@ def _count_instances(
 
 
 def summarize(counts: InstanceCounts, instances_are_pairs: bool = True) -> dict[str, Any]:
-    """Shares, means and percentiles of the counts."""
     instances = int(np.sum(counts.lengths))
     if not instances:
         return {"instances": 0}

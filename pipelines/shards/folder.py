@@ -183,7 +183,6 @@ class ShardFolder:
 
     @property
     def has_next_sentences(self) -> bool:
-        """Whether the instances are pairs with a next-sentence label."""
         return self.options.instances == "sentence_pairs"
 
     def parse(self, records: tf.Tensor) -> tuple:

@@ -66,8 +66,6 @@ class FinishedGroup:
 
 
 class Entries:
-    """The entries of a journal, by unit and group."""
-
     def __init__(self, names: Iterable[str]):
         self.by_unit: dict[int, dict[int, str]] = {}
         self._complete: dict[int, int] = {}  # by unit, the number of its last group

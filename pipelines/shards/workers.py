@@ -65,7 +65,6 @@ def work(task: Task) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _shared(folder: str, plan_hash: str) -> "tuple[BertTokenizer, DocumentPlan]":
-    """The tokenizer and the plan of documents of a run."""
     from bert_tf.storage import open_folder
     from pipelines.shards.folder import stored_tokenizer
     from pipelines.shards.journal import Journal

@@ -252,7 +252,6 @@ def corpus_of(
 
 
 def plan_of(corpus: Corpus, options: PretrainingDataOptions) -> DocumentPlan:
-    """The plan of a corpus's documents."""
     share = options.held_out_share
     if options.max_held_out_bytes is not None:
         share = min(share, options.max_held_out_bytes / max(1, corpus.text_bytes))
@@ -273,7 +272,6 @@ def _make_units(
     runner: Runner | None,
     share: UnitShare | None,
 ) -> None:
-    """Makes the unfinished units of a share, or all."""
     numbers = range(len(corpus.units))
     if share is not None:
         numbers = numbers[share.number - 1 :: share.of]

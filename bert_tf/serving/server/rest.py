@@ -55,8 +55,6 @@ class _WithinV1(Api):
 
 
 class RestApi:
-    """What answers a request with JSON."""
-
     def __init__(self, models: Models, bodies: Bodies) -> None:
         self._models = models
         self._bodies = bodies

@@ -66,7 +66,6 @@ def check_names(signature: SignatureDef, inputs: Mapping[str, object]) -> None:
 def predict_inputs(
     signatures: Mapping[str, SignatureDef], request: PredictRequest
 ) -> tuple[str, dict[str, np.ndarray]]:
-    """Returns the name of the signature that a request asks, and its inputs."""
     name = request.model_spec.signature_name or "serving_default"
     if name not in signatures:
         missing = f'Serving signature key "{name}" not found.'

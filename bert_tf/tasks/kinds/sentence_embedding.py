@@ -210,7 +210,6 @@ class SentenceEmbedding(Kind):
         }
 
     def rerank(self, strings: Tensors, parts: Parts) -> Tensors:
-        """The cosine of each text with the query."""
         texts = tf.concat([strings["query"][:, tf.newaxis], strings["texts"]], 1)
         vectors, truncated = _vectors(texts, parts)
         return {"scores": _cosines(vectors[:, :1], vectors[:, 1:]), "truncated": truncated[:, 1:]}
