@@ -43,7 +43,7 @@ from bert_tf.raw_text.inputs import (
     with_columns,
 )
 from bert_tf.raw_text.labels import label_list
-from bert_tf.serving.export import versions
+from bert_tf.serving.precisions import versions
 from bert_tf.serving.predictor import answer_rows
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.table import find_task

@@ -19,6 +19,7 @@ from bert_tf.atomic import hold_output, replace_directory, write_text
 from bert_tf.device_errors import full_disk_errors
 from bert_tf.errors import InputError
 from bert_tf.primitives import int8_product
+from bert_tf.serving.precisions import versions
 from bert_tf.serving.saved_model import LoadedModel, nodes_of, read_saved_model
 from bert_tf.serving.signatures import RawTextModel
 from bert_tf.serving.warmup_requests import (
@@ -70,12 +71,6 @@ _NO_MODELS = """\
 model_config_list {
 }
 """
-
-
-def versions(directory: str | Path) -> list[int]:
-    """The versions under `saved_models/<name>`, the newest last."""
-    found = Path(directory).glob("*")
-    return sorted(int(path.name) for path in found if path.name.isdecimal() and path.is_dir())
 
 
 def check_export(name: str, *, root: str | Path, version: int) -> None:

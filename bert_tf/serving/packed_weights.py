@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bert_tf.processor import Remembered, processor
-from bert_tf.serving.precisions import same_in_other_types, type_of
+from bert_tf.serving.precisions import same_in_other_types, type_of, versions
 
 VARIABLE = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
 # Tokens: of a short text, of a long one, of a batch.
@@ -44,8 +44,7 @@ def types_of(models: Iterable[str | Path]) -> set[str]:
     """What models compute in: folders of versions or of one version, or model directories."""
     found = set()
     for model in models:
-        numbered = [path for path in Path(model).glob("*") if path.name.isdecimal()]
-        newest = max(numbered, key=lambda path: int(path.name), default=Path(model))
+        newest = [Path(model), *versions(model).values()][-1]
         found |= set(same_in_other_types(newest)) or {type_of(newest)}
     return found
 

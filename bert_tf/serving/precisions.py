@@ -19,6 +19,14 @@ _LONG, _BATCH = 100, 16  # words of a long text, texts of a batch
 INT8_NEEDS = "int8 needs an x86-64 processor and TensorFlow 2.17 or later with oneDNN"
 
 
+def versions(folder: str | Path) -> dict[int, Path]:
+    """Number -> folder of each version in a model's folder, the newest last."""
+    folder = Path(folder)
+    children = [*folder.iterdir()] if folder.is_dir() else []
+    numbered = [path for path in children if path.name.isascii() and path.name.isdecimal()]
+    return dict(sorted((int(path.name), path) for path in numbered if path.is_dir()))
+
+
 def type_of(directory: Path) -> str:
     """The type that a version computes in."""
     return str(_read(directory).get("type", "float32"))

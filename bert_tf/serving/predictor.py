@@ -12,8 +12,7 @@ from google.protobuf.message import DecodeError
 
 from bert_tf.device_errors import memory_errors
 from bert_tf.errors import InputError
-from bert_tf.serving.export import versions
-from bert_tf.serving.precisions import load_error
+from bert_tf.serving.precisions import load_error, versions
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.signatures import DEFAULT, find_signature
 
@@ -51,13 +50,13 @@ class Predictor:
     def __init__(self, saved_model: str | Path) -> None:
         directory = Path(saved_model)
         if not (directory / "saved_model.pb").is_file():
-            available = versions(directory)
+            available = [*versions(directory).values()]
             if not available:
                 raise InputError(
                     f"{directory} holds no SavedModel: give saved_models/<name>, as "
                     "`bert-tf export` writes it"
                 )
-            directory = directory / str(available[-1])
+            directory = available[-1]
         self.directory = directory
         try:
             model = LoadedModel(directory)

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.serving.export import check_export, set_labels, versions
-from bert_tf.serving.precisions import milliseconds
+from bert_tf.serving.export import check_export, set_labels
+from bert_tf.serving.precisions import milliseconds, versions
 from bert_tf.serving.signatures import DEFAULT
 from bert_tf.serving.warmup_requests import example_texts
 from bert_tf.trained import int8_calibration

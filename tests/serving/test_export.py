@@ -14,7 +14,8 @@ from bert_tf.atomic import hold_output, temporary_name
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving import export as exporting
-from bert_tf.serving.export import SERVED_TEXT_OPS, export, refuse_unservable, versions
+from bert_tf.serving.export import SERVED_TEXT_OPS, export, refuse_unservable
+from bert_tf.serving.precisions import versions
 from bert_tf.serving.predictor import Predictor, answer, rows
 from bert_tf.serving.saved_model import nodes_of, read_saved_model
 from bert_tf.serving.signatures import DEFAULT, RawTextModel, Signature
@@ -195,7 +196,7 @@ def test_exports_at_once_get_versions_of_their_own(classifier, tmp_path, monkeyp
     with ThreadPoolExecutor(3) as pool:
         made = [pool.submit(export, one, "m", root=tmp_path) for _ in range(3)]
     assert sorted(each.result().name for each in made) == ["1", "2", "3"]
-    assert versions(tmp_path / "m") == [1, 2, 3]
+    assert [*versions(tmp_path / "m")] == [1, 2, 3]
     assert len(written) == 3
 
 
@@ -248,11 +249,11 @@ def test_what_tensorflow_says_of_temporary_folders_is_hidden(
 @pytest.mark.slow
 def test_versions_count_up_and_are_never_overwritten(classifier, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "_prepare_for_servers", lambda *given: None)
-    assert versions(tmp_path / "m") == []
+    assert [*versions(tmp_path / "m")] == []
     assert export(module(classifier), "m", root=tmp_path) == tmp_path / "m" / "1"
     assert export(module(classifier), "m", root=tmp_path, version=7) == tmp_path / "m" / "7"
     assert export(module(classifier), "m", root=tmp_path).name == "8"
-    assert versions(tmp_path / "m") == [1, 7, 8]
+    assert [*versions(tmp_path / "m")] == [1, 7, 8]
     for bad in (7, -1, 2**63):  # the last is beyond TensorFlow Serving's int64
         with pytest.raises(InputError, match="free positive number"):
             export(module(classifier), "m", root=tmp_path, version=bad)

@@ -17,7 +17,7 @@ from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse,
 from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, ModelServerConfig
 
 from bert_tf.errors import InputError
-from bert_tf.serving.precisions import fastest
+from bert_tf.serving.precisions import fastest, versions
 from bert_tf.serving.server.batching import Workers
 from bert_tf.serving.server.configuration import BatchingParameters, read_models_config
 from bert_tf.serving.server.errors import ServingError, invalid
@@ -91,7 +91,7 @@ class Models:
             if folder.is_file():
                 self._config_file = folder
                 self._source = read_models_config(folder)
-            elif _versions(folder):
+            elif versions(folder):
                 self._source = ModelServerConfig()
                 self._source.model_config_list.config.add(
                     name=self._name, base_path=str(folder.absolute())
@@ -309,27 +309,19 @@ def _look(
         listed = source.model_config_list.config
         found |= {name: {} for name in known - {model.name for model in listed}}
         for model in listed:
-            folders = _versions(Path(model.base_path))
+            folders = versions(model.base_path)
             if not folders:
                 _LOG.debug("No versions of %s found under %s", model.name, model.base_path)
-            if folders is not None:
+            if folders or Path(model.base_path).is_dir():
                 found[model.name] = {number: folders[number] for number in _chosen(model, folders)}
     elif source.is_dir():
         for path in source.iterdir():
-            if folders := _versions(path):
+            if folders := versions(path):
                 chosen = fastest(folders[max(folders)])
                 found[path.name] = {int(chosen.name): chosen}
-            elif folders == {} and path.name in known:
+            elif path.is_dir() and path.name in known:
                 found[path.name] = {}
     return found, [servable for servable in failed if stamp(servable.directory) != servable.stamp]
-
-
-def _versions(folder: Path) -> dict[int, Path] | None:
-    """Number -> folder of each version; None if the folder is not there."""
-    if not folder.is_dir():
-        return None
-    children = [path for path in folder.iterdir() if path.name.isascii() and path.name.isdecimal()]
-    return {int(path.name): path for path in children if path.is_dir()}
 
 
 def _chosen(model: ModelConfig, folders: Mapping[int, Path]) -> list[int]:
