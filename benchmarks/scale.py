@@ -6,22 +6,25 @@
     python benchmarks/scale.py files --count 200000
     python benchmarks/scale.py vocabulary        # of text without spaces
     python benchmarks/scale.py simulate --unit-seconds 4.1
-    python benchmarks/scale.py flow --gigabytes 2 --corpus FOLDER --tokenizer VOCAB
+    python benchmarks/scale.py flow --gigabytes 2 --corpus FOLDER
 
 Each is a process of its own, whose largest memory is that of the step (`files` and `blocks` print
 what the step adds). `PYTHONPATH` of an older checkout measures that one.
 """
 
 import argparse
+import gzip
 import heapq
 import random
 import resource
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -198,65 +201,84 @@ def _simulated(
     return end
 
 
-def flow(gigabytes: float, corpus: str, tokenizer: str, workers: int) -> None:
+def flow(gigabytes: float, corpus: str, workers: int) -> None:
     """Vocabulary and shards of a text that repeats a corpus, with a kill in the middle."""
     with tempfile.TemporaryDirectory() as folder:
-        text = Path(folder, "text")
+        text, vocabulary, out = (Path(folder, name) for name in ("text", "vocabulary", "shards"))
         text.mkdir()
-        books = [path.read_bytes() for path in sorted(Path(corpus).glob("*.txt"))]
+        books = [_content(path) for path in sorted(Path(corpus).glob("*.txt*"))]
         copies = max(1, round(gigabytes * 1e9 / sum(map(len, books))))
         for copy in range(copies):  # words differ from copy to copy, as in more text
             for number, book in enumerate(books):
                 changed = book.replace(b" e", b" e%d" % copy)
                 (text / f"{copy:04d}-{number:02d}.txt").write_bytes(changed)
         size = sum(path.stat().st_size for path in text.iterdir())
-        out = Path(folder, "shards")
+        given = ["--corpus", str(text), "--corpus_format", "text"]
+        learned = _watched(["vocab", *given, "--output", str(vocabulary)])
+        print(f"flow, vocabulary of {size / 1e9:.2f} GB: {learned.line(size)}", flush=True)
         command = [
-            sys.executable, "-m", "bert_tf.cli.main", "shards", "--corpus", str(text),
-            "--corpus_format", "text",
-            "--tokenizer", tokenizer, "--output", str(out), "--masking", "dynamic",
-            "--workers", str(workers),
+            "shards", *given, "--tokenizer", str(vocabulary), "--output", str(out),
+            "--masking", "dynamic", "--workers", str(workers),
         ]  # fmt: skip
-        began, first = time.monotonic(), subprocess.Popen(command)
-        while first.poll() is None and len(list(out.glob(".journal/*-last.json"))) < size >> 27:
-            time.sleep(0.2)
-        first.kill()
-        first.wait()
-        killed = time.monotonic() - began
-        print(f"flow, killed after {killed:.0f} s with {len(list(out.glob('*.tfrecord')))} shards")
-        second = subprocess.Popen(command)
-        memory = [0.0]
-        watcher = threading.Thread(target=_watch, args=(second, memory), daemon=True)
-        watcher.start()
-        second.wait()
-        seconds = time.monotonic() - began
-        print(
-            f"flow, {size / 1e9:.2f} GB in {seconds:.0f} s: {size / 1e6 / seconds:.1f} MB/s with "
-            f"the kill; at most {max(memory):.0f} MB, after a quarter of the time "
-            f"{memory[len(memory) // 4]:.0f} MB"
+        killed = _watched(
+            command, until=lambda: len(list(out.glob(".journal/*-last.json"))) >= size >> 26
+        )
+        shards = len(list(out.glob("*.tfrecord")))
+        print(f"flow, killed after {killed.seconds:.0f} s with {shards} shards", flush=True)
+        resumed = _watched(command)
+        resumed.seconds += killed.seconds
+        resumed.memory = killed.memory + resumed.memory
+        print(f"flow, shards of {size / 1e9:.2f} GB with the kill: {resumed.line(size)}")
+
+
+def _content(path: Path) -> bytes:
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
+@dataclass
+class _Watched:
+    seconds: float
+    memory: list[float]  # MB of the process and its children, by time
+
+    def line(self, size: int) -> str:
+        early = max(self.memory[: len(self.memory) // 2])
+        return (
+            f"{self.seconds:.0f} s, {size / 1e6 / self.seconds:.1f} MB/s, at most "
+            f"{max(self.memory):.0f} MB of memory, in the first half {early:.0f} MB"
         )
 
 
-def _watch(process: subprocess.Popen, memory: list[float]) -> None:
-    """Notes the resident memory of a process and its children."""
-    page = resource.getpagesize()
+def _watched(command: list[str], until: Callable[[], bool] = lambda: False) -> _Watched:
+    """Runs bert-tf until it ends, or kills it."""
+    began, memory = time.monotonic(), [0.0]
+    process = subprocess.Popen([sys.executable, "-m", "bert_tf.cli.main", *command])
     while process.poll() is None:
-        of_parent: dict[int, list[int]] = {}
-        resident = {}
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                fields = (path / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            of_parent.setdefault(int(fields[1]), []).append(int(path.name))
-            resident[int(path.name)] = int(fields[21]) * page / 1e6
-        tree, found = [process.pid], 0.0
-        while tree:
-            number = tree.pop()
-            found += resident.get(number, 0.0)
-            tree += of_parent.get(number, [])
-        memory.append(found)
-        time.sleep(1)
+        memory.append(_resident(process.pid))
+        if until():
+            process.kill()
+        time.sleep(0.5)
+    if process.returncode not in (0, -signal.SIGKILL):
+        sys.exit(f"{command[0]} failed")
+    return _Watched(time.monotonic() - began, memory)
+
+
+def _resident(process: int) -> float:
+    """The resident memory of a process and its children, in MB."""
+    of_parent: dict[int, list[int]] = {}
+    resident = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        of_parent.setdefault(int(fields[1]), []).append(int(path.name))
+        resident[int(path.name)] = int(fields[21]) * resource.getpagesize() / 1e6
+    tree, found = [process], 0.0
+    while tree:
+        number = tree.pop()
+        found += resident.get(number, 0.0)
+        tree += of_parent.get(number, [])
+    return found
 
 
 def main() -> None:
@@ -270,7 +292,6 @@ def main() -> None:
     parser.add_argument("--unit-bytes", type=int, default=32 << 20)
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--corpus")
-    parser.add_argument("--tokenizer")
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
     if given.step == "files":
@@ -278,7 +299,7 @@ def main() -> None:
     elif given.step == "simulate":
         simulate(given.unit_seconds, given.unit_bytes)
     elif given.step == "flow":
-        flow(given.gigabytes, given.corpus, given.tokenizer, given.workers)
+        flow(given.gigabytes, given.corpus, given.workers)
     else:
         steps[given.step]()
 

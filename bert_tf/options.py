@@ -36,7 +36,7 @@ def option(
     identity: bool = True,
     path: bool = False,
     model: bool = False,
-    writes: Literal["file", "folder"] | None = None,
+    writes: Literal["file", "folder", "folder or URL"] | None = None,
     first: bool = False,
     saved: bool = True,
     positional: bool = False,
@@ -51,7 +51,7 @@ def option(
       what the run's settings record otherwise, with False. Files to read count by their content.
     - path: it names files or folders to read, which must exist.
     - model: the path is a model's, or its name on the Hugging Face hub.
-    - writes: it names a file or a folder to write.
+    - writes: it names a file, a folder, or a folder or its URL to write.
     - first: the help shows it first, as all that is required, read or written.
     - saved: a run's config.yaml repeats it.
     - positional: it is given by its place on the command line, not by name.

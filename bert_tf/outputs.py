@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
 from bert_tf.errors import InputError
+from bert_tf.mirror import local_path
+from bert_tf.storage import is_remote
 
 # The folder of a run directory that keeps the examples that a Python call was given.
 GIVEN_DATA = "data"
@@ -23,6 +25,8 @@ def check_output_folder(
 ) -> Path:
     """Refuses an output folder that would destroy something or cannot be written.
 
+    A URL that is `mirrored` stands for its local copy.
+
     Args:
         output: folder to write; need not exist.
         inputs: what the command reads. The output may not be, hold or lie in one of them, but for
@@ -34,8 +38,13 @@ def check_output_folder(
     Returns:
         The folder, with symbolic links resolved.
     """
-    if "://" in os.fspath(output):
-        raise InputError(f"{output}: this command writes to file systems only: name a local folder")
+    if is_remote(output):
+        copy = local_path(os.fspath(output))
+        if copy is None:
+            raise InputError(
+                f"{output}: this command writes to file systems only: name a local folder"
+            )
+        return copy
     folder = _resolved(output, "output")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{output}: is a file, not a folder: name another output folder")

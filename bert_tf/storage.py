@@ -13,7 +13,8 @@ import io
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -267,9 +268,26 @@ class RemoteFolder:
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary) / name
             yield path
-            files, key = _opened(self.url)
-            with remote_errors(f"{self.url}/{name}"):
-                files.put_file(str(path), f"{key}/{name}")
+            self.upload(path, name)
+
+    def upload(self, path: Path, name: str) -> None:
+        """Copies a local file to a name in the folder."""
+        files, key = _opened(self.url)
+        with remote_errors(f"{self.url}/{name}"):
+            files.put_file(str(path), f"{key}/{name}")
+
+    def download(self, names: Sequence[str], folder: Path) -> None:
+        """Copies files of the folder into a local one."""
+        for parent in {(folder / name).parent for name in names}:
+            parent.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor() as threads:
+            for copied in [threads.submit(self._download, name, folder) for name in names]:
+                copied.result()
+
+    def _download(self, name: str, folder: Path) -> None:
+        files, key = _opened(self.url)
+        with remote_errors(f"{self.url}/{name}"):
+            files.get_file(f"{key}/{name}", str(folder / name))
 
     def sync(self) -> None:
         """Does nothing: objects are durable."""
@@ -280,9 +298,12 @@ class RemoteFolder:
 
     def all_names(self) -> list[str]:
         files, key = _opened(self.url)
-        with remote_errors(self.url), contextlib.suppress(FileNotFoundError):
-            return [name.removeprefix(f"{key}/") for name in files.find(key)]
-        return []
+        with remote_errors(self.url):
+            try:
+                return [name.removeprefix(f"{key}/") for name in files.find(key)]
+            except FileNotFoundError:
+                _check_bucket(files, key)
+                return []
 
     def remove(self, names: Iterable[str]) -> None:
         files, key = _opened(self.url)

@@ -13,6 +13,7 @@ from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetuning_options import FinetuningSetup
 from bert_tf.outputs import GIVEN_DATA, check_output_folder
+from bert_tf.storage import is_remote
 
 if TYPE_CHECKING:
     from bert_tf.tasks.task import Task
@@ -135,7 +136,7 @@ def examples_as_files(options: Setup) -> Iterator[Setup]:
             yield replace(options, **_written(Path(temporary), texts))
         return
     output = check_output_folder(options.output, [options.model])
-    folder = Path(options.output) / GIVEN_DATA
+    folder = (output if is_remote(options.output) else Path(options.output)) / GIVEN_DATA
     begun = any(any(output.glob(f"{depth}config.yaml")) for depth in ("", "*/", "*/*/"))
     for name, text in texts.items():
         file = output / GIVEN_DATA / f"{name}.jsonl"

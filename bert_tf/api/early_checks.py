@@ -15,7 +15,9 @@ from typing import Any
 import yaml
 
 from bert_tf.errors import InputError
+from bert_tf.mirror import fetched
 from bert_tf.outputs import check_output_file, check_output_folder
+from bert_tf.storage import is_remote
 
 _MODELS = ("model", "models")
 _CONFIG = "config.json"
@@ -26,7 +28,7 @@ _OTHER_MODELS = (".pb", ".index")
 
 
 def open_models(options: Any) -> Iterator[Path]:
-    """Replaces names of models on the Hugging Face hub with the folders of their files.
+    """Replaces URLs and names of models on the Hugging Face hub with folders of their files.
 
     Yields each of these folders.
     """
@@ -35,7 +37,9 @@ def open_models(options: Any) -> Iterator[Path]:
             continue
         from bert_tf.checkpoints.presets import find_model
 
-        folder, value = find_model(given), getattr(options, field.name)
+        is_url = is_remote(given) and not given.startswith("hf://")
+        folder = fetched(given) if is_url else find_model(given)
+        value = getattr(options, field.name)
         if folder != Path(given):
             own = [str(folder) if each == given else each for each in value]
             setattr(options, field.name, own if isinstance(value, list) else str(folder))
@@ -50,8 +54,9 @@ def check_inputs(options: Any) -> None:
         _check_exists(path, option, field.name in _MODELS)
     read = [path for _, path in inputs]
     for field, path in _values(options, "writes"):
-        is_file = field.metadata["writes"] == "file"
-        (check_output_file if is_file else check_output_folder)(path, read)
+        kind = field.metadata["writes"]
+        if not (is_remote(path) and kind == "folder or URL"):
+            (check_output_file if kind == "file" else check_output_folder)(path, read)
     if getattr(options, "task", None):
         from bert_tf.tasks.table import check_name
 

@@ -24,8 +24,8 @@ class EvaluateOptions(EvaluationOptions):
     """Options of `bert-tf evaluate`."""
 
     model: str = option(path=True, model=True)
-    """fine-tuned model directory, such as runs/classifier/best, or a model of the Hugging Face hub,
-    ORG/NAME."""
+    """fine-tuned model directory, such as runs/classifier/best, its URL, or a model of the Hugging
+    Face hub, ORG/NAME."""
     split: str = "validation"
     """split to read from a data set: train, validation, test, or of MNLI also
     validation_mismatched."""

@@ -9,6 +9,7 @@ from bert_tf.api.keywords import PathName, Verbosity, keywords
 from bert_tf.api.progress import progress
 from bert_tf.api.result import Result
 from bert_tf.errors import InputError
+from bert_tf.mirror import joined, mirrored
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.task_options import TaskOptions
@@ -19,12 +20,12 @@ class ExportOptions(TaskOptions):
     """Options of `bert-tf export`."""
 
     model: str = option(path=True, model=True)
-    """fine-tuned model directory, such as runs/classifier/best, or a model of the Hugging Face hub,
-    ORG/NAME."""
+    """fine-tuned model directory, such as runs/classifier/best, its URL, or a model of the Hugging
+    Face hub, ORG/NAME."""
     name: str
     """name of the served model."""
     output: str = "saved_models"
-    """folder of all exports."""
+    """folder of all exports, or its URL."""
     version: int = option(0, at_least=0)
     """a free positive number; by default the next one."""
     precision: Literal["float32", "bfloat16", "int8", "auto", "all"] = "float32"
@@ -51,14 +52,14 @@ class ExportResult(Result):
     """The outcome of `export_model`.
 
     Attributes:
-        path: folder of the version, saved_models/NAME/VERSION; of several types, the newest.
+        path: folder of the version, or its URL, saved_models/NAME/VERSION; the newest of several.
         versions: type -> number of its version.
         inputs: input of the default signature -> the number of its axes: 1 for a string per
             example, 2 for a list of strings.
         remark: on the precision, if there is one to make.
     """
 
-    path: Path
+    path: Path | str
     inputs: dict[str, int]
     versions: dict[str, int]
     remarks: list[str] = field(default_factory=list)
@@ -72,7 +73,12 @@ class ExportResult(Result):
 
 
 def run(options: ExportOptions, *, shown: bool = True) -> ExportResult:
-    folder = check_output_folder(Path(options.output) / options.name, [options.model])
+    with mirrored(options.output, top_alone=True):
+        return _export(options, shown)
+
+
+def _export(options: ExportOptions, shown: bool) -> ExportResult:
+    folder = check_output_folder(joined(options.output, options.name), [options.model])
     takes_rows = options.precision in ("int8", "auto", "all")
     if options.calibration and not takes_rows:
         raise InputError(
@@ -104,7 +110,7 @@ def run(options: ExportOptions, *, shown: bool = True) -> ExportResult:
             versions, remarks = made.versions, made.remarks
     inputs = model.task.kind.signatures(model.task)["serving_default"].inputs
     return ExportResult(
-        path=Path(options.output) / options.name / str(max(versions.values())),
+        path=joined(options.output, options.name, str(max(versions.values()))),
         inputs={name: each.shape.rank for name, each in inputs.items()},
         versions=versions,
         remarks=remarks,

@@ -9,8 +9,11 @@ from bert_tf.api.data import examples_as_files
 from bert_tf.api.keywords import Data, PathName, Verbosity, keywords
 from bert_tf.api.progress import RunProgress, outcome_lines, progress, scores_line
 from bert_tf.api.result import Result, Table, report_pictures, score_table
+from bert_tf.errors import InputError
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
+from bert_tf.mirror import joined, mirrored
 from bert_tf.options import option
+from bert_tf.storage import is_remote
 
 if TYPE_CHECKING:
     from bert_tf.finetuning.finetune import FinetuningResult
@@ -22,7 +25,7 @@ class TrainingData(Verbosity):
     """Examples in memory or in files."""
 
     model: PathName = option(path=True)
-    output: PathName = option(writes="folder")
+    output: PathName = option(writes="folder or URL")
     data: Data | None = option(None, path=True)
     """data set with training and validation examples: the folder of its published files, its name
     in TensorFlow Datasets, such as tfds:glue/mrpc, or a dict of both in memory, such as a
@@ -46,7 +49,7 @@ class FinetuneResult(Result):
     """The outcome of `finetune`.
 
     Attributes:
-        output: the run directory.
+        output: the run directory, or its URL.
         best: the best model's directory; None after a dry run and on workers but the chief.
         scores: scores of the best model on the validation examples, None for an undefined one;
             with several seeds their means.
@@ -56,8 +59,8 @@ class FinetuneResult(Result):
         restarts: the scores of several seeds, if there are any.
     """
 
-    output: Path
-    best: Path | None = None
+    output: Path | str
+    best: Path | str | None = None
     scores: dict[str, float | None]
     best_by: str = ""
     run: "FinetuningResult | None" = None
@@ -91,7 +94,9 @@ class FinetuneResult(Result):
 
 
 def run(options: FinetuningOptions, *, shown: bool = True) -> FinetuneResult:
-    output = Path(options.output)
+    output, best = joined(options.output), joined(options.output, "best")
+    if options.seeds > 1 and is_remote(options.output):
+        raise InputError("--seeds needs a local --output: give one seed, or a folder")
     with progress("fine-tuning", shown=shown) as bar:
         from bert_tf.finetuning.finetune import finetune
         from bert_tf.finetuning.restarts import finetune_seeds
@@ -102,17 +107,18 @@ def run(options: FinetuningOptions, *, shown: bool = True) -> FinetuneResult:
             means = {name: each["mean"] for name, each in restarts.summary().items()}
             return FinetuneResult(
                 output=output,
-                best=output / "best" if restarts.runs else None,
+                best=best if restarts.runs else None,
                 scores=means,
                 best_by=restarts.best_by,
                 restarts=restarts,
                 notices=bar.notices,
             )
-        result = finetune(options, told)
+        with mirrored(options.output):
+            result = finetune(options, told)
     evaluation = result and result.evaluation
     return FinetuneResult(
         output=output,
-        best=output / "best" if evaluation else None,
+        best=best if evaluation else None,
         scores=evaluation.scores if evaluation else {},
         best_by=result.best_by if result else "",
         run=result,
@@ -142,5 +148,5 @@ def finetune(options: FinetuningOptions, *, shown: bool) -> FinetuneResult:
         InputError: the data, the model or the options cannot be used; the message says why.
         Preempted: SIGTERM ended the run after a checkpoint.
     """
-    with examples_as_files(options) as files:
+    with mirrored(options.output), examples_as_files(options) as files:
         return run(files, shown=shown)

@@ -22,7 +22,7 @@ class PredictOptions(TaskOptions, FileOptions):
 
     model: str = option(path=True, model=True)
     """saved_models/<name>, whose newest version answers, the folder of one version, a fine-tuned
-    model directory, or a model of the Hugging Face hub, ORG/NAME."""
+    model directory, the URL of one of these, or a model of the Hugging Face hub, ORG/NAME."""
     text: list[str] = option(factory=list, first=True)
     """raw strings."""
     pair: list[str] = option(factory=list, first=True)

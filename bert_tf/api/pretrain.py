@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from bert_tf.api.keywords import PathName, Verbosity, keywords
 from bert_tf.api.progress import RunProgress, outcome_lines, progress
 from bert_tf.api.result import Result, Table, score_table
+from bert_tf.mirror import joined, mirrored
 from bert_tf.options import option
 from bert_tf.pretraining.pretraining_options import PretrainingOptions
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class _Keywords(Verbosity, PretrainingOptions):
     shards: PathName = option(path=True)  # type: ignore[assignment]
     model: PathName | None = option(None, path=True)  # type: ignore[assignment]
-    output: PathName = option(writes="folder")  # type: ignore[assignment]
+    output: PathName = option(writes="folder or URL")  # type: ignore[assignment]
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -27,24 +28,24 @@ class PretrainResult(Result):
     """The outcome of `pretrain`.
 
     Attributes:
-        output: the run directory.
+        output: the run directory, or its URL.
         training: steps, their time and the lowest held-out loss; None after a dry run.
         steps: number of steps of the whole run.
     """
 
-    output: Path
+    output: Path | str
     training: "TrainingResult | None"
     steps: int
 
     @property
-    def model(self) -> Path | None:
+    def model(self) -> Path | str | None:
         """The directory of the model with the lowest held-out loss, or the last without any.
 
         None after a dry run, and on workers but the chief.
         """
         if self.training is None or not self.training.is_chief:
             return None
-        return self.output / ("last" if self.training.best is None else "best")
+        return joined(self.output, "last" if self.training.best is None else "best")
 
     @property
     def loss(self) -> float | None:
@@ -66,9 +67,10 @@ def run(options: PretrainingOptions, *, shown: bool = True) -> PretrainResult:
     with progress("pre-training", total=options.steps, shown=shown) as bar:
         from bert_tf.pretraining.pretrain import pretrain
 
-        training = pretrain(options, RunProgress(bar))
+        with mirrored(options.output, [options.shards, options.long_shards]):
+            training = pretrain(options, RunProgress(bar))
     return PretrainResult(
-        output=Path(options.output), training=training, steps=options.steps, notices=bar.notices
+        output=joined(options.output), training=training, steps=options.steps, notices=bar.notices
     )
 
 

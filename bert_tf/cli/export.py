@@ -18,6 +18,7 @@ the task, compared with float32 on others, and refused if it loses more than --m
 from bert_tf.api.export import ExportOptions as Options
 from bert_tf.api.export import run as export
 from bert_tf.cli.progress import console, typed
+from bert_tf.mirror import joined
 from bert_tf.serving.packed_weights import pack_weights
 
 
@@ -31,9 +32,10 @@ def run(options: Options) -> None:
     given = '--text "a raw string"' + ' --pair "another"' * (len(result.inputs) - 1)
     if any(rank > 1 for rank in result.inputs.values()):
         given = "--input FILE"
+    model = joined(options.output, options.name)
     lines = [
         *result.lines(),
-        f"Next: {typed('bert-tf')} predict --model {result.path.parent} {given}",
+        f"Next: {typed('bert-tf')} predict --model {model} {given}",
         f"  or: {typed('bert-tf')} serve {options.output}; docs/serving.md has TensorFlow Serving",
     ]
     console.print("\n".join(lines))

@@ -25,8 +25,10 @@ from typing import Any
 from bert_tf.cli.progress import console, progress
 from bert_tf.cli.tensorflow_serving_flags import translated as translated
 from bert_tf.errors import InputError
+from bert_tf.mirror import fetched
 from bert_tf.options import CheckedOptions, option
 from bert_tf.serving.packed_weights import pack_weights, types_of
+from bert_tf.storage import is_remote
 
 _LAST_SECONDS = 5  # after the last answers, for what still computes or loads
 _PACKAGES = (
@@ -40,8 +42,8 @@ class Options(CheckedOptions):
     """Options of `bert-tf serve`."""
 
     models: str = option("saved_models", positional=True)
-    """folder of models, as `bert-tf export` writes it: saved_models/<name>/<version>; or a
-    models.config, which can also pin versions and give them labels."""
+    """folder of models, as `bert-tf export` writes it: saved_models/<name>/<version>; its URL, read
+    once; or a models.config, which can also pin versions and give them labels."""
     model_name: str | None = None
     """name of the served model where MODELS is the folder of one; by default the folder's."""
     host: str = "127.0.0.1"
@@ -100,6 +102,9 @@ def prepare(options: Options) -> None:
         raise InputError("packages for serving are missing: pip install 'bert-tf[serve]'")
     if bool(options.tls_certificate) != bool(options.tls_key):
         raise InputError("TLS needs both files: give --tls_certificate and --tls_key")
+    if is_remote(options.models):
+        options.models = str(fetched(options.models))
+        console.print(f"Models: {options.models}")
     source = Path(options.models)
     if not source.exists():
         raise InputError(f"{source}: no such folder: give the one that bert-tf export writes to")

@@ -14,7 +14,7 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
     """Options that `bert-tf finetune` and `search` share."""
 
     model: str = option(path=True, model=True)
-    """model directory to start from, or a model of the Hugging Face hub, ORG/NAME."""
+    """model directory to start from, its URL, or a model of the Hugging Face hub, ORG/NAME."""
     data: str | None = option(None, path=True)
     """data set with training and validation examples: the folder of its published files, or its
     name in TensorFlow Datasets, such as tfds:glue/mrpc."""

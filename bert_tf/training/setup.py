@@ -9,6 +9,7 @@ import tensorflow as tf
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
 from bert_tf.startup import share_cores
+from bert_tf.storage import is_remote
 from bert_tf.training.monitoring import Histograms, HyperParameters, Profile
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.plan import TrainingPlan
@@ -132,7 +133,7 @@ def prepare(
     )
     accumulation = {"gradient_accumulation_steps": options.gradient_accumulation_steps}
     shown = {**own, **accumulation, **precision, **values}
-    name = str(run.directory)
+    name = options.output if is_remote(options.output) else str(run.directory)
     run.watch(HyperParameters(run.state, run.logs, name, shown, score, total_steps))
     every, profile = options.histograms_every, options.profiled
     if every is not None:

@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 
 from bert_tf.checkpoints.safetensors_file import write_tensors
 from bert_tf.errors import InputError
+from bert_tf.mirror import is_mirrored, push
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import is_chief
 
@@ -98,6 +99,7 @@ class TrainingState(Progress):
         written; those on disk stay.
         """
         self.wait()
+        wait = wait or is_mirrored(self.directory)
         local = self.trainer.strategy.experimental_local_results  # the same in all replicas
         variables = self._variables().items()
         tensors = {name: np.asarray(local(each.value)[0].numpy()) for name, each in variables}
@@ -113,10 +115,14 @@ class TrainingState(Progress):
         return path
 
     def wait(self) -> None:
-        """Waits for the checkpoint being written; raises its OSError."""
+        """Waits for the checkpoint being written, and uploads a run at a URL.
+
+        Raises OSError if either fails.
+        """
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
+            push(self.directory)
 
     def raise_failure(self) -> None:
         """Raises the OSError of the last checkpoint without waiting for it."""

@@ -15,9 +15,9 @@ from bert_tf.options import CheckedOptions, option
 class TrainingOptions(CheckedOptions):
     """Options that every training run has."""
 
-    output: str = option(writes="folder")
-    """run directory: models (best/, last/), TensorBoard logs, checkpoints, config.yaml. The same
-    command resumes a stopped run from its last checkpoint."""
+    output: str = option(writes="folder or URL")
+    """run directory, or its URL (s3://BUCKET/KEY): models (best/, last/), TensorBoard logs,
+    checkpoints, config.yaml. The same command resumes a stopped run from its last checkpoint."""
     seed: int = option(12345, at_least=0, below=2**31)
     """random seed for weight initialization, dropout and data order."""
     strategy: Literal["auto", "one", "mirrored", "multi_worker", "tpu"] = option(

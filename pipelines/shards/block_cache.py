@@ -13,12 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_tf.mirror import cache_bytes, cache_folder
 from bert_tf.storage import fetch_ranges
 
 _CLEARED_SHARE = 0.1  # of the bound, at once
-
-CACHE_FOLDER = "BERT_TF_CACHE"  # environment variables: the folder, and its bound in gigabytes
-CACHE_GIGABYTES = "BERT_TF_CACHE_GB"
 
 
 class BlockCache:
@@ -32,8 +30,7 @@ class BlockCache:
 
     @classmethod
     def by_default(cls) -> "BlockCache":
-        folder = os.environ.get(CACHE_FOLDER) or Path("~/.cache/bert-tf/blocks").expanduser()
-        return cls(Path(folder), int(float(os.environ.get(CACHE_GIGABYTES, 20)) * 1e9))
+        return cls(cache_folder("blocks"), cache_bytes())
 
     def fetch(
         self, urls: Sequence[str], hashes: Sequence[str], offsets: np.ndarray, sizes: np.ndarray

@@ -2,14 +2,12 @@
 
 import gzip
 import socket
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+from s3_server import Faults, bucket
 
 from bert_tf import storage
 from bert_tf.errors import InputError
@@ -33,80 +31,10 @@ def small_units():
         yield
 
 
-class Faults(BaseHTTPRequestHandler):
-    """Passes requests on to a server; the first ones fail as `faults` says."""
-
-    protocol_version = "HTTP/1.1"
-    target = ""
-    faults: list[str] = []  # noqa: RUF012
-
-    def _pass(self):
-        fault = self.faults.pop(0) if self.faults else ""
-        length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(length) if length else None
-        if self.headers["Transfer-Encoding"] == "chunked":
-            body = b""
-            while size := int(self.rfile.readline(), 16):
-                body += self.rfile.read(size)
-                self.rfile.readline()
-            self.rfile.readline()
-        if fault == "503":
-            self.send_response(503)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        if fault == "slow":
-            time.sleep(1)
-        for name in ("Expect", "Transfer-Encoding"):
-            del self.headers[name]
-        # By default, urllib would send the body as a form.
-        headers = {"Content-Type": "application/octet-stream", **self.headers}
-        request = Request(self.target + self.path, body, headers, method=self.command)
-        try:
-            answer = urlopen(request)
-        except Exception as error:
-            answer = error
-        content = answer.read()
-        self.send_response(answer.status)
-        for name, value in answer.headers.items():
-            if name.lower() not in ("transfer-encoding", "connection", "content-length"):
-                self.send_header(name, value)
-        size = answer.headers.get("Content-Length", len(content))
-        self.send_header("Content-Length", str(size if self.command == "HEAD" else len(content)))
-        self.end_headers()
-        if fault == "cut":
-            self.wfile.write(content[: len(content) // 2])
-            self.connection.shutdown(socket.SHUT_RDWR)
-            return
-        self.wfile.write(content)
-
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass
-
-    def log_message(self, *arguments):
-        pass
-
-
 @pytest.fixture(scope="module")
 def s3():
-    """The URL of a bucket; requests go through `Faults`."""
-    pytest.importorskip("s3fs")
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    Faults.target = f"http://{host}:{port}"
-    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Faults)
-    threading.Thread(target=proxy.serve_forever, daemon=True).start()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.server_port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        storage._file_system.cache_clear()
-        storage._file_system("s3").mkdir("bucket")
-        yield "s3://bucket"
-    proxy.shutdown()
-    server.stop()
-    storage._file_system.cache_clear()
+    with bucket() as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +155,7 @@ def test_training_reads_through_a_cache_of_bounded_size(
     for _ in range(2):
         for one, other in zip(batches(out), batches(local), strict=True):
             np.testing.assert_array_equal(one, other)
-    assert list((tmp_path / "cache").glob("*.block"))
+    assert list((tmp_path / "cache" / "blocks").glob("*.block"))
 
 
 def test_a_cache_keeps_what_was_used_last(tmp_path, monkeypatch):

@@ -1,0 +1,142 @@
+"""Runs, models and exports in a bucket."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from preloaded import start_command
+from s3_server import Faults, bucket
+
+from bert_tf import mirror, storage
+from bert_tf.cli import serve
+from bert_tf.cli.main import main
+from bert_tf.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def s3():
+    with bucket() as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv(mirror.CACHE_FOLDER, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def pretraining(shards, small_config, output):
+    return [
+        "pretrain", "--shards", str(shards), "--size", str(small_config), "--output", str(output),
+        "--steps", "60", "--batch-size", "8", "--save-every", "5", "--log-every", "7",
+        "--evaluate-every", "20", "--evaluation-batches", "2",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_run_in_a_bucket_that_is_killed_is_resumed_elsewhere(s3, shards, small_config, tmp_path):
+    run, local = f"{s3}/runs/pre", tmp_path / "run"
+    assert main(pretraining(shards, small_config, local)) == 0
+    process = start_command(pretraining(shards, small_config, run))
+    while not storage.open_folder(f"{run}/checkpoints").sizes():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert not storage.open_folder(f"{run}/last").sizes()
+    assert main(pretraining(shards, small_config, run)) == 0
+    remote = storage.open_folder(run)
+    for name in ("best/model.safetensors", "last/model.safetensors", "best/vocab.txt"):
+        assert remote.read(name) == (local / name).read_bytes(), name
+    there = [json.loads(line) for line in remote.read("logs/scalars.jsonl").splitlines()]
+    here = [json.loads(line) for line in (local / "logs/scalars.jsonl").open()]
+    assert [(x["step"], x["kind"], x["loss"]) for x in there] == [
+        (x["step"], x["kind"], x["loss"]) for x in here
+    ]
+    assert f"output: {json.dumps(run)}" in remote.read("config.yaml").decode()
+    checkpoints = sorted(storage.open_folder(f"{run}/checkpoints").sizes())
+    assert checkpoints == sorted(path.name for path in (local / "checkpoints").iterdir())
+
+
+@pytest.mark.slow
+def test_from_a_model_in_a_bucket_to_answers_of_an_export_there(
+    s3, pretrained, labelled, cache, capsys
+):
+    mirror.RemoteFolder(f"{s3}/pre").upload(pretrained / "last" / "config.json", "best/config.json")
+    for path in (pretrained / "last").iterdir():
+        mirror.RemoteFolder(f"{s3}/pre/best").upload(path, path.name)
+    with pytest.raises(InputError, match=r"pre is a run directory.* did you mean .*pre/best\?"):
+        mirror.fetched(f"{s3}/pre")
+    finetuning = [
+        "finetune", "--model", f"{s3}/pre/best", "--train", str(labelled / "train.tsv"),
+        "--max-length", "16", "--epochs", "1", "--output", f"{s3}/runs/cls",
+    ]  # fmt: skip
+    assert main(finetuning) == 0
+    assert storage.open_folder(f"{s3}/runs/cls").read("best/metrics.json")
+    export = [
+        "export", "--model", f"{s3}/runs/cls/best", "--name", "cls", "--output", f"{s3}/served",
+    ]  # fmt: skip
+    for version in (1, 2):
+        assert main(export) == 0
+        assert storage.open_folder(f"{s3}/served/cls/{version}").read("saved_model.pb")
+    assert b"cls" in storage.open_folder(f"{s3}/served").read("models.config")
+    capsys.readouterr()
+    for _ in range(2):  # the second time from the cache
+        assert main(["predict", "--model", f"{s3}/served/cls", "--text", "golden wheat"]) == 0
+        assert "label" in json.loads(capsys.readouterr().out)
+    assert len(list((cache / "models").iterdir())) == 3
+    options = serve.Options(models=f"{s3}/served")
+    serve.prepare(options)
+    assert (Path(options.models) / "cls" / "2" / "saved_model.pb").is_file()
+
+
+def test_mistakes_with_runs_in_buckets_are_named(s3, shards, small_config, capsys):
+    def error(*arguments):
+        assert main(pretraining(*arguments)) == 2
+        return capsys.readouterr().err.splitlines()[-1]
+
+    assert "s3://nowhere/run" in error(shards, small_config, "s3://nowhere/run")
+    Faults.faults[:] = ["denied"] * 3
+    line = error(shards, small_config, f"{s3}/run")
+    Faults.faults.clear()
+    assert f"{s3}/run/.writable: no permission" in line
+    line = error("s3://bucket/run/shards", small_config, f"{s3}/run")
+    assert f"--output {s3}/run holds the input" in line
+
+
+@pytest.fixture
+def copies(tmp_path):
+    """A mirror whose bucket is a list of what is done there."""
+    done = []
+
+    class Bucket:
+        def upload(self, path, name):
+            done.append(name)
+
+        def remove(self, names):
+            done.extend(f"-{name}" for name in names)
+
+    made = mirror.Mirror("s3://bucket/run", tmp_path)
+    made._remote = Bucket()
+    return made, done
+
+
+def test_marks_and_checkpoints_are_uploaded_last(copies, tmp_path):
+    copy, done = copies
+    names = ["best/config.json", "best/model.safetensors", "best/vocab.txt", "logs/a"]
+    names += ["checkpoints/step-1", "m/1/saved_model.pb", "m/1/variables/v", ".lock", "b/.x.tmp"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    copy.push()
+    assert done == [
+        "best/model.safetensors", "best/vocab.txt", "logs/a", "m/1/variables/v",
+        "best/config.json", "m/1/saved_model.pb", "checkpoints/step-1",
+    ]  # fmt: skip
+    done.clear()
+    copy.push()
+    assert not done
+    (tmp_path / "checkpoints" / "step-1").rename(tmp_path / "checkpoints" / "step-2")
+    copy.push()
+    assert done == ["checkpoints/step-2", "-checkpoints/step-1"]
