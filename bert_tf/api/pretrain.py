@@ -67,7 +67,7 @@ def run(options: PretrainingOptions, *, shown: bool = True) -> PretrainResult:
     with progress("pre-training", total=options.steps, shown=shown) as bar:
         from bert_tf.pretraining.pretrain import pretrain
 
-        with mirrored(options.output, [options.shards, options.long_shards]):
+        with mirrored(options.output, [options.shards, *options.mixed, options.long_shards]):
             training = pretrain(options, RunProgress(bar))
     return PretrainResult(
         output=joined(options.output), training=training, steps=options.steps, notices=bar.notices

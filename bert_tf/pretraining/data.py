@@ -29,6 +29,11 @@ _WATCHED_EXAMPLES = 8
 
 _PAPERS_LONG_SHARE = 0.1
 
+# Options of shards that are read together.
+_SAME_IF_MIXED = (
+    "max_seq_length", "max_predictions_per_seq", "masking", "instances", "instances_per_row",
+)  # fmt: skip
+
 # Objectives of language models, and what their tokens attend to.
 DIRECTIONS = {
     "ltr": "left_to_right", "rtl": "right_to_left", "ltr+rtl": "left_to_right+right_to_left",
@@ -45,6 +50,7 @@ class PhaseShards:
     held_out: ShardFolder | None
     batch_size: int
     gradient_accumulation_steps: int
+    mixed: tuple[tuple[ShardFolder, float], ...] = ()  # further shards, and their shares
     first_batch: int = 0  # where an earlier phase has read the same shards, this one reads on
 
     @property
@@ -59,7 +65,8 @@ class PhaseShards:
     @property
     def left_out(self) -> dict[str, int]:
         """Path of a shard -> number of records in its damaged blocks, which are skipped."""
-        return {**self.train.left_out, **(self.held_out.left_out if self.held_out else {})}
+        opened = [self.train, self.held_out, *(shards for shards, _ in self.mixed)]
+        return {path: n for one in opened if one for path, n in one.left_out.items()}
 
 
 class PretrainingData:
@@ -95,12 +102,16 @@ class PretrainingData:
     @property
     def summary(self) -> str:
         """Records and steps, such as "12,345 instances of 128 tokens, 1,000 steps of 64"."""
-        shards = (
+        shards = [
             f"{phase.train.instances:,} {'rows' if phase.train.has_rows else 'instances'} of "
             f"{phase.train.options.max_seq_length} tokens"
             for phase in self.phases
-        )
+        ]
         first, last = self.phases[0], self.phases[-1]
+        shards[0] += "".join(
+            f", {share:.3g} of the examples from {mixed.instances:,} in {mixed.directory}"
+            for mixed, share in first.mixed
+        )
         steps = f"{last.until:,} step{'s' * (last.until != 1)} of {first.batch_size}"
         if last.batch_size != first.batch_size:
             steps += f", the last {last.until - first.until:,} of {last.batch_size}"
@@ -108,12 +119,12 @@ class PretrainingData:
 
     def fingerprint(self, phase: int) -> str:
         """Hash of a phase's manifest, or of the names and sizes of shards without one."""
-        shards = self.phases[phase].train
-        content = open_folder(shards.directory).read(MANIFEST)
-        if content is None:
-            files = [(Path(file).name, Path(file).stat().st_size) for file in shards.files]
-            content = json.dumps(files).encode()
-        return hashlib.sha256(content).hexdigest()
+        of_phase = self.phases[phase]
+        found = _fingerprint(of_phase.train)
+        if of_phase.mixed:
+            mixed = [(_fingerprint(shards), share) for shards, share in of_phase.mixed]
+            found = hashlib.sha256(json.dumps([found, mixed]).encode()).hexdigest()
+        return found
 
     def train_batches(
         self, phase: PhaseShards, strategy: tf.distribute.Strategy, step: int
@@ -128,6 +139,7 @@ class PretrainingData:
                 seed=self._options.seed,
                 data_service=self._options.data_service,
                 share=Share(worker, workers),
+                mixed=phase.mixed,
                 **self._reading,
             )
 
@@ -180,6 +192,14 @@ class PretrainingData:
             raise InputError(
                 f"{shards} was made with another vocabulary than that of {model}: {cure}"
             )
+
+
+def _fingerprint(shards: ShardFolder) -> str:
+    content = open_folder(shards.directory).read(MANIFEST)
+    if content is None:
+        files = [(Path(file).name, Path(file).stat().st_size) for file in shards.files]
+        content = json.dumps(files).encode()
+    return hashlib.sha256(content).hexdigest()
 
 
 def _objective(options: PretrainingOptions, of_pairs: bool) -> str:
@@ -248,10 +268,33 @@ def _steps_before(options: PretrainingOptions, name: str, share: float, multiple
 
 def _phase(options: PretrainingOptions, folder: str) -> PhaseShards:
     """The whole run on one folder of shards."""
-    skip = options.skip_corrupt
-    train, held_out = (open_shards(folder, s, skip_corrupt=skip) for s in ("train", "held_out"))
+    held_out = open_shards(folder, "held_out", skip_corrupt=options.skip_corrupt)
+    train = _training_shards(options, folder)
+    mixed = []
+    for other, share in options.mixed.items():
+        shards = _training_shards(options, other)
+        for name in _SAME_IF_MIXED:
+            one, two = (getattr(each.options, name) for each in (train, shards))
+            if one != two:
+                raise InputError(
+                    f"--mix_shards {other}: has {name} {two}, and {folder} {one}: make both with "
+                    "the same"
+                )
+        manifests = [each.manifest for each in (train, shards) if each.manifest is not None]
+        if len({manifest.vocabulary["hash"] for manifest in manifests}) > 1:
+            raise InputError(
+                f"--mix_shards {other}: was made with another vocabulary than {folder}: make both "
+                "with one"
+            )
+        mixed.append((shards, share))
+    return PhaseShards(
+        options.steps, train, held_out, options.batch_size, options.gradient_accumulation_steps,
+        tuple(mixed),
+    )  # fmt: skip
+
+
+def _training_shards(options: PretrainingOptions, folder: str) -> ShardFolder:
+    train = open_shards(folder, skip_corrupt=options.skip_corrupt)
     if train is None:
         raise InputError(f"{folder}: has no training shards; make them again")
-    return PhaseShards(
-        options.steps, train, held_out, options.batch_size, options.gradient_accumulation_steps
-    )
+    return train

@@ -91,7 +91,7 @@ def pretrain(
         Preempted: see `train`; or another worker of the run has gone.
     """
     listener = listener or Listener()
-    inputs = [options.shards, options.long_shards, options.model, options.tokenizer]
+    inputs = [options.shards, *options.mixed, options.long_shards, options.model, options.tokenizer]
     with contextlib.ExitStack() as stack:
         # First of all: several workers have to connect before TensorFlow runs an op.
         run = stack.enter_context(make_run(options, listener.notice, inputs))

@@ -10,6 +10,8 @@ from bert_tf.training.training_options import TrainingOptions
 # Share of the steps with large batches, where a run has them and does not say.
 LATE_SHARE = 0.5
 
+_LEAST_SHARE = 0.0001  # of mixed shards
+
 
 @dataclass(kw_only=True)
 class PretrainingOptions(TrainingOptions):
@@ -17,6 +19,9 @@ class PretrainingOptions(TrainingOptions):
 
     shards: str = option(path=True)
     """folder that `bert-tf shards` wrote, or TFRecord files of the original script."""
+    mix_shards: list[str] = option(factory=list, identity=False)
+    """further shards to mix in, with their shares of the examples, such as books/=0.3 code/=0.1;
+    `shards` are the rest, and what is evaluated."""
     long_shards: str | None = option(None, path=True)
     """shards of longer sequences for the last steps of the run. Short sequences cost less, so most
     steps use them (paper, section A.2: 128 tokens, then 512)."""
@@ -100,6 +105,14 @@ class PretrainingOptions(TrainingOptions):
         for name, other in needed.items():
             if getattr(self, name) is not None and getattr(self, other) is None:
                 raise InputError(f"--{name} is for --{other}: give both or leave it out")
+        for name in ("long_shards", "data_service"):
+            if self.mix_shards and getattr(self, name) is not None:
+                raise InputError(f"--mix_shards and --{name} cannot be combined: leave one out")
+        if sum(self.mixed.values()) > 1 - _LEAST_SHARE:
+            raise InputError(
+                f"--mix_shards has {sum(self.mixed.values()):g} of the examples, which leaves none "
+                f"for --shards: give less than 1"
+            )
         late = self.late_batch_size
         if late is not None and self.long_shards is not None:
             raise InputError(
@@ -115,6 +128,26 @@ class PretrainingOptions(TrainingOptions):
                 f"--warmup_steps is {self.warmup_steps} of {self.steps} steps: give at most "
                 f"{self.steps}"
             )
+
+    @property
+    def mixed(self) -> dict[str, float]:
+        """The folders of `mix_shards`, and their shares."""
+        shares: dict[str, float] = {}
+        for given in self.mix_shards:
+            folder, _, number = given.rpartition("=")
+            try:
+                share = float(number)
+            except ValueError:
+                share = 0.0
+            if not folder or not _LEAST_SHARE <= share < 1:
+                raise InputError(
+                    f"--mix_shards {given}: give a folder and its share of the examples, from "
+                    f"{_LEAST_SHARE} to 1, such as books/=0.3"
+                )
+            if folder.rstrip("/") in {each.rstrip("/") for each in (self.shards, *shares)}:
+                raise InputError(f"--mix_shards {given}: the folder is given twice: name it once")
+            shares[folder] = share
+        return shares
 
     @property
     def mean_batch_size(self) -> float:

@@ -8,7 +8,7 @@ full. Shards of the compact form are masked here, with new masks in every epoch.
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,6 +40,9 @@ WINDOW_BLOCKS = 64
 # Up to so many blocks, an epoch's order is a shuffle of all, which takes a millisecond per window.
 # Beyond, each place is drawn by itself: a terabyte of text has 9 million blocks.
 MOST_SHUFFLED = 1 << 16
+
+# Records in which sources have exactly their shares.
+MIXED = 10_000
 
 _ANSWER_SECONDS = 10  # of a tf.data service
 
@@ -87,6 +90,7 @@ def pretraining_batches(
     masking: Masking = _AS_MADE,
     objective: Objective | None = None,
     data_service: str | None = None,
+    mixed: Sequence[tuple[ShardFolder, float]] = (),
 ) -> tf.data.Dataset | None:
     """Batches for `model.fit` of a model with outputs `mlm_logits` and `nsp_logits`.
 
@@ -104,6 +108,8 @@ def pretraining_batches(
         masking: settings of these masks.
         objective: objective of a language model, which reads unmasked text; None for masked words.
         data_service: address of a tf.data service that makes the batches.
+        mixed: further shards that are read without end, and their shares of the records; those of
+            `shard_directory` are the rest. Masks are drawn by its settings.
 
     Returns:
         A dataset of (inputs, labels, sample weights), of L tokens and P predictions: inputs
@@ -127,13 +133,7 @@ def pretraining_batches(
         raise InputError(
             f"worker is {worker} of {num_workers}: number the workers from 0 to num_workers - 1"
         )
-    blocks = shards.blocks.dealt(worker, num_workers)
-    if not len(blocks.records):
-        raise InputError(
-            f"{shards.directory}: {len(shards.blocks.records)} blocks of {shards.split} records "
-            f"are too few for {num_workers} workers: use fewer workers, or make more shards (a "
-            "higher dupe_factor, more text)"
-        )
+    blocks = _blocks_of(shards, share)
     instances = int(blocks.records.sum())
     if drop_remainder and not repeat and instances < batch_size:
         raise InputError(
@@ -180,18 +180,24 @@ def pretraining_batches(
         return inputs, labels, weights
 
     first = start_step * batch_size  # record in the endless stream
-    fetch = None
-    if is_remote(str(shards.directory)):
-        if data_service is not None:
-            raise InputError(
-                f"{shards.directory}: a tf.data service reads from file systems only: copy the "
-                "shards to one, or remove --data_service"
-            )
-        fetch = _block_fetcher(shards)
-    records = _records(
-        blocks, order_seed if shuffle else None, first=first, repeat=repeat, fetch=fetch
-    )
-    batches = records.rebatch(batch_size, drop_remainder=drop_remainder or repeat)
+    fetch = _block_fetcher(shards)
+    if fetch is not None and data_service is not None:
+        raise InputError(
+            f"{shards.directory}: a tf.data service reads from file systems only: copy the "
+            "shards to one, or remove --data_service"
+        )
+    if mixed:
+        assert repeat and shuffle
+        sources = [(blocks, fetch)]
+        sources += [(_blocks_of(each, share), _block_fetcher(each)) for each, _ in mixed]
+        shares = [each for _, each in mixed]
+        batches = _mixed_records(sources, [1 - sum(shares), *shares], order_seed, first)
+        batches = batches.batch(batch_size, drop_remainder=True)
+    else:
+        records = _records(
+            blocks, order_seed if shuffle else None, first=first, repeat=repeat, fetch=fetch
+        )
+        batches = records.rebatch(batch_size, drop_remainder=drop_remainder or repeat)
     batches = batches.map(model_inputs, num_parallel_calls=os.cpu_count() or 1)
     full, rest = divmod(max(0, instances - first), batch_size)
     count = tf.data.INFINITE_CARDINALITY if repeat else full + (rest > 0 and not drop_remainder)
@@ -203,6 +209,18 @@ def pretraining_batches(
     if num_workers > 1:  # this is a worker's share already
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return batches.prefetch(2).with_options(options)
+
+
+def _blocks_of(shards: ShardFolder, share: Share) -> RecordBlocks:
+    """A worker's blocks; refuses too few."""
+    blocks = shards.blocks.dealt(*share)
+    if not len(blocks.records):
+        raise InputError(
+            f"{shards.directory}: {len(shards.blocks.records)} blocks of {shards.split} records "
+            f"are too few for {share.num_workers} workers: use fewer workers, or make more shards "
+            "(a higher dupe_factor, more text)"
+        )
+    return blocks
 
 
 def held_out_batches(
@@ -265,8 +283,13 @@ def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Datase
     )
 
 
-def _block_fetcher(shards: ShardFolder) -> Callable[..., np.ndarray]:
-    """Gets the local files of blocks, by the indices of their files and their places in them."""
+Fetcher = Callable[..., np.ndarray]
+
+
+def _block_fetcher(shards: ShardFolder) -> Fetcher | None:
+    """Gets local files of remote blocks, by the indices of their files and their places in them."""
+    if not is_remote(str(shards.directory)):
+        return None
     assert shards.manifest is not None  # remote shards have one
     cache = BlockCache.by_default()
     checksums = [shard.sha256 for shard in shards.manifest.shards[shards.split]]
@@ -279,13 +302,56 @@ def _block_fetcher(shards: ShardFolder) -> Callable[..., np.ndarray]:
     return fetch
 
 
+def _mixed_records(
+    sources: Sequence[tuple[RecordBlocks, Fetcher | None]],
+    shares: Sequence[float],
+    seed: tf.Tensor,
+    first: int,
+) -> tf.data.Dataset:
+    """Records of several sources, string [], after the `first`, and their places, int64 [].
+
+    Each `MIXED` records hold exactly as many of a source as its share says, in a random order that
+    is a function of the seed and of the place: so is the place in each source where reading begins.
+    """
+    counts = mixed_counts(shares)
+    ordered = tf.constant(np.repeat(np.arange(len(counts)), counts))
+
+    def source_of(part: tf.Tensor) -> tf.Tensor:
+        """The sources of the records of a part, int64 [MIXED]."""
+        # Epochs of a source draw from seeds that are folded with numbers from 0 on.
+        part_seed = tf.random.fold_in(tf.random.fold_in(seed, -len(counts)), part)
+        return tf.random.experimental.stateless_shuffle(ordered, part_seed)
+
+    part, passed = divmod(first, MIXED)
+    with tf.device("CPU"):
+        before = source_of(tf.constant(part, tf.int64)).numpy()[:passed]
+        seeds = [seed, *(tf.random.fold_in(seed, -n) for n in range(1, len(counts)))]
+    before = part * counts + np.bincount(before, minlength=len(counts))
+    choice = tf.data.Dataset.range(part, tf.int64.max).flat_map(
+        lambda number: tf.data.Dataset.from_tensor_slices(source_of(number))
+    )
+    streams = [
+        _records(blocks, own, first=int(n), repeat=True, fetch=fetch).unbatch()
+        for (blocks, fetch), own, n in zip(sources, seeds, before, strict=True)
+    ]
+    records = tf.data.Dataset.choose_from_datasets(streams, choice.skip(passed))
+    places = tf.data.Dataset.range(first, tf.int64.max)
+    return tf.data.Dataset.zip(records, places).map(lambda record, place: (record[0], place))
+
+
+def mixed_counts(shares: Sequence[float]) -> np.ndarray:
+    """Int64 [S], how many of `MIXED` records come from each source; the first takes the rest."""
+    others = [round(share * MIXED) for share in shares[1:]]
+    return np.array([MIXED - sum(others), *others], np.int64)
+
+
 def _records(
     blocks: RecordBlocks,
     seed: tf.Tensor | None,
     *,
     first: int,
     repeat: bool,
-    fetch: Callable[..., np.ndarray] | None = None,
+    fetch: Fetcher | None = None,
 ) -> tf.data.Dataset:
     """Windows of records, string [n], after the `first` records; `places`, int64 [n], number them.
 

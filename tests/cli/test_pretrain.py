@@ -325,6 +325,23 @@ def test_long_shards_that_cannot_be_trained_on(
 
 
 @pytest.mark.slow
+def test_a_killed_run_on_mixed_shards_goes_on_with_the_same_shares_alone(
+    shards, dynamic_shards, small_config, tmp_path
+):
+    other = shutil.copytree(shards, tmp_path / "other")
+    whole = options(shards, small_config, tmp_path / "run", mix_shards=[f"{other}=0.25"])
+    lines = run(whole, copy_at=7)
+    resumed = replace(whole, output=str(killed(tmp_path / "run")))
+    with pytest.raises(InputError, match="data was"):
+        run(replace(resumed, mix_shards=[f"{other}=0.3"]))
+    rest = run(resumed)
+    assert rest == lines[-len(rest) :]
+    assert weights(resumed.output) == weights(whole.output)
+    with pytest.raises(InputError, match=r"has masking dynamic, and .* static"):
+        run(replace(whole, mix_shards=[f"{dynamic_shards}=0.25"]))
+
+
+@pytest.mark.slow
 def test_late_batches_are_larger_and_read_on(dynamic_shards, small_config, tmp_path):
     """Steps 1 to 6 take 4 examples, steps 7 to 10 take 12: no example is missed or seen twice."""
     late = {"batch_size": 4, "late_batch_size": 12, "late_share": 0.3, "steps": 10}
@@ -546,6 +563,14 @@ def test_a_held_out_share_of_every_file_is_evaluated_on(shards, small_config, tm
     [
         ({"model": "pre", "size": "tiny"}, "--size is for new models"),
         ({"model": "pre", "initializer_range": 0.1}, "--initializer_range is for new models"),
+        *(
+            ({"mix_shards": [given]}, f"--mix_shards {given}: give a folder and its share")
+            for given in ("books", "books=x", "books=0", "books=1", "=0.5", "books=nan")
+        ),
+        ({"mix_shards": ["a=0.6", "b=0.4"]}, "has 1 of the examples, which leaves none for"),
+        ({"mix_shards": ["a=0.2", "a/=0.2"]}, "a/=0.2: the folder is given twice"),
+        ({"mix_shards": ["shards/=0.2"]}, "the folder is given twice"),
+        ({"mix_shards": ["a=0.2"], "long_shards": "b"}, "--long_shards cannot be combined"),
         ({"long_share": 0.2}, "--long_share is for --long_shards"),
         ({"long_gradient_accumulation_steps": 2}, "is for --long_shards"),
         ({"clip_norm": 0.0}, "--clip_norm is 0.0: give above 0"),

@@ -269,6 +269,36 @@ def test_a_run_continues_at_any_step(made, batches):
     assert unmasked(other) != unmasked(whole)
 
 
+def test_mixed_shards_have_their_shares_and_continue_at_any_step(
+    dynamic, make, batches, monkeypatch
+):
+    monkeypatch.setattr("pipelines.shards.pretraining_batches.MIXED", 50)
+    others = [make(masking="dynamic", seed=seed) for seed in (2, 3)]
+    mixed = [(open_shards(folder), share) for folder, share in zip(others, (0.3, 0.1), strict=True)]
+    whole = arrays(batches(dynamic, 7, seed=5, mixed=mixed), 75)
+    assert_equal(whole, arrays(batches(dynamic, 7, seed=5, mixed=mixed), 75))
+    for step in (1, 7, 50, 71):
+        rest = arrays(batches(dynamic, 7, seed=5, mixed=mixed, start_step=step), 75 - step)
+        assert_equal(rest, whole[step:])
+    stream, left = unmasked(whole), []
+    for folder in (dynamic, *others):
+        own = set(unmasked(arrays(batches(folder, 1, shuffle=False, repeat=False))))
+        left.append(np.array([each in own for each in stream]))
+    alone = np.sum(left, axis=0) == 1  # instances of one source only
+    assert alone.mean() > 0.9
+    for begin in range(0, 500, 50):  # 10 parts, each with 30, 15 and 5
+        part = slice(begin, begin + 50)
+        for found, count in zip(left, (30, 15, 5), strict=True):
+            assert np.sum(found[part] & alone[part]) <= count <= np.sum(found[part])
+    masks = {tuple(inputs["mask_positions"].ravel()) for inputs, _, _ in whole}
+    assert len(masks) == len(whole)
+    workers = [
+        unmasked(arrays(batches(dynamic, 7, seed=5, mixed=mixed, share=Share(n, 2)), 10))
+        for n in range(2)
+    ]
+    assert not set(workers[0]) & set(workers[1])
+
+
 @pytest.mark.parametrize("most_shuffled", [None, 1])
 def test_many_blocks_are_drawn_one_by_one(dynamic, batches, monkeypatch, most_shuffled, tmp_path):
     """The order of more blocks than are shuffled whole has the properties of a shuffle's."""
