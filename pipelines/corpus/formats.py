@@ -67,7 +67,7 @@ def read_slice(
 
 
 def _sentences(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
-    for block in read_blocks(*slice_[:3], state=slice_.state, counts=counts):
+    for block in read_blocks(*slice_[:3], state=slice_.state, counts=counts, after_blank=True):
         yield Lines([strip(line) for line in block.lines], block.position)
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from bert_tf.errors import InputError
 from bert_tf.storage import State, file_state, find_objects, is_remote, open_for_reading
-from pipelines.corpus import text_files
+from pipelines.corpus import text_files, zstd_frames
 from pipelines.corpus.text_files import COMPRESSED, UnreadableFile
 from pipelines.data_options import CorpusOptions
 
@@ -151,8 +151,9 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> Corpus:
     """Finds the sources of a corpus and cuts them into units, almost without reading.
 
-    Large plain files are cut where documents begin, datasets between examples; small files share a
-    unit. Compressed files, and files that are one document, stay whole.
+    Large plain files are cut where documents begin, zstd files between frames, datasets between
+    examples; small files share a unit. Other compressed files, and files that are one document,
+    stay whole.
     """
     options = options or CorpusOptions()
     names = _listed(inputs)
@@ -233,12 +234,35 @@ def _row_groups(whole: Slice, unit_bytes: int) -> list[Slice]:
     return slices or [whole]
 
 
+def _frames(whole: Slice, name: str, slice_bytes: int) -> list[Slice]:
+    """Cuts a zstd file of several frames between them; other compressed files stay whole."""
+    file, bounds, after_blank = whole.source, [0], name == "sentences"
+    with text_files.read_errors(file):
+        for start in zstd_frames.frame_starts(file):
+            if start - bounds[-1] < slice_bytes or whole.size - start < slice_bytes // 2:
+                continue
+            if not is_remote(file) and (
+                zstd_frames.document_start(file, start, after_blank=after_blank) is None
+            ):
+                break  # one document to the end, which each reader would search through
+            bounds.append(start)
+    ends = [*bounds[1:], None]
+    return [
+        Slice(file, a, b, (whole.size if b is None else b) - a, whole.state)
+        for a, b in zip(bounds, ends, strict=True)
+    ]
+
+
 def _cut(whole: Slice, name: str, unit_bytes: int) -> list[Slice]:
     """Cuts a file where documents begin; `name` is that of its format."""
     file, size = whole.source, whole.size
     if name == "parquet":
         return _row_groups(whole, unit_bytes // COMPRESSION)
-    if size <= 2 * unit_bytes or name == "text" or text_files.is_compressed(file):
+    if whole.text_bytes <= 2 * unit_bytes or name == "text":
+        return [whole]
+    if text_files.is_compressed(file):
+        return _frames(whole, name, unit_bytes // COMPRESSION)
+    if size <= 2 * unit_bytes:
         return [whole]
     offsets = range(unit_bytes, size - unit_bytes // 2, unit_bytes)
     bounds = [0]

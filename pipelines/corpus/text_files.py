@@ -24,6 +24,7 @@ from backports import zstd
 
 from bert_tf.errors import InputError
 from bert_tf.storage import State, file_state, is_remote, open_for_reading, remote_errors, state_of
+from pipelines.corpus import zstd_frames
 
 _READ_ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, zstd.ZstdError)
 try:
@@ -45,7 +46,7 @@ MOST_LINE_BYTES = 32 << 20  # of a line that is kept whole; parsing it takes ten
 # 1.5% of German, 3% of French.
 _MOST_INVALID_BYTES = 0.005
 
-_GZIP, _ZSTD, _XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zX"
+_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zX"
 _BZIP2 = tuple(b"BZh%d" % level for level in range(1, 10))
 # Endings of the names of compressed files.
 COMPRESSED = (".gz", ".zst", ".zstd", ".xz", ".bz2")
@@ -67,7 +68,7 @@ class UnreadableFile(InputError):
 def is_compressed(path: str) -> bool:
     """Whether a file is gzip, zstd, xz or bzip2, according to its first bytes."""
     with read_errors(path), open_for_reading(path, _PROBE_BYTES) as file:
-        return file.read(4).startswith((_GZIP, _ZSTD, _XZ, *_BZIP2))
+        return file.read(4).startswith((_GZIP, *zstd_frames.MAGIC, _XZ, *_BZIP2))
 
 
 def read_blocks(
@@ -79,14 +80,17 @@ def read_blocks(
     counts: Counter | None = None,
     cut_to: int | None = CUT_LINE_BYTES,
     skip_longest: bool = False,
+    after_blank: bool = False,
 ) -> Iterator[Block]:
     """Reads a file in blocks of lines.
 
-    `start` is the first byte of the first line to read, 0 for a compressed file; `end` that of the
-    line after the last one. The file must have the `file_state` before and after reading, if one is
-    given. `counts` receives counts of repaired faults: `invalid_utf8_lines`, `nul_bytes`,
-    `cut_lines`. A line of over 64 kB is cut to `cut_to` bytes, or kept whole if that is None; then
-    one of over 32 MB is refused or, with `skip_longest`, empty and counted in `bad_lines`.
+    `start` is the first byte of the first line to read, `end` that of the line after the last one;
+    of a zstd file, they are the first bytes of frames (see `zstd_frames`), whose documents begin at
+    lines, or `after_blank` ones; 0 and None for other compressed files. The file must have the
+    `file_state` before and after reading, if one is given. `counts` receives counts of repaired
+    faults: `invalid_utf8_lines`, `nul_bytes`, `cut_lines`. A line of over 64 kB is cut to `cut_to`
+    bytes, or kept whole if that is None; then one of over 32 MB is refused or, with `skip_longest`,
+    empty and counted in `bad_lines`.
     """
     counts = Counter() if counts is None else counts
     first_line = 1
@@ -94,8 +98,12 @@ def read_blocks(
         check_unchanged(path, _state(path, raw), state)
         magic = raw.read(4)
         raw.seek(start)
-        text = _decompressed(path, raw, magic)
+        text: Any = raw
         left = None if end is None else end - start
+        if magic.startswith(zstd_frames.MAGIC) and (start or end is not None):
+            text, left = zstd_frames.FrameRange(path, raw, start, end, after_blank), None
+        elif not start:
+            text = _decompressed(path, raw, magic)
         continues = False  # whether a block begins within a line
         total = invalid = 0  # bytes read so far
 
@@ -150,9 +158,8 @@ def _decompressed(path: str, raw: IO[bytes], magic: bytes) -> Any:
     """A file as it is read, by the first bytes that it has on disk."""
     if magic.startswith(_GZIP):
         return gzip.GzipFile(fileobj=raw)
-    if magic.startswith(_ZSTD):  # with the largest window, which only its own frames need
-        window = zstd.DecompressionParameter.window_log_max
-        return zstd.ZstdFile(raw, options={window: window.bounds()[1]})
+    if magic.startswith(zstd_frames.MAGIC):
+        return zstd_frames.opened(raw)
     if not magic.startswith((_XZ, *_BZIP2)):
         return raw
     if not _HAS_XZ_AND_BZIP2:

@@ -1,6 +1,7 @@
 """Units made by several processes: the same bytes as by one, whatever dies in between."""
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from preloaded import run_command, start_command
@@ -104,6 +106,32 @@ def test_a_killed_process_is_replaced(tmp_path, text, tokenizer, whole):
     assert contents(out) == whole
     assert killed
     assert len(pools) == 2
+
+
+@pytest.mark.slow
+def test_four_processes_one_of_which_has_a_full_disk(tmp_path, text, tokenizer, whole):
+    def open_pool():
+        pool, calls = process_pool(4)(), itertools.count(1)
+        submit = pool.submit
+
+        def submit_or_fill(work, task):
+            if next(calls) == 6:
+                return submit(Path("/dev/full").write_bytes, b"content")
+            return submit(work, task)
+
+        pool.submit = submit_or_fill
+        return pool
+
+    out = tmp_path / "out"
+    with pytest.raises(OSError, match="No space left"):
+        write_shards(text, out, tokenizer, OPTIONS, runner=ExecutorRunner(open_pool))
+    assert not (out / "manifest.json").exists()
+    assert any(name.endswith("-last.json") for name in contents(out))
+    runner = ExecutorRunner(process_pool(4))
+    write_shards(text, out, tokenizer, OPTIONS, runner=runner)
+    assert contents(out) == whole
+    write_shards(text, tmp_path / "four", tokenizer, OPTIONS, runner=runner)
+    assert contents(tmp_path / "four") == whole
 
 
 def test_a_unit_that_fails_is_tried_again(tmp_path, text, tokenizer, whole, monkeypatch):
