@@ -154,11 +154,14 @@ class LocalFolder:
 
     def sizes(self) -> dict[str, int]:
         """The files directly in the folder, and their sizes; none if it does not exist."""
-        try:
-            with os.scandir(self.path) as entries:
-                return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
-        except FileNotFoundError:
-            return {}
+        found: dict[str, int] = {}
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.path) as entries:
+            for entry in entries:
+                # Another process may have renamed or removed it since.
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_file():
+                        found[entry.name] = entry.stat().st_size
+        return found
 
     def size(self, name: str) -> int | None:
         """The size of a file, None if it does not exist; a list of the folder may lag behind."""
@@ -239,8 +242,7 @@ class RemoteFolder:
             try:
                 found = files.ls(key, detail=True)
             except FileNotFoundError:
-                if not files.exists(bucket := key.partition("/")[0]):
-                    raise FileNotFoundError(bucket) from None
+                _check_bucket(files, key)
                 return {}
         return {
             one["name"].rpartition("/")[2]: one["size"] for one in found if one["type"] == "file"
@@ -315,6 +317,13 @@ class RemoteFolder:
         files, key = _opened(self.url)
         with remote_errors(self.url), contextlib.suppress(FileNotFoundError):
             files.rm(key, recursive=True)
+
+
+def _check_bucket(files: Any, key: str) -> None:
+    """Raises FileNotFoundError for a bucket that does not exist."""
+    bucket = key.partition("/")[0]
+    if not files.exists(bucket):
+        raise FileNotFoundError(bucket)
 
 
 Folder = LocalFolder | RemoteFolder

@@ -46,6 +46,8 @@ class VocabularyOptions(CorpusOptions):
     default all of it."""
     seed: int = option(12345, at_least=0, below=2**31)
     """random seed of the sample."""
+    threads: int | None = option(None, at_least=1, at_most=1024)
+    """threads that count words; by default one per core."""
     overwrite: bool = False
     """replace an older tokenizer folder."""
 
@@ -126,6 +128,7 @@ def run(options: VocabularyOptions, *, shown: bool = True) -> VocabularyResult:
                     progress=bar.update,
                     check=lambda counts: check_alphabet(counts, options.size, corpus.text_bytes),
                     notice=bar.print,
+                    threads=options.threads,
                 )
             _write_counts(kept, of_counts, counts)
     notices = bar.notices

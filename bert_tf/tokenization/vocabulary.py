@@ -104,6 +104,7 @@ def count_words(
     progress: Callable[[int], None] | None = None,
     check: Callable[[Mapping[bytes, int]], object] | None = None,
     notice: Notice = print,
+    threads: int | None = None,
 ) -> dict[str, int]:
     """Counts the words of a corpus, cleaned and split as by a `BertTokenizer` of these switches.
 
@@ -111,7 +112,7 @@ def count_words(
     words of over 200 characters, which are [UNK], do not count, and the rarest are forgotten
     whenever there are more than `MOST_DISTINCT` different ones; `notice` gets a line about them.
     `progress` gets the number of texts after each batch; `check` the words counted so far, as
-    UTF-8, whenever there are twice as many.
+    UTF-8, whenever there are twice as many. `threads` work, by default one per core.
     """
     normalizer = Normalizer(do_lower_case, strip_accents, tokenize_chinese_chars, "all")
 
@@ -125,7 +126,9 @@ def count_words(
 
     options = tf.data.Options()
     options.autotune.enabled = False
-    counted = texts.map(distinct_words, num_parallel_calls=os.cpu_count() or 1).prefetch(2)
+    counted = texts.map(distinct_words, num_parallel_calls=threads or os.cpu_count() or 1).prefetch(
+        2
+    )
     totals: Counter[bytes] = Counter()
     texts_seen = long_words = forgotten = 0
     next_check = _FIRST_CHECK

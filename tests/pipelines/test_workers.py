@@ -1,5 +1,6 @@
 """Units made by several processes: the same bytes as by one, whatever dies in between."""
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -205,6 +206,23 @@ def test_two_processes_that_make_the_same_file(tmp_path):
             second.write_bytes(b"same")
         first.write_bytes(b"sa")
     assert (tmp_path / "shard").read_bytes() == b"same"
+
+
+def test_a_file_that_vanishes_hides_no_other(tmp_path, monkeypatch):
+    """As a temporary file does while another process enters a group in the journal."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_bytes(b"content")
+    scandir = os.scandir
+
+    @contextlib.contextmanager
+    def late(path):
+        with scandir(path) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        (tmp_path / "b").unlink()
+        yield found
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert open_folder(tmp_path).sizes() == {"a": 7, "c": 7}
 
 
 def test_units_in_any_order(tmp_path, text, tokenizer, whole):
