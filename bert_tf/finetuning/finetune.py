@@ -21,6 +21,7 @@ from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningS
 from bert_tf.models.cost import classification_flops
 from bert_tf.pretraining.word_frequencies import plateau_notice
 from bert_tf.primitives.devices import device_type
+from bert_tf.storage import is_remote
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.task import Task
@@ -133,7 +134,8 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     content = content_hash(options.model)
     cache = None
     if options.features_only is not None:
-        folder = run.directory / "features" if run.is_chief and not options.dry_run else None
+        is_kept = run.is_chief and not options.dry_run and not is_remote(options.output)
+        folder = run.directory / "features" if is_kept else None
         cache = FeatureCache(tuned.model.encoder.features, folder)
         tuned.model.encoder.features.remember = cache.remember
     plateau = plateau_notice(options.model)
