@@ -99,6 +99,7 @@ docs: $(READY)  ## build the documentation into site/, without a network; a warn
 
 docs-pictures: $(READY)  ## execute the notebooks again, into the pages of the documentation
 	$(BIN)/python docs/pictures.py notebooks
+	$(BIN)/python docs/pictures.py speed
 
 clean:  ## remove the virtual environment, runs, exports and caches
 	rm -rf $(VENV) .venv-* runs site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

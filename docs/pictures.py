@@ -1,9 +1,12 @@
 """Pictures and pages that take minutes to make, and are therefore kept in the repository.
 
-  python docs/pictures.py notebooks           # executes notebooks/ into docs/notebooks/
-  python docs/pictures.py tensorboard RUNS    # docs/tensorboard.png, of a folder of runs
+  python docs/pictures.py notebooks         # executes notebooks/ into docs/notebooks/
+  python docs/pictures.py speed             # docs/speed.svg, from tables of docs/benchmarks.md
+  python docs/pictures.py tensorboard RUNS  # docs/tensorboard.png, of a folder of runs
+  python docs/pictures.py card              # docs/card.png, which links to the site show
 
-`make docs-pictures` does the first. The second needs Chromium ($BERT_TF_CHROMIUM, or on the PATH).
+`make docs-pictures` does the first two. The others need Chromium ($BERT_TF_CHROMIUM, or on the
+PATH).
 `tests/serving/server/playground_pictures.py` takes those of the playground.
 """
 
@@ -63,9 +66,110 @@ def render_notebooks() -> None:
     print(f"{PAGES.relative_to(ROOT)}: {len(list(PAGES.iterdir()))} files")
 
 
+# Of a table in docs/benchmarks.md: the section, what is shown, the peer, the row and the column of
+# its number, and the column of ours; without one the number is the ratio, in brackets or alone.
+SPEEDS = [
+    (
+        "Tokenizer", "Tokenizing", "Rust tokenizers",
+        "`tokenizers`, `encode_batch` (with offsets)", 2, "",
+    ),
+    ("Pre-training step", "Pre-training step, bfloat16", "KerasHub", "KerasHub", 2, ""),
+    ("Pre-training step", "Pre-training step, bfloat16", "Hugging Face", "Hugging Face", 2, ""),
+    (
+        "A new user's first lines", "First epoch of fit", "KerasHub",
+        "the epoch, processor time", 2, "",
+    ),
+    ("Fine-tuning step", "Fine-tuning step, float32", "Hugging Face", "float32", 4, ""),
+    ("Checkpoints", "Training blocked by a checkpoint", "Keras", "tiny, batch 64", 4, "3"),
+]  # fmt: skip
+
+
+def relative_times() -> list[tuple[str, str, float]]:
+    """What is measured, beside whom, and the peer's time as a multiple of ours."""
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    found = []
+    for section, what, peer, row, column, ours in SPEEDS:
+        part = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
+        cells = next(
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in part.splitlines()
+            if line.startswith(f"| {row} |")
+        )
+        number = _number(cells[column])
+        found.append((what, peer, number / _number(cells[int(ours)]) if ours else number))
+    return found
+
+
+def _number(cell: str) -> float:
+    """The number in brackets, or the first one: "1,852 (1.51)" is 1.51, "13 ms (13)" is 13."""
+    ratio = re.search(r"\((\d+\.\d+)\)", cell) or re.search(r"([\d,.]+)", cell)
+    assert ratio is not None, cell
+    return float(ratio[1].replace(",", ""))
+
+
+def draw_speed() -> None:
+    """Draws how long peers take for the work that takes bert-tf 1."""
+    times = relative_times()
+    left, unit = 330, 38
+    rows = []
+    for number, (what, peer, ratio) in enumerate(times):
+        y = 44 + 30 * number
+        rows.append(
+            f'<text x="{left - 10}" y="{y + 14}" text-anchor="end">{what}: {peer}</text>'
+            f'<rect class="peer" x="{left}" y="{y}" width="{ratio * unit:.0f}" height="20" rx="3"/>'
+            f'<text x="{left + ratio * unit + 6:.0f}" y="{y + 14}">{ratio:.1f}</text>'
+        )
+    height = 54 + 30 * len(times)
+    to = ROOT / "docs" / "speed.svg"
+    to.write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {height}" '
+        'font-family="sans-serif" font-size="13" role="img">'
+        "<title>Time of other libraries beside bert-tf</title><style>"
+        "text{fill:#333}.peer{fill:#90a4ae}line{stroke:#3f51b5;stroke-width:2}"
+        "@media(prefers-color-scheme:dark){text{fill:#ddd}line{stroke:#9fa8da}}</style>"
+        f'<text x="{left + unit}" y="22" text-anchor="middle">bert-tf = 1</text>'
+        f"{''.join(rows)}"
+        f'<line x1="{left + unit}" y1="30" x2="{left + unit}" y2="{height - 8}"/></svg>\n',
+        encoding="utf-8",
+    )
+    print(f"{to.relative_to(ROOT)}: {len(times)} bars")
+
+
+def take(url: str, name: str, size: tuple[int, int]) -> None:
+    """Takes a picture of a page into docs/."""
+    to = ROOT / "docs" / name
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        chromium = os.environ.get("BERT_TF_CHROMIUM", "chromium")
+        subprocess.run(
+            [
+                chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+                "--disable-background-networking", "--hide-scrollbars",
+                f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}",
+                "--virtual-time-budget=20000", f"--screenshot={to}", url,
+            ],
+            check=True, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+    print(f"{to.relative_to(ROOT)}: {to.stat().st_size:,} bytes")
+
+
+def take_card() -> None:
+    """Takes the picture that a link to the site shows: its name, and the way of text."""
+    flow = (ROOT / "docs" / "flow.svg").read_text(encoding="utf-8")
+    with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as page:
+        page.write(
+            "<meta charset='utf-8'><style>body{margin:60px;font-family:sans-serif;background:#fff}"
+            "h1{font-size:72px;margin:0;color:#3f51b5}p{font-size:30px;color:#333}"
+            "svg{width:1080px;height:auto}</style><h1>bert-tf</h1>"
+            "<p>BERT for TensorFlow, from raw text to a SavedModel that takes raw strings</p>"
+            f"{flow}"
+        )
+        page.flush()
+        take(f"file://{page.name}", "card.png", (1200, 630))
+
+
 def take_tensorboard(runs: str) -> None:
     """Takes a picture of TensorBoard's scalars of a folder of runs."""
-    port, to = 6017, ROOT / "docs" / "tensorboard.png"
+    port = 6017
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", runs, "--port", str(port)]
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}/"
@@ -76,26 +180,19 @@ def take_tensorboard(runs: str) -> None:
                 break
             except OSError:  # it is still starting
                 time.sleep(1)
-        with tempfile.TemporaryDirectory() as profile:
-            chromium = os.environ.get("BERT_TF_CHROMIUM", "chromium")
-            subprocess.run(
-                [
-                    chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-                    "--disable-background-networking", "--hide-scrollbars",
-                    f"--user-data-dir={profile}", "--window-size=1280,860",
-                    "--virtual-time-budget=20000", f"--screenshot={to}", f"{url}#scalars",
-                ],
-                check=True, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+        take(f"{url}#timeseries", "tensorboard.png", (1280, 860))
     finally:
         server.terminate()
-    print(f"{to.relative_to(ROOT)}: {to.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["notebooks"]:
             render_notebooks()
+        case ["speed"]:
+            draw_speed()
+        case ["card"]:
+            take_card()
         case ["tensorboard", runs]:
             take_tensorboard(runs)
         case _:
