@@ -53,9 +53,9 @@ class CheckOptions(TaskOptions, FileOptions):
     model: str | None = option(None, path=True, model=True)
     """model directory whose tokenizer tells which texts are cut at --max_length."""
     similarity: float = option(0.6, above=0, at_most=1)
-    """least share of runs of five characters that near-duplicates have in common."""
+    """minimum share of five-character runs that near-duplicates have in common."""
     wrong_share: float = option(0.05, above=0, below=0.5)
-    """share of all labels that is assumed to be wrong; more are doubted if it is larger."""
+    """share of all labels assumed to be wrong; a larger share doubts more labels."""
     output: str | None = option(None, writes="folder")
     """folder for report.md, a .tsv of each kind of finding, and the cleaned copy."""
     clean: bool = False

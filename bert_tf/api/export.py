@@ -27,7 +27,7 @@ class ExportOptions(TaskOptions):
     output: str = "saved_models"
     """folder of all exports, or its URL."""
     version: int = option(0, at_least=0)
-    """a free positive number; by default the next one."""
+    """version number, positive and unused; by default the next one."""
     precision: Literal["float32", "bfloat16", "int8", "auto", "all"] = "float32"
     """compute precision of the served model. int8 comes with a version in float32, for processors
     without it; auto measures all types and takes the fastest on this machine; all writes a version
@@ -36,7 +36,7 @@ class ExportOptions(TaskOptions):
     """labelled examples that int8 is calibrated and scored with; by default those that the model
     was fine-tuned and validated with."""
     max_loss: float = option(0.5, at_least=0, at_most=100)
-    """points of the score that int8 may lose; with more it is refused."""
+    """maximum number of points of the score that int8 may lose."""
     label_map: list[str] = option(factory=list)
     """names to serve for labels of the model, as MODEL_LABEL=LABEL."""
 

@@ -25,7 +25,7 @@ class Options(CheckedOptions):
     count: int = option(5, at_least=1)
     """number of texts for each question."""
     model: str | None = option(None, path=True, model=True)
-    """where the model of the index is now; by default where it was."""
+    """current path of the index's model; by default the recorded one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

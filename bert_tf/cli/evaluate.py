@@ -4,11 +4,11 @@ r"""Score a fine-tuned model on labelled data.
 
 Prints the scores of the model's task as JSON: accuracy, F1 and Matthews' correlation for
 classification, Pearson's and Spearman's correlation for regression. F1 is that of the second of
-two labels; for more labels it is the mean over all, macro_f1. docs/tasks.md leads to the scores and
-files of other tasks; --task masked_words scores a pre-trained model on plain text. With --output
-it writes metrics.json, the predictions, such as predictions.tsv, and a report: scores of each
-label, confusion matrix, calibration and the worst errors, as tables (report.md, .tsv), pictures
-(.png) and in TensorBoard. Columns and length are by default those of the fine-tuning.
+two labels; for more labels it is the mean over all, macro_f1. docs/task-files.md leads to the
+scores and files of other tasks; --task masked_words scores a pre-trained model on plain text. With
+--output it writes metrics.json, the predictions, such as predictions.tsv, and a report: scores of
+each label, confusion matrix, calibration and the worst errors, as tables (report.md, .tsv),
+pictures (.png) and in TensorBoard. Columns and length are by default those of the fine-tuning.
 
 A classifier of Hugging Face's works too; name its columns, and its labels where they differ:
   bert-tf evaluate --model models/nli --data dev.tsv --text_column premise \

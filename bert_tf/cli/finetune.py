@@ -8,7 +8,7 @@ r"""Fine-tune a model from labelled examples: classify, score, choose, tag or an
 The examples are a .tsv or .csv file with a header, or .jsonl; name the columns with
 --text_column, --pair_column and --label_column. For other files see --format and --no_header. A
 task with a name (--task mrpc, squad, swag, conll2003) knows its columns, labels and scores; see
-docs/tasks.md, and docs/adding-a-task.md to write one. The paper tries batches of 16 and 32,
+docs/task-files.md, and docs/adding-a-task.md to write one. The paper tries batches of 16 and 32,
 learning rates of 5e-5, 3e-5 and 2e-5, and 2 to 4 epochs. The same command resumes a stopped run.
 """
 

@@ -5,7 +5,7 @@
 
 Clients of TensorFlow Serving work unchanged, and so do command lines of tensorflow_model_server.
 New versions of a model are picked up while requests run. http://127.0.0.1:8501/ is a page to try
-the models; docs/serve.md has options, limits, metrics and the log's fields.
+the models; docs/server.md has limits, metrics and the log's fields, docs/serve.md the guide.
 """
 
 import asyncio
@@ -63,13 +63,13 @@ class Options(CheckedOptions):
     """prefer each version's batching_params.pbtxt to --batching_parameters_file, whose
     num_batch_threads alone counts."""
     max_batch_size: int | None = option(None, at_least=1, at_most=2**20)
-    """most rows of a request, and of a batch that is joined from several. This and the two below
-    replace what the files say, and batch models without a file, too."""
+    """maximum number of rows per request and per joined batch. This and the two below replace what
+    the files say, and also batch models without a file."""
     batch_timeout_micros: int | None = option(None, at_least=0, at_most=10**7)
     """longest wait for requests to join, in microseconds; 0 joins those that wait anyway, which is
     best on CPUs."""
     max_enqueued_batches: int | None = option(None, at_least=1, at_most=2**20)
-    """batches' worth of rows that may wait; what comes then is refused."""
+    """batches' worth of rows that may wait; further requests are refused."""
     max_request_mb: int = option(32, at_least=1, at_most=2047)
     """size limit of a request in MiB; larger ones are refused."""
     deadline: float = option(30.0, above=0, at_most=86400)
@@ -93,7 +93,7 @@ class Options(CheckedOptions):
     monitoring_config_file: str | None = None
     """TensorFlow Serving's file that moves the metrics to another path, or switches them off."""
     traces: bool = False
-    """send a span for each request to $OTEL_EXPORTER_OTLP_ENDPOINT, by OpenTelemetry."""
+    """send an OpenTelemetry span for each request to $OTEL_EXPORTER_OTLP_ENDPOINT."""
 
 
 def prepare(options: Options) -> None:

@@ -55,8 +55,8 @@ class PretrainingOptions(TrainingOptions):
     """examples per step, over all devices."""
     late_batch_size: int | None = option(None, at_least=1)
     """examples per step in the last steps, a multiple of batch_size (batches grow in cramming,
-    Geiping and Goldstein 2023, and in ModernBERT, Warner et al. 2024). They are cut into as many
-    more micro-batches, so that memory stays the same."""
+    Geiping and Goldstein 2023, and in ModernBERT, Warner et al. 2024). They are cut into more
+    micro-batches, so memory stays the same."""
     late_share: float | None = option(None, above=0, below=1)
     """share of the steps that use `late_batch_size`; 0.5 by default."""
     learning_rate: float = option(1e-4, above=0)
@@ -69,14 +69,14 @@ class PretrainingOptions(TrainingOptions):
     """steps between two evaluations on the held-out shards; best/ is the model with the lowest
     loss, on `long_shards` or with `late_batch_size` if given."""
     evaluation_batches: int = option(50, at_least=1)
-    """largest number of held-out batches per evaluation."""
+    """maximum number of held-out batches per evaluation."""
     masked_lm_prob: float | None = option(None, above=0, below=1)
     """share of the tokens to predict, for shards made with --masking dynamic; by default, as for
     the next four, what the shards were made with."""
     mask_token_share: float | None = option(None, at_least=0, at_most=1)
     """share of the tokens to predict that [MASK] replaces."""
     random_token_share: float | None = option(None, at_least=0, at_most=1)
-    """share of them that a random token replaces; the rest stays as it is."""
+    """share of the tokens to predict that a random token replaces; the rest stay unchanged."""
     whole_word_masking: bool | None = None
     """mask all pieces of a word or none (true or false)."""
     max_ngram: int | None = option(None, at_least=1)

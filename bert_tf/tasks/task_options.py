@@ -23,7 +23,7 @@ class MultiLabelOptions(CheckedOptions):
     """Options for examples of several labels; those not given keep the kind's settings."""
 
     label_separator: str | None = option(None, identity=False)
-    """for several labels per example, what stands between them in their column; "," by default."""
+    """for several labels per example, their separator in the column; "," by default."""
 
 
 @dataclass(kw_only=True)
