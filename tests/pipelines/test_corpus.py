@@ -291,7 +291,7 @@ def test_zstd_files_are_cut_between_frames(tmp_path, monkeypatch, text_format):
     for unit in (100, 1500):
         monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", unit)
         opened = open_corpus(tmp_path / "corpus.zst", options)
-        assert len(opened.units) > 2
+        assert len(opened.units) > (1 if unit > 100 else 5)
         assert opened.size == whole.size
         assert documents_of(opened) == documents_of(whole)
 
