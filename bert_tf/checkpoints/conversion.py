@@ -77,6 +77,7 @@ def convert(
     dtype: str = "float32",
     do_lower_case: bool | None = None,
     shard_bytes: int = SHARD_BYTES,
+    layers: int | None = None,
     overwrite: bool = False,
 ) -> Conversion:
     """Writes a model in another format. The folder appears whole or not at all.
@@ -90,6 +91,7 @@ def convert(
         dtype: float type of the tensors in a Hugging Face directory, a key of `FLOATS`.
         do_lower_case: whether the model is uncased, if its files do not say.
         shard_bytes: size above which a Hugging Face directory has several weights files.
+        layers: number of encoder layers to keep, as of `StoredModel.keep_layers`; None for all.
         overwrite: replace an earlier output of a conversion.
     """
     is_directory = to == "hugging_face"
@@ -100,6 +102,8 @@ def convert(
     inside = [locate(source).folder]
     target = check_output_folder(output, inside, ours=_OURS, overwrite=overwrite)
     location, model = read_model(source, do_lower_case)
+    if layers is not None:
+        model.keep_layers(layers)
     if not is_directory and model.config.attention_direction != "both":
         raise InputError(
             f"{location.folder} sees one side of the text (attention_direction "

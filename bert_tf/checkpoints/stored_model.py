@@ -57,6 +57,31 @@ class StoredModel:
         """Whether the model has a part, a key of `PARTS`."""
         return any(name.startswith(part) for name in self.tensors)
 
+    def keep_layers(self, number: int) -> None:
+        """Keeps `number` encoder layers, evenly spaced up to the last one, and numbers them anew.
+
+        Raises:
+            InputError: the model has fewer layers, or LSTMs.
+        """
+        held = self.config.num_hidden_layers
+        if number > held or self.config.attention_direction == "recurrent":
+            raise InputError(
+                f"{self.source} has {held} layers, of which {number} cannot be kept: give a BERT "
+                "with as many"
+            )
+        kept = [round((place + 1) * held / number) - 1 for place in range(number)]
+        number_of = {old: new for new, old in enumerate(kept)}
+        tensors = {}
+        for name, tensor in self.tensors.items():
+            if match := re.match(r"encoder\.layer\.(\d+)\.", name):
+                if int(match[1]) not in number_of:
+                    continue
+                name = f"encoder.layer.{number_of[int(match[1])]}.{name[match.end() :]}"
+            tensors[name] = tensor
+        self.tensors = tensors
+        self.config = replace(self.config, num_hidden_layers=number)
+        self.notes.append(f"Kept layers {', '.join(str(n + 1) for n in kept)} of {held}.")
+
     @property
     def architecture(self) -> str:
         """Hugging Face's class for the model's parts, or a user's own."""

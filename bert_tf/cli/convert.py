@@ -35,6 +35,9 @@ class Options(CheckedOptions):
     """whether the model is uncased; by default what its files or its name say."""
     shard_gigabytes: float = option(5.0, above=0, at_most=1_000_000)
     """largest weights file of a Hugging Face directory; a larger model has several."""
+    layers: int | None = option(None, at_least=1)
+    """number of encoder layers to keep, evenly spaced up to the last one: a student of the model to
+    distil it into (bert-tf finetune --teacher)."""
     overwrite: bool = False
     """replace an earlier output of this command."""
 
@@ -52,6 +55,7 @@ def run(options: Options) -> None:
             dtype=options.dtype,
             do_lower_case=options.do_lower_case,
             shard_bytes=int(options.shard_gigabytes * 1000**3),
+            layers=options.layers,
             overwrite=options.overwrite,
         )
     model, config = done.model, done.model.config
