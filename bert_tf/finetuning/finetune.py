@@ -18,6 +18,7 @@ from bert_tf.errors import InputError
 from bert_tf.finetuning.data import FinetuningData
 from bert_tf.finetuning.feature_cache import FeatureCache
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup
+from bert_tf.finetuning.teacher import taught_by
 from bert_tf.models.cost import classification_flops
 from bert_tf.pretraining.word_frequencies import plateau_notice
 from bert_tf.primitives.devices import device_type
@@ -76,7 +77,7 @@ def finetune(
     """
     # First of all: several workers have to connect before TensorFlow runs an op.
     listener = listener or Listener()
-    inputs = [options.model, options.source, options.validation]
+    inputs = [options.model, options.source, options.validation, options.teacher]
     with make_run(options, listener.notice, inputs) as run:
         return _finetune(run, options, listener)
 
@@ -140,6 +141,8 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         tuned.model.encoder.features.remember = cache.remember
     plateau = plateau_notice(options.model)
     loss = task.kind.loss(label_smoothing=options.label_smoothing)
+    with run.strategy.scope():
+        lessons = taught_by(options, tuned, loss, run.precision)
     # Devices that compile the step compile it for every new shape.
     fixed_length = options.jit_compile is True or device_type(run.strategy) == "TPU"
     batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
@@ -147,16 +150,17 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         "config": tuned.model.config.to_dict(),
         "model_content": content,
         **data.settings(),
+        **lessons.settings,
     }
     trainer = prepare(
         run,
-        tuned.model,
+        lessons.model,
         options,
         learning_rate=learning_rate,
         total_steps=total_steps,
         warmup_steps=round(total_steps * options.warmup_share),
-        loss=loss,
-        metrics=task.kind.metrics,
+        loss=lessons.loss,
+        metrics=lessons.metrics,
         settings=settings,
         examples=lambda: batches(size),
         values={"model": options.model, "train": options.source},

@@ -6,11 +6,11 @@ from typing import Literal
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
-from bert_tf.training.training_options import TrainingOptions
+from bert_tf.training.training_options import TeacherOptions, TrainingOptions
 
 
 @dataclass(kw_only=True)
-class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
+class FinetuningSetup(TaskOptions, FileOptions, TeacherOptions, TrainingOptions):
     """Options that `bert-tf finetune` and `search` share."""
 
     model: str = option(path=True, model=True)

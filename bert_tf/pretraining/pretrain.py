@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_tf.atomic import write_json
 from bert_tf.checkpoints.formats import content_hash
-from bert_tf.checkpoints.model_directory import load_model, save_model
+from bert_tf.checkpoints.model_directory import load_model, read_weights, save_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.cost import pretraining_flops
@@ -23,10 +23,18 @@ from bert_tf.pretraining.word_frequencies import METRICS, word_frequency_loss
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
 from bert_tf.training.device_speed import strategy_peak
+from bert_tf.training.distillation import (
+    TEMPERATURE,
+    WEIGHT,
+    Taught,
+    distilled,
+    of_student,
+    soft_cross_entropy,
+)
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
-from bert_tf.training.means import accuracy, cross_entropy
+from bert_tf.training.means import Values, accuracy, cross_entropy
 from bert_tf.training.monitoring import ProjectorLog
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
@@ -76,6 +84,23 @@ def _model(
     return model_class(replace(config, **changed), seed=options.seed)
 
 
+def _teacher(directory: str, student: Any, data: PretrainingData) -> Any:
+    """The model to learn from; refuses one that tokenizes otherwise or lacks a head."""
+    tokenizer = BertTokenizer.from_directory(directory)
+    switches = tokenizer.other_switches(data.tokenizer.settings)
+    if switches or tokenizer.vocabulary_hash != data.tokenizer.vocabulary_hash:
+        differs = f"tokenizes in another way ({switches})" if switches else "has another vocabulary"
+        raise InputError(
+            f"the teacher {directory} {differs} than the shards: give one with their vocabulary"
+        )
+    is_of_words = data.predicted == ["mlm"]  # then no head of next sentences is needed
+    if is_of_words and not read_weights(Path(directory)).has("cls.predictions."):
+        raise InputError(f"the teacher {directory} predicts no masked words: give one that does")
+    model = load_model(directory, type(student), allow_new_head=is_of_words)
+    data.check_fits(model.encoder.config)
+    return model
+
+
 def pretrain(
     options: PretrainingOptions, listener: Listener | None = None
 ) -> TrainingResult | None:
@@ -91,7 +116,10 @@ def pretrain(
         Preempted: see `train`; or another worker of the run has gone.
     """
     listener = listener or Listener()
-    inputs = [options.shards, *options.mixed, options.long_shards, options.model, options.tokenizer]
+    inputs = [
+        options.shards, *options.mixed, options.long_shards, options.model, options.tokenizer,
+        options.teacher,
+    ]  # fmt: skip
     with contextlib.ExitStack() as stack:
         # First of all: several workers have to connect before TensorFlow runs an op.
         run = stack.enter_context(make_run(options, listener.notice, inputs))
@@ -120,9 +148,7 @@ def _pretrain(
     with run.strategy.scope():
         model = _model(options, data.tokenizer, data.direction)
     data.check_fits(model.encoder.config)
-    # Means over the words to predict, not over the padded slots.
-    losses = {f"{name}_logits": cross_entropy for name in data.predicted}
-    if "nsp_logits" not in losses:  # nothing trains these: weight decay must leave them alone, too
+    if "nsp" not in data.predicted:  # nothing trains these: weight decay must leave them alone, too
         for encoder in model.encoder.towers():
             if isinstance(encoder, BertEncoder):
                 encoder.pooler.trainable = False
@@ -137,15 +163,28 @@ def _pretrain(
         settings["model_content"] = content_hash(options.model)
     if options.long_shards is not None:
         settings["long"] = {"data": data.fingerprint(1), "share": options.long_share}
+    # Means over the words to predict, not over the padded slots.
+    losses: dict[str, Values] = {f"{name}_logits": cross_entropy for name in data.predicted}
+    metrics: dict[str, dict[str, Values]] = {name: {"accuracy": accuracy} for name in losses}
+    trained: Any = model
+    if options.teacher is not None:
+        with run.strategy.scope():
+            trained = Taught(model, _teacher(options.teacher, model, data))
+        temperature = options.teacher_temperature or TEMPERATURE
+        weight = WEIGHT if options.teacher_weight is None else options.teacher_weight
+        soft = soft_cross_entropy(temperature)
+        losses = {name: distilled(loss, soft, weight) for name, loss in losses.items()}
+        metrics = {name: {"accuracy": of_student(accuracy)} for name in losses}
+        settings["teacher_content"] = content_hash(options.teacher)
     trainer = prepare(
         run,
-        model,
+        trained,
         options,
         learning_rate=options.learning_rate,
         total_steps=options.steps,
         warmup_steps=warmup_steps,
         loss=losses,
-        metrics={name: {"accuracy": accuracy} for name in losses},
+        metrics=metrics,
         settings=settings,
         examples=data.watched_batches,
         values={

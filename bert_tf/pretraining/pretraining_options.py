@@ -5,7 +5,7 @@ from typing import Literal
 
 from bert_tf.errors import InputError
 from bert_tf.options import option
-from bert_tf.training.training_options import TrainingOptions
+from bert_tf.training.training_options import TeacherOptions, TrainingOptions
 
 # Share of the steps with large batches, where a run has them and does not say.
 LATE_SHARE = 0.5
@@ -14,7 +14,7 @@ _LEAST_SHARE = 0.0001  # of mixed shards
 
 
 @dataclass(kw_only=True)
-class PretrainingOptions(TrainingOptions):
+class PretrainingOptions(TeacherOptions, TrainingOptions):
     """Options of `bert-tf pretrain`; the defaults are the paper's (section A.2) except for size."""
 
     shards: str = option(path=True)

@@ -12,6 +12,25 @@ from bert_tf.options import CheckedOptions, option
 
 
 @dataclass(kw_only=True)
+class TeacherOptions(CheckedOptions):
+    """Options of runs that can learn from another model (distillation)."""
+
+    teacher: str | None = option(None, path=True, model=True)
+    """model with the same outputs and vocabulary, whose outputs to learn beside the labels."""
+    teacher_weight: float | None = option(None, above=0, at_most=1)
+    """share of the loss that compares with the teacher's outputs; 0.9 by default."""
+    teacher_temperature: float | None = option(None, above=0)
+    """what the logits of teacher and student are divided by when they are compared; 2 by
+    default."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("teacher_weight", "teacher_temperature"):
+            if self.teacher is None and getattr(self, name) is not None:
+                raise InputError(f"--{name} is for --teacher: give both or leave it out")
+
+
+@dataclass(kw_only=True)
 class TrainingOptions(CheckedOptions):
     """Options that every training run has."""
 

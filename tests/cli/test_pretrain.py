@@ -1,6 +1,7 @@
 """`bert-tf pretrain` on the different kinds of shards."""
 
 import contextlib
+import functools
 import json
 import re
 import shutil
@@ -27,6 +28,7 @@ from bert_tf.pretraining.data import DIRECTIONS, PretrainingData
 from bert_tf.pretraining.pretrain import pretrain
 from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.training.listener import Listener
+from pipelines.shards.folder import open_shards
 from pipelines.shards.manifest import Manifest
 from pipelines.shards.pretraining_batches import pretraining_batches
 
@@ -612,3 +614,30 @@ def test_an_output_in_the_shards_is_refused(shards, small_config, capsys):
     assert main([str(argument) for argument in arguments]) == 2
     assert "lies in the input" in capsys.readouterr().err
     assert not (shards / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_student_learns_a_teachers_guesses(dynamic_shards, small_config, tmp_path):
+    """On the same batches with weight 1 it comes closer to the teacher than it was."""
+    arguments = {"objective": "mlm", "dropout": 0.0}
+    made = functools.partial(options, dynamic_shards, small_config, **arguments)
+    teacher = tmp_path / "teacher"
+    pretrain(made(teacher, steps=4, learning_rate=1e-2, initializer_range=0.2))
+    by = {"teacher": str(teacher / "last"), "teacher_weight": 1.0, "steps": 40, "log_every": 40}
+    students = {"taught": by, "alone": {"steps": 40, "log_every": 40}}
+    (batch, *_) = next(iter(pretraining_batches(open_shards(dynamic_shards, "train"), 8)))
+    outputs = {}
+    for name, given in students.items():
+        pretrain(made(tmp_path / name, evaluate_every=40, **given))
+        outputs[name] = load_model(tmp_path / name / "last")(batch)["mlm_logits"]
+    known = tf.nn.softmax(load_model(teacher / "last")(batch)["mlm_logits"])
+    divergence = {
+        name: np.mean(tf.reduce_sum(known * (tf.math.log(known) - tf.nn.log_softmax(x)), -1))
+        for name, x in outputs.items()
+    }
+    assert divergence["taught"] < divergence["alone"] / 2
+    pieces = (teacher / "last" / "vocab.txt").read_text().split("\n")
+    pieces[-2] = "another"
+    (teacher / "last" / "vocab.txt").write_text("\n".join(pieces))
+    with pytest.raises(InputError, match="last has another vocabulary than the shards"):
+        pretrain(made(tmp_path / "none", teacher=str(teacher / "last")))

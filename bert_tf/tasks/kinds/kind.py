@@ -20,6 +20,7 @@ from bert_tf.tasks.reports.report import Report
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
+from bert_tf.training.distillation import soft_cross_entropy
 from bert_tf.training.means import Values, accuracy, cross_entropy, smoothed_cross_entropy
 from pipelines.examples.labelled_text import Examples, MissingColumnError
 
@@ -156,6 +157,10 @@ class Kind(ABC):
         """(inputs, targets, ...) to train on, in graph; `arrays` are targets and any weights."""
         return (self.model_inputs(strings, tokenizer, max_length), *arrays)
 
+    def trained(self, model: Any) -> Any:
+        """What a `Trainer` calls on the inputs of `batch`, in place of the model."""
+        return model
+
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
         """Model inputs for a batch of strings [B] by input name; runs in graph."""
         return Packer(tokenizer, max_length)(*self.pieces(strings, tokenizer))
@@ -179,6 +184,14 @@ class Kind(ABC):
         if label_smoothing and self.loss_function is not cross_entropy:
             raise InputError("--label_smoothing is for tasks with classes: leave it out")
         return smoothed_cross_entropy(label_smoothing) if label_smoothing else self.loss_function
+
+    def soft_loss(self, temperature: float) -> Values | None:
+        """The loss of outputs beside a teacher's, (teacher's, own); None if there is none."""
+        return soft_cross_entropy(temperature) if self.loss_function is cross_entropy else None
+
+    def soft_targets(self, outputs: Any, inputs: Any) -> Any:
+        """A teacher's outputs as `soft_loss` takes them; runs in graph."""
+        return outputs
 
     def inputs(self, task: Task) -> list[str]:
         """Names of the strings that evaluation asks with."""

@@ -17,6 +17,7 @@ from bert_tf.tasks.reports.report import Report, ReportTable, calibration, worst
 from bert_tf.tasks.scoring.label_sets import LabelSets, best_thresholds
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tasks.task_options import MultiLabelOptions
+from bert_tf.training.distillation import soft_binary_cross_entropy
 from bert_tf.training.means import Values
 from pipelines.examples.labelled_text import Examples
 
@@ -55,6 +56,9 @@ class MultiLabel(RowKind):
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "thresholds": dict(self.thresholds)}
+
+    def soft_loss(self, temperature: float) -> Values:
+        return soft_binary_cross_entropy(temperature)
 
     def signatures(self, task: Task) -> dict[str, Signature]:
         return with_classify(super().signatures(task))

@@ -37,6 +37,9 @@ class Regression(RowKind):
     loss_function = staticmethod(squared_error)
     metrics: ClassVar[Mapping[str, Values]] = {}
 
+    def soft_loss(self, temperature: float) -> Values:
+        return squared_error
+
     def signatures(self, task: Task) -> dict[str, Signature]:
         own = super().signatures(task)
         return {**own, "regress": of_examples(own[DEFAULT], REGRESS, {"outputs": "score"})}

@@ -74,6 +74,9 @@ class SentenceEmbedding(Kind):
         functions = {"cosent": cosent, "cosine": squared_cosine_error}
         return functions.get(self.embedding_loss, in_batch_cross_entropy)(self.scale)
 
+    def soft_loss(self, temperature: float) -> Values | None:
+        return None
+
     @property
     def needs_labels(self) -> bool:
         return self._is_scored

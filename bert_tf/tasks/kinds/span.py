@@ -23,6 +23,7 @@ from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2, squad_1_scores,
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tasks.task_options import SpanOptions
 from bert_tf.tokenization.windows import QuestionPacker, map_rows, token_targets
+from bert_tf.training.distillation import soft_cross_entropy
 from bert_tf.training.means import Values, accuracy, cross_entropy
 from pipelines.examples.labelled_text import Examples
 from pipelines.examples.squad import read_questions
@@ -65,6 +66,15 @@ class Span(Kind):
     def settings(self) -> dict[str, Any]:
         tuned = {"null_score_diff_threshold": self.null_score_diff_threshold}
         return {**super().settings(), **tuned}
+
+    def soft_loss(self, temperature: float) -> Values:
+        soft = soft_cross_entropy(temperature)
+        return lambda *logits: soft(*(tf.transpose(x, [0, 2, 1]) for x in logits))  # (B, 2)
+
+    def soft_targets(self, outputs: Any, inputs: Any) -> Any:
+        """Logits [B, T, 2] that give padding no probability: a teacher computes none for it."""
+        is_token = inputs["padding_mask"][:, :, tf.newaxis] != 0
+        return tf.where(is_token, tf.cast(outputs, tf.float32), -NO_CANDIDATE)
 
     def signatures(self, task: Task) -> dict[str, Signature]:
         return {DEFAULT: Signature({"question": TEXTS, "context": TEXTS}, self.respond)}

@@ -1,0 +1,88 @@
+"""Distillation: a student learns from labels and from a teacher's outputs (Hinton et al. 2015)."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bert_tf.training.means import Values
+
+WEIGHT, TEMPERATURE = 0.9, 2.0
+
+
+class Taught:
+    """A student and its teacher, in place of the model that a `Trainer` trains.
+
+    In training a call returns pairs (student's output, teacher's output), without gradients of the
+    latter. Everything else, the variables among it, is the student's.
+
+    Args:
+        student: the model to train.
+        teacher: a model with the student's inputs and outputs; it is frozen.
+        matched: (teacher's outputs, inputs) -> the outputs as the student's loss compares them.
+    """
+
+    def __init__(
+        self, student: Any, teacher: Any, matched: Callable[[Any, Any], Any] = lambda x, _: x
+    ) -> None:
+        teacher.trainable = False
+        self._student, self._teacher, self._matched = student, teacher, matched
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._student, name)
+
+    def __call__(self, inputs: Any, training: bool = False) -> Any:
+        outputs = self._student(inputs, training=training)
+        if not training:
+            return outputs
+        soft = self._matched(self._teacher(inputs, training=False), inputs)
+        soft = keras.tree.map_structure(tf.stop_gradient, soft)
+        if isinstance(outputs, Mapping):
+            return {name: (x, soft[name]) for name, x in outputs.items()}
+        return outputs, soft
+
+
+def distilled(loss: Values, soft: Values, weight: float) -> Values:
+    """`loss` and, with `weight` of 1, `soft`, (teacher's outputs, outputs) -> like `loss`."""
+
+    def values(labels: Any, outputs: Any) -> Any:
+        if not isinstance(outputs, tuple):
+            return loss(labels, outputs)
+        own, taught = outputs
+        return (1 - weight) * loss(labels, own) + weight * soft(taught, own)
+
+    return values
+
+
+def of_student(function: Values) -> Values:
+    """A metric of the student's part of outputs."""
+    return lambda labels, outputs: function(
+        labels, outputs[0] if isinstance(outputs, tuple) else outputs
+    )
+
+
+def soft_cross_entropy(temperature: float) -> Values:
+    """T^2 KL(teacher, student) of logits [..., C] divided by T: float32 [...].
+
+    The factor keeps the size of gradients, whatever T is.
+    """
+
+    def loss(taught: Any, outputs: Any) -> Any:
+        taught, own = (tf.cast(x, tf.float32) / temperature for x in (taught, outputs))
+        difference = tf.nn.log_softmax(taught) - tf.nn.log_softmax(own)
+        return temperature**2 * tf.reduce_sum(tf.nn.softmax(taught) * difference, -1)
+
+    return loss
+
+
+def soft_binary_cross_entropy(temperature: float) -> Values:
+    """The same for logits of independent labels: float32 [B, C]."""
+
+    def loss(taught: Any, outputs: Any) -> Any:
+        taught, own = (tf.cast(x, tf.float32) / temperature for x in (taught, outputs))
+        entropy = tf.nn.sigmoid_cross_entropy_with_logits
+        shares = tf.sigmoid(taught)
+        return temperature**2 * (entropy(shares, own) - entropy(shares, taught))
+
+    return loss

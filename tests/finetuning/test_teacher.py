@@ -1,0 +1,138 @@
+"""--teacher: a student learns a teacher's outputs, each label from the one of its name."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from killed import copy_when_saved  # tests/processes/killed.py
+
+from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf.checkpoints.conversion import convert
+from bert_tf.errors import InputError
+from bert_tf.finetuning.finetune import finetune
+from bert_tf.finetuning.finetuning_options import FinetuningOptions
+from bert_tf.tasks.table import TASKS
+from bert_tf.trained.fine_tuned import FineTuned
+from bert_tf.training.listener import Listener
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
+
+
+def write(path, swapped=False) -> None:
+    """Texts of the sea and of the farm; `swapped` gives each the other's label."""
+    lines = ["text\tlabel"]
+    for i in range(40):
+        label = ("wet", "dry")[(i % 4 > 1) ^ swapped]
+        lines.append(f"{PIECES[5 + i % 4]} {PIECES[5 + i // 4 % 4]}\t{label}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("teacher")
+    config = BertConfig(
+        vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=8, initializer_range=0.2,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    save_model(BertEncoder(config, seed=1), folder / "encoder", BertTokenizer(PIECES))
+    write(folder / "right.tsv")
+    write(folder / "wrong.tsv", swapped=True)
+    options = options_of(folder, model=str(folder / "encoder"), train="right.tsv", output="large")
+    assert finetune(options).score == 1.0
+    return folder
+
+
+def options_of(folder, **changed) -> FinetuningOptions:
+    """Training of a layer of the teacher, by the teacher, on wrong labels."""
+    values = {
+        "model": str(folder / "student"), "train": "wrong.tsv", "output": "small", **changed,
+    }  # fmt: skip
+    values["train"], values["output"] = (str(folder / values[x]) for x in ("train", "output"))
+    return FinetuningOptions(
+        validation=str(folder / "right.tsv"), epochs=8, batch_size=8, learning_rate=5e-3,
+        max_length=8, strategy="one", **values,
+    )  # fmt: skip
+
+
+def test_a_student_has_every_kth_layer(teacher):
+    done = convert(teacher / "encoder", teacher / "student", layers=1)
+    large, small = (BertEncoder.from_directory(teacher / x) for x in ("encoder", "student"))
+    assert done.model.notes == ["Kept layers 2 of 2."]
+    assert len(small.blocks) == 1
+    for old, new in zip(large.blocks[1::2], small.blocks, strict=True):
+        for one, other in zip(old.get_weights(), new.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
+    with pytest.raises(InputError, match="has 2 layers, of which 3 cannot be kept"):
+        convert(teacher / "encoder", teacher / "deep", layers=3)
+
+
+def test_a_student_learns_from_the_teacher_alone_and_resumes(teacher, tmp_path):
+    """With a weight of 1 the labels, which are wrong, have no part; labels match by name."""
+    own = FineTuned.from_directory(teacher / "large" / "best")
+    kernel, bias = own.model.head.dense.get_weights()
+    own.model.head.dense.set_weights([kernel[:, ::-1], bias[::-1]])
+    own.model.labels = own.model.labels[::-1]
+    own.save(teacher / "turned")
+    convert(teacher / "encoder", teacher / "student", layers=1, overwrite=True)
+    options = options_of(
+        teacher, teacher=str(teacher / "turned"), teacher_weight=1.0, save_every=11,
+        evaluate_every=20,
+    )  # fmt: skip
+
+    class Copying(Listener):
+        def on_step(self, step):
+            if step == 30:
+                copy_when_saved(teacher / "small", 22, tmp_path / "killed")
+
+    assert finetune(options, Copying()).score == 1.0
+    resumed = finetune(replace(options, output=str(tmp_path / "killed")))
+    assert resumed.training.started_at == 22
+    files = (
+        folder / "last" / "model.safetensors" for folder in (teacher / "small", tmp_path / "killed")
+    )
+    assert len({file.read_bytes() for file in files}) == 1
+    # Another teacher is another run.
+    again = replace(
+        options, output=str(tmp_path / "killed"), teacher=str(teacher / "large" / "best")
+    )
+    with pytest.raises(InputError, match="teacher_content was"):
+        finetune(again)
+
+
+def test_what_no_teacher_can_teach_is_refused(teacher, tmp_path):
+    with pytest.raises(InputError, match="--teacher_weight is for --teacher"):
+        options_of(teacher, teacher_weight=0.5)
+    good = teacher / "large" / "best"
+    base = {"model": str(teacher / "encoder"), "output": "none"}
+    other = FineTuned.from_directory(good)
+    replace(other, tokenizer=BertTokenizer([*PIECES[:-1], "farm"])).save(tmp_path / "words")
+    with pytest.raises(InputError, match="words has another vocabulary, so its outputs"):
+        finetune(options_of(teacher, **base, teacher=str(tmp_path / "words")))
+    other.model.labels = ["wet", "cold"]
+    other.save(tmp_path / "labels")
+    with pytest.raises(InputError, match="has the labels wet, cold, the student dry, wet"):
+        finetune(options_of(teacher, **base, teacher=str(tmp_path / "labels")))
+    with pytest.raises(InputError, match="is a BertEncoder, and classification trains a"):
+        finetune(options_of(teacher, **base, teacher=str(teacher / "encoder")))
+
+
+@pytest.mark.parametrize("name", ["cola", "multi_label", "stsb", "squad", "choice", "tags"])
+def test_a_teachers_own_outputs_cost_nothing_and_others_something(name):
+    kind = TASKS[name].kind
+    shape = {"stsb": [2], "squad": [2, 5, 2], "tags": [2, 5, 3]}.get(name, [2, 3])
+    outputs = tf.random.stateless_normal(shape, [1, 2])
+    mask = tf.constant([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    taught = kind.soft_targets(outputs, {"padding_mask": mask})
+    loss = kind.soft_loss(2.0)
+    own = loss(taught, taught)
+    assert own.shape == {"squad": [2, 2], "tags": [2, 5], "multi_label": [2, 3]}.get(name, [2])
+    np.testing.assert_allclose(own, 0, atol=1e-5)
+    other = loss(taught, -taught if name != "squad" else outputs)
+    # Of SQuAD: the probability that the student gives to padding, which the teacher does not.
+    assert np.max(other) > 0.1 and np.all(np.isfinite(other))
+
+
+def test_vectors_have_no_teacher():
+    assert TASKS["embedding"].kind.soft_loss(1.0) is None
