@@ -210,6 +210,7 @@ class BertPreprocessor(keras.layers.Layer):
                 "a BertSentenceEncoder compares the texts of a batch: train it with "
                 'bert_tf.finetune(task="embedding", ...)'
             )
+        _check_cuts(self.task)
         given = BatchOptions(**options)
         task, made = make_batches(self.bound(model), x, y, weights, given)
         if given.is_training:
@@ -261,6 +262,7 @@ class BertPreprocessor(keras.layers.Layer):
     ) -> Any:
         """The outputs of a model for raw text; `predict` is Keras'. See `TextModel.predict`."""
         _check_reads_text(model)
+        _check_cuts(self.task)
         is_of_rows = isinstance(model, ROW_MODELS)
         if isinstance(x, tf.data.Dataset):
             if is_of_rows:
@@ -342,6 +344,14 @@ class BertPreprocessor(keras.layers.Layer):
             )
         tuned = self.bound(_that_answers(model))
         return tuned.export(above.name, root=above.parent, version=int(version))
+
+
+def _check_cuts(task: Task) -> None:
+    if getattr(task.kind, "long_texts", None):
+        raise InputError(
+            "a model that reads long texts in windows has no fit, evaluate or predict on raw text: "
+            "use bert_tf.finetune, bert_tf.evaluate and bert_tf.predict, or its classify"
+        )
 
 
 def _check_reads_text(model: Any) -> None:

@@ -293,8 +293,11 @@ def _module(path: Path) -> ModuleType:
 
 def with_options(task: Task, options: Mapping[str, Any]) -> Task:
     """The task with a user's options; those for tasks of another kind are refused."""
-    of_kinds = {name for other in TASKS.values() for name in other.kind.settings()}
-    for name in sorted(of_kinds - task.kind.settings().keys()):
+    chosen = task.with_settings(options)
+    kinds = [other.kind for other in TASKS.values()]
+    of_kinds = {name for kind in kinds for name in kind.settings()}
+    of_kinds |= {field.name for kind in kinds for field in dataclasses.fields(kind.options)}
+    for name in sorted(of_kinds - chosen.kind.settings().keys()):
         if options.get(name) is not None:
             raise InputError(f"--{name} is not for the task {task.name}: leave it out")
-    return task.with_settings(options)
+    return chosen

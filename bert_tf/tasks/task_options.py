@@ -7,11 +7,28 @@ from bert_tf.options import CheckedOptions, option
 
 
 @dataclass(kw_only=True)
-class SpanOptions(CheckedOptions):
-    """Options for questions about a context; those not given keep the kind's settings."""
+class StrideOptions(CheckedOptions):
+    """The option of all kinds that read long texts in windows of a stride."""
 
     doc_stride: int | None = option(None, at_least=1, identity=False)
-    """for SQuAD, word pieces between the starts of two windows over a context."""
+    """for SQuAD and --long_texts windows, word pieces between the starts of two windows."""
+
+
+@dataclass(kw_only=True)
+class LongTextOptions(StrideOptions):
+    """Options for texts longer than a row; those not given keep the kind's settings."""
+
+    long_texts: Literal["windows"] | None = option(None, identity=False)
+    """for classification and regression of single texts, windows reads texts above --max_length
+    whole, in windows whose outputs are pooled; by default they are cut."""
+    window_pooling: Literal["mean", "max"] | None = option(None, identity=False)
+    """how the outputs of a text's windows become one: their mean, the default, or the maximum."""
+
+
+@dataclass(kw_only=True)
+class SpanOptions(StrideOptions):
+    """Options for questions about a context; those not given keep the kind's settings."""
+
     max_query_length: int | None = option(None, at_least=1, identity=False)
     """for SQuAD, word pieces that a question is cut to."""
     max_answer_length: int | None = option(None, at_least=1, identity=False)
@@ -19,7 +36,7 @@ class SpanOptions(CheckedOptions):
 
 
 @dataclass(kw_only=True)
-class MultiLabelOptions(CheckedOptions):
+class MultiLabelOptions(LongTextOptions):
     """Options for examples of several labels; those not given keep the kind's settings."""
 
     label_separator: str | None = option(None, identity=False)

@@ -141,7 +141,11 @@ def prepare(
         @functools.cache  # the same examples each time
         def inputs() -> dict[str, tf.Tensor]:
             given, *_ = next(iter(examples()))
-            return {name: given[name] for name in given if not name.endswith("_positions")}
+            # Of several texts an example, [B, N, T], each is a row, unless it is all padding.
+            given = {n: tf.reshape(x, [-1, tf.shape(x)[-1]]) for n, x in given.items()
+                     if not n.endswith("_positions")}  # fmt: skip
+            is_row = tf.reduce_any(given["padding_mask"] != 0, -1)
+            return {name: tf.boolean_mask(x, is_row) for name, x in given.items()}
 
         def activations() -> dict[str, tf.Tensor]:
             states = model.encoder(inputs(), training=False)["hidden_states"]

@@ -217,8 +217,9 @@ def weights_of(run) -> bytes:
 
 
 # Every task, each kind of output with --features_only, each way to read a model that sees one side
-# (pooler, SQuAD's [CLS], each token), both kinds of output under a BiLSTM, and LSTM language
-# models, as features in ELMo's manner, too; one of them each time, the others in `make test-slow`.
+# (pooler, SQuAD's [CLS], each token), both kinds of output under a BiLSTM, LSTM language models, as
+# features in ELMo's manner, too, and windows over texts; one of them each time, the others in
+# `make test-slow`.
 _TRAINED = [name for name, task in TASKS.items() if task.kind.is_trained]
 _FEATURES = [(name, "features_only") for name in ("stsb", "choice", "squad")]
 _LSTMS = [("tagging", "elmo"), ("squad2", "recurrent"), ("tagging", "bilstm"), ("cola", "bilstm")]
@@ -226,10 +227,11 @@ _SIDES = [
     ("cola", "left_to_right+right_to_left"), ("squad2", "left_to_right"),
     ("tagging", "left_to_right+right_to_left"),
 ]  # fmt: skip
+_LONG = [(name, "windows") for name in ("cola", "multi_label")]
 _EVERY_TIME = ("cola", "")
 _OPTIONS = {
     "features_only": {"features_only": "last"}, "elmo": {"features_only": "mix"},
-    "bilstm": {"bilstm": True},
+    "bilstm": {"bilstm": True}, "windows": {"long_texts": "windows"},
 }  # fmt: skip
 # How a run resumes and what an export computes is up to the kind: one task of each is killed and
 # exported, and all that train another model than the kind's own.
@@ -240,7 +242,7 @@ _OF_KIND = {type(TASKS[n].kind): n for n in [*reversed(_TRAINED), "cola"]}
     ("name", "trained"),
     [
         case if case == _EVERY_TIME else pytest.param(*case, marks=pytest.mark.slow)
-        for case in [*((name, "") for name in _TRAINED), *_FEATURES, *_LSTMS, *_SIDES]
+        for case in [*((name, "") for name in _TRAINED), *_FEATURES, *_LSTMS, *_SIDES, *_LONG]
     ],
 )
 def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
@@ -255,10 +257,11 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     file, write, check = FILES.get(type(task.kind), TABLE)
     data = tmp_path / file
     write(data, task)
+    length = 3 if trained == "windows" else 12  # a window for each word
     options = FinetuningOptions(
         model=str(encoder), task=name, train=str(data), validation=str(data),
         output=str(tmp_path / "run"), epochs=30 if name == "conll2003_documents" else 20,
-        batch_size=8, max_length=12,
+        batch_size=8, max_length=length,
         learning_rate=5e-2 if trained == "features_only" else 5e-3,
         log_every=100, evaluate_every=20, save_every=11, strategy="one",
         **_OPTIONS.get(trained, {}),
@@ -289,7 +292,7 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
         assert weights_of(tmp_path / "killed") == weights_of(tmp_path / "run")
 
     # The directory round-trips through Hugging Face's names, without the task's own file.
-    assert tuned.task == replace(task, max_length=12, kind=tuned.task.kind)
+    assert tuned.task == replace(task, max_length=length, kind=tuned.task.kind)
     tuned.save(tmp_path / "copy")
     (tmp_path / "copy" / "task.json").unlink()
     copy = FineTuned.from_directory(tmp_path / "copy", tuned.task.settings())

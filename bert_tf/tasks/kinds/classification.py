@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -11,7 +12,8 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving.signatures import CLASSIFY, DEFAULT, Signature, Tensors, of_examples
-from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, RowKind
+from bert_tf.tasks.kinds.kind import Answered, Answers, Columns
+from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.reports.report import Report, classes_report
 from bert_tf.tasks.task import Task
 from pipelines.examples.labelled_text import Examples
@@ -25,7 +27,8 @@ def with_classify(own: dict[str, Signature]) -> dict[str, Signature]:
     return {**own, "classify": of_examples(own[DEFAULT], CLASSIFY, outputs)}
 
 
-class Classification(RowKind):
+@dataclass(frozen=True)
+class Classification(LongTextKind):
     """One label for each example."""
 
     model_class = BertClassifier

@@ -12,7 +12,8 @@ from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertMultiLabelClassifier
 from bert_tf.serving.signatures import Signature, Tensors
 from bert_tf.tasks.kinds.classification import in_order, share_columns, with_classify
-from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind, RowKind, padded_lists
+from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind, padded_lists
+from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, worst
 from bert_tf.tasks.scoring.label_sets import LabelSets, best_thresholds
 from bert_tf.tasks.task import Layout, Task
@@ -37,7 +38,7 @@ def right_decisions(labels: Any, outputs: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class MultiLabel(RowKind):
+class MultiLabel(LongTextKind):
     """Any number of labels for each example.
 
     In examples they are one string, the labels in alphabetical order with the separator between.

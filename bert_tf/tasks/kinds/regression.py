@@ -11,7 +11,8 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertRegressor
 from bert_tf.serving.signatures import DEFAULT, REGRESS, Signature, Tensors, of_examples
-from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, RowKind
+from bert_tf.tasks.kinds.kind import Answered, Answers, Columns
+from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.reports.pictures import scatter
 from bert_tf.tasks.reports.report import Picture, Report, ReportTable, worst
 from bert_tf.tasks.task import Task
@@ -27,7 +28,7 @@ def squared_error(labels: Any, outputs: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Regression(RowKind):
+class Regression(LongTextKind):
     """One number for each example."""
 
     lowest: float = -math.inf  # of the numbers in the official file

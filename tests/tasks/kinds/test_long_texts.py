@@ -1,0 +1,94 @@
+"""--long_texts windows: every token counts, in training, evaluation and exports alike."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf.errors import InputError
+from bert_tf.finetuning.finetune import finetune
+from bert_tf.finetuning.finetuning_options import FinetuningOptions
+from bert_tf.models.task_models import BertClassifier
+from bert_tf.serving.predictor import Predictor, answer
+from bert_tf.tasks.table import TASKS
+from bert_tf.trained.fine_tuned import FineTuned
+
+WORDS = ["sea", "cow", "the", "and", "of"]
+TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
+CONFIG = BertConfig(
+    vocab_size=10, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=16, max_position_embeddings=8, initializer_range=0.2,
+    hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+)  # fmt: skip
+
+
+def task_of(**settings):
+    return TASKS["classification"].with_settings(
+        {"long_texts": "windows", "max_length": 8, **settings}
+    )
+
+
+def texts(number, seed):
+    """Long texts whose only telling word is behind the first window."""
+    draw = np.random.default_rng(seed)
+    for i in range(number):
+        words = draw.choice(WORDS[2:], size=draw.integers(20, 30)).tolist()
+        words[draw.integers(10, len(words))] = WORDS[i % 2]
+        yield " ".join(words), ("wet", "dry")[i % 2]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_answers_pool_the_outputs_of_all_windows(pooling):
+    model = BertClassifier(CONFIG, labels=["a", "b"], seed=3)
+    tuned = FineTuned(task_of(doc_stride=4, window_pooling=pooling), model, TOKENIZER, ["a", "b"])
+    given = ["", "sea cow the", "sea the and cow of the sea and cow"]
+    found = tuned.function()(text=tf.constant(given))
+    rows = [[], [5, 6, 7], [5, 7, 8, 6, 9, 7], [9, 7, 5, 8, 6]]
+    ids = np.array([[2, *row, 3] + [0] * (6 - len(row)) for row in rows])
+    inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": (ids > 0).astype(int)}
+    each = np.array(model(inputs, training=False))
+    pooled = [each[0], each[1], getattr(np, pooling)(each[2:], axis=0)]
+    shares = np.array(tf.nn.softmax(np.stack(pooled)))
+    np.testing.assert_allclose(found["probability"], shares.max(1), rtol=1e-5)
+    assert found["truncated"].numpy().tolist() == [0, 0, 0]
+    # Training sees the same.
+    kind = tuned.task.kind
+    batch, _ = kind.batch({"text": tf.constant(given)}, [tf.zeros([3])], TOKENIZER, 8)
+    assert batch["token_ids"].shape[:2] == (3, 2)
+    np.testing.assert_allclose(kind.trained(model)(batch), np.stack(pooled), rtol=1e-4, atol=1e-6)
+
+
+def options_of(tmp_path) -> FinetuningOptions:
+    save_model(BertEncoder(CONFIG, seed=1), tmp_path / "encoder", TOKENIZER)
+    for split, number in (("train", 96), ("validation", 40)):
+        rows = ["\t".join(row) for row in texts(number, len(split))]
+        (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    return FinetuningOptions(
+        model=str(tmp_path / "encoder"), train=str(tmp_path / "train.tsv"),
+        validation=str(tmp_path / "validation.tsv"), output=str(tmp_path / "run"), epochs=6,
+        batch_size=8, learning_rate=1e-2, max_length=8, strategy="one", long_texts="windows",
+        window_pooling="max", histograms_every=40,
+    )  # fmt: skip
+
+
+def test_windows_learn_what_cutting_loses(tmp_path):
+    options = options_of(tmp_path)
+    result = finetune(options)
+    assert result.score == 1.0
+    assert "cut: 0 of 40 texts; long ones are read in windows" in result.evaluation.remarks
+    best = FineTuned.from_directory(tmp_path / "run" / "best")  # task.json says how
+    examples = best.task.read(options.validation, "validation")
+    predictor = Predictor(best.export("model", root=tmp_path / "served"))
+    served = answer(predictor.signature("serving_default"), {"text": examples.columns["text"]}, 7)
+    assert [x.decode() for x in served["label"]] == examples.columns["label"]
+
+
+def test_windows_that_lose_text_are_refused(tmp_path):
+    with pytest.raises(InputError, match="--doc_stride 7 is above the 6 word pieces of a window"):
+        task_of(doc_stride=7).kind.batch({"text": tf.constant(["a"])}, [], TOKENIZER, 8)
+    with pytest.raises(InputError, match="--doc_stride is not for the task classification"):
+        finetune(replace(options_of(tmp_path), long_texts=None, doc_stride=4))
+    with pytest.raises(InputError, match="--doc_stride 7 is above"):
+        finetune(replace(options_of(tmp_path), doc_stride=7))
