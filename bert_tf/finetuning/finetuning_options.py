@@ -10,7 +10,7 @@ from bert_tf.training.training_options import TeacherOptions, TrainingOptions
 
 
 @dataclass(kw_only=True)
-class FinetuningSetup(TaskOptions, FileOptions, TeacherOptions, TrainingOptions):
+class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions, TeacherOptions):
     """Options that `bert-tf finetune` and `search` share."""
 
     model: str = option(path=True, model=True)

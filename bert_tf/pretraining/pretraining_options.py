@@ -14,7 +14,7 @@ _LEAST_SHARE = 0.0001  # of mixed shards
 
 
 @dataclass(kw_only=True)
-class PretrainingOptions(TeacherOptions, TrainingOptions):
+class PretrainingOptions(TrainingOptions, TeacherOptions):
     """Options of `bert-tf pretrain`; the defaults are the paper's (section A.2) except for size."""
 
     shards: str = option(path=True)

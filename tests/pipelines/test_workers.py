@@ -24,7 +24,7 @@ from bert_tf.tokenization import BertTokenizer
 from pipelines.data_options import PretrainingDataOptions
 from pipelines.shards import workers
 from pipelines.shards.workers import ExecutorRunner, dask_workers, process_pool
-from pipelines.shards.writing import Share, write_shards
+from pipelines.shards.writing import UnitShare, write_shards
 
 WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"
 OPTIONS = PretrainingDataOptions(max_seq_length=32, num_shards=2, held_out_share=0.1)
@@ -251,7 +251,7 @@ def test_units_in_any_order(tmp_path, text, tokenizer, whole):
 def write_shards_of_share(text, out, tokenizer, number):
     from pipelines.shards.writing import write_shards_of_lengths
 
-    share = Share(number, 3)
+    share = UnitShare(number, 3)
     assert write_shards_of_lengths(text, out, tokenizer, [OPTIONS], share=share) == []
 
 
@@ -270,7 +270,7 @@ def test_another_corpus_under_the_same_journal_is_refused(tmp_path, text, tokeni
 @pytest.mark.parametrize("units", ["17/16", "0/16", "3", "a/b", "3/16/2"])
 def test_wrong_shares_are_named(units):
     with pytest.raises(InputError, match=f"--units is {units}: give"):
-        Share.parse(units)
+        UnitShare.parse(units)
 
 
 def test_options_that_exclude_each_other(tmp_path, text, tokenizer, capsys):
