@@ -450,7 +450,8 @@ def test_every_command_that_reads_a_model_takes_a_name():
         for field in dataclasses.fields(options):
             if field.metadata.get("model"):
                 marked.add(f"{command} {field.name}")
-            if field.metadata.get("path") and field.name in ("model", "models", "source", "teacher"):
+            names = ("model", "models", "source", "teacher")
+            if field.metadata.get("path") and field.name in names:
                 read.add(f"{command} {field.name}")
     assert {"finetune model", "convert source", "ensemble models"} < read == marked
 

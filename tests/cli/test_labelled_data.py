@@ -169,6 +169,7 @@ def test_a_saved_model_reads_what_it_was_trained_on(numbered, tmp_path, capsys):
     assert "--max_length is fixed in a SavedModel" in line
 
 
+@pytest.mark.slow
 def test_evaluate_prints_what_finetune_wrote_of_its_best_model(numbered, tmp_path, capsys):
     run = numbered / "run"
     rows = (numbered / "rows.txt").read_text().splitlines()

@@ -200,6 +200,7 @@ def get(address, route, body=None, **query) -> bytes:
         return answer.read()
 
 
+@pytest.mark.slow
 def test_tensorboards_plugins_show_the_runs(watched, fine_tuned, runs, tokenizer, monkeypatch):
     found = {}
 

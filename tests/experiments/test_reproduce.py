@@ -159,6 +159,7 @@ def test_the_result(made):
     assert "Learned little but how frequent words are: pre-training: BERT." in page
 
 
+@pytest.mark.slow
 def test_a_table_made_twice_is_the_same(made, data):
     output, rows = made
     before = [path.read_bytes() for path in sorted((output / "toy").iterdir())]

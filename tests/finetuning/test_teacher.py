@@ -68,6 +68,7 @@ def test_a_student_has_every_kth_layer(teacher):
         convert(teacher / "encoder", teacher / "deep", layers=3)
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_the_teacher_alone_and_resumes(teacher, tmp_path):
     """With a weight of 1 the labels, which are wrong, have no part; labels match by name."""
     own = FineTuned.from_directory(teacher / "large" / "best")

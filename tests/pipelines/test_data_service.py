@@ -83,6 +83,7 @@ def test_one_worker_keeps_the_order(dynamic, batches, one_worker):
     )
 
 
+@pytest.mark.slow
 def test_several_workers_share_the_windows(dynamic, batches, service):
     address = service(2)
 

@@ -269,6 +269,7 @@ def test_a_run_continues_at_any_step(made, batches):
     assert unmasked(other) != unmasked(whole)
 
 
+@pytest.mark.slow
 def test_mixed_shards_have_their_shares_and_continue_at_any_step(
     dynamic, make, batches, monkeypatch
 ):

@@ -299,6 +299,7 @@ def test_labels_that_are_numbers_are_names(opened):
     np.testing.assert_array_equal(batches_of(model, dataset)[1], [0, 1, 2, 0, 1, 2, 0, 1])
 
 
+@pytest.mark.slow
 def test_tagged_strings_have_words_of_their_own(opened):
     model = opened(BertTagger)
     (row,) = model.tag(["anna lives in bern."])

@@ -68,6 +68,7 @@ def logs_of(exported: Path) -> list[PredictionLog]:
     return [PredictionLog.FromString(record) for record in records.as_numpy_iterator()]
 
 
+@pytest.mark.slow
 def test_every_signature_has_warm_up_requests(exported):
     """That they run is seen wherever a server loads an export."""
     asked = []

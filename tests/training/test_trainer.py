@@ -110,7 +110,7 @@ def whole():
     return trainer, fit(trainer, BATCHES)
 
 
-@pytest.mark.parametrize("rows_are_known", [True, False])
+@pytest.mark.parametrize("rows_are_known", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_trains_as_keras_fit_does(rows_are_known, whole):
     """On one device, where Keras' own fit is right: the same but for the halves' rounding.
 
@@ -148,6 +148,7 @@ def test_halves_draw_dropout_of_their_own():
     assert scores["loss"] == pytest.approx(0)
 
 
+@pytest.mark.slow
 def test_logs_are_means_over_the_words():
     """Recomputed from the logits, at weights that do not move."""
     trainer = pretraining(optimizer=AdamWeightDecay(0.0))
@@ -477,6 +478,7 @@ def test_weights_of_examples():
     assert "nonfinite" in logs
 
 
+@pytest.mark.slow
 def test_the_whole_step_is_one_program_of_fixed_shapes():
     """As a TPU takes it: lowered by XLA, without strings, ragged tensors or Python.
 

@@ -112,6 +112,7 @@ def test_loss_and_accuracy_are_means_over_start_and_end():
         Span().loss(label_smoothing=0.1)
 
 
+@pytest.mark.slow
 def test_the_threshold_is_tuned_stored_and_used(tuned, tmp_path):
     questions = [("sea", "sea"), ("cow", ""), ("ship", ""), ("barn", "barn"), ("farm", "")]
     path = write_questions(tmp_path / "dev.jsonl", questions)
