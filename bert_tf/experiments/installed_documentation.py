@@ -33,21 +33,22 @@ class LabelledDocument:
 
 
 def _dependencies() -> set[str]:
-    """Top-level packages of bert-tf's dependencies; none where it is not installed."""
-    wanted, closure = ["bert-tf"], set[str]()
+    """Files of bert-tf's dependencies below site-packages; none where it is not installed.
+
+    Not top-level packages, which others may share: "google" has parts of dozens of distributions.
+    """
+    wanted, closure, files = ["bert-tf"], set[str](), set[str]()
     while wanted:
         distribution = re.sub(r"[-_.]+", "-", wanted.pop()).lower()
         if distribution not in closure:
             closure.add(distribution)
             with contextlib.suppress(metadata.PackageNotFoundError):
+                if distribution != "bert-tf":
+                    files.update(path.as_posix() for path in metadata.files(distribution) or [])
                 for requirement in metadata.requires(distribution) or []:
                     if "extra ==" not in requirement:
                         wanted += re.findall(r"^[\w.-]+", requirement)
-    return {
-        package
-        for package, owners in metadata.packages_distributions().items()
-        if closure.intersection(re.sub(r"[-_.]+", "-", owner).lower() for owner in owners)
-    } - {"bert_tf", "pipelines"}
+    return files
 
 
 def _sources() -> Iterator[tuple[str, Path]]:
@@ -56,8 +57,9 @@ def _sources() -> Iterator[tuple[str, Path]]:
     for place in ("stdlib", "purelib"):
         root = Path(sysconfig.get_path(place))
         for path in sorted(root.rglob("*.py")):
-            parts = path.relative_to(root).with_suffix("").parts
-            is_ours = not dependencies or parts[0] in dependencies
+            below = path.relative_to(root)
+            parts = below.with_suffix("").parts
+            is_ours = not dependencies or below.as_posix() in dependencies
             if place == "stdlib":
                 is_ours = "site-packages" not in parts
             if is_ours and not _TESTS.intersection(parts) and not parts[-1].endswith("_test"):

@@ -116,3 +116,6 @@ def test_the_corpus_is_that_of_the_dependencies_alone():
     packages = {package for package, _ in module._sources()}
     assert {STANDARD_LIBRARY, "tensorflow", "keras", "numpy"} <= packages
     assert not packages & {"_pytest", "hypothesis", "mypy", "apache_beam", "keras_nlp"}
+    # Dozens of distributions share this top-level package; of these, protobuf is a dependency.
+    google = [path for package, path in module._sources() if package == "google"]
+    assert google and all("protobuf" in path.parts for path in google)
