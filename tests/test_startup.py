@@ -20,6 +20,7 @@ assert int(tf.add(1, 1)) == 2
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "cores", "pool"),
     [

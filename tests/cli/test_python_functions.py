@@ -44,6 +44,7 @@ def tuned(tmp_path_factory, labelled, settings):
     return bert_tf.finetune(**settings, train=table(labelled / "train.tsv"), output=output)
 
 
+@pytest.mark.slow
 def test_finetune_and_the_command_give_the_same_bytes(tuned, labelled, settings, tmp_path):
     options = [text for name, value in settings.items() for text in (f"--{name}", str(value))]
     train, output = labelled / "train.tsv", tmp_path / "command"

@@ -91,6 +91,7 @@ def fine_tuned(runs, labelled, watched) -> tuple[Path, list[str]]:
     return runs / "finetuned", lines_of([str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_the_terminal_shows_what_is_logged(watched):
     output, lines = watched
     told = logged(output)

@@ -56,6 +56,7 @@ def options_of(folder, **changed) -> FinetuningOptions:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_student_has_every_kth_layer(teacher):
     done = convert(teacher / "encoder", teacher / "student", layers=1)
     large, small = (BertEncoder.from_directory(teacher / x) for x in ("encoder", "student"))

@@ -69,6 +69,7 @@ def computed(request):
     return request.param, ways
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(ids=IDS, others=IDS, place=st.integers(0, T - 1), ends=st.tuples(*[st.integers(1, T)] * 2))
 def test_tokens_that_must_not_be_seen_change_nothing(computed, ids, others, place, ends):

@@ -20,6 +20,8 @@ from bert_tf.cli.main import main
 from bert_tf.serving.server.app import make_app
 from bert_tf.serving.server.models import Models
 
+pytestmark = pytest.mark.slow  # an export is made, and other servers' clients are imported
+
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "the", "é", "。"]
 TEXTS = ["the seas", "farm", "é 。 the farm"]
 TOO_LONG = "sea " * 40

@@ -73,6 +73,7 @@ def options_of(tmp_path) -> FinetuningOptions:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_windows_learn_what_cutting_loses(tmp_path):
     options = options_of(tmp_path)
     result = finetune(options)
