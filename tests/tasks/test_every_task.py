@@ -263,7 +263,7 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
         output=str(tmp_path / "run"), epochs=30 if name == "conll2003_documents" else 20,
         batch_size=8, max_length=length,
         learning_rate=5e-2 if trained == "features_only" else 5e-3,
-        log_every=100, evaluate_every=20, save_every=11, strategy="one",
+        log_every=100, evaluate_every=20, save_every=11, histograms_every=25, strategy="one",
         **_OPTIONS.get(trained, {}),
     )  # fmt: skip
 
