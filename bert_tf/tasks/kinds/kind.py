@@ -287,10 +287,13 @@ class Kind(ABC):
 class RowKind(Kind):
     """A kind whose model reads an example as one row, and whose scores are those of the task."""
 
+    # A method: scores [R] of pairs from the model's outputs, in graph; None where there are none.
+    pair_scores: ClassVar[Any] = None
+
     def signatures(self, task: Task) -> dict[str, Signature]:
         """Those of every kind; and of models of pairs, `rerank`."""
         own = super().signatures(task)
-        if task.pair is not None and type(self).pair_scores is not RowKind.pair_scores:
+        if task.pair is not None and self.pair_scores is not None:
             own["rerank"] = Signature({"query": TEXTS, "texts": LISTS}, self.rerank)
         return own
 
@@ -311,10 +314,6 @@ class RowKind(Kind):
         rows = {name: tf.reshape(x, [-1, tf.shape(x)[2]]) for name, x in inputs.items()}
         scores = self.pair_scores(map_rows(parts.predict, rows))
         return {"scores": tf.reshape(scores, tf.shape(texts)), "truncated": truncated}
-
-    def pair_scores(self, outputs: Any) -> tf.Tensor:
-        """Scores [R] of pairs from the model's outputs, in graph."""
-        raise NotImplementedError
 
     @abstractmethod
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
