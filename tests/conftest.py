@@ -137,6 +137,25 @@ def exports_of_what_is_asked(request):
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_words_to_guess():
+    """Pre-training guesses words of a --watch_text alone: a quarter of the time of a short run.
+
+    `words_are_hidden` has it guess some of the held-out text, as it does for users.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bert_tf.pretraining.pretrain.hide_words", lambda sample, tokenizer: {})
+        yield
+
+
+@pytest.fixture
+def words_are_hidden(monkeypatch):
+    """Evaluations of pre-training guess hidden words of the held-out text."""
+    from bert_tf.pretraining.guesses import hide_words
+
+    monkeypatch.setattr("bert_tf.pretraining.pretrain.hide_words", hide_words)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_lines_by_time():
     """The lines of a run depend on its steps alone, however slow the machine is."""
     with pytest.MonkeyPatch.context() as patch:

@@ -522,7 +522,9 @@ def shown(arguments, capsys) -> list[str]:
     return capsys.readouterr().err.strip().splitlines()
 
 
-def test_a_run_tells_what_it_does_and_what_came_of_it(shards, small_config, tmp_path, capsys):
+def test_a_run_tells_what_it_does_and_what_came_of_it(
+    shards, small_config, tmp_path, capsys, words_are_hidden
+):
     arguments = [
         "pretrain", "--shards", shards, "--size", small_config, "--output", tmp_path / "run",
         "--steps", 4, "--batch-size", 8, "--evaluate-every", 2, "--evaluation-batches", 2,

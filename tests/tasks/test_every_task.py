@@ -1,4 +1,7 @@
-"""Every task of the table, on 20 rows: learns, resumes, is evaluated, exported and read back."""
+"""Every task of the table, on 20 rows: is evaluated, written and read back.
+
+One task of every kind learns, resumes and is exported, too.
+"""
 
 import json
 from dataclasses import replace
@@ -216,11 +219,13 @@ def weights_of(run) -> bytes:
     return (run / "last" / "model.safetensors").read_bytes()
 
 
-# Every task, each kind of output with --features_only, each way to read a model that sees one side
+# How a run learns and resumes and what an export computes is up to the kind: a task of each is
+# trained, and each kind of output with --features_only, each way to read a model that sees one side
 # (pooler, SQuAD's [CLS], each token), both kinds of output under a BiLSTM, LSTM language models, as
-# features in ELMo's manner, too, and windows over texts; one of them each time, the others in
-# `make test-slow`.
+# features in ELMo's manner, too, documents, and windows over texts; one of them each time, the
+# others in `make test-slow`.
 _TRAINED = [name for name, task in TASKS.items() if task.kind.is_trained]
+_OF_KIND = {type(TASKS[n].kind): n for n in [*reversed(_TRAINED), "cola"]}
 _FEATURES = [(name, "features_only") for name in ("stsb", "choice", "squad")]
 _LSTMS = [("tagging", "elmo"), ("squad2", "recurrent"), ("tagging", "bilstm"), ("cola", "bilstm")]
 _SIDES = [
@@ -233,16 +238,17 @@ _OPTIONS = {
     "features_only": {"features_only": "last"}, "elmo": {"features_only": "mix"},
     "bilstm": {"bilstm": True}, "windows": {"long_texts": "windows"},
 }  # fmt: skip
-# How a run resumes and what an export computes is up to the kind: one task of each is killed and
-# exported, and all that train another model than the kind's own.
-_OF_KIND = {type(TASKS[n].kind): n for n in [*reversed(_TRAINED), "cola"]}
+_CASES = [
+    *((name, "") for name in [*_OF_KIND.values(), "conll2003_documents"]),
+    *_FEATURES, *_LSTMS, *_SIDES, *_LONG,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("name", "trained"),
     [
         case if case == _EVERY_TIME else pytest.param(*case, marks=pytest.mark.slow)
-        for case in [*((name, "") for name in _TRAINED), *_FEATURES, *_LSTMS, *_SIDES, *_LONG]
+        for case in _CASES
     ],
 )
 def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
@@ -267,8 +273,7 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
         **_OPTIONS.get(trained, {}),
     )  # fmt: skip
 
-    exports = trained or name in _OF_KIND.values()
-    resumes = trained in _OPTIONS or name in _OF_KIND.values()
+    resumes = trained in ("", *_OPTIONS)
 
     class Copying(Listener):
         def on_step(self, step):
@@ -300,17 +305,36 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
 
     # The SavedModel of the copy answers as the evaluation did.
     examples = task.read(data, "train")
-    if exports:
-        predictor = Predictor(copy.export("model", root=tmp_path / "served"))
-        strings = {input: examples.columns[input] for input in tuned.inputs}
-        served = answer(predictor.signature(task.kind.evaluated), strings, 7)
-        for key, values in result.evaluation.given.answers.items():
-            if values.dtype.kind == "f":
-                assert_close(served[key], values)
-        stored = read_settings(predictor.directory / ASSETS / TASK_FILE)
-        assert stored == tuned.task.settings()
+    predictor = Predictor(copy.export("model", root=tmp_path / "served"))
+    strings = {input: examples.columns[input] for input in tuned.inputs}
+    served = answer(predictor.signature(task.kind.evaluated), strings, 7)
+    for key, values in result.evaluation.given.answers.items():
+        if values.dtype.kind == "f":
+            assert_close(served[key], values)
+    stored = read_settings(predictor.directory / ASSETS / TASK_FILE)
+    assert stored == tuned.task.settings()
 
     check(best, task, examples, result.evaluation.given.answers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in _TRAINED if (n, "") not in _CASES])
+def test_a_task_of_a_kind_is_evaluated_and_read_back(name, encoder, tmp_path):
+    task = TASKS[name].with_settings({"max_length": 12})
+    file, write, check = FILES.get(type(task.kind), TABLE)
+    write(tmp_path / file, task)
+    examples = task.read(tmp_path / file, "validation")
+    labels = task.kind.label_names(task, examples)
+    head = {**task.kind.head(labels), "seed": 3}
+    model = load_model(encoder, task.kind.model_class, allow_new_head=True, **head)
+    tuned = FineTuned(task, model, BertTokenizer(PIECES), labels)
+    evaluation = tuned.evaluate(examples, 7)
+    assert task.kind.score_names(task, labels)[0] in evaluation.scores
+    evaluation.write(tmp_path / "written")
+    check(tmp_path / "written", task, examples, evaluation.given.answers)
+    tuned.save(tmp_path / "copy")
+    (tmp_path / "copy" / "task.json").unlink()
+    assert FineTuned.from_directory(tmp_path / "copy", task.settings()).labels == labels
 
 
 @pytest.mark.slow  # tests/cli/test_ensemble.py has one each time
