@@ -227,6 +227,7 @@ def flow(gigabytes: float, corpus: str, workers: int) -> None:
         print(f"flow, killed after {killed.seconds:.0f} s with {shards} shards", flush=True)
         resumed = _watched(command)
         resumed.seconds += killed.seconds
+        resumed.processor += killed.processor
         resumed.memory = killed.memory + resumed.memory
         print(f"flow, shards of {size / 1e9:.2f} GB with the kill: {resumed.line(size)}")
 
@@ -238,19 +239,21 @@ def _content(path: Path) -> bytes:
 @dataclass
 class _Watched:
     seconds: float
+    processor: float  # seconds of all its threads and children
     memory: list[float]  # MB of the process and its children, by time
 
     def line(self, size: int) -> str:
         early = max(self.memory[: len(self.memory) // 2])
         return (
-            f"{self.seconds:.0f} s, {size / 1e6 / self.seconds:.1f} MB/s, at most "
+            f"{self.seconds:.0f} s, {size / 1e6 / self.seconds:.1f} MB/s, "
+            f"{size / 1e6 / self.processor:.1f} MB in a processor second, at most "
             f"{max(self.memory):.0f} MB of memory, in the first half {early:.0f} MB"
         )
 
 
 def _watched(command: list[str], until: Callable[[], bool] = lambda: False) -> _Watched:
     """Runs bert-tf until it ends, or kills it."""
-    began, memory = time.monotonic(), [0.0]
+    began, memory, before = time.monotonic(), [0.0], _of_children()
     process = subprocess.Popen([sys.executable, "-m", "bert_tf.cli.main", *command])
     while process.poll() is None:
         memory.append(_resident(process.pid))
@@ -259,7 +262,13 @@ def _watched(command: list[str], until: Callable[[], bool] = lambda: False) -> _
         time.sleep(0.5)
     if process.returncode not in (0, -signal.SIGKILL):
         sys.exit(f"{command[0]} failed")
-    return _Watched(time.monotonic() - began, memory)
+    return _Watched(time.monotonic() - began, _of_children() - before, memory)
+
+
+def _of_children() -> float:
+    """Processor seconds of all processes that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _resident(process: int) -> float:
