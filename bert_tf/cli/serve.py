@@ -82,7 +82,7 @@ class Options(CheckedOptions):
     tls_certificate: str | None = None
     """PEM file with the certificate chain; clients then use https and TLS. Changes are followed."""
     tls_key: str | None = None
-    """PEM file with the private key."""
+    """PEM file with the private key, not encrypted."""
     token_file: str | None = None
     """file with a token per line, optionally after its name and a space; every request must show
     one as "Authorization: Bearer TOKEN" or as the password of a browser. Changes are followed."""

@@ -106,7 +106,7 @@ class Certificate(_Watched):
             pair = key.read_bytes(), certificate.read_bytes()
             # First apart: a pair that does not fit would spoil the context in use.
             trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            trial.load_cert_chain(certificate, key)
+            trial.load_cert_chain(certificate, key, self._refuse_password)
             expiry = _expiry(trial, certificate)
         except ssl.SSLCertVerificationError as error:  # it has expired, or is not valid yet
             raise InputError(f"{certificate}: {error.verify_message}: renew it") from error
@@ -116,6 +116,13 @@ class Certificate(_Watched):
             ) from error
         self.context.load_cert_chain(certificate, key)
         self.pair, self.expiry = pair, expiry
+
+    def _refuse_password(self) -> str:
+        """Called for an encrypted key, for whose password OpenSSL would ask on the terminal."""
+        raise InputError(
+            f"{self._paths[1]} is encrypted: give the key without a password, as "
+            "`openssl pkey -in KEY -out PLAIN_KEY` writes it"
+        )
 
 
 def _expiry(server: ssl.SSLContext, certificate: Path) -> float:

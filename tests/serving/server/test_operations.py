@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import ssl
+import subprocess
 
 import pytest
 from credential_files import tokens_of, write_certificate
@@ -221,6 +222,16 @@ def test_a_certificate_that_has_expired_is_refused(tmp_path):
     second.mkdir()
     with pytest.raises(InputError, match="are no certificate and its key"):
         Certificate(write_certificate(first)[0], write_certificate(second)[1])
+
+
+def test_an_encrypted_key_is_refused_without_asking_for_its_password(tmp_path):
+    certificate, key = write_certificate(tmp_path)
+    subprocess.run(
+        ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:secret", "-out",
+         tmp_path / "encrypted.pem"], check=True,
+    )  # fmt: skip
+    with pytest.raises(InputError, match="is encrypted: give the key without"):
+        Certificate(certificate, tmp_path / "encrypted.pem")
 
 
 @pytest.mark.parametrize(
