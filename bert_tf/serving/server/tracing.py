@@ -1,6 +1,7 @@
 """Identity of a request: its id, the caller's trace, and spans of OpenTelemetry."""
 
 import contextlib
+import logging
 import os
 import re
 import uuid
@@ -53,6 +54,8 @@ class Tracer:
             raise InputError(
                 "--traces needs more packages: pip install 'bert-tf[traces]'"
             ) from error
+        # It would log what clients send: each invalid header, with its content.
+        logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
         name = os.environ.get("OTEL_SERVICE_NAME", "bert-tf")
         self._provider = TracerProvider(resource=Resource.create({"service.name": name}))
         self._provider.add_span_processor(processor or BatchSpanProcessor(OTLPSpanExporter()))
