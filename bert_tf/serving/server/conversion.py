@@ -1,8 +1,11 @@
 """Conversion of large bodies and answers in threads: other requests need not wait for it."""
 
 import asyncio
+import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from bert_tf.serving.server.metrics import Metrics
 
 LARGE_BODY = 2**14  # bytes
 LARGE_ANSWER = 2**12  # values
@@ -28,3 +31,13 @@ async def in_thread_if(is_large: bool, function: Callable[..., _T], *arguments: 
         is_wanted = False
         await asyncio.gather(running, return_exceptions=True)
         raise
+
+
+async def written(
+    metrics: Metrics, values: int, write: Callable[..., bytes], *answer: Any
+) -> bytes:
+    """An answer of so many values as `write` makes it, in a thread if they are many."""
+    start = time.monotonic()
+    found = await in_thread_if(values > LARGE_ANSWER, write, *answer)
+    metrics.stage("write", time.monotonic() - start)
+    return found

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from bert_tf.serving.server import json_requests, vectors
 from bert_tf.serving.server.bodies import Bodies
-from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
+from bert_tf.serving.server.conversion import LARGE_BODY, in_thread_if, written
 from bert_tf.serving.server.errors import invalid
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.responses import LONGEST_NAME, Api, json_response, learned, malformed
@@ -48,7 +49,9 @@ def routes(models: Models, bodies: Bodies) -> list[BaseRoute]:
             access, name = learned(request.scope), request.path_params.get("model")
 
             async def from_body(body: bytes, deadline: float) -> bytes:
+                start = time.monotonic()
                 document = await in_thread_if(len(body) > LARGE_BODY, json_requests.parse, body)
+                models.metrics.stage("parse", time.monotonic() - start)
                 return await answer(_Asked(document, deadline, name, access))
 
             return await bodies.answered(request, verb.capitalize(), from_body)
@@ -92,46 +95,41 @@ class _Dialects:
         if encoding not in ("float", "base64"):
             raise invalid("'encoding_format' must be float or base64")
         with self._servable(asked, vectors.has_vectors, "make vectors", texts) as servable:
-            size, truncate = document.get("dimensions"), _flag(document, "truncate")
-            found = await vectors.embed(servable, texts, asked.deadline, truncate=truncate)
-            if size not in (None, found.shape[1]):
-                raise invalid(
-                    f"'dimensions' is {json_requests.shown(size)}: the vectors of {servable.name} "
-                    f"have {found.shape[1]}, which cannot be shortened"
-                )
-            is_large = found.size > LARGE_ANSWER
-            return await in_thread_if(
-                is_large, _embeddings, servable, texts, found, encoding == "base64"
-            )
+            found = await self._vectors(servable, texts, asked)
+            answer = servable, texts, found, encoding == "base64"
+            return await written(self._models.metrics, found.size, _embeddings, *answer)
 
     async def embed(self, asked: _Asked) -> bytes:
         document = asked.document
         texts = _texts(document, "inputs")
-        normalize = _flag(document, "normalize")
         if document.get("prompt_name") is not None:
             raise invalid("'prompt_name': exports have no prompts; write it into the text")
         with self._servable(asked, vectors.has_vectors, "make vectors", texts) as servable:
-            truncate = _flag(document, "truncate")
-            found = await vectors.embed(
-                servable, texts, asked.deadline, normalize=normalize, truncate=truncate
+            found = await self._vectors(servable, texts, asked)
+        return await written(self._models.metrics, found.size, _rows, found)
+
+    async def _vectors(self, servable: Servable, texts: list[bytes], asked: _Asked) -> np.ndarray:
+        normalize, size = _flag(asked.document, "normalize"), asked.document.get("dimensions")
+        truncate = _truncate(asked.document)
+        found = await vectors.embed(
+            servable, texts, asked.deadline, normalize=normalize, truncate=truncate
+        )
+        if size not in (None, found.shape[1]):
+            raise invalid(
+                f"'dimensions' is {json_requests.shown(size)}: the vectors of {servable.name} "
+                f"have {found.shape[1]}, which cannot be shortened"
             )
-        return await in_thread_if(found.size > LARGE_ANSWER, _rows, found)
+        return found
 
     async def rerank(self, asked: _Asked) -> bytes:
         document = asked.document
         query, texts = document.get("query"), _texts(document, "texts", alone=False)
         if not isinstance(query, str):
             raise invalid("'query' is missing: give a text")
-        columns = {"text": [query.encode()] * len(texts), "text_pair": texts}
         with self._servable(asked, vectors.ranks, "score pairs of texts", texts) as servable:
-            scores = await _scores(servable, columns, asked)
-        shown = _flag(document, "return_text")
-        ranks = [
-            {"index": int(place), "score": float(scores[place])}
-            | ({"text": texts[place].decode()} if shown else {})
-            for place in np.argsort(-scores, kind="stable")
-        ]
-        return orjson.dumps(ranks)
+            scores = await _pair_scores(servable, [query.encode()] * len(texts), texts, asked)
+        answer = scores, texts, _flag(document, "return_text")
+        return await written(self._models.metrics, len(texts), _ranks, *answer)
 
     async def predict(self, asked: _Asked) -> bytes:
         document = asked.document
@@ -153,7 +151,7 @@ class _Dialects:
                     raise invalid("'raw_scores': exports answer with probabilities; leave it out")
                 outputs = await vectors.run(
                     servable, "", columns, asked.deadline, ["labels", "probabilities"],
-                    truncate=_flag(document, "truncate"),
+                    truncate=_truncate(document),
                 )  # fmt: skip
                 pairs = zip(outputs["labels"], outputs["probabilities"], strict=True)
                 rows = [
@@ -163,7 +161,9 @@ class _Dialects:
                     ]
                     for labels, scores in pairs
                 ]
-        return orjson.dumps(rows[0] if is_alone else rows)
+        values = sum(map(len, rows))
+        answer = rows[0] if is_alone else rows
+        return await written(self._models.metrics, values, orjson.dumps, answer)
 
     @contextlib.contextmanager
     def _servable(
@@ -180,10 +180,26 @@ async def _scores(
     servable: Servable, columns: Mapping[str, list[bytes]], asked: _Asked
 ) -> np.ndarray:
     """Scores of a regression, by default between 0 and 1 as a logistic function makes them."""
-    truncate, raw = (_flag(asked.document, name) for name in ("truncate", "raw_scores"))
+    truncate, raw = _truncate(asked.document), _flag(asked.document, "raw_scores")
     outputs = await vectors.run(servable, "", columns, asked.deadline, ["score"], truncate=truncate)
     scores = outputs["score"].astype(np.float64)
     return scores if raw else 1 / (1 + np.exp(-scores))
+
+
+async def _pair_scores(
+    servable: Servable, queries: list[bytes], texts: list[bytes], asked: _Asked
+) -> np.ndarray:
+    """Scores of a regression, or of the signature `rerank` as it makes them."""
+    if vectors.scores_pairs(servable):
+        return await _scores(servable, {"text": queries, "text_pair": texts}, asked)
+    if _flag(asked.document, "raw_scores"):
+        raise invalid(f"'raw_scores': {servable.name} has one form of scores; leave it out")
+    columns: dict[str, list] = {"query": queries, "texts": [[text] for text in texts]}
+    truncate = _truncate(asked.document)
+    outputs = await vectors.run(
+        servable, "rerank", columns, asked.deadline, ["scores"], truncate=truncate
+    )
+    return outputs["scores"][:, 0].astype(np.float64)
 
 
 def _flag(document: Document, name: str) -> bool:
@@ -191,6 +207,13 @@ def _flag(document: Document, name: str) -> bool:
     if value is not None and not isinstance(value, bool):
         raise invalid(f"'{name}' must be true or false")
     return bool(value)
+
+
+def _truncate(document: Document) -> bool:
+    """Whether texts may be truncated, which exports do at their end."""
+    if document.get("truncation_direction") not in (None, "right", "Right"):
+        raise invalid("'truncation_direction': exports cut the end of a text; leave it out")
+    return _flag(document, "truncate")
 
 
 def _texts(document: Document, name: str, *, alone: bool = True) -> list[bytes]:
@@ -237,6 +260,15 @@ def _sequences(document: Document) -> tuple[list[list[bytes]], bool]:
         if not is_sequence or not all(isinstance(text, str) for text in sequence):
             raise invalid(f"'inputs' holds at {place} what is no list of a text or of two")
     return [[text.encode() for text in sequence] for sequence in sequences], is_alone
+
+
+def _ranks(scores: np.ndarray, texts: list[bytes], with_text: bool) -> bytes:
+    ranks = [
+        {"index": int(place), "score": float(scores[place])}
+        | ({"text": texts[place].decode()} if with_text else {})
+        for place in np.argsort(-scores, kind="stable")
+    ]
+    return orjson.dumps(ranks)
 
 
 def _rows(found: np.ndarray) -> bytes:

@@ -4,7 +4,6 @@ import functools
 import json
 import re
 import time
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,7 +19,7 @@ from tensorflow_serving.apis.model_pb2 import ModelSpec
 from bert_tf.serving.server import json_answers, json_requests
 from bert_tf.serving.server.batching import row_count
 from bert_tf.serving.server.bodies import Bodies
-from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
+from bert_tf.serving.server.conversion import LARGE_BODY, in_thread_if, written
 from bert_tf.serving.server.errors import invalid
 from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.models import Models
@@ -113,7 +112,7 @@ class RestApi:
                 answer = await servable.predict(name, tensors, deadline)
                 outputs = dict(sorted(answer.items()))
                 values = sum(output.size for output in outputs.values())
-                return await self._written(values, write, outputs, deadline)
+                return await written(self._metrics, values, write, outputs, deadline)
             examples = await in_thread_if(is_large, json_requests.examples, document)
             access["rows"] = len(document["examples"])
             self._metrics.examples(servable.name, access["rows"])
@@ -122,7 +121,7 @@ class RestApi:
             if verb == "classify":
                 classes = await classify(run, servable.signatures, name, examples)
                 values = sum(len(row.classes) for row in classes.classifications)
-                return await self._written(values, json_answers.classifications, classes)
+                return await written(self._metrics, values, json_answers.classifications, classes)
             return json_answers.regressions(await regress(run, servable.signatures, name, examples))
 
     async def _tokens(
@@ -141,13 +140,7 @@ class RestApi:
         key = "outputs" if "inputs" in document else "predictions"
         pieces = sum(len(row["pieces"]) for row in rows)
         answer = {key: rows if texts.ndim else rows[0]}
-        return await self._written(pieces, json_answers.document, answer)
-
-    async def _written(self, values: int, write: Callable[..., bytes], *answer: Any) -> bytes:
-        start = time.monotonic()
-        written = await in_thread_if(values > LARGE_ANSWER, write, *answer)
-        self._metrics.stage("write", time.monotonic() - start)
-        return written
+        return await written(self._metrics, pieces, json_answers.document, answer)
 
 
 def _fields(message: Message) -> dict[str, Any]:

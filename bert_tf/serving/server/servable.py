@@ -291,10 +291,11 @@ def refuse_truncated(outputs: Mapping[str, np.ndarray]) -> None:
     """
     truncated = outputs.get("truncated")
     if truncated is not None and truncated.any():
-        row = int(np.argmax(truncated != 0))
+        place = tuple(np.argwhere(truncated)[0])
+        text = f", text {place[1]}," if truncated[0].size > 1 else ""  # of a list
         raise invalid(
-            f"Row {row} is {int(truncated[row])} word pieces longer than the model reads: shorten "
-            "or split it",
+            f"Row {place[0]}{text} is {int(truncated[place])} word pieces longer than the model "
+            "reads: shorten or split it",
             "truncated",
         )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from grpc import StatusCode
@@ -27,15 +27,20 @@ _VECTORS = ("vector", "mean")
 
 def has_vectors(servable: Servable) -> tuple[bool, bool]:
     """Every export has vectors; an encoder answers with nothing else."""
-    default = servable.signatures.get("serving_default")
-    is_encoder = default is not None and any(name in default.outputs for name in _VECTORS)
-    return "embed" in servable.signatures, is_encoder
+    found, is_encoder = (
+        _has(servable, name, {"text"}, _VECTORS) for name in ("embed", "serving_default")
+    )
+    return found, is_encoder
+
+
+def scores_pairs(servable: Servable) -> bool:
+    return _has(servable, "serving_default", _PAIR, ["score"])
 
 
 def ranks(servable: Servable) -> tuple[bool, bool]:
-    default = servable.signatures.get("serving_default")
-    found = default is not None and set(default.inputs) == _PAIR and "score" in default.outputs
-    return found, found
+    """A regression of pairs is made for it; classifiers of pairs and sentence encoders can."""
+    found = scores_pairs(servable)
+    return found or _has(servable, "rerank", {"query", "texts"}, ["scores"]), found
 
 
 def classifies(servable: Servable) -> tuple[bool, bool]:
@@ -44,6 +49,16 @@ def classifies(servable: Servable) -> tuple[bool, bool]:
         return False, False
     found = {"labels", "probabilities"} <= default.outputs.keys() or "score" in default.outputs
     return found, found
+
+
+def _has(servable: Servable, name: str, inputs: set[str], outputs: Iterable[str]) -> bool:
+    """Whether a signature takes these inputs and has one of the outputs."""
+    signature = servable.signatures.get(name)
+    return (
+        signature is not None
+        and set(signature.inputs) == inputs
+        and any(each in signature.outputs for each in outputs)
+    )
 
 
 @contextlib.contextmanager
@@ -62,8 +77,8 @@ def servable_for(models: Models, name: str | None, fit: Fit, doing: str) -> Iter
         found = fits[True] or fits[False]
         if len(found) > 1:
             raise invalid(
-                f"Several models can {doing}: {', '.join(found)}. Name one in the path, as in "
-                f"/v1/models/{found[0]}/embed, or as OpenAI's 'model'"
+                f"Several models can {doing}: {', '.join(found)}. Name one before the path, as in "
+                f"/v1/models/{found[0]}/..., or as OpenAI's 'model'"
             )
         if not found:
             raise ServingError(StatusCode.NOT_FOUND, f"No model can {doing}")
@@ -99,15 +114,18 @@ async def embed(
 async def run(
     servable: Servable,
     signature_name: str,
-    columns: Mapping[str, Sequence[bytes]],
+    columns: Mapping[str, Sequence[bytes | list[bytes]]],
     deadline: float,
     outputs: Collection[str],
     *,
     truncate: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Some outputs of a signature for any number of rows, those of like length together."""
+    """Some outputs of a signature for any number of rows, those of like length together.
+
+    A row of a column is a text, or a list of one.
+    """
     inputs = {name: np.array(texts, object) for name, texts in columns.items()}
-    lengths = sum(np.fromiter(map(len, array), int) for array in inputs.values())
+    lengths = sum(np.fromiter(map(len, array.flat), int) for array in inputs.values())
     order = np.argsort(lengths, kind="stable")
     size = servable.most_rows(_ROWS)
     parts = [order[start : start + size] for start in range(0, len(order), size)]

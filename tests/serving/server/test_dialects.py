@@ -51,8 +51,21 @@ class Toys(tf.Module):
             labels = tf.repeat([["long", "short"]], tf.size(text), axis=0)
             return {"labels": labels, "probabilities": tf.stack([1 - share, share], 1)}
 
-        for name, function in (("pairs", score), ("classes", classes)):
-            tf.saved_model.save(self, str(folder / name / "1"), signatures=function)
+        query = tf.TensorSpec([None], tf.string, "query")
+        texts = tf.TensorSpec([None, None], tf.string, "texts")
+
+        @tf.function(input_signature=[query, texts])
+        def rerank(query, texts):
+            letters = tf.cast(size(texts) - size(query)[:, tf.newaxis], tf.float32)
+            return {"scores": self.one * letters, "truncated": tf.maximum(size(texts) - 20, 0)}
+
+        @tf.function(input_signature=[text])
+        def other_vectors(text):
+            return {"embeddings": tf.ones([tf.size(text), 2]) * self.one}
+
+        lists = {"serving_default": other_vectors, "embed": other_vectors, "rerank": rerank}
+        for name, functions in (("pairs", score), ("classes", classes), ("lists", lists)):
+            tf.saved_model.save(self, str(folder / name / "1"), signatures=functions)
 
 
 def make_encoder(directory: Path) -> Path:
@@ -77,7 +90,7 @@ def make_encoder(directory: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def exports(made_once) -> Path:
-    """A folder with the models `encoder`, `pairs` and `classes`."""
+    """A folder with the models `encoder`, `pairs`, `classes` and `lists`."""
 
     def make(folder: Path) -> None:
         directory = make_encoder(folder.parent / f"{folder.name}-encoder")
@@ -141,6 +154,7 @@ def test_embeddings_in_openais_dialect(client, expected):
         ({"input": "a"}, 400, "'model' is missing"),
         ({"input": "a", "model": "gone"}, 404, "Servable not found"),
         ({"input": "a", "model": "classes"}, 400, "classes cannot make vectors"),
+        ({"input": "a", "model": "lists"}, 400, "lists cannot make vectors"),
         ({"input": "a", "model": "encoder", "dimensions": 4}, 400, "'dimensions' is 4"),
         ({"input": "a", "model": "encoder", "encoding_format": "int8"}, 400, "float or base64"),
         ({"input": TOO_LONG, "model": "encoder"}, 400, "Row 0 is 10 word pieces longer"),
@@ -174,6 +188,8 @@ def test_embed(client, expected):
         ({"inputs": TOO_LONG}, "Row 0 is 10 word pieces longer than the model reads"),
         ({"inputs": []}, "'inputs' is empty"),
         ({"inputs": "a", "prompt_name": "query"}, "exports have no prompts"),
+        ({"inputs": "a", "dimensions": 4}, "'dimensions' is 4"),
+        ({"inputs": "a", "truncation_direction": "Left"}, "exports cut the end of a text"),
     ):
         answer = ask(client, "/embed", **body)
         assert answer.status_code == 400 and answer.json()["error_type"] == "Validation"
@@ -198,6 +214,36 @@ def test_rerank(client):
     assert other == "The model classes cannot score pairs of texts"
 
 
+def test_rerank_by_a_signature_of_lists(client):
+    path, texts = "/v1/models/lists/rerank", ["a" * (place % 19) for place in range(40)]
+    ranks = ask(client, path, query="ab", texts=texts).json()
+    assert {rank["index"]: rank["score"] for rank in ranks} == {
+        place: len(text) - 2 for place, text in enumerate(texts)
+    }
+    assert [rank["score"] for rank in ranks[:3]] == [16, 16, 15]
+    for more, message in (
+        ({"raw_scores": True}, "lists has one form of scores"),
+        ({"texts": ["a", "b" * 23]}, "Row 1 is 3 word pieces longer"),
+    ):
+        refused = ask(client, path, **{"query": "ab", "texts": ["a"], **more})
+        assert refused.status_code == 400 and message in refused.json()["error"]
+
+
+def test_seconds_by_stage_count_every_dialect(client):
+    def counts() -> list[int]:
+        text = client.get("/monitoring/prometheus/metrics").text
+        name = "bert_tf_stage_seconds_count"
+        return [int(float(text.split(f'{name}{{stage="{each}"}} ')[1].split()[0]))
+                for each in ("read", "parse", "write")]  # fmt: skip
+
+    before = counts()
+    ask(client, "/v1/embeddings", input="a", model="encoder")
+    ask(client, "/embed", inputs="a")
+    ask(client, "/rerank", query="ab", texts=["a"])
+    ask(client, "/v1/models/classes/predict", inputs="a")
+    assert counts() == [count + 4 for count in before]
+
+
 def test_predict(client):
     half = [{"score": 0.5, "label": "long"}, {"score": 0.5, "label": "short"}]
     path = "/v1/models/classes/predict"
@@ -216,7 +262,7 @@ def test_predict(client):
     ):
         assert message in ask(client, path, **body).json()["error"]
     several = ask(client, "/predict", inputs="a").json()["error"]
-    assert several.startswith("Several models can classify texts: classes, pairs.")
+    assert several.startswith("Several models can classify texts: classes, pairs. Name one")
 
 
 def test_tokenize(client):
@@ -249,6 +295,11 @@ def test_texts_that_are_truncated_can_be_refused_for_all(exports):
             "Row 1 is 3 word pieces longer than the model reads: shorten or split it",
         )
         assert ask(client, "/embed", inputs=TOO_LONG, truncate=True).status_code == 400
+        lists = {"query": ["a", "a"], "texts": [["a", "b"], ["a", "b" * 23]]}
+        answer = ask(
+            client, "/v1/models/lists:predict", inputs=lists, signature_name="rerank"
+        ).json()
+        assert answer["error"].startswith("Row 1, text 1, is 3 word pieces longer")
         client.portal.call(models.close)
 
 
