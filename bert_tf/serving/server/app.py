@@ -24,7 +24,7 @@ from bert_tf.serving.server.conversion import LARGE_BODY
 from bert_tf.serving.server.credentials import Tokens
 from bert_tf.serving.server.metrics import CONTENT_TYPE
 from bert_tf.serving.server.models import Models
-from bert_tf.serving.server.responses import error_response, json_response, learned, raw_path
+from bert_tf.serving.server.responses import json_response, learned, raw_path
 from bert_tf.serving.server.rest import RestApi
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
@@ -56,7 +56,7 @@ def make_app(
         middleware.append(Middleware(_guarded, refuse=refuse, count=lambda: count(reason)))
 
     if hosts:
-        guard(lambda _, headers: _refuse_other_host(headers, hosts), "host")
+        guard(lambda scope, headers: _refuse_other_host(scope, headers, hosts), "host")
     if cors_origins:
         middleware.append(
             Middleware(
@@ -120,13 +120,13 @@ def _refuse_without_token(scope: Scope, headers: Headers, tokens: Tokens) -> Res
     if name := tokens.name_of(headers.get("authorization", "")):
         learned(scope)["token"] = name
         return None
-    refusal = error_response(401, "Missing or wrong token")
+    refusal = dialects.refusal(scope, 401, "Missing or wrong token")
     for challenge in _CHALLENGES:
         refusal.headers.append("WWW-Authenticate", challenge)
     return refusal
 
 
-def _refuse_other_host(headers: Headers, hosts: Collection[str]) -> Response | None:
+def _refuse_other_host(scope: Scope, headers: Headers, hosts: Collection[str]) -> Response | None:
     # A web page whose name resolves to this machine (DNS rebinding) would read answers as its own.
     named = headers.get("host", "")
     try:
@@ -134,7 +134,8 @@ def _refuse_other_host(headers: Headers, hosts: Collection[str]) -> Response | N
     except ValueError:
         host = named
     if host and host not in hosts:
-        return error_response(403, f"{host} is no name of this server: add it with --allowed_hosts")
+        message = f"{host} is no name of this server: add it with --allowed_hosts"
+        return dialects.refusal(scope, 403, message)
     return None
 
 

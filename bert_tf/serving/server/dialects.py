@@ -12,15 +12,24 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Scope
 
 from bert_tf.serving.server import json_requests, vectors
 from bert_tf.serving.server.bodies import Bodies
 from bert_tf.serving.server.conversion import LARGE_BODY, in_thread_if, written
 from bert_tf.serving.server.errors import invalid
 from bert_tf.serving.server.models import Models
-from bert_tf.serving.server.responses import LONGEST_NAME, Api, json_response, learned, malformed
+from bert_tf.serving.server.responses import (
+    LONGEST_NAME,
+    Api,
+    error_response,
+    json_response,
+    learned,
+    malformed,
+)
 from bert_tf.serving.server.servable import Servable
 
+_OPENAI_PATH = "/v1/embeddings"
 # OpenAI's own models, which its clients ask for by default. Any other name must be a model's.
 _OPENAI_MODELS = "text-embedding-"
 _SPECIALS = 2  # tokens of a text besides its pieces
@@ -58,13 +67,17 @@ def routes(models: Models, bodies: Bodies) -> list[BaseRoute]:
 
         return Api(respond, models.metrics, write_error)
 
-    found: list[BaseRoute] = [
-        Route("/v1/embeddings", app("embeddings", api.embeddings, _openai_error))
-    ]
+    found: list[BaseRoute] = [Route(_OPENAI_PATH, app("embeddings", api.embeddings, _openai_error))]
     for verb, answer in (("embed", api.embed), ("rerank", api.rerank), ("predict", api.predict)):
         for path in (f"/{verb}", f"/v1/models/{{model}}/{verb}"):
             found.append(Route(path, app(verb, answer, _inference_error)))
     return found
+
+
+def refusal(scope: Scope, status: int, message: str) -> Response:
+    """An error before a route is found: OpenAI's clients show no message of another shape."""
+    write = _openai_error if scope["path"] == _OPENAI_PATH else error_response
+    return write(status, message)
 
 
 def _openai_error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:

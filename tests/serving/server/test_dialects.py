@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import uvicorn
+from credential_files import tokens_of
 from starlette.testclient import TestClient
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, Predictor, save_model
@@ -166,6 +167,17 @@ def test_bad_requests_in_openais_dialect(client, body, status, message):
     assert answer.status_code == status
     error = answer.json()["error"]
     assert message in error["message"] and error["type"] == "invalid_request_error"
+
+
+def test_refusals_before_a_model_is_asked_are_in_openais_dialect(exports, tmp_path):
+    app = make_app(Models(exports), hosts={"here"}, tokens=tokens_of(tmp_path, "secret"))
+    for host, status, message in (
+        ("there", 403, "there is no name of this server"),
+        ("here", 401, "Missing or wrong token"),
+    ):
+        refused = TestClient(app, base_url=f"http://{host}").post("/v1/embeddings")
+        assert refused.status_code == status
+        assert refused.json()["error"]["message"].startswith(message)
 
 
 def test_many_texts_are_answered_in_parts_and_in_their_order(client, expected):
