@@ -16,6 +16,7 @@ COPY --from=build /opt/bert-tf /opt/bert-tf
 ENV PATH=/opt/bert-tf/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/nonexistent
 USER 10001:10001
 EXPOSE 8500 8501
-HEALTHCHECK --start-period=5m CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8501/readyz')"]
+# With --tls_certificate the server speaks https alone.
+HEALTHCHECK --start-period=5m CMD for scheme in http https; do python -c "import ssl, sys, urllib.request as r; r.urlopen(sys.argv[1], context=ssl._create_unverified_context())" $scheme://127.0.0.1:8501/readyz && exit 0; done; exit 1
 ENTRYPOINT ["bert-tf", "serve", "--host=0.0.0.0"]
 CMD ["/models"]

@@ -6,14 +6,18 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
+from credential_files import write_certificate
 from prometheus_client.parser import text_string_to_metric_families
 
 from bert_tf.cli.main import read_options
+from bert_tf.serving.server.credentials import Certificate
 from bert_tf.serving.server.metrics import Metrics
 
 REPOSITORY = Path(__file__).parents[1]
@@ -44,6 +48,29 @@ def test_the_image_runs_a_command_that_there_is_and_is_no_root():
     options = read_options("serve", arguments[1:])
     assert (options.models, options.host) == ("/models", "0.0.0.0")
     assert int(found["USER"].split(":")[0]) > 0
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_the_health_check_asks_servers_with_and_without_tls(has_tls, tmp_path):
+    class Probe(BaseHTTPRequestHandler):
+        status = 200
+
+        def do_GET(self) -> None:
+            self.send_response(self.status if self.path == "/readyz" else 404)
+            self.end_headers()
+
+    command = dict(instructions())["HEALTHCHECK"].partition(" CMD ")[2]
+    with HTTPServer(("127.0.0.1", 0), Probe) as server:
+        if has_tls:
+            tls = Certificate(*write_certificate(tmp_path))
+            server.socket = tls.context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = command.replace(":8501/", f":{server.server_port}/")
+        ready = subprocess.run(["sh", "-c", command], capture_output=True).returncode
+        Probe.status = 503
+        loading = subprocess.run(["sh", "-c", command], capture_output=True).returncode
+        server.shutdown()
+    assert (ready, loading) == (0, 1)
 
 
 @pytest.mark.slow
@@ -118,7 +145,9 @@ def test_the_kubernetes_files_ask_for_what_the_server_has():
     pod = deployment["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     options = read_options("serve", ["serve", *container["args"]])
-    assert pod["spec"]["terminationGracePeriodSeconds"] >= 2 * options.deadline + 5
+    (_, drained) = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert pod["spec"]["terminationGracePeriodSeconds"] >= 2 * options.deadline + 5 + int(drained)
+    assert options.tls_key and pod["metadata"]["annotations"]["prometheus.io/scheme"] == "https"
     assert container["securityContext"]["readOnlyRootFilesystem"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"grpc": 8500, "rest": 8501}
