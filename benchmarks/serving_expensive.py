@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
-from serving_load import Served
+from serving_load import Served, signatures_of_texts
 from tensorflow_serving.apis.predict_pb2 import PredictRequest
 from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
@@ -28,9 +28,6 @@ _MOST_MEGABYTES = 6000  # an answer of 256 MiB, as text, beside others
 _STREAMS = 900
 _HELD_BYTES = 2**28  # of bodies that a server holds
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
-
-# A signature: the name of a model, of the signature, its inputs and their types.
-Signature = tuple[str, str, Mapping[str, str]]
 
 
 def bodies(name: str, inputs: Sequence[str], limit: int) -> Iterator[tuple[str, bytes]]:
@@ -164,14 +161,11 @@ _RIGHT = {"200", "400", "413", "429", "503", "504", "OK", "INVALID_ARGUMENT", "R
 _RIGHT |= {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
 
 
-def expensive(
-    server: Served, signatures: Sequence[Signature], limit: int, times: int, seconds: float
-) -> tuple[Counter, list[str]]:
+def expensive(server: Served, limit: int, times: int, seconds: float) -> tuple[Counter, list[str]]:
     """Sends each kind of request to each signature of texts.
 
     Args:
         server: who is asked.
-        signatures: what it has.
         limit: bytes of the largest body that it takes.
         times: how often each is sent.
         seconds: time after which the rest is left out.
@@ -180,9 +174,9 @@ def expensive(
         The answers by kind and status, and what went wrong.
     """
     texts = [
-        (model, name, list(inputs))
-        for model, name, inputs in signatures
-        if all(dtype == "DT_STRING" for dtype in inputs.values())
+        (model, name, inputs)
+        for model, signatures in signatures_of_texts(server.rest_port).items()
+        for name, inputs in signatures.items()
     ]
     seen: Counter = Counter()
     deadline = time.monotonic() + seconds

@@ -20,10 +20,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from serving_expensive import Signature, expensive
+from serving_expensive import expensive
 from serving_load import parsed_arguments, served
 
 _PATIENCE = 120  # seconds for an answer
+# A signature: the name of a model, of the signature, its inputs and their types.
+Signature = tuple[str, str, Mapping[str, str]]
 
 
 class Hostile:
@@ -214,9 +216,7 @@ def main() -> None:
         for sender in senders:
             sender.join()
         after = server.resident_megabytes()
-        costly, problems = expensive(
-            server, signatures, 2 * 2**20, arguments.times, arguments.seconds
-        )
+        costly, problems = expensive(server, 2 * 2**20, arguments.times, arguments.seconds)
         last, errors = server.resident_megabytes(), server.errors.read_text()
     problems += refusals(seen)
     if slow != [408] * len(senders):
