@@ -272,6 +272,8 @@ class _Calls:
             is_endless = remaining is None or remaining > _YEAR
             deadline = math.inf if is_endless else time.monotonic() + remaining
             response = await method(self.models, request, deadline)
+            if spec := getattr(response, "model_spec", None):
+                fields |= {"signature": spec.signature_name, "version": spec.version.value}
             start = time.monotonic()
             is_large = response.ByteSize() > LARGE_BODY
             written = await in_thread_if(is_large, response.SerializeToString)

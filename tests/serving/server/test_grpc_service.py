@@ -444,4 +444,5 @@ async def test_a_call_has_an_id_and_a_trace(toys, tmp_path):
     log.close()
     first, second = map(json.loads, (tmp_path / "log").read_text().splitlines())
     assert (first["request_id"], first["trace_id"]) == ("a-1", trace)
-    assert "trace_id" not in second
+    assert (first["signature"], first["version"]) == ("serving_default", 1)
+    assert second.keys().isdisjoint({"trace_id", "version"})
