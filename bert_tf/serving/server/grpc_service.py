@@ -19,6 +19,7 @@ from tensorflow_serving.apis.regression_pb2 import RegressionRequest, Regression
 
 from bert_tf.serving.server import tracing
 from bert_tf.serving.server.access_log import AccessLog
+from bert_tf.serving.server.connections import HEAD_BYTES
 from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
 from bert_tf.serving.server.credentials import Certificate, Tokens
 from bert_tf.serving.server.errors import ServingError, invalid
@@ -64,6 +65,9 @@ async def start_grpc(
         options=[
             ("grpc.max_receive_message_length", max_request_bytes),
             ("grpc.max_send_message_length", -1),
+            # By default calls of 8 to 16 KiB of metadata are refused by chance.
+            ("grpc.max_metadata_size", HEAD_BYTES),
+            ("grpc.absolute_max_metadata_size", HEAD_BYTES),
             # Two servers on one port would share its clients.
             ("grpc.so_reuseport", 0),
         ],

@@ -439,7 +439,9 @@ async def test_a_call_has_an_id_and_a_trace(toys, tmp_path):
             metadata=[("x-request-id", "a-1"), ("traceparent", f"00-{trace}-00f067aa0ba902b7-01")],
         )
         assert dict(await call.trailing_metadata())["x-request-id"] == "a-1"
-        refused = client.predictions.Predict(predict_request(name="foo"))
+        refused = client.predictions.Predict(
+            predict_request(name="foo"), metadata=[("x-request-id", "x" * 15_000)]
+        )
         assert len(dict(await refused.trailing_metadata())["x-request-id"]) == 32
     log.close()
     first, second = map(json.loads, (tmp_path / "log").read_text().splitlines())
