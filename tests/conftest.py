@@ -41,6 +41,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 
+def pytest_collection_finish() -> None:
+    """What was imported stays: later collections look at the rest alone, in a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def graphs_are_freed():
+    """Graphs and models hold each other: without a collection a worker grows to 10 GB."""
+    yield
+    gc.collect()
+
+
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Path]:
     """Makes a folder or file once for all workers of pytest-xdist.
