@@ -62,7 +62,7 @@ def pretraining(shards, small_config, output, steps=120) -> list[str]:
     return [
         "pretrain", "--shards", str(shards), "--size", str(small_config), "--output", str(output),
         "--steps", str(steps), "--batch-size", "8", "--save-every", "10", "--log-every", "20",
-        "--evaluate-every", "40", "--evaluation-batches", "100",
+        "--evaluate-every", "40", "--evaluation-batches", "100", "--watch_text", "the [MASK]",
     ]  # fmt: skip
 
 
