@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -89,40 +88,32 @@ def test_an_executor_makes_what_one_process_makes(tmp_path, text, tokenizer, who
     )
 
 
-@pytest.mark.slow
-def test_a_killed_process_is_replaced(tmp_path, text, tokenizer, whole):
-    def kill(progress):  # one worker, in the middle
-        if not killed:
-            killed.append(next(iter(pools[-1]._processes)))
-            os.kill(killed[0], signal.SIGKILL)
-
-    pools, killed = [], []
+def pools(workers, replacement):
+    """Opens pools of processes, and a list of them; the third task of all is the replacement."""
+    opened, calls = [], itertools.count(1)
 
     def open_pool():
-        pools.append(process_pool(2)())
-        return pools[-1]
+        pool = process_pool(workers)()
+        submit = pool.submit
+        pool.submit = lambda *task: submit(*(replacement if next(calls) == 3 else task))
+        opened.append(pool)
+        return pool
 
+    return open_pool, opened
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_replaced(tmp_path, text, tokenizer, whole):
+    open_pool, opened = pools(2, (signal.raise_signal, signal.SIGKILL))
     out = tmp_path / "out"
-    write_shards(text, out, tokenizer, OPTIONS, runner=ExecutorRunner(open_pool), progress=kill)
+    write_shards(text, out, tokenizer, OPTIONS, runner=ExecutorRunner(open_pool))
     assert contents(out) == whole
-    assert killed
-    assert len(pools) == 2
+    assert len(opened) == 2
 
 
 @pytest.mark.slow
 def test_four_processes_one_of_which_has_a_full_disk(tmp_path, text, tokenizer, whole):
-    def open_pool():
-        pool, calls = process_pool(4)(), itertools.count(1)
-        submit = pool.submit
-
-        def submit_or_fill(work, task):
-            if next(calls) == 3:
-                return submit(Path("/dev/full").write_bytes, b"content")
-            return submit(work, task)
-
-        pool.submit = submit_or_fill
-        return pool
-
+    open_pool, _ = pools(4, (Path("/dev/full").write_bytes, b"content"))
     out = tmp_path / "out"
     with pytest.raises(OSError, match="No space left"):
         write_shards(text, out, tokenizer, OPTIONS, runner=ExecutorRunner(open_pool))
@@ -319,11 +310,8 @@ def test_jobs_that_are_killed(tmp_path, text, tokenizer, whole):
         done = run_command(command("--units", f"{number}/3"), setup=setup)
         assert done.returncode == 0, done.stderr
 
-    jobs = [threading.Thread(target=job, args=[number]) for number in (1, 2, 3)]
-    for each in jobs:
-        each.start()
-    for each in jobs:
-        each.join()
+    with ThreadPoolExecutor(3) as jobs:
+        list(jobs.map(job, (1, 2, 3)))
     done = run_command(command("--finish"), setup=setup)
     assert done.returncode == 0, done.stderr
     assert contents(out) == whole

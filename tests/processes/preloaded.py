@@ -17,9 +17,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -28,6 +30,10 @@ _CONTEXT.set_forkserver_preload(
      "bert_tf.cli.pretrain", "bert_tf.cli.shards", "bert_tf.pretraining.pretrain",
      "pipelines.shards.writing"]
 )  # fmt: skip
+
+# The exit code of a process can be read once, and the start of one process reads those of others: a
+# second thread that reads it at the same time gets 255.
+_LOCK = threading.Lock()
 
 _COMMAND = "import sys; from bert_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
@@ -92,24 +98,26 @@ class Process:
             args=(code, self.args, environment, str(cwd or Path.cwd()), outputs),
             daemon=True,
         )
-        self._process.start()
+        with _LOCK:
+            self._process.start()
         self.pid = self._process.pid
 
     @property
     def returncode(self) -> int | None:
         """The exit code, minus the number of the signal that ended it, or None."""
-        return self._process.exitcode
+        with _LOCK:
+            return self._process.exitcode
 
     def poll(self) -> int | None:
         """The exit code, or None while the process runs."""
-        return self._process.exitcode
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Waits for the end; raises subprocess.TimeoutExpired."""
-        self._process.join(timeout)
-        if self._process.exitcode is None:
+        wait_for([self._process.sentinel], timeout)
+        if (exit_code := self.returncode) is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
-        return self._process.exitcode
+        return exit_code
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Waits for the end; returns what is unread of standard output and standard error."""
@@ -133,11 +141,13 @@ class Process:
 
     def kill(self) -> None:
         """Sends SIGKILL."""
-        self._process.kill()
+        with _LOCK:
+            self._process.kill()
 
     def terminate(self) -> None:
         """Sends SIGTERM."""
-        self._process.terminate()
+        with _LOCK:
+            self._process.terminate()
 
 
 def start_code(
