@@ -26,12 +26,15 @@ from bert_tf.errors import InputError
 from bert_tf.storage import Folder, RemoteFolder
 from pipelines.corpus.documents import DocumentPlan
 from pipelines.corpus.sources import Slice
+from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.records import InstanceCounts
 from pipelines.shards.manifest import JOURNAL, Shard
 
 _PLAN, _DOCUMENTS, _LOCK = "plan.json", "documents.json", "lock"
 _ENTRY = re.compile(r"(\d+)-(\d+)(-last)?\.json")
 TOKENIZER = "tokenizer"  # subfolder, for workers
+
+_SKIPPING = ("skip_unreadable", "skip_bad_lines")
 
 
 @dataclass
@@ -202,7 +205,7 @@ class Journal:
                         "give its settings to continue it, or remove the folder to start over"
                     )
             if old != plan:
-                if not begun:
+                if old is not None and not begun:
                     self._place.remove([_DOCUMENTS])
                 self._place.write(_PLAN, json.dumps(plan).encode())
             try:
@@ -265,10 +268,13 @@ def _difference(
         return "the version of bert-tf, which makes other shards now"
     if len(begun["options"]) != len(plan["options"]):
         return "its sequence lengths"
-    for one, other in zip(begun["options"], plan["options"], strict=True):
-        for name in one:
-            if one[name] != other.get(name):
-                return f"{name} ({one[name]} there, {other.get(name)} now)"
+    for there, now in zip(begun["options"], plan["options"], strict=True):
+        one, other = (vars(PretrainingDataOptions(**each)) for each in (there, now))
+        for name, value in one.items():
+            # What is finished had nothing to skip.
+            may_begin = name in _SKIPPING and other[name]
+            if value != other[name] and not may_begin:
+                return f"{name} ({value} there, {other[name]} now)"
     if begun["vocabulary"] != plan["vocabulary"]:
         return "the vocabulary"
     there, now = (each["units"][: last_unit + 1] for each in (begun, plan))

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 # Version of the plan and the journal; a change in how instances are made is a new one, too.
 PLAN_FORMAT = 4
 
+_LISTED_UNITS = 20  # in an error
+
 _SAMPLED_TEXTS = 50  # of 64 kB at most, for the bytes of a token
 
 # Files in a folder of shards, of one length or with a subfolder per length.
@@ -163,8 +165,11 @@ def write_shards_of_lengths(
     if is_complete and begun == plan:  # an earlier run was killed just before its last step
         journal.remove()
         return [Manifest.load(f"{folder}/{name}") for name in names]
-    if is_complete or not (folder / JOURNAL).sizes():
-        _check_content(folder, overwrite=overwrite)
+    names_there = folder.all_names()
+    if is_complete or not any(name.startswith(f"{JOURNAL}/") for name in names_there):
+        # Where jobs share an empty folder, another may have begun in it since.
+        begins_together = share is not None and not names_there
+        _check_content(folder, overwrite=overwrite or begins_together)
         if finish:
             raise InputError(f"{output_directory}: holds no units: make them before --finish")
         if share is None:
@@ -192,10 +197,17 @@ def write_shards_of_lengths(
             return []
         journal.check(checksums=finish)
         if missing := journal.entries().missing(range(len(corpus.units))):
+            listed = ", ".join(str(unit + 1) for unit in missing[:_LISTED_UNITS])
+            listed += ", ..." * (len(missing) > _LISTED_UNITS)
+            cure = "give the same command again to make them"
+            if finish:
+                cure = (
+                    "make them with --units, or with this command without --finish (--units 3/16 "
+                    "makes 3, 19, 35, ...)"
+                )
             raise InputError(
                 f"{folder}: shards of {len(missing)} of {len(corpus.units)} units of the corpus "
-                "are missing: give the same command again to make them (all workers must see this "
-                "folder under this path)"
+                f"are missing ({listed}): {cure}; all workers must see this folder under this path"
             )
         journal.remove_dead()
         try:

@@ -515,6 +515,8 @@ def test_an_unfinished_run_is_continued_with_its_settings_alone(
     begin(many, out, number_tokenizer)
     with pytest.raises(InputError, match=r"out: .*seed \(12345 there, 3 now\)"):
         write_shards(many, out, number_tokenizer, many_options(seed=3))
+    with pytest.raises(InputError, match=r"mask_token_share \(0\.8 there, 0\.5 now\)"):
+        write_shards(many, out, number_tokenizer, many_options(mask_token_share=0.5))
     unfinished = contents(out)
     (many / "0.txt").write_text("1 2 3\n\n4 5 6\n")
     with pytest.raises(InputError, match=r"the corpus \(.*0\.txt, or a file beside it, is new"):
@@ -548,6 +550,28 @@ def test_a_file_that_stopped_a_run_can_be_mended(tmp_path, number_corpus, number
     bad.write_bytes(good)
     write_shards(many, out, number_tokenizer, made_of)
     assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_line_that_stopped_a_run_can_be_skipped(tmp_path, number_corpus, number_tokenizer, units):
+    (tmp_path / "text").mkdir()
+    for index in range(3):
+        documents = number_corpus(20, first=10 + index * 20 * 12 * 9).split("\n\n")
+        lines = [json.dumps({"text": document}) for document in documents]
+        (tmp_path / "text" / f"{index}.jsonl").write_text("\n".join(lines + ["{}"] * (index == 2)))
+    made_of = {"instances": "full_sentences", "held_out_share": 0}  # read once, in order
+    strict, skipping = many_options(**made_of), many_options(**made_of, skip_bad_lines=True)
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match=r"2\.jsonl, line \d+.* --skip_bad_lines"):
+        write_shards(tmp_path / "text", out, number_tokenizer, strict)
+    made = list(out.glob("train-*"))
+    assert made
+    times = [path.stat().st_mtime_ns for path in made]
+    manifest = write_shards(tmp_path / "text", out, number_tokenizer, skipping)
+    assert manifest.irregularities["bad_lines"] == 1
+    assert [path.stat().st_mtime_ns for path in made] == times
+    write_shards(tmp_path / "text", tmp_path / "other", number_tokenizer, skipping)
+    assert contents(out) == contents(tmp_path / "other")
 
 
 def test_a_file_that_vanishes_stops_the_run_or_is_counted(

@@ -18,10 +18,11 @@ from preloaded import run_command, start_command
 from bert_tf import make_shards
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
-from bert_tf.storage import open_folder, sha256
+from bert_tf.storage import LocalFolder, open_folder, sha256
 from bert_tf.tokenization import BertTokenizer
 from pipelines.data_options import PretrainingDataOptions
 from pipelines.shards import workers
+from pipelines.shards.journal import Journal
 from pipelines.shards.workers import ExecutorRunner, dask_workers, process_pool
 from pipelines.shards.writing import UnitShare, write_shards
 
@@ -223,7 +224,7 @@ def test_units_in_any_order(tmp_path, text, tokenizer, whole):
         write_shards(text, out, tokenizer, OPTIONS, **finish)
     for number in (3, 1, 3):
         write_shards_of_share(text, out, tokenizer, number)
-    with pytest.raises(InputError, match=r"shards of \d+ of \d+ units"):
+    with pytest.raises(InputError, match=r"are missing \(2(, \d+)*\): make them with --units"):
         write_shards(text, out, tokenizer, OPTIONS, **finish)
     write_shards_of_share(text, out, tokenizer, 2)
     damaged = sorted(out.glob("train-*"))[2]
@@ -244,6 +245,28 @@ def write_shards_of_share(text, out, tokenizer, number):
 
     share = UnitShare(number, 3)
     assert write_shards_of_lengths(text, out, tokenizer, [OPTIONS], share=share) == []
+
+
+@pytest.mark.parametrize("moment", [(LocalFolder, "all_names"), (Journal, "entries")])
+def test_jobs_that_begin_at_the_same_time(tmp_path, text, tokenizer, whole, monkeypatch, moment):
+    """The first job runs while the second one looks at the empty folder."""
+    out, removed = tmp_path / "out", []
+    look, remove = getattr(*moment), LocalFolder.remove
+
+    def late(self):
+        found = look(self)
+        monkeypatch.setattr(*moment, look)
+        write_shards_of_share(text, out, tokenizer, 1)
+        return found
+
+    monkeypatch.setattr(LocalFolder, "remove", lambda self, names: removed.extend(names))
+    monkeypatch.setattr(*moment, late)
+    write_shards_of_share(text, out, tokenizer, 2)
+    assert not removed  # such as the plan of documents, which workers of the first job read
+    monkeypatch.setattr(LocalFolder, "remove", remove)
+    write_shards_of_share(text, out, tokenizer, 3)
+    write_shards(text, out, tokenizer, OPTIONS, finish=True)
+    assert contents(out) == whole
 
 
 def test_another_corpus_under_the_same_journal_is_refused(tmp_path, text, tokenizer):
