@@ -10,9 +10,11 @@ import errno
 import functools
 import hashlib
 import io
+import logging
 import os
 import shutil
 import tempfile
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,6 +30,7 @@ State = tuple[int, int]
 
 _EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs"}
 _READ_AHEAD = 8 << 20
+_REASON = 300  # characters of a store's own message
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -47,6 +50,8 @@ def _file_system(protocol: str) -> Any:
     try:
         import fsspec
 
+        # It logs a trace for what it also raises.
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
         return fsspec.filesystem(protocol, use_listings_cache=False)
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
@@ -73,7 +78,7 @@ def remote_errors(url: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise InputError(f"{url}: no such bucket or key: check the name") from error
     except Exception as error:  # each store has errors of its own
-        name, line = type(error).__name__, " ".join(str(error).split())
+        name, line = type(error).__name__, textwrap.shorten(str(error), _REASON, placeholder=" ...")
         is_refused = getattr(error, "code", None) in (401, 403)  # Google's HttpError
         if is_refused or isinstance(error, PermissionError):
             raise InputError(

@@ -91,15 +91,16 @@ class Corpus:
         return self.units[0][0].source
 
 
-def _listed(inputs: CorpusInputs) -> list[str]:
-    listed = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
-    return [os.fspath(given) for given in listed]
+def listed(inputs: CorpusInputs) -> list[str]:
+    """The inputs, one or several, as a list of names."""
+    each = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+    return [os.fspath(given) for given in each]
 
 
 def find_files(inputs: CorpusInputs) -> list[str]:
     """Sorted files, each once, of files, folders (without hidden files) and globs."""
     found: dict[str, str] = {}
-    for given in _listed(inputs):
+    for given in listed(inputs):
         if is_remote(given):
             objects = find_objects(given)
             if not objects:
@@ -156,7 +157,7 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
     stay whole.
     """
     options = options or CorpusOptions()
-    names = _listed(inputs)
+    names = listed(inputs)
     datasets = [name for name in names if name.startswith(TFDS)]
     paths = [name for name in names if not name.startswith(TFDS)]
     files = find_files(paths) if paths or not datasets else []

@@ -23,7 +23,7 @@ from bert_tf.version import __version__
 from pipelines.corpus import documents as of_documents
 from pipelines.corpus.documents import COUNTED, DocumentPlan, plan_documents
 from pipelines.corpus.formats import empty_corpus, sample_text
-from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, open_corpus
+from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, listed, open_corpus
 from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.records import InstanceCounts, summarize
 from pipelines.shards.folder import store_tokenizer
@@ -143,7 +143,7 @@ def write_shards_of_lengths(
     if share is not None and overwrite:
         raise InputError("--overwrite cannot be combined with --units: remove the folder first")
     corpus = corpus_of(inputs, tokenizer, options[0])
-    folder = _output_folder(output_directory, corpus)
+    folder = _output_folder(output_directory, corpus, listed(inputs))
     plan: dict[str, Any] = {
         "options": [one.of_data() for one in options],
         "vocabulary": {
@@ -197,8 +197,8 @@ def write_shards_of_lengths(
             return []
         journal.check(checksums=finish)
         if missing := journal.entries().missing(range(len(corpus.units))):
-            listed = ", ".join(str(unit + 1) for unit in missing[:_LISTED_UNITS])
-            listed += ", ..." * (len(missing) > _LISTED_UNITS)
+            numbers = ", ".join(str(unit + 1) for unit in missing[:_LISTED_UNITS])
+            numbers += ", ..." * (len(missing) > _LISTED_UNITS)
             cure = "give the same command again to make them"
             if finish:
                 cure = (
@@ -207,7 +207,7 @@ def write_shards_of_lengths(
                 )
             raise InputError(
                 f"{folder}: shards of {len(missing)} of {len(corpus.units)} units of the corpus "
-                f"are missing ({listed}): {cure}; all workers must see this folder under this path"
+                f"are missing ({numbers}): {cure}; all workers must see this folder under this path"
             )
         journal.remove_dead()
         try:
@@ -224,12 +224,15 @@ def _folder_names(lengths: list[int]) -> list[str]:
     return [str(length) for length in lengths] if len(lengths) > 1 else [""]
 
 
-def _output_folder(output: str | os.PathLike, corpus: Corpus) -> Folder:
+def _output_folder(output: str | os.PathLike, corpus: Corpus, inputs: list[str]) -> Folder:
     if not is_remote(output):
         return open_folder(check_output_folder(output, corpus.files))
     folder = open_folder(output)
     if any(f"{file}/".startswith(f"{folder}/") for file in corpus.files):
         raise InputError(f"--output {output} holds the input: name a separate output")
+    for given in inputs:  # a resumed run would read its shards
+        if f"{folder}/".startswith(f"{given.rstrip('/')}/"):
+            raise InputError(f"--output {output} lies in the input {given}: name a separate output")
     return folder
 
 

@@ -236,6 +236,8 @@ def test_mistakes_are_named(s3, corpus, tokenizer, tmp_path, monkeypatch):
         write_shards(corpus, "s3://nowhere/out", tokenizer, OPTIONS)
     with pytest.raises(InputError, match="holds the input"):
         write_shards(corpus, s3, tokenizer, OPTIONS)
+    with pytest.raises(InputError, match="text/out lies in the input"):
+        write_shards(corpus, f"{corpus}/out", tokenizer, OPTIONS)
     storage.open_folder(f"{s3}/mine/deep").write("notes.txt", b"keep")
     for overwrite in (False, True):
         with pytest.raises(InputError, match=r"mine: holds deep/notes\.txt"):
@@ -258,6 +260,15 @@ def test_a_missing_permission_is_named_with_the_key():
         storage.remote_errors("s3://bucket/key"),
     ):
         raise PermissionError("Access Denied")
+
+
+def test_a_long_message_of_a_store_is_cut():
+    with (
+        pytest.raises(OSError, match="no such library") as raised,
+        storage.remote_errors("hdfs://a"),
+    ):
+        raise OSError("no such library\n" * 100)
+    assert len(str(raised.value)) < 400
 
 
 def test_a_missing_package_is_named(monkeypatch):
