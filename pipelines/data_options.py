@@ -35,7 +35,7 @@ class CorpusOptions(CheckedOptions):
     @property
     def text_fields(self) -> list[str]:
         """The names in `text_field`."""
-        return self.text_field.split(",")
+        return [name.strip() for name in self.text_field.split(",")]
 
 
 @dataclass(kw_only=True)

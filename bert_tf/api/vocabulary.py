@@ -103,6 +103,7 @@ def run(options: VocabularyOptions, *, shown: bool = True) -> VocabularyResult:
         from bert_tf.tokenization.vocabulary import check_alphabet
         from pipelines.corpus.formats import input_errors, read_lines, sample_text
         from pipelines.corpus.sources import open_corpus
+        from pipelines.shards.journal import unit_hash
 
         corpus = open_corpus(options.corpus, options)
         check_output_folder(output, corpus.files)
@@ -115,7 +116,9 @@ def run(options: VocabularyOptions, *, shown: bool = True) -> VocabularyResult:
                 )
         if options.sample_bytes is not None:
             corpus = corpus.sampled(options.sample_bytes, options.seed)
-        of_counts = json.dumps([corpus.units, corpus.options.text_field, *switches.values()])
+        units = [unit_hash(unit) for unit in corpus.units]
+        read_as = [options.corpus_format, options.text_field]
+        of_counts = json.dumps([units, *read_as, *switches.values()])
         kept = output.with_name(f"{output.name}.counts.zst")
         counts = _read_counts(kept, of_counts)
         if counts is not None:

@@ -176,7 +176,7 @@ def _tables(shards: "ShardFolder") -> list[Table]:
         "bert_tf_version": manifest.bert_tf_version,
     }
     text = {
-        "files": len(manifest.corpus),
+        "files": sum(source.get("files", 1) for source in manifest.corpus),
         "bytes": sum(source["bytes"] for source in manifest.corpus),
         "documents": manifest.documents,
         "sentences": manifest.sentences,

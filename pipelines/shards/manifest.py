@@ -56,7 +56,9 @@ class Shard:
 class Manifest:
     options: dict[str, Any]  # see `PretrainingDataOptions.of_data`
     vocabulary: dict[str, Any]  # `hash` and `size`, and the `settings` of the tokenizer
-    corpus: list[dict[str, Any]]  # `file` (relative to the common folder) and `bytes` of each file
+    # `file` (relative to the common folder) and `bytes` of each file; over 10,000 files are
+    # listed by folder, with the number of `files`
+    corpus: list[dict[str, Any]]
     documents: int  # number of documents
     sentences: int  # number of sentences
     # faults of the text that were handled by a rule, counted by name

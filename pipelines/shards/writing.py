@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 PLAN_FORMAT = 4
 
 _LISTED_UNITS = 20  # in an error
+_LISTED_SOURCES = 10_000  # in the manifest, which every reader holds
 
 _SAMPLED_TEXTS = 50  # of 64 kB at most, for the bytes of a token
 
@@ -339,12 +340,6 @@ def _finish(
                 counts[index][split] = counts[index][split] + one if split in counts[index] else one
     if not text["documents"]:
         raise empty_corpus(corpus.name)
-    folders = [str(Path(file).absolute().parent) for file in corpus.files]
-    common = os.path.commonpath(folders or [""])
-    sources = [
-        {"file": name if name.startswith(TFDS) else os.path.relpath(name, common), "bytes": size}
-        for name, size in corpus.sources.items()
-    ]
     manifests = []
     for index, (options, name) in enumerate(zip(job.options, job.names, strict=True)):
         if "train" not in shards[index]:
@@ -355,7 +350,7 @@ def _finish(
         manifest = Manifest(
             options=options.of_data(),
             vocabulary=plan["vocabulary"],
-            corpus=sources,
+            corpus=_sources(corpus),
             documents=text["documents"],
             sentences=text["sentences"],
             irregularities={
@@ -376,3 +371,20 @@ def _finish(
         manifest.save(str(folder))
         manifests.append(manifest)
     return manifests
+
+
+def _sources(corpus: Corpus) -> list[dict[str, Any]]:
+    """The files of a corpus, or their folders if it has many, for the manifest."""
+    folders = [str(Path(file).absolute().parent) for file in corpus.files]
+    common = os.path.commonpath(folders or [""])
+    sources: dict[str, Counter[str]] = {}
+    for name, size in corpus.sources.items():
+        shown = name if name.startswith(TFDS) else os.path.relpath(name, common)
+        sources[shown] = Counter(bytes=size)
+    while len(sources) > _LISTED_SOURCES:
+        parents: dict[str, Counter[str]] = {}
+        for name, counts in sources.items():
+            parent = os.path.dirname(name)  # noqa: PTH120
+            parents.setdefault(parent, Counter()).update({"files": 1, **counts})
+        sources = parents
+    return [{"file": name or ".", **counts} for name, counts in sources.items()]

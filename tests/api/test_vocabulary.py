@@ -59,3 +59,13 @@ def test_counts_are_kept_until_the_vocabulary_is_learned(text, tmp_path, monkeyp
     made = bert_tf.learn_vocabulary(size=200, overwrite=True, **named)
     assert "other" in "".join(made.pieces).replace("#", "")
     assert not any("earlier call" in line for line in made.notices)
+
+
+def test_counts_of_another_format_are_not_taken(text, tmp_path):
+    """With the same file, read otherwise."""
+    file = tmp_path / "text.jsonl"
+    file.write_text('{"text": "words and more words"}\n' * 40)
+    named = {"corpus": str(file), "output": tmp_path / "out", "verbose": False}
+    with pytest.raises(InputError, match="cannot hold"):
+        bert_tf.learn_vocabulary(size=10, corpus_format="sentences", **named)
+    assert bert_tf.learn_vocabulary(size=200, **named).distinct_words == 3

@@ -202,7 +202,7 @@ def test_parquet_files_are_cut_between_row_groups(tmp_path, monkeypatch):
     assert len(opened.units) > 2
     assert documents_of(opened) == expected
     assert opened.size == pytest.approx(path.stat().st_size, abs=20)
-    with_titles = documents_of(open_corpus(path, CorpusOptions(text_field="title,text")))
+    with_titles = documents_of(open_corpus(path, CorpusOptions(text_field="title, text")))
     assert with_titles[:2] == [[b"text 0"], [b"a", b"text 1 x"]]
     with pytest.raises(InputError, match="no column 'body': name one of text, title, id"):
         documents_of(open_corpus(path, CorpusOptions(text_field="body")))

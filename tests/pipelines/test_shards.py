@@ -13,11 +13,12 @@ import tensorflow as tf
 from bert_tf.atomic import temporary_name
 from bert_tf.errors import InputError
 from pipelines.corpus import formats
+from pipelines.corpus.sources import open_corpus
 from pipelines.corpus.text_files import UnreadableFile
 from pipelines.data_options import PretrainingDataOptions
 from pipelines.shards.manifest import Manifest, verify
 from pipelines.shards.units import write_units
-from pipelines.shards.writing import write_shards, write_shards_of_lengths
+from pipelines.shards.writing import _sources, write_shards, write_shards_of_lengths
 
 
 def options(**changed):
@@ -138,6 +139,22 @@ def test_manifest_describes_what_is_on_disk(tmp_path, corpus, number_tokenizer):
     assert statistics["full_length_share"] == np.mean(np.array(lengths) == 32)
     weights = np.sum([e["masked_lm_weights"] for e in train])
     assert statistics["predictions_mean"] == pytest.approx(weights / len(train))
+
+
+def test_a_manifest_lists_the_folders_of_many_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.shards.writing._LISTED_SOURCES", 3)
+    for name in ("a/1", "a/2", "b/c/1", "b/d/2", "b/e/3"):
+        file = tmp_path / f"{name}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("text")
+    assert _sources(open_corpus([tmp_path / "a"])) == [
+        {"file": "1.txt", "bytes": 4},
+        {"file": "2.txt", "bytes": 4},
+    ]
+    assert _sources(open_corpus([tmp_path])) == [
+        {"file": ".", "bytes": 8, "files": 2},
+        {"file": "b", "bytes": 12, "files": 3},
+    ]
 
 
 def test_manifest_keeps_options_of_the_data_alone(tmp_path, corpus, number_tokenizer):
