@@ -239,10 +239,11 @@ def _cut_before(line: bytes, end: int) -> int:
     space = line.rfind(b" ", max(0, end - CUT_LINE_BYTES // 2), end)
     if space >= 0:
         return space + 1
-    place = min(end, len(line) - 1)
-    while place > 0 and line[place] & 0xC0 == 0x80:  # within a character of UTF-8
-        place -= 1
-    return place
+    last = min(end, len(line) - 1)
+    for place in range(last, max(-1, last - 4), -1):
+        if line[place] & 0xC0 != 0x80:  # not within a character of UTF-8
+            return place
+    return last  # no UTF-8
 
 
 def cut_lines(lines: list[bytes], cut_to: int, counts: Counter) -> list[bytes]:

@@ -122,6 +122,13 @@ def test_damaged_compressed_files_are_named(tmp_path, compress):
         lines_of(path)
 
 
+def test_bytes_that_are_no_text_are_cut_where_they_are():
+    """A search through all of them for a character's first byte took quadratic time."""
+    assert text_files._cut_before("ก".encode() * 100, 299) == 297
+    assert text_files._cut_before("ก".encode(), 3) == 0
+    assert text_files._cut_before(b"\x80" * 100, 100) == 99
+
+
 def test_missing_and_unreadable_files_are_named(tmp_path):
     with pytest.raises(InputError, match=r"gone\.txt: cannot be read \(No such file"):
         lines_of(tmp_path / "gone.txt")
