@@ -2,10 +2,12 @@
 
 import hashlib
 import os
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.atomic import write_text
@@ -16,8 +18,10 @@ from bert_tf.tokenization.wordpiece import LONGEST_WORD
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Maximum number of words shown to the learner, which takes about half a second per million.
 MOST_OCCURRENCES = 100_000_000
-# Maximum number of distinct words counted at once, in about 3 GB of memory.
-MOST_DISTINCT = 10_000_000
+# Maximum number of distinct words counted at once, in about 0.4 GB of memory.
+MOST_DISTINCT = 2_000_000
+# Maximum number of characters in the distinct words shown to the learner, about 0.5 GB of memory.
+MOST_LEARNED = 5_000_000
 # A character that is one of fewer characters of the text gets a piece, if it occurs twice.
 _RAREST_CHARACTER = 10_000_000
 _FIRST_CHECK = 10_000  # distinct words
@@ -213,12 +217,13 @@ def learn_vocabulary(
     Text's takes tens of times as long (`benchmarks/vocabulary.py`).
 
     Args:
-        counts: counts from `count_words`; scaled down above 100 million occurrences.
+        counts: counts from `count_words`; scaled down above 100 million occurrences, and without
+            the rarest words above 5 million characters in different words.
         vocabulary_size: maximum number of pieces, at least those of one character.
         min_frequency: minimum number of occurrences for a merge.
         character_min_frequency: minimum number of occurrences for a character to get a piece; by
             default 2, or a ten-millionth of all characters if that is more.
-        notice: called with a line if scaling raises `min_frequency`.
+        notice: called with a line if rare words are left out, or scaling raises `min_frequency`.
     """
     words = [word for word, n in counts.items() if 0 < len(word) <= LONGEST_WORD and n > 0]
     if not words:
@@ -229,6 +234,13 @@ def learn_vocabulary(
     known = ((word, counts[word]) for word in words)
     alphabet, rare = _alphabet(known, vocabulary_size, character_min_frequency)
     spellable = sorted(word for word in words if rare.isdisjoint(word))
+    kept = _most_frequent(spellable, counts)
+    if len(kept) < len(spellable):
+        notice(
+            f"{len(kept):,} of {len(spellable):,} different words are learned from, the most "
+            f"frequent ones: memory is for {MOST_LEARNED:,} characters of them"
+        )
+    spellable = kept
     total = sum(counts[word] for word in spellable)
     shown = min(total, MOST_OCCURRENCES)
     shown_frequency = max(1, -(-min_frequency * shown // max(total, 1)))
@@ -254,6 +266,19 @@ def learn_vocabulary(
     learner.train_from_iterator(_occurrences(counts, spellable, total, shown), trainer)
     ids = learner.get_vocab(with_added_tokens=False)
     return sorted(ids, key=ids.__getitem__)
+
+
+def _most_frequent(words: Sequence[str], counts: Mapping[str, int]) -> list[str]:
+    """The most frequent words, of `MOST_LEARNED` characters at most, in their order."""
+    lengths = np.fromiter(map(len, words), np.int64, len(words))
+    if lengths.sum() <= MOST_LEARNED:
+        return list(words)
+    # Among equally frequent ones, an even choice: sorted words begin with few letters.
+    keys = np.fromiter((zlib.crc32(word.encode()) for word in words), np.int64, len(words))
+    frequencies = np.fromiter((counts[word] for word in words), np.int64, len(words))
+    order = np.lexsort((keys, -frequencies))
+    kept = order[: np.searchsorted(np.cumsum(lengths[order]), MOST_LEARNED, side="right")]
+    return [words[index] for index in np.sort(kept)]
 
 
 def _occurrences(

@@ -67,6 +67,21 @@ def test_the_rarest_words_are_forgotten_where_there_are_too_many(monkeypatch):
     ]
 
 
+def test_the_rarest_words_are_not_learned_from_where_there_are_too_many(monkeypatch):
+    monkeypatch.setattr(vocabulary_module, "MOST_LEARNED", 30)
+    counts = {f"rare{c}": 2 for c in "abcdefghi"} | {"usual": 9, "words": 8, "again": 7}
+    said = []
+    pieces = learn_vocabulary(counts, 100, notice=said.append)
+    assert {"usual", "words", "again"} <= set(pieces)
+    assert said == [
+        "6 of 12 different words are learned from, the most frequent ones: memory is for 30 "
+        "characters of them"
+    ]
+    words = sorted(counts)
+    kept = vocabulary_module._most_frequent(words, counts)
+    assert kept == sorted(kept) and len(kept) == 6 and kept[:5] != words[:5]
+
+
 def test_a_size_without_room_for_the_characters_is_refused_while_counting(monkeypatch):
     """It was refused hours later, in favour of an option that does not exist."""
     monkeypatch.setattr(vocabulary_module, "_FIRST_CHECK", 10)
