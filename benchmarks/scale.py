@@ -3,6 +3,8 @@
     python benchmarks/scale.py pairs             # 40,000 tweets beside one book, in one batch
     python benchmarks/scale.py rows              # packing 40,000 short instances into rows
     python benchmarks/scale.py blocks            # the order of a window of 8 million blocks
+    python benchmarks/scale.py reading           # the first and later windows of them
+    python benchmarks/scale.py lines             # bytes without a space, and a JSON line of 200 MB
     python benchmarks/scale.py files --count 200000
     python benchmarks/scale.py vocabulary        # of text without spaces
     python benchmarks/scale.py simulate --unit-seconds 4.1
@@ -15,6 +17,7 @@ what the step adds). `PYTHONPATH` of an older checkout measures that one.
 import argparse
 import gzip
 import heapq
+import itertools
 import random
 import resource
 import signal
@@ -23,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +104,60 @@ def blocks() -> None:
         report(f"blocks, {name}", (time.monotonic() - began) / 3, before)
 
 
+def reading() -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    from pipelines.shards.folder import RecordBlocks
+    from pipelines.shards.pretraining_batches import _records
+
+    count, records = 8_000_000, 256
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "train.tfrecord"))
+        with tf.io.TFRecordWriter(path) as writer:
+            for _ in range(records):
+                writer.write(b"x" * 100)
+        # All blocks are the same place, which the system keeps in memory.
+        zeros, size = np.zeros(count, np.int64), Path(path).stat().st_size
+        blocks = RecordBlocks([path], zeros, zeros, np.full(count, size), np.full(count, records))
+        seed = tf.constant([1, 2], tf.int64)
+        before, began = megabytes(), time.monotonic()
+        windows = iter(_records(blocks, seed, first=count, repeat=True))
+        next(windows)
+        report("reading, to the first window", time.monotonic() - began, before)
+        before, began = megabytes(), time.monotonic()
+        for _ in range(10):
+            next(windows)
+        report("reading, each window after it", (time.monotonic() - began) / 10, before)
+
+
+def lines() -> None:
+    from bert_tf.errors import InputError
+    from pipelines.corpus.formats import read_slice
+    from pipelines.corpus.sources import open_corpus
+    from pipelines.data_options import CorpusOptions
+
+    texts = {
+        "bytes.txt": (b"A line.\n", b"\x80" * 1000, 16_000, b""),
+        "line.jsonl": (b'{"text": "', b"Words of text. " * 100, 130_000, b'"}\n'),
+    }
+    for name, (start, repeated, times, end) in texts.items():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, name)
+            with path.open("wb") as file:
+                file.writelines([start, *itertools.repeat(repeated, times), end])
+            (slice_,) = open_corpus(str(path), CorpusOptions()).units[0]
+            before, began = megabytes(), time.monotonic()
+            what = "read"
+            try:
+                for _ in read_slice(slice_, CorpusOptions(), Counter()):
+                    pass
+            except InputError as error:
+                what = f"refused ({str(error).partition(': ')[2][:40]} ...)"
+            size = path.stat().st_size / 1e6
+            report(f"lines, {name} of {size:.0f} MB {what}", time.monotonic() - began, before)
+
+
 def files(count: int) -> None:
     import json
 
@@ -115,34 +173,43 @@ def files(count: int) -> None:
         before, began = megabytes(), time.monotonic()
         corpus = open_corpus(folder, CorpusOptions())
         report(f"files, {count} in {len(corpus.units)} units", time.monotonic() - began, before)
-        print(f"files, the plan with all slices: {len(json.dumps(corpus.units)) / 1e6:.1f} MB")
+        print(f"files, all slices as JSON: {len(json.dumps(corpus.units)) / 1e6:.1f} MB")
+
+        from pipelines.shards.journal import unit_hash  # older versions have none
+
+        hashes = json.dumps([unit_hash(unit) for unit in corpus.units])
+        print(f"files, the units of the plan: {len(hashes) / 1e6:.3f} MB")
 
 
 def vocabulary() -> None:
     import base64
 
-    import tensorflow as tf
-
     from bert_tf.tokenization import count_words, learn_vocabulary
+    from pipelines.corpus.formats import read_lines
+    from pipelines.corpus.sources import open_corpus
+    from pipelines.data_options import CorpusOptions
 
     draw = random.Random(1)
     thai = [chr(number) for number in range(0x0E01, 0x0E2F)]
     texts = {
-        "Thai without spaces": "".join(draw.choices(thai, k=64_000)),
-        "base64 without spaces": base64.b64encode(draw.randbytes(48_000)).decode(),
+        "Thai without spaces": "".join(draw.choices(thai, k=6_700_000)),
+        "base64 without spaces": base64.b64encode(draw.randbytes(15_000_000)).decode(),
     }
     for name, text in texts.items():
-        lines = [text[start:] + text[:start] for start in range(0, 6400, 20)]
-        dataset = tf.data.Dataset.from_tensor_slices(lines).batch(16)
-        before, began = megabytes(), time.monotonic()
-        counts = count_words(dataset, strip_accents=False)
-        pieces = learn_vocabulary(counts | {"word": 9}, 1000)
-        size = sum(len(line.encode()) for line in lines) / 1e6
-        report(
-            f"vocabulary, {size:.0f} MB of {name}, {len(counts)} words, {len(pieces)} pieces",
-            time.monotonic() - began,
-            before,
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "text.txt")
+            path.write_text(text, encoding="utf-8")
+            before, began = megabytes(), time.monotonic()
+            counts = count_words(
+                read_lines(open_corpus(folder, CorpusOptions())), strip_accents=False
+            )
+            pieces = learn_vocabulary(counts, 1000)
+            report(
+                f"vocabulary, {path.stat().st_size / 1e6:.0f} MB of {name}, {len(counts)} words, "
+                f"{len(pieces)} pieces",
+                time.monotonic() - began,
+                before,
+            )
 
 
 def simulate(unit_seconds: float, unit_bytes: int) -> None:
@@ -294,7 +361,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    steps = {"pairs": pairs, "rows": rows, "blocks": blocks, "vocabulary": vocabulary}
+    steps = {each.__name__: each for each in (pairs, rows, blocks, reading, lines, vocabulary)}
     parser.add_argument("step", choices=(*steps, "files", "simulate", "flow"))
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--unit-seconds", type=float, default=4.0)
