@@ -1,5 +1,6 @@
 """Every recipe is one that its command takes, and that its steps can be run with."""
 
+import gzip
 import json
 import os
 import shlex
@@ -94,13 +95,10 @@ def test_a_recipe_of_a_scheduler_has_a_command_that_can_be_run(name):
 
 @pytest.mark.slow
 @pytest.mark.skipif("BERT_TF_DATATROVE" not in os.environ, reason="needs datatrove")
-def test_the_recipe_for_web_text_leaves_a_corpus_and_says_what_it_dropped(tmp_path):
-    documents = [path.read_text() for path in sorted(RECIPES.parent.glob("docs/*.md"))]
-    prose = [
-        " ".join(line for line in text.splitlines() if line[:1].isalpha()) for text in documents
-    ]
-    prose = [text for text in prose if 100 < len(text.split()) < 2000][:8]
-    assert len(prose) > 4
+def test_the_recipe_for_web_text_leaves_a_corpus_and_says_what_it_dropped(shared, tmp_path):
+    book = shared / "data" / "corpus" / "books" / "frankenstein.txt.gz"
+    paragraphs = gzip.decompress(book.read_bytes()).decode().split("\n\n")
+    prose = ["\n\n".join(paragraphs[n : n + 20]) for n in range(60, 180, 20)]
     texts = [*prose, f"{prose[0]} And so on.", "buy now " * 300]
     (tmp_path / "in").mkdir()
     lines = (json.dumps({"text": text, "id": str(n)}) + "\n" for n, text in enumerate(texts))
