@@ -157,15 +157,12 @@ def test_no_sum_depends_on_what_shares_memory(options):
     "options",
     [
         {},
-        {"pieces": 1},
         {"feature_lstm_layers": 1},
-        {"optimizer": Lamb},
-        {"freeze": 1},
-        {"rematerialize": True},
+        {"optimizer": Lamb, "pieces": 1},
+        {"freeze": 1, "rematerialize": True},
         {"packed": True},
-        {"late": True},
+        {"late": True, "policy": "mixed_float16"},
         {"policy": "mixed_bfloat16"},
-        {"policy": "mixed_float16"},
     ],
     ids=str,
 )
