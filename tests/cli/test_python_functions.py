@@ -248,6 +248,7 @@ def test_what_is_missing_is_named():
 @pytest.mark.parametrize(
     ("task", "train", "more"),
     [
+        ("classification", (["a b", "c d"] * 8, [0, 1] * 8), {}),
         ("classification", ((["a", "b"] * 8, ["c", "d"] * 8), ["x", "y"] * 8), {}),
         (
             "regression",
@@ -261,6 +262,7 @@ def test_what_is_missing_is_named():
             ((["Who?"] * 8, [f"It was Ada {i}" for i in range(8)]), ["Ada"] * 8),
             {"max_length": 32},
         ),
+        ("mrpc", ((["a", "b"] * 8, ["c", "d"] * 8), [0, 1] * 8), {}),
     ],
 )  # fmt: skip
 def test_every_kind_of_task_takes_data_in_memory(task, train, more, settings, tmp_path):

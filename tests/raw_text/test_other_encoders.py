@@ -71,6 +71,7 @@ CLASSIFIERS = {
     "a mix of frozen layers under an LSTM": (
         FeatureEncoder, BertEncoder, {"feature_layers": ["mix"], "feature_lstm_layers": 1},
     ),
+    "an LSTM on an encoder": (FeatureEncoder, BertEncoder, {"feature_lstm_layers": 1}),
     "two frozen encoders": (FeatureEncoder, TwoEncoders, {"feature_layers": ["last"]}),
 }  # fmt: skip
 
@@ -102,9 +103,10 @@ def test_a_classifier_is_trained_saved_and_loaded(name, presets, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("held", [TwoEncoders, LstmEncoder])
+@pytest.mark.parametrize("held", [TwoEncoders, LstmEncoder, BertEncoder])
 def test_a_tagger_is_trained_saved_and_loaded(held, presets, tmp_path):
-    model = eager(BertTagger.from_preset(presets[held], labels=TAG_NAMES, seed=1))
+    settings = {"feature_layers": ["last"]} if held is BertEncoder else {}
+    model = eager(BertTagger.from_preset(presets[held], labels=TAG_NAMES, seed=1, **settings))
     model.fit(WORDS, TAGS, verbose=0)
     labels = model.predict(WORDS)
     assert [len(each) for each in labels] == [len(each) for each in WORDS]
