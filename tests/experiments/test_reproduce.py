@@ -206,7 +206,9 @@ def test_data_whose_outcome_was_not_written(made, data, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "at"), [("load_weights", 2), ("write_json", 1)])
+@pytest.mark.parametrize(
+    ("name", "at"), [("save_model", 1), ("load_weights", 2), ("write_json", 1), ("finetune", 2)]
+)
 def test_a_killed_table_goes_on(made, data, tmp_path, monkeypatch, no_finetuning, name, at):
     """Killed before an outcome is written, between and within two runs."""
     module = stage if name == "write_json" else training_stages
@@ -238,8 +240,9 @@ def test_a_killed_table_goes_on(made, data, tmp_path, monkeypatch, no_finetuning
 
 
 @pytest.mark.slow
-def test_the_last_checkpoint_is_the_last_model(data, tmp_path, no_finetuning):
-    system = System(name="one", pretraining={"objective": "ltr+rtl"})
+@pytest.mark.parametrize("objective", ["ltr+rtl", "bilm"])
+def test_the_last_checkpoint_is_the_last_model(data, tmp_path, no_finetuning, objective):
+    system = System(name="one", pretraining={"objective": objective})
     reproduction = toy(data, tmp_path, replace(TOY_TABLE, systems=lambda scale: [system]))
     make(reproduction)
     (folder,) = (tmp_path / "runs").glob("pretraining-*/")

@@ -317,17 +317,26 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     check(best, task, examples, result.evaluation.given.answers)
 
 
+def written(name, folder):
+    """A task, examples that were written and read, their labels, and what reads answers back."""
+    task = TASKS[name].with_settings({"max_length": 12})
+    file, write, check = FILES.get(type(task.kind), TABLE)
+    write(folder / file, task)
+    examples = task.read(folder / file, "validation")
+    return task, examples, task.kind.label_names(task, examples), check
+
+
+def untrained(task, encoder, labels) -> FineTuned:
+    head = {**task.kind.head(labels), "seed": 3}
+    model = load_model(encoder, task.kind.model_class, allow_new_head=True, **head)
+    return FineTuned(task, model, BertTokenizer(PIECES), labels)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in _TRAINED if (n, "") not in _CASES])
 def test_a_task_of_a_kind_is_evaluated_and_read_back(name, encoder, tmp_path):
-    task = TASKS[name].with_settings({"max_length": 12})
-    file, write, check = FILES.get(type(task.kind), TABLE)
-    write(tmp_path / file, task)
-    examples = task.read(tmp_path / file, "validation")
-    labels = task.kind.label_names(task, examples)
-    head = {**task.kind.head(labels), "seed": 3}
-    model = load_model(encoder, task.kind.model_class, allow_new_head=True, **head)
-    tuned = FineTuned(task, model, BertTokenizer(PIECES), labels)
+    task, examples, labels, check = written(name, tmp_path)
+    tuned = untrained(task, encoder, labels)
     evaluation = tuned.evaluate(examples, 7)
     assert task.kind.score_names(task, labels)[0] in evaluation.scores
     evaluation.write(tmp_path / "written")
@@ -341,22 +350,10 @@ def test_a_task_of_a_kind_is_evaluated_and_read_back(name, encoder, tmp_path):
 @pytest.mark.parametrize("name", [n for n in _OF_KIND.values() if n != "embedding"])  # vectors
 def test_an_ensemble_of_equal_models_answers_as_one(name, encoder, tmp_path):
     """Whatever the order of their labels is."""
-    task = TASKS[name].with_settings({"max_length": 12})
-    file, write, check = FILES.get(type(task.kind), TABLE)
-    write(tmp_path / file, task)
-    examples = task.read(tmp_path / file, "validation")
-    labels = task.kind.label_names(task, examples)
-
-    def member(labels, head=None) -> FineTuned:
-        new_head = {**task.kind.head(labels), "seed": 3}
-        model = load_model(encoder, task.kind.model_class, allow_new_head=True, **new_head)
-        if head is not None:
-            model.head.set_weights(head)
-        return FineTuned(task, model, BertTokenizer(PIECES), labels)
-
-    first = member(labels)
-    reverse = [w[..., ::-1] if labels else w for w in first.model.head.get_weights()]
-    second = member(labels[::-1], reverse)
+    task, examples, labels, check = written(name, tmp_path)
+    first, second = (untrained(task, encoder, each) for each in (labels, labels[::-1]))
+    head = first.model.head.get_weights()
+    second.model.head.set_weights([w[..., ::-1] if labels else w for w in head])
     alone = first.evaluate(examples, 7)
     for members in ([first, second], [first]):
         evaluation = Ensemble(members).evaluate(examples, 7)
