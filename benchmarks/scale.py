@@ -175,7 +175,7 @@ def files(count: int) -> None:
         report(f"files, {count} in {len(corpus.units)} units", time.monotonic() - began, before)
         print(f"files, all slices as JSON: {len(json.dumps(corpus.units)) / 1e6:.1f} MB")
 
-        from pipelines.shards.journal import unit_hash  # older versions have none
+        from pipelines.corpus.sources import unit_hash  # older versions have none
 
         hashes = json.dumps([unit_hash(unit) for unit in corpus.units])
         print(f"files, the units of the plan: {len(hashes) / 1e6:.3f} MB")

@@ -102,8 +102,7 @@ def run(options: VocabularyOptions, *, shown: bool = True) -> VocabularyResult:
         from bert_tf.tokenization.normalizer import lost_letters
         from bert_tf.tokenization.vocabulary import check_alphabet
         from pipelines.corpus.formats import input_errors, read_lines, sample_text
-        from pipelines.corpus.sources import open_corpus
-        from pipelines.shards.journal import unit_hash
+        from pipelines.corpus.sources import open_corpus, unit_hash
 
         corpus = open_corpus(options.corpus, options)
         check_output_folder(output, corpus.files)

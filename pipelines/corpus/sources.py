@@ -1,12 +1,14 @@
 """The sources of a corpus: files and datasets, cut into units of work."""
 
 import glob
+import hashlib
 import itertools
+import json
 import os
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -89,6 +91,11 @@ class Corpus:
     def name(self) -> str:
         """The first source, for messages."""
         return self.units[0][0].source
+
+
+def unit_hash(slices: Sequence[Slice]) -> str:
+    """What identifies the text of a unit: its places, sizes and times of modification."""
+    return hashlib.blake2b(json.dumps(slices).encode(), digest_size=8).hexdigest()
 
 
 def listed(inputs: CorpusInputs) -> list[str]:

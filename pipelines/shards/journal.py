@@ -8,7 +8,6 @@ run that holds the folder alone removes it.
 
 import fcntl
 import fnmatch
-import hashlib
 import itertools
 import json
 import re
@@ -25,7 +24,6 @@ from bert_tf.atomic import TEMPORARY_NAMES
 from bert_tf.errors import InputError
 from bert_tf.storage import Folder, RemoteFolder
 from pipelines.corpus.documents import DocumentPlan
-from pipelines.corpus.sources import Slice
 from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.records import InstanceCounts
 from pipelines.shards.manifest import JOURNAL, Shard
@@ -250,11 +248,6 @@ def _load(content: bytes) -> FinishedGroup:
         for splits in values["counts"]
     ]
     return FinishedGroup(**values)
-
-
-def unit_hash(slices: Sequence[Slice]) -> str:
-    """What identifies the text of a unit: its places, sizes and times of modification."""
-    return hashlib.blake2b(json.dumps(slices).encode(), digest_size=8).hexdigest()
 
 
 def _difference(

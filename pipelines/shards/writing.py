@@ -23,11 +23,11 @@ from bert_tf.version import __version__
 from pipelines.corpus import documents as of_documents
 from pipelines.corpus.documents import COUNTED, DocumentPlan, plan_documents
 from pipelines.corpus.formats import empty_corpus, sample_text
-from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, listed, open_corpus
+from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, listed, open_corpus, unit_hash
 from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.records import InstanceCounts, summarize
 from pipelines.shards.folder import store_tokenizer
-from pipelines.shards.journal import TOKENIZER, Journal, unit_hash
+from pipelines.shards.journal import TOKENIZER, Journal
 from pipelines.shards.manifest import BLOCKS_NAME, FILE_NAME, JOURNAL, Manifest, Shard
 from pipelines.shards.units import Report, ShardsJob, Unit, write_units
 

@@ -1,7 +1,6 @@
 """Conversion of large bodies and answers in threads: other requests need not wait for it."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -37,7 +36,5 @@ async def written(
     metrics: Metrics, values: int, write: Callable[..., bytes], *answer: Any
 ) -> bytes:
     """An answer of so many values as `write` makes it, in a thread if they are many."""
-    start = time.monotonic()
-    found = await in_thread_if(values > LARGE_ANSWER, write, *answer)
-    metrics.stage("write", time.monotonic() - start)
-    return found
+    with metrics.timed("write"):
+        return await in_thread_if(values > LARGE_ANSWER, write, *answer)

@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import json
-import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -58,9 +57,8 @@ def routes(models: Models, bodies: Bodies) -> list[BaseRoute]:
             access, name = learned(request.scope), request.path_params.get("model")
 
             async def from_body(body: bytes, deadline: float) -> bytes:
-                start = time.monotonic()
-                document = await in_thread_if(len(body) > LARGE_BODY, json_requests.parse, body)
-                models.metrics.stage("parse", time.monotonic() - start)
+                with models.metrics.timed("parse"):
+                    document = await in_thread_if(len(body) > LARGE_BODY, json_requests.parse, body)
                 return await answer(_Asked(document, deadline, name, access))
 
             return await bodies.answered(request, verb.capitalize(), from_body)

@@ -254,18 +254,16 @@ class _Calls:
                 text = "send the metadata authorization: Bearer <token>"
                 raise ServingError(grpc.StatusCode.UNAUTHENTICATED, text, "token")
             fields["token"] = name
-        start = time.monotonic()
-        message = await self.message(context)
-        self.models.metrics.stage("read", time.monotonic() - start)
+        with self.models.metrics.timed("read"):
+            message = await self.message(context)
         size = fields["request_bytes"] = len(message)
         if self.held_bytes + size > self.max_held_bytes:
             text = f"More than {self.max_held_bytes} bytes of requests are in work"
             raise ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, "held_bytes")
         self.held_bytes += size
         try:
-            start = time.monotonic()
-            request: Any = await in_thread_if(size > LARGE_BODY, _parsed, request_type, message)
-            self.models.metrics.stage("parse", time.monotonic() - start)
+            with self.models.metrics.timed("parse"):
+                request: Any = await in_thread_if(size > LARGE_BODY, _parsed, request_type, message)
             del message
             spec = request.model_spec
             fields["model"] = spec.name[:LONGEST_NAME]
@@ -278,11 +276,9 @@ class _Calls:
             response = await method(self.models, request, deadline)
             if spec := getattr(response, "model_spec", None):
                 fields |= {"signature": spec.signature_name, "version": spec.version.value}
-            start = time.monotonic()
-            is_large = response.ByteSize() > LARGE_BODY
-            written = await in_thread_if(is_large, response.SerializeToString)
-            self.models.metrics.stage("write", time.monotonic() - start)
-            return written
+            with self.models.metrics.timed("write"):
+                is_large = response.ByteSize() > LARGE_BODY
+                return await in_thread_if(is_large, response.SerializeToString)
         finally:
             self.held_bytes -= size
 

@@ -104,6 +104,10 @@ class Metrics:
         """A part of a request's time: read, parse, wait, compute (with its batch) or write."""
         self._stages.labels(stage).observe(seconds)
 
+    def timed(self, stage: str) -> contextlib.AbstractContextManager:
+        """Within it the seconds of a stage pass."""
+        return self._stages.labels(stage).time()
+
     def in_flight(self, entrypoint: str) -> contextlib.AbstractContextManager:
         return self._in_flight.labels(entrypoint).track_inprogress()
 
