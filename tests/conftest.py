@@ -3,6 +3,7 @@
 import fcntl
 import gc
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,6 +24,7 @@ gc.set_threshold(100_000, 50, 100)
 # A job in the background starts with Ctrl-C ignored, and the runs under test would respect that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_GROWTH = 500_000  # kB of memory between two collections
 _OF_RUNS = (
     "cli", "experiments", "finetuning", "pretraining", "raw_text", "tasks", "trained", "training",
 )  # fmt: skip
@@ -47,11 +49,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def graphs_are_freed():
-    """Graphs and models hold each other: without a collection a worker grows to 10 GB."""
-    yield
-    gc.collect()
+_peak = 0
+
+
+def pytest_runtest_logfinish() -> None:
+    """Graphs and models hold each other: what tests leave is collected as memory grows.
+
+    Else a module of many runs takes 150 MB more with each.
+    """
+    global _peak
+    if (peak := resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) > _peak + _GROWTH:
+        _peak = peak
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -301,7 +301,9 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_written(
 
 
 @pytest.mark.slow
-def test_a_continued_run_shows_each_step_once(watched, shards, small_config, tmp_path, monkeypatch):
+def test_a_continued_run_shows_each_step_once(
+    watched, words_are_hidden, shards, small_config, tmp_path, monkeypatch
+):
     """Stopped before an evaluation, then killed after it and before the checkpoint."""
     arguments = pretraining(
         shards, small_config, tmp_path / "run", "--histograms_every", 5, "--save-every", 4
