@@ -24,11 +24,20 @@ class Server(ThreadingHTTPServer):
 def main(directory: str) -> None:
     model = AutoModel.from_pretrained(directory, attn_implementation="eager").eval()
     names = ["input_ids", "attention_mask", "token_type_ids"]
+
+    class States(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            return self.model(**dict(zip(names, inputs, strict=True))).last_hidden_state
+
     example = tuple(torch.ones((2, 8), dtype=torch.int64) for _ in names)
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "encoder.onnx")
         torch.onnx.export(
-            model, example, file, input_names=names, output_names=["states"], dynamo=False,
+            States(), example, file, input_names=names, output_names=["states"], dynamo=False,
             dynamic_axes={name: {0: "rows", 1: "tokens"} for name in [*names, "states"]},
         )  # fmt: skip
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])

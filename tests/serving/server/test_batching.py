@@ -132,6 +132,37 @@ def test_long_texts_make_small_batches():
     running(test)
 
 
+@pytest.mark.parametrize(
+    "long", [[[b"x" * 3000]] * 8, [[b"x" * 30] * 64] * 2], ids=["long texts", "many texts"]
+)
+def test_a_short_text_never_waits_for_batches_of_long_ones(long):
+    async def test(queue):
+        slow, quick = Echo(is_open=False), Echo()
+        await asyncio.gather(*start(queue, quick, ["short"]))
+        waiting = start(queue, slow, *long)
+        await asyncio.sleep(0)
+        assert queue.running == 1
+        for _ in range(3):
+            await asyncio.gather(*start(queue, quick, ["short"]))
+        assert quick.batches == [[b"short"]] * 4 and not slow.batches
+        slow.gate.set()
+        await asyncio.gather(*waiting)
+
+    running(test, threads=2)
+
+
+def test_long_texts_take_all_threads_where_no_short_ones_come():
+    async def test(queue):
+        slow = Echo(is_open=False)
+        waiting = start(queue, slow, *[[b"x" * 3000]] * 8)
+        await asyncio.sleep(0)
+        assert queue.running == 2
+        slow.gate.set()
+        await asyncio.gather(*waiting)
+
+    running(test, threads=2)
+
+
 def test_a_batch_waits_for_more_no_longer_than_its_timeout():
     async def test(queue):
         echo = Echo()
