@@ -299,7 +299,8 @@ def _report(
         problems.append(f"memory grew from {before:.0f} to {after:.0f} MB in the second half")
     # An expensive request may be refused for its size, or take too long.
     expected = {f"REST {code}, expensive" for code in (200, 400, 503, 504)}
-    expected |= {f"gRPC {code}, expensive" for code in ("OK", "INVALID_ARGUMENT", "UNAVAILABLE")}
+    of_grpc = ("OK", "INVALID_ARGUMENT", "UNAVAILABLE", "DEADLINE_EXCEEDED")
+    expected |= {f"gRPC {code}, expensive" for code in of_grpc}
     expected |= {"REST 200", "REST 503", "REST 400 as it must", "gRPC OK", "gRPC UNAVAILABLE"}
     problems += [
         f"{count} x {status}" for status, count in statuses.items() if status not in expected

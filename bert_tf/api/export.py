@@ -37,6 +37,8 @@ class ExportOptions(TaskOptions):
     was fine-tuned and validated with."""
     max_loss: float = option(0.5, at_least=0, at_most=100)
     """maximum number of points of the score that int8 may lose."""
+    explanations: bool = False
+    """add the signature explain, which tells what each word piece adds to a classifier's answer."""
     label_map: list[str] = option(factory=list)
     """names to serve for labels of the model, as MODEL_LABEL=LABEL."""
 
@@ -84,6 +86,11 @@ def _export(options: ExportOptions, shown: bool) -> ExportResult:
         raise InputError(
             f"--calibration is for int8: give --precision int8, not {options.precision}"
         )
+    if options.explanations and takes_rows:
+        raise InputError(
+            "--explanations needs gradients, which int8 has none of: give --precision float32 or "
+            f"bfloat16, not {options.precision}"
+        )
     with progress("exporting", shown=shown) as bar:
         from bert_tf.serving.export import check_export
         from bert_tf.trained.export_precisions import export_types
@@ -95,8 +102,9 @@ def _export(options: ExportOptions, shown: bool) -> ExportResult:
             dtype, remark = dtype_policy(options.precision)
             model = FineTuned.from_directory(options.model, settings, dtype)
             directory = model.export(
-                folder.name, root=folder.parent, version=options.version, directory=options.model
-            )
+                folder.name, root=folder.parent, version=options.version,
+                directory=options.model, explanations=options.explanations,
+            )  # fmt: skip
             versions: dict[str, int] = {options.precision: int(directory.name)}
             remarks = [remark] if remark else []
         else:

@@ -142,6 +142,17 @@ class BertClassifier(_LabelModel):
         """
         return self._answers("classify", x, batch_size)
 
+    def explain(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
+        """The label of each text or pair, and what each of its word pieces adds to the logit.
+
+        By integrated gradients, see the signature `explain` in docs/signatures.md.
+
+        Args:
+            x: raw text, as of `fit`.
+            batch_size: texts at a time.
+        """
+        return self._answers("explain", x, batch_size, signature="explain")
+
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertMultiLabelClassifier(_LabelModel):
@@ -155,6 +166,7 @@ class BertMultiLabelClassifier(_LabelModel):
     new_loss = staticmethod(labels_loss)
     new_metrics = staticmethod(labels_metrics)
     classify = BertClassifier.classify
+    explain = BertClassifier.explain
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

@@ -11,7 +11,7 @@
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -55,7 +55,9 @@ class Inference(Primitives):
             return super().rows(table, ids)
         value = table.embeddings.value
         # In training, rows taken from the variable itself would have all later reads copy it.
-        return tf.gather(tf.convert_to_tensor(value) if self.training else value, ids)
+        found = tf.gather(tf.convert_to_tensor(value) if self.training else value, ids)
+        change = _change.get()
+        return change(table, ids, found) if change else found
 
     def dense(self, x: tf.Tensor, layer: keras.layers.Dense) -> tf.Tensor:
         if layer.quantization_mode:
@@ -216,6 +218,7 @@ def _drawn(layer: keras.layers.Dropout, shape: list[Any]) -> Dropout | None:
 
 
 _chosen: ContextVar[Inference | None] = ContextVar("chosen", default=None)
+_change: ContextVar[Callable | None] = ContextVar("change", default=None)
 
 
 @contextmanager
@@ -226,6 +229,16 @@ def inferring_with(primitives: Inference) -> Iterator[None]:
         yield
     finally:
         _chosen.reset(token)
+
+
+@contextmanager
+def changing_rows(change: Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]) -> Iterator[None]:
+    """Inference within the context goes on with `change` of a table, ids [n] and rows [n, H]."""
+    token = _change.set(change)
+    try:
+        yield
+    finally:
+        _change.reset(token)
 
 
 def copied_weights() -> AbstractContextManager:

@@ -290,9 +290,10 @@ class BertPreprocessor(keras.layers.Layer):
         return keras.tree.map_structure(lambda values: values[back], found)
 
     def answers(
-        self, model: Any, x: Any, batch_size: int = BATCH_SIZE, *, splits_words: bool = False
-    ) -> list[dict[str, Any]]:
-        """What `bert-tf predict` writes for each example of raw text.
+        self, model: Any, x: Any, batch_size: int = BATCH_SIZE, *, splits_words: bool = False,
+        signature: str | None = None,
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """What `bert-tf predict` writes for each example of raw text, asked by a `signature`.
 
         With `splits_words` a tagger finds the words of strings itself, punctuation apart.
         """
@@ -308,17 +309,20 @@ class BertPreprocessor(keras.layers.Layer):
             is_listed = not isinstance(x, Mapping) and hasattr(x, "__getitem__")
             if is_listed and all(isinstance(each, str | bytes) for each in label_list(x)):
                 strings = {"text": strings["words"]}  # else lists of words
-        return answer_rows(self._function(model, task, tuple(strings)), strings, batch_size)
+        function = self._function(model, task, tuple(strings), signature)
+        return answer_rows(function, strings, batch_size)
 
-    def _function(self, model: Any, task: Task, inputs: tuple[str, ...]) -> Any:
+    def _function(
+        self, model: Any, task: Task, inputs: tuple[str, ...], signature: str | None
+    ) -> Any:
         """The function of strings of these names, traced once for a model and its variables."""
         variables = tuple(id(variable) for variable in model.variables)  # LoRA adds some
         if self._asked.model is not model or self._asked.variables != variables:
             self._asked = _Asked(model, variables)
-        key = (inputs, task.max_length)
+        key = (inputs, task.max_length, signature)
         if key not in self._asked.functions:
             bound = self.bound(_that_answers(model), task)
-            self._asked.functions[key] = bound.function(bound.signature_for(inputs))
+            self._asked.functions[key] = bound.function(signature or bound.signature_for(inputs))
         return self._asked.functions[key]
 
     def bound(self, model: Any, task: Task | None = None) -> FineTuned:

@@ -41,8 +41,9 @@ _MASKED_TEXT = "The ship left the [MASK] at dawn."
 # which takes an int8 export 10 to 30 ms. Requests of other lengths then meet most of the rest.
 _FURTHER = (4, 12, 16, 24, 32, 48, 64, 96)
 
-# A sentence's every word piece becomes a row of the model: a long one would warm up for minutes.
-_LONGEST_SENTENCE = 16
+# A sentence's every word piece becomes a row of the model, and a text is explained by some hundred
+# passes: long ones would warm up for minutes.
+_LONGEST_SLOW = 16
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def requests(
         of_examples = signature.method_name in (CLASSIFY, REGRESS)
         asked = signatures[DEFAULT] if of_examples else signature
         texts = example_texts(asked.inputs, asked.outputs)
-        longest = _LONGEST_SENTENCE if "sentence" in texts else positions
+        is_slow = "sentence" in texts or "pieces_attribution" in signature.outputs
+        longest = _LONGEST_SLOW if is_slow else positions
         long = {name: lengthened(text, longest) for name, text in texts.items()}
         empty = {name: lengthened(text, 0) for name, text in texts.items()}
         sizes = {"short": [texts], "long": [long], "batch": [texts, empty, texts, texts]}

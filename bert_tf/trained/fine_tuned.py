@@ -16,6 +16,7 @@ from bert_tf.atomic import write_json
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.errors import InputError
+from bert_tf.models.encoder import BertEncoder
 from bert_tf.primitives.int8 import ProductPlan
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.export import ASSETS, export
@@ -46,7 +47,10 @@ class Answering:
         raise NotImplementedError
 
     def inputs_of(self, signature: str | None) -> list[str]:
-        found = find_signature(self.task.kind.all_signatures(self.task), signature or DEFAULT)
+        known = self.task.kind.all_signatures(self.task)
+        if explanation := self.task.kind.explanation(self.task):
+            known["explain"] = explanation
+        found = find_signature(known, signature or DEFAULT)
         is_text = all(each.dtype == tf.string for each in found.inputs.values())
         if not is_text or found.method_name != PREDICT:
             raise InputError(
@@ -183,17 +187,28 @@ class FineTuned(Answering):
             return "int8"
         return "bfloat16" if "bfloat16" in self.model.dtype_policy.name else "float32"
 
-    def module(self) -> RawTextModel:
-        """Tokenizer, model and answers in one graph."""
+    def module(self, *, explanations: bool = False) -> RawTextModel:
+        """Tokenizer, model and answers in one graph; with `explanations`, `explain` among them.
+
+        Raises InputError if the model's answers cannot be explained.
+        """
         parts = self.parts()
         signatures = self.task.kind.all_signatures(self.task)
+        if explanations:
+            explanation = self.task.kind.explanation(self.task)
+            if explanation is None or not isinstance(self.model.encoder, BertEncoder):
+                raise InputError(
+                    "--explanations is for classifiers of texts that are not read in windows, "
+                    "without LSTMs or a second encoder: leave it out"
+                )
+            signatures["explain"] = explanation
         if self.model.config.attention_direction == "recurrent":  # LSTMs have none
             del signatures["attention"]
         bound = {name: signature.of(parts) for name, signature in signatures.items()}
         return RawTextModel(self.tokenizer, self.model, bound, self.plan)
 
     def function(self, name: str = DEFAULT) -> Any:
-        return self.module().signature(name)
+        return self.module(explanations=name == "explain").signature(name)
 
     @functools.cached_property
     def _evaluated(self) -> Any:
@@ -254,11 +269,12 @@ class FineTuned(Answering):
         directory: str | Path | None = None,
         types: Mapping[str, int] | None = None,
         facts: Mapping[str, str] | None = None,
+        explanations: bool = False,
     ) -> Path:
         """Writes a SavedModel, with the scores and data that the model's `directory` tells.
 
         `types` are versions of the same model, this one among them, by type; `facts` come on top of
-        the model card.
+        the model card; `explanations` as of `module`.
         """
         with tempfile.TemporaryDirectory() as folder:
             self.tokenizer.save(folder)
@@ -268,7 +284,7 @@ class FineTuned(Answering):
         assets[Path(TYPES_FILE).name] = types_text(dtype, types or {})
         known = model_facts(self.task, self.model, self.tokenizer, self.labels, dtype, directory)
         return export(
-            self.module(), name, root=root, version=version, assets=assets,
+            self.module(explanations=explanations), name, root=root, version=version, assets=assets,
             facts={**known, **(facts or {})},
         )  # fmt: skip
 

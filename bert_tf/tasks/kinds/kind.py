@@ -207,6 +207,10 @@ class Kind(ABC):
         tokens = Signature(self.token_inputs, self.respond_to_tokens)
         return {**ENCODER_SIGNATURES, "tokens": tokens, **self.signatures(task)}
 
+    def explanation(self, task: Task) -> Signature | None:
+        """The signature `explain`, which `export --explanations` adds; None for a kind without."""
+        return None
+
     @abstractmethod
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
         """Answers to strings, in graph; `truncated`, int32 [B], are the pieces that did not fit."""

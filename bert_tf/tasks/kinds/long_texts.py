@@ -1,5 +1,6 @@
 """Texts longer than a row of the model: overlapping windows, whose outputs are pooled."""
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -7,8 +8,10 @@ from typing import Any, Self
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.serving.signatures import Parts, Tensors
+from bert_tf.serving.explanations import explain
+from bert_tf.serving.signatures import DEFAULT, Parts, Signature, Tensors
 from bert_tf.tasks.kinds.kind import RowKind, read_in_windows
+from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_options import LongTextOptions
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows, windows
@@ -101,6 +104,12 @@ class LongTextKind(RowKind):
         outputs = pool(map_rows(parts.predict, rows), text, tf.size(counts))
         nothing = tf.zeros_like(counts, tf.int32)
         return {**self.answers(outputs, parts.labels), "truncated": nothing}
+
+    def explanation(self, task: Task) -> Signature | None:
+        if not self.has_probabilities or self.long_texts is not None:
+            return None
+        respond = functools.partial(explain, pieces=self.pieces, answers=self.answers)
+        return Signature(self.signatures(task)[DEFAULT].inputs, respond)
 
     def truncation(self, number: int, count: int, max_length: int) -> str:
         if self.long_texts is None:

@@ -114,6 +114,15 @@ def attention(text: str) -> Answer:
     }  # fmt: skip
 
 
+def explain(text: str) -> Answer:
+    words = text.split()
+    return {
+        "label": "sea", "probability": 0.75, "logit": 1.5, "masked_logit": 0.5, "truncated": 0,
+        "pieces_count": len(words) + 2, "pieces_text": ["[CLS]", *words, "[SEP]", ""],
+        "pieces_attribution": [0.0, *(0.5 - place for place in range(len(words))), 0.0, 0.0],
+    }  # fmt: skip
+
+
 def embed(text: str) -> Answer:
     return {"mean": [3.0, 4.0] + [0.0] * 10, "truncated": 1}
 
@@ -188,7 +197,12 @@ class CannedModels:
     def __init__(self) -> None:
         shared = {"attention": attention}
         own: dict[str, dict[str, Callable[..., Answer]]] = {
-            "classes": {"serving_default": classes, "embed": embed, "tokens": tokens},
+            "classes": {
+                "serving_default": classes,
+                "embed": embed,
+                "explain": explain,
+                "tokens": tokens,
+            },
             "choice": {"serving_default": choice},
             "entities": {"serving_default": entities},
             "full": {"serving_default": fail},
@@ -367,6 +381,21 @@ def test_masks_are_filled(page, server):
     type_in(page, text="no mask")
     run(page)
     assert page.text("#answer") == "The text has no [MASK]."
+
+
+def test_an_explanation_colours_the_pieces(page, server):
+    choose(page, server, "classes")
+    page.select("#signature", "explain")
+    type_in(page, text="deep sea ##s")
+    run(page)
+    assert page.text("#answer .headline") == "sea 75.0%"
+    assert page.texts(".passage") == ["[CLS] deep seas [SEP]"]
+    assert page.texts(".passage .against") == ["sea", "s"]
+    weights = "[...document.querySelectorAll('.passage mark')].map(x => x.style.cssText)"
+    assert page.evaluate(weights)[1:4] == [
+        "--weight: 33.3%;", "--weight: 33.3%;", "--weight: 100.0%;"
+    ]  # fmt: skip
+    assert page.texts("#answer td")[:4] == ["##s", "-1.5", "deep", "0.5"]
 
 
 def test_choices_are_lines(page, server):

@@ -85,6 +85,28 @@ function masks(answer, inputs) {
   ];
 }
 
+const STRONGEST = 8;
+
+/** What each piece adds to the label, or takes from it: the stronger, the darker. */
+function explanation(answer) {
+  const found = listed(answer, "pieces");
+  const most = Math.max(1e-9, ...found.map(({ attribution }) => Math.abs(attribution)));
+  const nodes = found.flatMap(({ text, attribution }, place) => {
+    const isRest = text.startsWith("##");
+    const mark = element(
+      "mark", { class: attribution < 0 ? "against" : "for", title: number(attribution) }, isRest ? text.slice(2) : text,
+    );
+    mark.style.setProperty("--weight", `${((100 * Math.abs(attribution)) / most).toFixed(1)}%`);
+    return place && !isRest ? [" ", mark] : [mark];
+  });
+  const strongest = [...found].sort((a, b) => Math.abs(b.attribution) - Math.abs(a.attribution)).slice(0, STRONGEST);
+  return [
+    headline(answer.label, percent(answer.probability)),
+    passage(...nodes),
+    table(["piece", "adds to the logit"], strongest.map(({ text, attribution }) => [text, attribution])),
+  ];
+}
+
 // The first view all of whose outputs and inputs a request has shows it.
 const VIEWS = [
   { outputs: ["answer", "start", "end", "answers_count"], inputs: ["context"], view: span,
@@ -93,6 +115,8 @@ const VIEWS = [
   { outputs: ["entities_count", "entities_type"], inputs: ["words"], view: entities, also: ["entities_*"] },
   { outputs: ["words_count", "words_label"], inputs: ["text"], view: tags, also: ["words_*"] },
   { outputs: ["words_count", "words_label"], inputs: ["words"], view: tags, also: ["words_*"] },
+  { outputs: ["pieces_count", "pieces_attribution"], inputs: [], view: explanation,
+    also: ["label", "probability", "logit", "masked_logit", "pieces_*"] },
   { outputs: ["masks_count", "masks_words", "masks_start"], inputs: ["text"], view: masks, also: ["masks_*"] },
   { outputs: ["choice", "probabilities"], inputs: ["choices"], view: choices, also: ["probability"] },
   { outputs: ["labels", "probabilities"], inputs: [], view: classes, also: ["label", "probability", "predicted_*"] },

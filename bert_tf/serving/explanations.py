@@ -1,0 +1,127 @@
+"""What each word piece adds to a classifier's answer: integrated gradients, in graph."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.primitives.on_tensorflow import changing_rows
+from bert_tf.serving.signatures import Parts, Tensors
+from bert_tf.tokenization.packing import Packer
+from bert_tf.tokenization.windows import map_rows
+
+# The way is cut into parts, twice as many each time, with the nodes of Gauss and Legendre in each:
+# until the sum of every text's pieces is as exact as this, relative or absolute, or no more.
+_NODES = 8
+_MOST_PARTS = 16
+_RELATIVE_ERROR, _ABSOLUTE_ERROR = 0.005, 1e-4
+
+
+def explain(
+    strings: Tensors,
+    parts: Parts,
+    pieces: Callable[[Tensors, Any], list[tf.RaggedTensor]],
+    answers: Callable[[Any, Any], Tensors],
+) -> Tensors:
+    """The most probable label of each text or pair, and what each of its T tokens adds to it.
+
+    Integrated gradients (Sundararajan, Taly and Yan 2017) of the label's logit by the vectors of
+    the word pieces, on the straight way from a text all of whose pieces are [MASK]; [CLS], [SEP],
+    positions and segments stay. What they give the pieces adds up to the difference of both logits.
+
+    Args:
+        strings: texts, [B] each.
+        parts: the model, whose outputs are logits [B, C].
+        pieces: word pieces of each segment of the rows, as of `Kind.pieces`.
+        answers: answers from the logits, the most probable label first in `labels` and
+            `probabilities`, as of `RowKind.answers`.
+
+    Returns:
+        label: string [B].
+        probability: float32 [B].
+        logit, masked_logit: float32 [B], of the label, for the text and for its [MASK]s.
+        pieces_count: int32 [B], tokens.
+        pieces_text: string [B, T].
+        pieces_attribution: float32 [B, T]; 0 for [CLS], [SEP] and padding.
+        truncated: int32 [B], the word pieces removed.
+    """
+    tokenizer = parts.tokenizer
+    ids = pieces(strings, tokenizer)
+    pack = Packer(tokenizer, parts.max_length)
+    inputs = pack(*ids)
+    names = ("pieces_attribution", "logit", "masked_logit", "outputs")
+    found = dict(zip(names, map_rows(lambda rows: _of_rows(rows, parts), inputs), strict=True))
+    answered = answers(found.pop("outputs"), parts.labels)
+    texts = tf.gather(tf.constant(tokenizer.vocabulary), inputs["token_ids"])
+    return {
+        "label": answered["labels"][:, 0],
+        "probability": answered["probabilities"][:, 0],
+        "pieces_count": tf.reduce_sum(inputs["padding_mask"], -1),
+        "pieces_text": tf.where(inputs["padding_mask"] != 0, texts, ""),
+        **found,
+        "truncated": pack.truncated(*(each.row_lengths() for each in ids)),
+    }
+
+
+def _of_rows(rows: Tensors, parts: Parts) -> tuple[tf.Tensor, ...]:
+    """Attributions [r, T], the label's logits of text and [MASK]s [r], and all logits [r, C]."""
+    outputs = tf.cast(parts.predict(rows), tf.float32)
+    labels = tf.argmax(outputs, -1)
+    logit = tf.gather(outputs, labels, batch_dims=1)
+    mask = rows["padding_mask"]
+    # The n tokens; a row without any has its first place computed: see `TokenPlaces`.
+    where = tf.where((mask != 0) | (tf.range(tf.shape(mask)[1]) == 0))
+    start = tf.zeros([tf.shape(where)[0], 1])
+    masked = _logits_after(start, rows, parts, labels)
+    rise = logit - masked
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    places, widths = (tf.constant(x / 2, tf.float32) for x in (nodes + 1, weights))
+
+    def integral(number: tf.Tensor) -> tf.Tensor:
+        """What each token adds, float32 [n], by the nodes of so many parts of the way."""
+
+        def add(node: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            part, place = node // _NODES, node % _NODES
+            share = (tf.cast(part, tf.float32) + places[place]) / tf.cast(number, tf.float32)
+            shares = start + share
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(shares)
+                logits = _logits_after(shares, rows, parts, labels)
+            return node + 1, total + widths[place] * tape.gradient(logits, shares)[:, 0]
+
+        state = [tf.constant(0), start[:, 0]]
+        _, total = tf.while_loop(
+            lambda node, _: node < number * _NODES, add, state, parallel_iterations=1
+        )
+        return total / tf.cast(number, tf.float32)
+
+    def is_rough(number: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
+        error = tf.abs(tf.math.segment_sum(found, where[:, 0]) - rise)
+        allowed = tf.maximum(_RELATIVE_ERROR * tf.abs(rise), _ABSOLUTE_ERROR)
+        return (number == 0) | (number < _MOST_PARTS) & tf.reduce_any(error > allowed)
+
+    def refined(number: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        number = tf.maximum(1, 2 * number)
+        return number, integral(number)
+
+    state = [tf.constant(0), start[:, 0]]
+    _, found = tf.while_loop(is_rough, refined, state, parallel_iterations=1)
+    return tf.scatter_nd(where, found, tf.shape(mask, tf.int64)), logit, masked, outputs
+
+
+def _logits_after(shares: tf.Tensor, rows: Tensors, parts: Parts, labels: tf.Tensor) -> tf.Tensor:
+    """The labels' logits [r] after shares [n, 1] of the way from [MASK] to each token's vector."""
+    vocabulary = parts.tokenizer.vocabulary
+    kept = [vocabulary.index(name) for name in ("[CLS]", "[SEP]", "[PAD]")]
+
+    def change(table: Any, ids: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
+        if table.name != "word_embeddings":
+            return vectors
+        way = vectors - tf.gather(table.embeddings.value, [vocabulary.index("[MASK]")])
+        is_kept = tf.reduce_any(ids[:, tf.newaxis] == kept, -1, keepdims=True)
+        return vectors - (1.0 - shares) * tf.where(is_kept, 0.0, way)
+
+    with changing_rows(change):
+        outputs = tf.cast(parts.predict(rows), tf.float32)
+    return tf.gather(outputs, labels, batch_dims=1)

@@ -1,0 +1,127 @@
+"""Integrated gradients: they add up, at the right pieces, alone as in a batch."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bert_tf import BertClassifier, BertConfig, BertTokenizer
+from bert_tf.cli.main import main
+from bert_tf.serving.predictor import answer
+from bert_tf.tasks.table import TASKS
+from bert_tf.trained.fine_tuned import FineTuned
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "ship", "cow", "."]
+CONFIG = BertConfig(
+    vocab_size=len(PIECES), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=64, max_position_embeddings=16, initializer_range=0.2,
+)  # fmt: skip
+TEXTS = ["seas", "", "ship cow . sea", "ship", "cow " * 40, "what ship"]
+# Of a logit's difference: as exact as what `explain` stops at, and float32's sums of 64 terms.
+CLOSE = {"rtol": 0.006, "atol": 2e-4}
+
+
+def made(name: str, labels: list[str], layers: int = 1) -> FineTuned:
+    task = TASKS[name].with_settings({"max_length": 12})
+    config = replace(CONFIG, num_hidden_layers=layers)
+    model = task.kind.model_class(config, seed=3, **task.kind.head(labels))
+    return FineTuned(task, model, BertTokenizer(PIECES), labels)
+
+
+@pytest.fixture(scope="module")
+def classifier() -> FineTuned:
+    return made("classification", ["no", "yes"], layers=2)
+
+
+@pytest.fixture(scope="module")
+def explain(classifier):
+    return classifier.module(explanations=True).signature("explain")
+
+
+def test_attributions_add_up_to_the_difference_of_the_logits(classifier, explain):
+    found = answer(explain, {"text": TEXTS}, 4)
+    rise = found["logit"] - found["masked_logit"]
+    assert np.abs(rise).max() > 0.1  # there is something to explain
+    np.testing.assert_allclose(found["pieces_attribution"].sum(-1), rise, **CLOSE)
+    answered = answer(classifier.function(), {"text": TEXTS}, 4)
+    assert (found["label"] == answered["label"]).all()
+    np.testing.assert_allclose(found["probability"], answered["probability"], rtol=1e-5)
+    assert (found["truncated"] == answered["truncated"]).all()
+
+
+def test_each_piece_has_its_own(explain):
+    found = answer(explain, {"text": TEXTS}, 6)
+    texts = [[piece.decode() for piece in row] for row in found["pieces_text"]]
+    assert texts[0][:5] == ["[CLS]", "sea", "##s", "[SEP]", ""]
+    assert found["pieces_count"].tolist() == [4, 2, 6, 3, 12, 4]
+    for pieces, added in zip(texts, found["pieces_attribution"], strict=True):
+        is_explained = np.array([text not in ("", "[CLS]", "[SEP]") for text in pieces])
+        assert (added != 0).tolist() == is_explained.tolist()
+    # A lone piece takes all.
+    rise = found["logit"] - found["masked_logit"]
+    np.testing.assert_allclose(found["pieces_attribution"][3, 1], rise[3], **CLOSE)
+
+
+def test_a_batch_does_not_change_an_explanation(explain):
+    together = answer(explain, {"text": TEXTS}, 6)
+    for place, text in enumerate(TEXTS):
+        alone = answer(explain, {"text": [text]}, 1)
+        count = alone["pieces_count"][0]
+        # The batch goes on until its roughest text is exact enough.
+        np.testing.assert_allclose(
+            together["pieces_attribution"][place, :count],
+            alone["pieces_attribution"][0, :count],
+            rtol=0.01, atol=1e-3,
+        )  # fmt: skip
+    assert len(answer(explain, {"text": []}, 1)) == 0
+
+
+def test_pairs_and_several_labels():
+    pair, several = made("mrpc", ["0", "1"]), made("multi_label", ["a", "b", "c"])
+    asked = {"text": ["sea ship", "cow"], "text_pair": ["cow .", "."]}
+    for model, strings in ((pair, asked), (several, {"text": TEXTS})):
+        function = model.module(explanations=True).signature("explain")
+        found = answer(function, strings, 4)
+        rise = found["logit"] - found["masked_logit"]
+        np.testing.assert_allclose(found["pieces_attribution"].sum(-1), rise, **CLOSE)
+
+
+def test_an_export_explains(tmp_path, capsys):
+    made("classification", ["no", "yes"]).save(tmp_path / "model")
+    export = ["export", "--model", f"{tmp_path}/model", "--name", "m", "--output", f"{tmp_path}/s"]
+    assert main([*export, "--explanations"]) == 0
+    capsys.readouterr()
+    asked = [
+        "predict",
+        "--model",
+        f"{tmp_path}/s/m",
+        "--text",
+        "ship cow",
+        "--signature",
+        "explain",
+    ]
+    assert main(asked) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [piece["text"] for piece in found["pieces"]] == ["[CLS]", "ship", "cow", "[SEP]"]
+    (same,) = BertClassifier.from_preset(tmp_path / "model").explain(["ship cow"])
+    assert {"text": "ship cow", **same}.keys() == found.keys()
+    added = sum(piece["attribution"] for piece in found["pieces"])
+    np.testing.assert_allclose(added, found["logit"] - found["masked_logit"], **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "reason"),
+    [
+        ("classification", ["--precision", "int8"], "needs gradients"),
+        ("classification", ["--long_texts", "windows"], "not read in windows"),
+        ("regression", [], "is for classifiers"),
+    ],
+)
+def test_what_cannot_be_explained_is_refused(task, given, reason, tmp_path, capsys):
+    labels = ["no", "yes"] if task == "classification" else []
+    made(task, labels).save(tmp_path / "model")
+    export = ["export", "--model", f"{tmp_path}/model", "--name", "m", "--output", f"{tmp_path}/s"]
+    assert main([*export, "--explanations", *given]) == 2
+    assert reason in capsys.readouterr().err
+    assert not list(tmp_path.glob("s/m/*"))
