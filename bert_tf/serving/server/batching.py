@@ -80,14 +80,14 @@ class Workers:
         self._timer = None
         while self._idle:
             now = time.monotonic()
-            kept = self.threads > 1 and now < self._last_short + _SHORT_SECONDS
-            long_may_run = self._running_long < self.threads - kept
+            # One thread is left to what is short until then.
+            is_last = self._running_long >= self.threads - 1 > 0
+            until = self._last_short + _SHORT_SECONDS if is_last else -math.inf
             self._queues = {queue for queue in self._queues if queue.rows}
             heads = [
-                head
+                head._replace(ready_at=max(head.ready_at, until)) if head.group.is_long else head
                 for queue in self._queues
                 for head in queue.heads()
-                if long_may_run or not head.group.is_long
             ]
             ready = [head for head in heads if head.ready_at <= now]
             if ready:

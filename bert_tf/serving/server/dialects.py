@@ -121,16 +121,15 @@ class _Dialects:
 
     async def _vectors(self, servable: Servable, texts: list[bytes], asked: _Asked) -> np.ndarray:
         normalize, size = _flag(asked.document, "normalize"), asked.document.get("dimensions")
-        truncate = _truncate(asked.document)
-        found = await vectors.embed(
-            servable, texts, asked.deadline, normalize=normalize, truncate=truncate
-        )
-        if size not in (None, found.shape[1]):
+        truncate, width = _truncate(asked.document), vectors.width(servable)
+        if size not in (None, width):
             raise invalid(
                 f"'dimensions' is {json_requests.shown(size)}: the vectors of {servable.name} "
-                f"have {found.shape[1]}, which cannot be shortened"
+                f"have {width}, which cannot be shortened"
             )
-        return found
+        return await vectors.embed(
+            servable, texts, asked.deadline, normalize=normalize, truncate=truncate
+        )
 
     async def rerank(self, asked: _Asked) -> bytes:
         document = asked.document

@@ -89,6 +89,17 @@ def servable_for(models: Models, name: str | None, fit: Fit, doing: str) -> Iter
         yield servable
 
 
+def width(servable: Servable) -> int:
+    """The numbers of a vector."""
+    return servable.signatures["embed"].outputs[_output(servable)].tensor_shape.dim[1].size
+
+
+def _output(servable: Servable) -> str:
+    """The output of the signature `embed` that is the model's vector."""
+    made = servable.signatures["embed"].outputs
+    return next(name for name in _VECTORS if name in made)
+
+
 async def embed(
     servable: Servable,
     texts: Sequence[bytes],
@@ -101,8 +112,7 @@ async def embed(
 
     Raises ServingError: INVALID_ARGUMENT for a text that is too long, unless it may be truncated.
     """
-    made = servable.signatures["embed"].outputs
-    (name,) = [name for name in _VECTORS if name in made][:1]
+    name = _output(servable)
     outputs = await run(servable, "embed", {"text": texts}, deadline, [name], truncate=truncate)
     vectors = outputs[name]
     if normalize:
