@@ -153,6 +153,20 @@ def test_a_short_text_never_waits_for_batches_of_long_ones(long):
     running(test, threads=2)
 
 
+def test_a_long_text_does_not_wait_for_one_that_is_far_longer():
+    async def test(queue):
+        slow, quick = Echo(is_open=False), Echo()
+        await asyncio.gather(*start(queue, quick, ["short"]))
+        waiting = start(queue, slow, [b"x" * 30_000] * 64, [b"x" * 25_000] * 4)
+        await asyncio.sleep(0)
+        await asyncio.gather(*start(queue, quick, [b"x" * 600] * 4))
+        assert queue.running == 1 and len(quick.batches) == 2 and not slow.batches
+        slow.gate.set()
+        await asyncio.gather(*waiting)
+
+    running(test, threads=2)
+
+
 def test_long_texts_take_all_threads_where_no_short_ones_come():
     async def test(queue):
         slow = Echo(is_open=False)
