@@ -40,6 +40,8 @@ _LONG_BYTES = 2**8
 _MANY_ROWS = 16
 _SHORT_SECONDS = 1.0
 _FAR_SMALLER = 2**6
+# Far more than joined requests have, and seconds of work: never on the last thread.
+_HUGE_BYTES = 2**17
 
 _LOG = logging.getLogger(__name__)
 
@@ -92,6 +94,7 @@ class Workers:
                 else head
                 for queue in self._queues
                 for head in queue.heads()
+                if not is_last or head.bytes < _HUGE_BYTES
             ]
             ready = [head for head in heads if head.ready_at <= now]
             if ready:

@@ -167,6 +167,20 @@ def test_a_long_text_does_not_wait_for_one_that_is_far_longer():
     running(test, threads=2)
 
 
+def test_huge_requests_never_have_all_threads():
+    async def test(queue):
+        slow, quick = Echo(is_open=False), Echo()
+        waiting = start(queue, slow, *[[b"x" * 30_000] * 64] * 3)
+        await asyncio.sleep(0)
+        await asyncio.gather(*start(queue, quick, [b"x" * 3000] * 4))
+        assert queue.running == 1 and len(quick.batches) == 1 and not slow.batches
+        slow.gate.set()
+        await asyncio.gather(*waiting)
+        assert len(slow.batches) == 3
+
+    running(test, threads=2)
+
+
 def test_long_texts_take_all_threads_where_no_short_ones_come():
     async def test(queue):
         slow = Echo(is_open=False)
