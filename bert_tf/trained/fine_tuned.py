@@ -198,8 +198,8 @@ class FineTuned(Answering):
             explanation = self.task.kind.explanation(self.task)
             if explanation is None or not isinstance(self.model.encoder, BertEncoder):
                 raise InputError(
-                    "--explanations is for classifiers of texts that are not read in windows, "
-                    "without LSTMs or a second encoder: leave it out"
+                    "the signature explain is for classifiers of texts that are not read in "
+                    "windows, without LSTMs or a second encoder: leave --explanations out"
                 )
             signatures["explain"] = explanation
         if self.model.config.attention_direction == "recurrent":  # LSTMs have none
