@@ -8,7 +8,7 @@
     python benchmarks/scale.py files --count 200000
     python benchmarks/scale.py vocabulary        # of text without spaces
     python benchmarks/scale.py simulate --unit-seconds 4.1
-    python benchmarks/scale.py flow --gigabytes 2 --corpus FOLDER
+    python benchmarks/scale.py flow --gigabytes 2 --corpus FOLDER [--tokenizer FOLDER]
 
 Each is a process of its own, whose largest memory is that of the step (`files` and `blocks` print
 what the step adds). `PYTHONPATH` of an older checkout measures that one.
@@ -268,10 +268,13 @@ def _simulated(
     return end
 
 
-def flow(gigabytes: float, corpus: str, workers: int) -> None:
-    """Vocabulary and shards of a text that repeats a corpus, with a kill in the middle."""
+def flow(gigabytes: float, corpus: str, workers: int, tokenizer: str) -> None:
+    """Vocabulary and shards of a text that repeats a corpus, with a kill in the middle.
+
+    A `tokenizer` leaves out the vocabulary.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        text, vocabulary, out = (Path(folder, name) for name in ("text", "vocabulary", "shards"))
+        text, out = Path(folder, "text"), Path(folder, "shards")
         text.mkdir()
         books = [_content(path) for path in sorted(Path(corpus).glob("*.txt*"))]
         copies = max(1, round(gigabytes * 1e9 / sum(map(len, books))))
@@ -281,10 +284,12 @@ def flow(gigabytes: float, corpus: str, workers: int) -> None:
                 (text / f"{copy:04d}-{number:02d}.txt").write_bytes(changed)
         size = sum(path.stat().st_size for path in text.iterdir())
         given = ["--corpus", str(text), "--corpus_format", "text"]
-        learned = _watched(["vocab", *given, "--output", str(vocabulary)])
-        print(f"flow, vocabulary of {size / 1e9:.2f} GB: {learned.line(size)}", flush=True)
+        if not tokenizer:
+            tokenizer = str(Path(folder, "vocabulary"))
+            learned = _watched(["vocab", *given, "--output", tokenizer])
+            print(f"flow, vocabulary of {size / 1e9:.2f} GB: {learned.line(size)}", flush=True)
         command = [
-            "shards", *given, "--tokenizer", str(vocabulary), "--output", str(out),
+            "shards", *given, "--tokenizer", tokenizer, "--output", str(out),
             "--masking", "dynamic", "--workers", str(workers),
         ]  # fmt: skip
         killed = _watched(
@@ -368,6 +373,7 @@ def main() -> None:
     parser.add_argument("--unit-bytes", type=int, default=32 << 20)
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--corpus")
+    parser.add_argument("--tokenizer", default="")
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
     if given.step == "files":
@@ -375,7 +381,7 @@ def main() -> None:
     elif given.step == "simulate":
         simulate(given.unit_seconds, given.unit_bytes)
     elif given.step == "flow":
-        flow(given.gigabytes, given.corpus, given.workers)
+        flow(given.gigabytes, given.corpus, given.workers, given.tokenizer)
     else:
         steps[given.step]()
 
