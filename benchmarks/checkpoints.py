@@ -42,7 +42,7 @@ def main() -> None:
     import numpy as np
 
     from bert_tf.config import BertConfig
-    from bert_tf.models.pretrainer import BertPreTrainer
+    from bert_tf.models.language_model import BertPreTrainer
     from bert_tf.training.optimizer import AdamWeightDecay
     from bert_tf.training.state import TrainingState
     from bert_tf.training.trainer import Trainer

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from bert_tf.checkpoints.model_directory import save_model as save_model
     from bert_tf.config import BertConfig as BertConfig
     from bert_tf.models.encoder import BertEncoder as BertEncoder
-    from bert_tf.models.masked_language_model import (
+    from bert_tf.models.language_model import (
         BertMaskedLanguageModel as BertMaskedLanguageModel,
     )
-    from bert_tf.models.pretrainer import BertPreTrainer as BertPreTrainer
+    from bert_tf.models.language_model import BertPreTrainer as BertPreTrainer
     from bert_tf.models.sentence_encoder import BertSentenceEncoder as BertSentenceEncoder
     from bert_tf.models.task_models import BertChooser as BertChooser
     from bert_tf.models.task_models import BertClassifier as BertClassifier
@@ -53,8 +53,7 @@ _PUBLIC = {
     "bert_tf.checkpoints.model_directory": ("load_model", "save_model"),
     "bert_tf.config": ("BertConfig",),
     "bert_tf.models.encoder": ("BertEncoder",),
-    "bert_tf.models.masked_language_model": ("BertMaskedLanguageModel",),
-    "bert_tf.models.pretrainer": ("BertPreTrainer",),
+    "bert_tf.models.language_model": ("BertMaskedLanguageModel", "BertPreTrainer"),
     "bert_tf.models.sentence_encoder": ("BertSentenceEncoder",),
     "bert_tf.models.task_models": (
         "BertChooser", "BertClassifier", "BertMultiLabelClassifier", "BertRegressor",

@@ -20,18 +20,17 @@ _HOMES = {
     "bert_tf.layers.lstm": ("LstmBlock",),
     "bert_tf.layers.transformer": ("FeedForward", "SelfAttention", "TransformerBlock"),
     "bert_tf.models.encoder": ("BertEncoder",),
+    "bert_tf.models.encoders": ("LstmEncoder", "TwoEncoders"),
     "bert_tf.models.feature_encoder": ("FeatureEncoder", "FrozenLayers", "LayerMix"),
-    "bert_tf.models.language_model": ("BertLanguageModel",),
+    "bert_tf.models.language_model": (
+        "BertLanguageModel", "BertMaskedLanguageModel", "BertPreTrainer",
+    ),
     "bert_tf.models.losses": ("LabelAccuracy", "SpanAccuracy", "SpanCrossentropy"),
-    "bert_tf.models.lstm_encoder": ("LstmEncoder",),
-    "bert_tf.models.masked_language_model": ("BertMaskedLanguageModel",),
-    "bert_tf.models.pretrainer": ("BertPreTrainer",),
     "bert_tf.models.sentence_encoder": ("BertSentenceEncoder",),
     "bert_tf.models.task_models": (
         "BertChooser", "BertClassifier", "BertMultiLabelClassifier", "BertRegressor",
         "BertSpanClassifier", "BertTagger",
     ),
-    "bert_tf.models.two_encoders": ("TwoEncoders",),
     "bert_tf.raw_text.preprocessor": ("BertPreprocessor",),
     "bert_tf.training.optimizer": ("AdamWeightDecay", "Lamb"),
     "bert_tf.training.schedule": (

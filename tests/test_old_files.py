@@ -11,8 +11,7 @@ from safetensors.numpy import load_file
 
 from bert_tf import load_model, save_model
 from bert_tf.cli.main import main
-from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 
 # A gradient that is 0 but for rounding (the bias of attention's keys: 1e-9) moves a weight by

@@ -16,9 +16,9 @@ from bert_tf.checkpoints.sentence_files import read_sentence_files, write_senten
 from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary, left_out
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.chosen_layers import MIX
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_class
+from bert_tf.models.feature_encoder import MIX
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel
 from bert_tf.models.sentence_encoder import BertSentenceEncoder
 from bert_tf.models.task_models import TaskModel

@@ -15,14 +15,11 @@ from bert_tf.errors import InputError
 from bert_tf.layers import MaskedLanguageModelHead
 from bert_tf.models import task_models
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.encoders import LstmEncoder, TwoEncoders
 from bert_tf.models.feature_encoder import FeatureEncoder
-from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.lstm_encoder import LstmEncoder
-from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.pretrained_model import PretrainedModel
-from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.sentence_encoder import BertSentenceEncoder
-from bert_tf.models.two_encoders import TwoEncoders
 
 # What stands on top of the encoder, by the beginning of its canonical names; whole or not at all.
 PARTS = {

@@ -24,8 +24,7 @@ from bert_tf.finetuning.restarts import Restarts, Trial, best_of
 from bert_tf.finetuning.search import search
 from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_flops
 from bert_tf.models.feature_encoder import lstm_units
-from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.pretraining.data import DIRECTIONS
 from bert_tf.pretraining.pretrain import pretrain
 from bert_tf.pretraining.pretraining_options import PretrainingOptions

@@ -9,9 +9,7 @@ import numpy as np
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.masked_language_model import BertMaskedLanguageModel
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
 

@@ -1,8 +1,7 @@
 """The cost of training a model, in floating-point operations."""
 
 from bert_tf.config import BertConfig
-from bert_tf.models.chosen_layers import MIX, check_layers
-from bert_tf.models.feature_encoder import lstm_units
+from bert_tf.models.feature_encoder import MIX, check_layers, lstm_units
 
 
 def pretraining_flops(config: BertConfig, *, instances: int, length: int, predictions: int) -> int:

@@ -76,7 +76,7 @@ class BertEncoder(Encoder):
         if len(config.directions) > 1:
             raise InputError(
                 f"attention_direction {config.attention_direction} is of two encoders: use "
-                "bert_tf.models.two_encoders.TwoEncoders"
+                "bert_tf.models.encoders.TwoEncoders"
             )
         # Layers.
         embeddings = BertEmbeddings(config, **part("embeddings", seed, dtype))

@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.serving.signatures import Parts
 from bert_tf.tasks.kinds.masked_language_model import guess_masked_words
 from bert_tf.tokenization.tokenizer import BertTokenizer

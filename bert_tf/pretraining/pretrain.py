@@ -14,8 +14,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.pretraining.data import PhaseShards, PretrainingData
 from bert_tf.pretraining.guesses import MaskedWordLog, MaskedWords, hide_words
 from bert_tf.pretraining.pretraining_options import PretrainingOptions

@@ -13,10 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.pretrained_model import Encoder
-from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.sentence_encoder import BertSentenceEncoder
 from bert_tf.models.task_models import BertTagger
 from bert_tf.raw_text.batches import (

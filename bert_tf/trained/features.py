@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.layers.heads import summary
-from bert_tf.models.chosen_layers import check_layers, choose_layers
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.feature_encoder import check_layers, choose_layers
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.windows import map_rows, word_rows

@@ -11,9 +11,7 @@ from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model, save_mod
 from bert_tf.checkpoints.conversion import convert
 from bert_tf.errors import InputError
 from bert_tf.models.encoders import encoder_for
-from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.masked_language_model import BertMaskedLanguageModel
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.task_models import BertClassifier, BertSpanClassifier
 
 CONFIG = BertConfig(

@@ -21,7 +21,7 @@ from bert_tf.checkpoints.safetensors_file import read_tensors, write_sharded_wei
 from bert_tf.checkpoints.tensorflow_checkpoint import tf1_name, write_tf1
 from bert_tf.checkpoints.weight_names import canonical_name, named_weights, tensor_shapes
 from bert_tf.errors import InputError
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "model_garden"

@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from bert_tf import BertConfig, load_model, save_model
 from bert_tf.checkpoints.weight_names import named_weights
-from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,

@@ -17,7 +17,7 @@ from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.errors import InputError
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,

@@ -17,7 +17,7 @@ import pytest
 from bert_tf import BertConfig
 from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.model_directory import save_model
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 
 PEER = os.environ.get("BERT_TF_MODEL_GARDEN")
 SCRIPT = Path(__file__).with_name("model_garden_peer.py")

@@ -13,7 +13,7 @@ from bert_tf.checkpoints.conversion import convert, read_model
 from bert_tf.checkpoints.formats import locate
 from bert_tf.checkpoints.tf_hub_model import current_name
 from bert_tf.errors import InputError
-from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.language_model import BertMaskedLanguageModel
 
 ARCHIVE = Path(__file__).parents[1] / "golden" / "tfhub.tar.xz"
 # Values of order 1 that float32 computed, of weights with a standard deviation of 0.4; ours are in

@@ -10,7 +10,7 @@ import pytest
 from bert_tf import BertConfig, BertTokenizer, load_model
 from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.cli.main import COMMANDS, main
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
 

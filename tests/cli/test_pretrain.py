@@ -22,8 +22,7 @@ from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.cli.main import main
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.pretraining.data import DIRECTIONS, PretrainingData
 from bert_tf.pretraining.pretrain import pretrain
 from bert_tf.pretraining.pretraining_options import PretrainingOptions

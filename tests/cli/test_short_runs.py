@@ -7,7 +7,7 @@ import pytest
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.finetuning.finetune import finetune
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.table import TASKS

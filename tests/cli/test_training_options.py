@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.cli.main import main
 from bert_tf.config import BertConfig
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.pretraining.pretraining_options import PretrainingOptions
 
 # How far weights may be apart: by a share of their updates, each at most 7.3 times its rate, whose

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.cli.main import main
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.trainer import Trainer

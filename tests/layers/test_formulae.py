@@ -19,7 +19,7 @@ from bert_tf.layers import (
     TransformerBlock,
 )
 from bert_tf.layers.bert_layer import child_seed
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.primitives.activations import ACTIVATIONS
 
 B, T, P, H, N, V = 3, 6, 2, 8, 2, 13

@@ -13,7 +13,7 @@ from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.cli.main import main
 from bert_tf.migration.scan import scan
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("from-*.md"))

@@ -13,7 +13,7 @@ from bert_tf import BertConfig, BertEncoder
 from bert_tf.errors import InputError
 from bert_tf.layers import SummaryFirst
 from bert_tf.layers.heads import summary
-from bert_tf.models.two_encoders import TwoEncoders
+from bert_tf.models.encoders import TwoEncoders
 from bert_tf.primitives import on_tensorflow
 from bert_tf.primitives.keras_ops import Primitives
 

@@ -8,8 +8,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig
 from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_flops
 from bert_tf.models.feature_encoder import task_encoder
-from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 
 CONFIG = BertConfig(

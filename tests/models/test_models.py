@@ -8,7 +8,7 @@ from rounding import half_rounding, rounding
 
 from bert_tf import BertConfig, BertEncoder
 from bert_tf.errors import InputError
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertChooser, BertClassifier, BertRegressor, BertTagger
 from bert_tf.training.optimizer import AdamWeightDecay
 

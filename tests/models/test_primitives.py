@@ -11,7 +11,7 @@ from rounding import rounding
 
 from bert_tf import BertConfig, BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,

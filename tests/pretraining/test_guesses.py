@@ -7,7 +7,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.pretraining.guesses import MaskedWordLog, MaskedWords, hide_words
 from bert_tf.tokenization.tokenizer import BertTokenizer
 

@@ -12,7 +12,7 @@ from bert_tf import (
     BertSpanClassifier,
     BertTagger,
 )
-from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.language_model import BertMaskedLanguageModel
 
 WORD_LIST = "a the good bad film book story very it is was not . ? anna bern lives in who where"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORD_LIST.split()]

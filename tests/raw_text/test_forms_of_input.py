@@ -20,7 +20,7 @@ from bert_tf import (
     BertSpanClassifier,
     BertTagger,
 )
-from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.raw_text.batches import BatchOptions, make_batches
 
 PAIRS = list(zip(TEXTS, TEXTS[::-1], strict=True))

@@ -14,7 +14,7 @@ from small_data import DATA, LABELS, TEXTS
 
 from bert_tf import BertClassifier, BertEncoder, BertPreTrainer, Predictor, save_model
 from bert_tf.cli.main import main
-from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.serving.predictor import answer_rows
 
 # Answers of each saved model to its own inputs, as lists of numbers and strings.

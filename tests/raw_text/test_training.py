@@ -21,7 +21,7 @@ from bert_tf import (
     WarmupLinearDecay,
 )
 from bert_tf.errors import InputError
-from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.models.text_model import TextModel
 
 NUMBERS = [int(label == "good") for label in LABELS]

@@ -13,8 +13,7 @@ from rounding import half_rounding, rounding
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder
-from bert_tf.models.masked_language_model import BertMaskedLanguageModel
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,

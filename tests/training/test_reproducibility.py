@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from bert_tf.config import BertConfig
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.primitives import passes, step_kernels
 from bert_tf.primitives.step_kernels import StepKernels, step_kernel
 from bert_tf.training.means import cross_entropy

@@ -8,7 +8,7 @@ from preloaded import run_code
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.primitives import on_tensorflow, passes
 from bert_tf.training import trainer as trainers

@@ -5,9 +5,8 @@ from typing import Any, NoReturn
 
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.encoders import LstmEncoder, TwoEncoders
 from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.lstm_encoder import LstmEncoder
-from bert_tf.models.two_encoders import TwoEncoders
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES, embed, vectors
 from bert_tf.serving.signatures import DEFAULT, Parts, Signature, Tensors
 from bert_tf.tasks.kinds.kind import Answered, Kind, checked_rows
