@@ -41,6 +41,7 @@ class WordPiece(tf.Module):
             host_constant(model_buffer(matchable, unknown_token, longest_word, splits_words))
             for longest_word in (LONGEST_WORD, 4 * LONGEST_WORD)
         )
+        self._continues = host_constant([piece.startswith("##") for piece in matchable])
 
     def __call__(self, texts: tf.Tensor) -> Pieces:
         """Splits normalized texts, string [batch]."""
@@ -57,7 +58,7 @@ class WordPiece(tf.Module):
                 self._match(texts, self._patient_model),
                 tf.constant(self._unknown_id),
             )
-            return _count_characters(texts, pieces, patient, doubtful, unknown)
+            return _without_long_words(texts, patient, self._continues, unknown)
 
         return tf.cond(tf.reduce_any(doubtful), count_characters, lambda: pieces)
 
@@ -75,50 +76,35 @@ class WordPiece(tf.Module):
 
 _INTEGERS = tf.TensorSpec([None], tf.int64)
 _PIECES = (tf.TensorSpec([None], tf.int32), _INTEGERS, _INTEGERS, _INTEGERS)
-_DOUBTFUL, _UNKNOWN_ID = tf.TensorSpec([None], tf.bool), tf.TensorSpec([], tf.int32)
+_TEXTS, _CONTINUES = tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.bool)
 
 
 # Traced once per process: it is most of the tokenizer's graph, and rarely runs.
 @tf.function(
-    input_signature=[tf.TensorSpec([None], tf.string), _PIECES, _PIECES, _DOUBTFUL, _UNKNOWN_ID],
-    autograph=False,
+    input_signature=[_TEXTS, _PIECES, _CONTINUES, tf.TensorSpec([], tf.int32)], autograph=False
 )
 @on_host
-def _count_characters(
-    texts: tf.Tensor, pieces: Pieces, patient: Pieces, doubtful: tf.Tensor, unknown_id: tf.Tensor
+def _without_long_words(
+    texts: tf.Tensor, pieces: Pieces, continues: tf.Tensor, unknown_id: tf.Tensor
 ) -> Pieces:
-    """Makes each word of over 200 characters one unknown piece again.
+    """Makes each word of over 200 characters one unknown piece.
 
-    `pieces` are those of the texts if words may have up to 200 bytes, `patient` if they may have
-    up to 800; `doubtful`, bool [pieces], marks those that may be words of at most 200 characters.
+    `continues`, bool [vocabulary], tells which pieces continue a word.
     """
-    text_starts = starts_of(tf.strings.length(texts))
-
-    def in_all_texts(pieces: Pieces) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The first byte of each piece's text, and the piece's start and end, in `bytes_of`."""
-        _, row_splits, starts, ends = pieces
-        base = tf.repeat(text_starts[:-1], row_splits[1:] - row_splits[:-1])
-        return base, starts + base, ends + base
-
-    _, starts, ends = in_all_texts(pieces)
+    ids, row_splits, starts, ends = pieces
+    is_first = ~tf.gather(continues, ids)
+    word = tf.cumsum(tf.cast(is_first, tf.int64)) - 1  # (pieces,)
+    start = tf.gather(tf.math.segment_min(starts, word), word)  # of each piece's word
+    end = tf.gather(tf.math.segment_max(ends, word), word)
+    base = tf.repeat(starts_of(tf.strings.length(texts))[:-1], row_splits[1:] - row_splits[:-1])
     before = characters_before(texts)
-    doubtful &= tf.gather(before, ends) - tf.gather(before, starts) > LONGEST_WORD
-    too_long = tf.boolean_mask(tf.stack([starts, ends], 1), doubtful)  # (words, 2), in order
-    # A span before all the others, so that every piece has one at or before it.
-    too_long = tf.concat([tf.constant([[-1, -1]], tf.int64), too_long], 0)
-
-    base, starts, ends = in_all_texts(patient)
-    span = tf.gather(too_long, tf.searchsorted(too_long[:, 0], starts, side="right") - 1)
-    inside = starts < span[:, 1]
-    # Of a word that is too long its first piece stays, unknown, and spans it.
-    ids = tf.where(inside, unknown_id, patient[0])
-    ends = tf.where(inside, span[:, 1], ends)
-    keep = ~inside | (starts == span[:, 0])
+    is_long = tf.gather(before, base + end) - tf.gather(before, base + start) > LONGEST_WORD
+    keep = ~is_long | is_first
     return (
-        tf.boolean_mask(ids, keep),
-        tf.gather(starts_of(keep), patient[1]),
-        tf.boolean_mask(starts - base, keep),
-        tf.boolean_mask(ends - base, keep),
+        tf.boolean_mask(tf.where(is_long, unknown_id, ids), keep),
+        tf.gather(starts_of(keep), row_splits),
+        tf.boolean_mask(starts, keep),
+        tf.boolean_mask(tf.where(is_long, end, ends), keep),
     )
 
 
