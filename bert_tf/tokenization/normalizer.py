@@ -71,11 +71,8 @@ class Normalizer(tf.Module):
             _table(do_lower_case, strips, isolate_chinese, isolate_punctuation, isolated)
         )
 
-    def __call__(self, texts: tf.Tensor) -> tf.Tensor:
-        return self.with_offsets(texts, get_offsets=False)[0]
-
-    def with_offsets(
-        self, texts: tf.Tensor, get_offsets: bool = True
+    def __call__(
+        self, texts: tf.Tensor, get_offsets: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Normalizes strings [batch] and returns the origins of their bytes, int64, and row splits.
 

@@ -104,11 +104,9 @@ class Packer:
         segment = tf.zeros_like(mask)
         if len(values) > 1:  # 1 after [CLS] A [SEP]
             segment = mask - tf.sequence_mask(lengths[0] + 2, width, tf.int32)
-        length = self.max_length if self.pad_to_max_length else None
         rows = tf.RaggedTensor.from_row_lengths(ids, total, validate=False)
-        rows = rows.to_tensor(self._pad, shape=[None, length])
         return {
-            "token_ids": tf.reshape(rows, tf.shape(mask)),
+            "token_ids": rows.to_tensor(self._pad, shape=tf.shape(mask, tf.int64)),
             "segment_ids": segment,
             "padding_mask": mask,
         }

@@ -1,6 +1,7 @@
 """Text to ids, as the original BERT tokenizer does it, inside the TensorFlow graph."""
 
 import functools
+import hashlib
 import itertools
 import json
 import os
@@ -21,6 +22,7 @@ from bert_tf.tokenization.vocabulary import (
     SPECIAL_TOKENS,
     Vocabulary,
     read_vocabulary,
+    vocabulary_text,
     write_vocabulary,
 )
 from bert_tf.tokenization.wordpiece import WordPiece
@@ -163,7 +165,7 @@ class BertTokenizer(tf.Module):
         """
         batch, is_single = self._batch(texts)
         marked = self._mark_special_tokens(batch)
-        normalized, origins, origin_splits = self._normalizer.with_offsets(marked)
+        normalized, origins, origin_splits = self._normalizer(marked, get_offsets=True)
         ids, row_splits, starts, ends, special = self._cut(normalized)
         counts = row_splits[1:] - row_splits[:-1]
         first_origin = tf.repeat(origin_splits[:-1], counts)
@@ -205,7 +207,7 @@ class BertTokenizer(tf.Module):
     @property
     def vocabulary_hash(self) -> str:
         """SHA-256 of the vocabulary as `save` writes it, in hexadecimal."""
-        return self._vocabulary.hash()
+        return hashlib.sha256(vocabulary_text(self._vocabulary.pieces).encode()).hexdigest()
 
     @property
     def is_continuation(self) -> np.ndarray:
@@ -250,7 +252,8 @@ class BertTokenizer(tf.Module):
 
     def _ids(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Ids int32 [pieces] and row splits int64 [batch + 1]."""
-        return self._cut(self._normalizer(self._mark_special_tokens(texts)))[:2]
+        normalized, *_ = self._normalizer(self._mark_special_tokens(texts))
+        return self._cut(normalized)[:2]
 
     @on_host
     def _ids_in_parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

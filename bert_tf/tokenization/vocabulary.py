@@ -1,6 +1,5 @@
 """The list of pieces: learned from text, read, checked and written."""
 
-import hashlib
 import os
 import zlib
 from collections import Counter
@@ -56,10 +55,6 @@ class Vocabulary:
                 "(in a model's vocabulary in place of an unused piece: other ids must not move)"
             )
 
-    def hash(self) -> str:
-        """SHA-256, in hexadecimal, of the file that `write_vocabulary` makes."""
-        return hashlib.sha256(_file_content(self.pieces).encode()).hexdigest()
-
 
 def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
     r"""Reads a `vocab.txt`: a piece per line, UTF-8.
@@ -92,10 +87,11 @@ def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
 
 def write_vocabulary(path: str | os.PathLike, pieces: Sequence[str]) -> None:
     """Writes a `vocab.txt`, whole or not at all."""
-    write_text(path, _file_content(pieces))
+    write_text(path, vocabulary_text(pieces))
 
 
-def _file_content(pieces: Sequence[str]) -> str:
+def vocabulary_text(pieces: Sequence[str]) -> str:
+    """The content of a `vocab.txt`."""
     return "".join(f"{piece}\n" for piece in pieces)
 
 
@@ -121,7 +117,7 @@ def count_words(
     normalizer = Normalizer(do_lower_case, strip_accents, tokenize_chinese_chars, "all")
 
     def distinct_words(batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        words = tf.strings.split(normalizer(batch)).flat_values
+        words = tf.strings.split(normalizer(batch)[0]).flat_values
         words, _, counts = tf.unique_with_counts(words, tf.int64)
         is_known = tf.strings.length(words, unit="UTF8_CHAR") <= LONGEST_WORD
         too_long = tf.reduce_sum(tf.boolean_mask(counts, ~is_known))
@@ -130,13 +126,12 @@ def count_words(
 
     options = tf.data.Options()
     options.autotune.enabled = False
-    counted = texts.map(distinct_words, num_parallel_calls=threads or os.cpu_count() or 1).prefetch(
-        2
-    )
+    counted = texts.map(distinct_words, num_parallel_calls=threads or os.cpu_count() or 1)
     totals: Counter[bytes] = Counter()
     texts_seen = long_words = forgotten = 0
     next_check = _FIRST_CHECK
-    for words, counts, too_long, size in counted.with_options(options).as_numpy_iterator():
+    batches = counted.prefetch(2).with_options(options).as_numpy_iterator()
+    for words, counts, too_long, size in batches:
         for word, count in zip(words.tolist(), counts.tolist(), strict=True):
             totals[word] += count
         long_words += int(too_long)
@@ -234,14 +229,13 @@ def learn_vocabulary(
     known = ((word, counts[word]) for word in words)
     alphabet, rare = _alphabet(known, vocabulary_size, character_min_frequency)
     spellable = sorted(word for word in words if rare.isdisjoint(word))
-    kept = _most_frequent(spellable, counts)
-    if len(kept) < len(spellable):
+    learned = _most_frequent(spellable, counts)
+    if len(learned) < len(spellable):
         notice(
-            f"{len(kept):,} of {len(spellable):,} different words are learned from, the most "
+            f"{len(learned):,} of {len(spellable):,} different words are learned from, the most "
             f"frequent ones: memory is for {MOST_LEARNED:,} characters of them"
         )
-    spellable = kept
-    total = sum(counts[word] for word in spellable)
+    total = sum(counts[word] for word in learned)
     shown = min(total, MOST_OCCURRENCES)
     shown_frequency = max(1, -(-min_frequency * shown // max(total, 1)))
     if (acts_as := shown_frequency * total // max(shown, 1)) > min_frequency:
@@ -263,7 +257,7 @@ def learn_vocabulary(
         continuing_subword_prefix="##",
         show_progress=False,
     )
-    learner.train_from_iterator(_occurrences(counts, spellable, total, shown), trainer)
+    learner.train_from_iterator(_occurrences(counts, learned, total, shown), trainer)
     ids = learner.get_vocab(with_added_tokens=False)
     return sorted(ids, key=ids.__getitem__)
 
