@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bert_tf.models.task_models import BertSpanClassifier as BertSpanClassifier
     from bert_tf.models.task_models import BertTagger as BertTagger
     from bert_tf.raw_text.preprocessor import BertPreprocessor as BertPreprocessor
-    from bert_tf.raw_text.preset import open_preset as open_preset
+    from bert_tf.raw_text.preprocessor import open_preset as open_preset
     from bert_tf.serving.predictor import Predictor as Predictor
     from bert_tf.tokenization.packing import Packer as Packer
     from bert_tf.tokenization.tokenizer import BertTokenizer as BertTokenizer
@@ -59,8 +59,7 @@ _PUBLIC = {
         "BertChooser", "BertClassifier", "BertMultiLabelClassifier", "BertRegressor",
         "BertSpanClassifier", "BertTagger",
     ),
-    "bert_tf.raw_text.preprocessor": ("BertPreprocessor",),
-    "bert_tf.raw_text.preset": ("open_preset",),
+    "bert_tf.raw_text.preprocessor": ("BertPreprocessor", "open_preset"),
     "bert_tf.serving.predictor": ("Predictor",),
     "bert_tf.tokenization.packing": ("Packer",),
     "bert_tf.tokenization.tokenizer": ("BertTokenizer",),

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -19,7 +18,7 @@ from bert_tf.models.task_models import (
     BertRegressor,
 )
 from bert_tf.raw_text.inputs import by_role, given_examples, text_columns
-from bert_tf.raw_text.labels import are_numbers, class_of, label_list
+from bert_tf.raw_text.values import are_numbers, class_of, label_list
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.trained.fine_tuned import FineTuned
@@ -30,7 +29,6 @@ from pipelines.instances.masking import mask_tokens
 
 BATCH_SIZE = 32
 UNKNOWN_LABELS = "unknown labels, known are "  # how the error of a graph begins
-_EVALUATION_SEED = 0
 _NO_PAIR_LABELS = (
     "next sentence prediction learns from pairs of texts with labels, 0 where the second follows "
     "the first and 1 where it is random: give them, or train a BertMaskedLanguageModel on texts "
@@ -66,15 +64,15 @@ def make_batches(
     Batches that are shuffled repeat without end.
     """
     model, kind = tuned.model, tuned.task.kind
+    is_masked = "mask_positions" in model.input
     if isinstance(x, tf.data.Dataset):
-        if isinstance(model, ROW_MODELS) or "mask_positions" in model.input:
+        if is_masked or isinstance(model, ROW_MODELS):
             return streamed(tuned, x, options)
         x, y, weights = in_memory(x)
     own_targets = None
     if model.has_own_loss and isinstance(model, ROW_MODELS):
         own_targets = _own_targets(y)
     labels = tuned.labels
-    is_masked = "mask_positions" in model.input
     task, examples = given_examples(
         tuned.task, x, y, labels, reads_labels=own_targets is None and not is_masked
     )
@@ -85,45 +83,35 @@ def make_batches(
     seed = random.randrange(2**31) if options.shuffle else None
     columns: Mapping[str, Sequence[Any]] = text_columns(task, examples)
     if is_masked:
-        return task, _masked_batches(tuned, columns, y, weights, options, seed)
-    arrays: list[np.ndarray] = []
-    if own_targets is not None:
-        arrays.append(own_targets)
+        arrays = _masked_targets(model, columns, y, weights, options)
+    elif own_targets is not None:
+        arrays = [own_targets]
     elif "label" in examples.columns or "answers" in examples.columns:
         columns, targets = kind.training_rows(task, examples, labels, tuned.tokenizer)
-        arrays.append(targets)
+        arrays = [targets]
     else:
         raise InputError("there are no labels: give y, or a column of labels")
-    of_examples = _example_weights(tuned, examples, weights, options.class_weight, arrays)
-    arrays += [] if of_examples is None else [of_examples]
-    lengths = None
-    if options.shuffle and kind.batches_of_like_length:
-        lengths = np.minimum(kind.lengths(columns, tuned.tokenizer), task.max_length)
-    made = example_batches(
-        columns, functools.partial(_batch, tuned), size, targets=arrays, lengths=lengths, seed=seed
-    )
-    if options.class_weight and of_examples is None:  # a tagger's, whose weights are of its words
+    of_examples = lengths = None
+    if not is_masked:
+        of_examples = _example_weights(tuned, examples, weights, options.class_weight, arrays)
+        arrays += [] if of_examples is None else [of_examples]
+        if options.shuffle and kind.batches_of_like_length:
+            lengths = np.minimum(kind.lengths(columns, tuned.tokenizer), task.max_length)
+    batch = functools.partial(_batch_of_pieces if is_masked else _batch, tuned)
+    made = example_batches(columns, batch, size, targets=arrays, lengths=lengths, seed=seed)
+    if is_masked:
+        made = masked(tuned, made, seed)
+    elif options.class_weight and of_examples is None:  # a tagger's, whose weights are of its words
         table = tf.constant(_class_table(options.class_weight, tuned))
         made = made.map(lambda x, y, w: (x, y, w * tf.gather(table, y)))
-    return task, _epochs(made, math.ceil(len(next(iter(columns.values()))) / size), options)
-
-
-def _epochs(dataset: tf.data.Dataset, steps: int, options: BatchOptions) -> Batches:
     if options.repeats and not options.shuffle:
-        dataset = dataset.repeat()
-    return Batches(dataset, steps if options.shuffle or options.repeats else None)
+        made = made.repeat()
+    steps = math.ceil(len(next(iter(columns.values()))) / size)
+    return task, Batches(made, steps if options.shuffle or options.repeats else None)
 
 
 def _batch(tuned: FineTuned, strings: dict[str, tf.Tensor], arrays: list[tf.Tensor]) -> tuple:
-    kind, length = tuned.task.kind, tuned.task.max_length
-    if not arrays:
-        return (kind.model_inputs(strings, tuned.tokenizer, length),)
-    return kind.batch(strings, arrays, tuned.tokenizer, length)
-
-
-def rows(tuned: FineTuned, columns: Mapping[str, Sequence[Any]], size: int) -> tf.data.Dataset:
-    """Batches of inputs alone, in the order of the examples."""
-    return example_batches(columns, functools.partial(_batch, tuned), size)
+    return tuned.task.kind.batch(strings, arrays, tuned.tokenizer, tuned.task.max_length)
 
 
 # Weights and targets.
@@ -198,44 +186,25 @@ def _own_targets(y: Any) -> np.ndarray | None:
     return None if is_id or found.dtype.kind not in "fiub" else found.astype(np.float32)
 
 
-def pair_targets(y: Any) -> np.ndarray:
-    """Labels of pairs for next sentence prediction, int32 [E].
-
-    Raises:
-        InputError: they are not 0 or 1 each.
-    """
-    found = np.asarray([] if y is None else label_list(y))
-    if found.ndim != 1 or found.dtype.kind not in "iub" or not np.isin(found, (0, 1)).all():
-        raise InputError(_NO_PAIR_LABELS)
-    return found.astype(np.int32)
-
-
 # Masked words.
 
 
-def _masked_batches(
-    tuned: FineTuned,
-    columns: Mapping[str, Sequence[Any]],
-    y: Any,
-    weights: Any,
-    options: BatchOptions,
-    seed: int | None,
-) -> Batches:
-    count = len(next(iter(columns.values())))
+def _masked_targets(
+    model: Any, columns: Mapping[str, Any], y: Any, weights: Any, options: BatchOptions
+) -> list[np.ndarray]:
+    """Labels of pairs, int32 [E], 0 or 1 each, of a model that predicts next sentences."""
     if weights is not None or options.class_weight:
         raise InputError("weights are for models with labels, not for masked words: leave them out")
-    arrays = []
-    if isinstance(tuned.model.output, dict):
-        arrays.append(pair_targets(y))
-        if "text_pair" not in columns:
-            raise InputError("next sentence prediction learns from pairs: give (texts, texts)")
-    elif y is not None:
-        raise InputError("masked words are their own labels: leave the labels out")
-    size = options.batch_size or BATCH_SIZE
-    packed = example_batches(
-        columns, functools.partial(_batch_of_pieces, tuned), size, targets=arrays, seed=seed
-    )
-    return _epochs(masked(tuned, packed, seed), math.ceil(count / size), options)
+    if not isinstance(model.output, dict):
+        if y is not None:
+            raise InputError("masked words are their own labels: leave the labels out")
+        return []
+    targets = np.asarray([] if y is None else label_list(y))
+    if targets.ndim != 1 or targets.dtype.kind not in "iub" or not np.isin(targets, (0, 1)).all():
+        raise InputError(_NO_PAIR_LABELS)
+    if "text_pair" not in columns:
+        raise InputError("next sentence prediction learns from pairs: give (texts, texts)")
+    return [targets.astype(np.int32)]
 
 
 def _batch_of_pieces(
@@ -248,12 +217,11 @@ def _batch_of_pieces(
 def masked(tuned: FineTuned, packed: tf.data.Dataset, seed: int | None) -> tf.data.Dataset:
     """Masks words of packed rows, anew in each batch; without a seed, every pass masks the same."""
     options = PretrainingDataOptions(max_seq_length=tuned.task.max_length)
-    seed = _EVALUATION_SEED if seed is None else seed
 
     @tf.autograph.experimental.do_not_convert
     def mask(step: tf.Tensor, batch: Any) -> tuple:
         inputs, *arrays = batch if isinstance(batch, tuple) else (batch,)
-        key = tf.stack([tf.constant(seed, tf.int64), step])
+        key = tf.stack([tf.constant(seed or 0, tf.int64), step])
         found = mask_tokens(
             inputs["token_ids"], inputs["padding_mask"], tuned.tokenizer, options, key
         )
@@ -270,11 +238,6 @@ def masked(tuned: FineTuned, packed: tf.data.Dataset, seed: int | None) -> tf.da
 # Data sets of TensorFlow.
 
 
-def is_text(dataset: tf.data.Dataset) -> bool:
-    found = tf.nest.flatten(inputs_alone(dataset.element_spec), expand_composites=True)
-    return any(getattr(each, "dtype", None) == tf.string for each in found)
-
-
 def inputs_alone(batch: Any) -> Any:
     """The inputs of a batch, or of its spec, without labels and weights."""
     return batch[0] if isinstance(batch, tuple) else batch
@@ -286,34 +249,18 @@ def check_batched(dataset: tf.data.Dataset) -> None:
 
 
 def in_memory(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
-    """Inputs by column, labels and weights of all batches, as lists; None for what is missing.
-
-    Raises:
-        InputError: the data set has no end, or is not batched.
-    """
+    """Inputs by column, labels and weights of all batches, as lists; None for what is missing."""
     check_batched(dataset)
     if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
         raise InputError("the data set repeats without end: leave .repeat() out")
-    parts: list[list[Any]] = [[], [], []]
-    for batch in dataset:
-        given = batch if isinstance(batch, tuple) else (batch,)
-        for part, values in zip(parts, given, strict=False):
-            part.append(tf.nest.map_structure(_values, values))
-    if not parts[0]:
-        raise InputError("the data set has no example: give at least one text")
-    x, y, weights = map(_joined, parts)
-    return x, y, weights
-
-
-def _joined(batches: list[Any]) -> Any:
-    """Lists of batches one after the other, within tuples and dicts; None without any."""
+    batches = [batch if isinstance(batch, tuple) else (batch,) for batch in dataset]
     if not batches:
-        return None
-    if isinstance(batches[0], Mapping):
-        return {name: _joined([batch[name] for batch in batches]) for name in batches[0]}
-    if isinstance(batches[0], tuple):
-        return tuple(_joined(list(each)) for each in zip(*batches, strict=True))
-    return [value for batch in batches for value in batch]
+        raise InputError("the data set has no example: give at least one text")
+    joined = tf.nest.map_structure(
+        lambda *tensors: [row for tensor in tensors for row in _values(tensor)], *batches
+    )
+    x, y, weights = (*joined, None, None)[:3]
+    return x, y, weights
 
 
 def _values(tensor: Any) -> list[Any]:
@@ -338,7 +285,12 @@ def streamed(
     table = None
     if options.class_weight:
         table = tf.constant(_class_table(options.class_weight, tuned))
-    if not is_masked and options.has_labels and not _has_labels(spec, task):
+    inputs = inputs_alone(spec)
+    has_labels = isinstance(spec, tuple) and len(spec) > 1
+    has_labels |= isinstance(inputs, Mapping) and not {task.label, "label"}.isdisjoint(inputs)
+    if not has_labels and is_masked and isinstance(model.output, dict):
+        raise InputError(_NO_PAIR_LABELS)
+    if not has_labels and not is_masked and options.has_labels:
         raise InputError("there are no labels: give batches of (texts, labels)")
 
     @tf.autograph.experimental.do_not_convert
@@ -361,55 +313,31 @@ def streamed(
 
     made = dataset.map(prepare, num_parallel_calls=2, deterministic=True)
     if is_masked:
-        if isinstance(model.output, dict) and not _has_labels(spec, task):
-            raise InputError(_NO_PAIR_LABELS)
         made = masked(tuned, made, random.randrange(2**31) if options.is_training else None)
     return task, Batches(made.prefetch(2), None)
 
 
-def _has_labels(spec: Any, task: Task) -> bool:
-    if isinstance(spec, tuple) and len(spec) > 1:
-        return True
-    inputs = inputs_alone(spec)
-    return isinstance(inputs, Mapping) and bool({task.label, "label"} & set(inputs))
-
-
 def _targets(y: tf.Tensor, task: Task, labels: Sequence[str]) -> tf.Tensor:
     """Numbers of labels that are names, of a batch; other labels as they are."""
+    is_text, is_many = y.dtype == tf.string, task.kind.many_labels
     if not labels:
-        return tf.strings.to_number(y) if y.dtype == tf.string else y
-    if task.kind.many_labels:
-        if y.dtype != tf.string:
-            return y
-        if y.shape.rank == 1:
-            y = tf.strings.split(y, task.kind.label_separator)
-        y = y.to_tensor() if isinstance(y, tf.RaggedTensor) else y
-        y = tf.strings.strip(y)  # [B, N], "" for none
-        is_named = y[..., tf.newaxis] == tf.constant(["", *labels])
-        with tf.control_dependencies([_check_known(y, tf.reduce_any(is_named, -1), labels)]):
-            return tf.cast(tf.reduce_any(is_named, 1)[:, 1:], tf.float32)
-    if y.dtype != tf.string and not are_numbers(labels):
+        return tf.strings.to_number(y) if is_text else y
+    if not is_text and (is_many or not are_numbers(labels)):
         return y
-    names = y if y.dtype == tf.string else tf.as_string(y)
-    for other, name in task.label_aliases.items():
-        names = tf.where(names == other, name, names)
-    same = names[..., tf.newaxis] == tf.constant(list(labels))
-    with tf.control_dependencies([_check_known(names, tf.reduce_any(same, -1), labels)]):
-        return tf.argmax(same, -1, tf.int32)
-
-
-def _check_known(names: tf.Tensor, is_known: tf.Tensor, labels: Sequence[str]) -> tf.Operation:
-    """Refuses, in graph, names that are no labels."""
+    names = y if is_text else tf.as_string(y)
+    known = list(labels)
+    if is_many:
+        if names.shape.rank == 1:
+            names = tf.strings.split(names, task.kind.label_separator)
+        names = names.to_tensor() if isinstance(names, tf.RaggedTensor) else names
+        names, known = tf.strings.strip(names), ["", *labels]  # [B, N], "" for none
+    else:
+        for other, name in task.label_aliases.items():
+            names = tf.where(names == other, name, names)
+    same = names[..., tf.newaxis] == tf.constant(known)
+    is_known = tf.reduce_any(same, -1)
     told = [UNKNOWN_LABELS + ", ".join(labels), tf.boolean_mask(names, ~is_known)]
-    return tf.debugging.Assert(tf.reduce_all(is_known), told)
-
-
-def padded_to(length: int) -> Any:
-    """Pads inputs [B, T] to a length."""
-
-    def pad(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return keras.tree.map_structure(
-            lambda x: tf.pad(x, [[0, 0], [0, length - tf.shape(x)[1]]]), inputs
-        )
-
-    return pad
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_known), told)]):
+        if is_many:
+            return tf.cast(tf.reduce_any(same, 1)[:, 1:], tf.float32)
+        return tf.argmax(same, -1, tf.int32)

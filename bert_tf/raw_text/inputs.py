@@ -6,23 +6,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bert_tf.errors import InputError
-from bert_tf.raw_text.labels import (
+from bert_tf.raw_text.values import (
     add_answers,
     are_marks,
-    class_of,
-    label_list,
-    labels_of_text,
-    labels_of_words,
-    number_text,
-)
-from bert_tf.raw_text.values import (
     as_list,
     as_text,
     as_texts,
+    class_of,
     columns_of,
     is_frame,
     is_missing,
     is_sequence,
+    label_list,
+    labels_of_text,
+    labels_of_words,
+    number_text,
     split_words,
 )
 from bert_tf.serving.signatures import DEFAULT
@@ -58,9 +56,7 @@ def is_raw(x: Any) -> bool:
     if hasattr(dtype, "as_numpy_dtype") or kind not in (None, "O") or not is_sequence(x):
         return False
     # None among the texts is a text that is missing.
-    values = [x[i] for i in range(min(len(x), _LOOKED_AT))] if not hasattr(x, "iloc") else (
-        x.iloc[:_LOOKED_AT].tolist()
-    )  # fmt: skip
+    values = list(itertools.islice(x, _LOOKED_AT))
     found = [value for value in values if not is_missing(value)]
     return any(map(is_raw, found[:8])) or bool(values and not found)
 
@@ -68,9 +64,7 @@ def is_raw(x: Any) -> bool:
 def checked_stream(x: Any) -> Any:
     """Inputs that are not raw text, as Keras takes them.
 
-    Raises:
-        InputError: they are a generator or a `PyDataset` of raw text, or a list of nothing or of
-            numbers, which is neither.
+    Raises InputError for generators and `PyDataset`s of raw text, and lists of nothing or numbers.
     """
     first = None
     if isinstance(x, Iterator):
@@ -84,7 +78,7 @@ def checked_stream(x: Any) -> Any:
             "tf.data.Dataset"
         )
     has_arrays = not isinstance(x, list | tuple) or any(hasattr(each, "shape") for each in x)
-    if not has_arrays and not is_raw(x):
+    if not has_arrays:
         if not x:
             raise InputError("there is no example: give at least one text")
         raise InputError(
@@ -104,8 +98,7 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
             task's.
         y: labels [E]; None where a data frame has a column of them, or there are none.
 
-    Raises:
-        InputError: a column is missing, or their lengths differ.
+    Raises InputError if a column is missing, or their lengths differ.
     """
     if hasattr(x, "column_names"):
         check_dataset(x)
@@ -142,18 +135,11 @@ def given_examples(
 ) -> tuple[Task, Examples]:
     """Examples from inputs and labels; see `with_columns`.
 
-    Args:
-        task: what the model reads.
-        x: the inputs.
-        y: labels; by name or by number for classes; for any number of labels a list of them for
-            each text, a string of them, or a row or columns of 0 and 1; numbers for
-            regression and choices, a list of labels for the words of a text, for questions the
-            answer's text or SQuAD's `answers`.
-        labels: the names of the model's labels, in the order of its outputs.
-        reads_labels: False leaves `y` alone, but for its length.
-
-    Raises:
-        InputError: an input or a label cannot be used; the message names the example.
+    Labels `y` are names or numbers of classes; for any number of labels a list of them for each
+    text, a string of them, or a row or columns of 0 and 1; numbers for regression and choices, a
+    list of labels for the words of a text, for questions the answer's text or SQuAD's `answers`.
+    `labels` are the model's, in the order of its outputs. Without `reads_labels` only the number of
+    `y` is checked. InputError names the example that cannot be used.
     """
     task, columns, y = with_columns(task, x, y)
     count = len(next(iter(columns.values())))

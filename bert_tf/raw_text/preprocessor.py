@@ -1,4 +1,4 @@
-"""`BertPreprocessor`: raw text to what a model reads, in graph, as a Keras layer."""
+"""`BertPreprocessor`, raw text to what a model reads, in graph; and models that come with it."""
 
 import contextlib
 import math
@@ -6,12 +6,16 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.checkpoints.formats import CONFIG
+from bert_tf.checkpoints.model_directory import load_model
+from bert_tf.checkpoints.presets import find_model, hub_hint
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.pretrained_model import Encoder
@@ -25,10 +29,7 @@ from bert_tf.raw_text.batches import (
     BatchOptions,
     in_memory,
     inputs_alone,
-    is_text,
     make_batches,
-    padded_to,
-    rows,
     streamed,
 )
 from bert_tf.raw_text.inputs import (
@@ -40,14 +41,14 @@ from bert_tf.raw_text.inputs import (
     text_columns,
     with_columns,
 )
-from bert_tf.raw_text.labels import label_list
+from bert_tf.raw_text.values import label_list
 from bert_tf.serving.precisions import versions
 from bert_tf.serving.predictor import answer_rows
-from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.table import find_task
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.trained.fine_tuned import FineTuned
+from bert_tf.trained.fine_tuned import TASK_FILE, FineTuned, read_settings, task_of
+from pipelines.examples.batches import example_batches
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -100,7 +101,8 @@ class BertPreprocessor(keras.layers.Layer):
         self._task = (task.with_settings({"max_length": max_length}),)  # a tuple: not to be tracked
         self._tokenizer = (tokenizer,)
         self.is_settled = is_settled
-        self._asked = _Asked()
+        # Traced functions of the model asked last; Keras tracks nothing in a namespace.
+        self._asked = SimpleNamespace(model=None, variables=(), functions={})
         self.built = True
 
     @property
@@ -122,13 +124,9 @@ class BertPreprocessor(keras.layers.Layer):
         return self.task.max_length
 
     @property
-    def kind(self) -> Kind:
-        return self.task.kind
-
-    @property
     def learning_rate(self) -> float | None:
         """The task's peak learning rate; None where fine-tuning has none."""
-        return self.task.learning_rate if self.kind.is_trained else None
+        return self.task.learning_rate if self.task.kind.is_trained else None
 
     def __call__(self, x: Any, **kwargs: Any) -> dict[str, tf.Tensor]:
         """Takes lists and other columns of strings, too, as `fit` does."""
@@ -139,13 +137,13 @@ class BertPreprocessor(keras.layers.Layer):
 
     def call(self, x: Any) -> dict[str, tf.Tensor]:
         strings = {n: tf.convert_to_tensor(x) for n, x in by_role(self.task, x).items()}
-        return self.kind.model_inputs(strings, self.tokenizer, self.max_length)
+        return self.task.kind.model_inputs(strings, self.tokenizer, self.max_length)
 
     def compute_output_spec(self, x: Any) -> dict[str, Any]:
         """Strings [B] -> int32 [B, T]."""
         return {
             name: keras.KerasTensor(spec.shape, "int32")
-            for name, spec in self.kind.token_inputs.items()
+            for name, spec in self.task.kind.token_inputs.items()
         }
 
     def get_config(self) -> dict[str, Any]:
@@ -175,9 +173,10 @@ class BertPreprocessor(keras.layers.Layer):
     def checked(self, x: Any) -> tuple[Any, bool]:
         """Inputs as Keras takes them, and whether they are raw text, or a pipeline of it."""
         if isinstance(x, tf.data.Dataset):
-            return x, is_text(x)
-        x = checked_stream(x)
-        return x, is_raw(x)
+            specs = tf.nest.flatten(inputs_alone(x.element_spec), expand_composites=True)
+            return x, any(getattr(spec, "dtype", None) == tf.string for spec in specs)
+        is_text = is_raw(x)
+        return (x if is_text else checked_stream(x)), is_text
 
     @contextlib.contextmanager
     def plain_errors(self) -> Iterator[None]:
@@ -197,7 +196,7 @@ class BertPreprocessor(keras.layers.Layer):
         self, model: Any, x: Any, y: Any = None, weights: Any = None, **options: Any
     ) -> Batches:
         """What Keras trains on or evaluates; `options` are those of `batches.BatchOptions`."""
-        _check_reads_text(model)
+        _check(model, self.task)
         if isinstance(model, Encoder):
             raise InputError(
                 f"{type(model).__name__} is an encoder, which learns no labels: put the model of a "
@@ -208,7 +207,6 @@ class BertPreprocessor(keras.layers.Layer):
                 "a BertSentenceEncoder compares the texts of a batch: train it with "
                 'bert_tf.finetune(task="embedding", ...)'
             )
-        _check_cuts(self.task)
         given = BatchOptions(**options)
         task, made = make_batches(self.bound(model), x, y, weights, given)
         if given.is_training:
@@ -236,7 +234,7 @@ class BertPreprocessor(keras.layers.Layer):
                 f"validation_split {share} of {count} examples leaves one side empty: give another "
                 "share, or validation_data"
             )
-        labels = None if y is None else label_list(y, many=self.kind.many_labels)
+        labels = None if y is None else label_list(y, many=self.task.kind.many_labels)
         of_examples = None if weights is None else label_list(weights)
         for name, values in {"labels": labels, "values of sample_weight": of_examples}.items():
             if values is not None and len(values) != count:
@@ -259,8 +257,7 @@ class BertPreprocessor(keras.layers.Layer):
         **kwargs: Any,
     ) -> Any:
         """The outputs of a model for raw text; `predict` is Keras'. See `TextModel.predict`."""
-        _check_reads_text(model)
-        _check_cuts(self.task)
+        _check(model, self.task)
         is_of_rows = isinstance(model, ROW_MODELS)
         if isinstance(x, tf.data.Dataset):
             if is_of_rows:
@@ -275,15 +272,23 @@ class BertPreprocessor(keras.layers.Layer):
         task, examples = given_examples(self.task, x)
         self._check_pairs(task)
         columns = text_columns(task, examples)
-        lengths = np.minimum(self.kind.lengths(columns, self.tokenizer), self.max_length)
+        lengths = np.minimum(self.task.kind.lengths(columns, self.tokenizer), self.max_length)
         order = np.argsort(-lengths, kind="stable")  # the longest first: it shows what memory holds
         if steps is not None:
             order = np.arange(len(order))[: steps * size]
         ordered = {name: [values[i] for i in order] for name, values in columns.items()}
-        batches = rows(self.bound(model), ordered, size)
-        if not is_of_rows:  # an encoder's outputs have the length of the batch; Keras joins them
-            batches = batches.map(padded_to(int(lengths[order].max())))
-        found = predict(batches, **kwargs)
+        longest = int(lengths[order].max())
+
+        def inputs_of_batch(strings: dict[str, tf.Tensor], arrays: Any) -> tuple:
+            packed = self.task.kind.model_inputs(strings, self.tokenizer, self.max_length)
+            if not is_of_rows:  # an encoder's outputs are as long as the batch; Keras joins them
+                packed = {
+                    name: tf.pad(x, [[0, 0], [0, longest - tf.shape(x)[1]]])
+                    for name, x in packed.items()
+                }
+            return (packed,)
+
+        found = predict(example_batches(ordered, inputs_of_batch, size), **kwargs)
         back = np.argsort(order)
         return keras.tree.map_structure(lambda values: values[back], found)
 
@@ -316,7 +321,7 @@ class BertPreprocessor(keras.layers.Layer):
         """The function of strings of these names, traced once for a model and its variables."""
         variables = tuple(id(variable) for variable in model.variables)  # LoRA adds some
         if self._asked.model is not model or self._asked.variables != variables:
-            self._asked = _Asked(model, variables)
+            self._asked = SimpleNamespace(model=model, variables=variables, functions={})
         key = (inputs, task.max_length, signature)
         if key not in self._asked.functions:
             bound = self.bound(_that_answers(model), task)
@@ -348,19 +353,17 @@ class BertPreprocessor(keras.layers.Layer):
         return tuned.export(above.name, root=above.parent, version=int(version))
 
 
-def _check_cuts(task: Task) -> None:
-    if getattr(task.kind, "long_texts", None):
-        raise InputError(
-            "a model that reads long texts in windows has no fit, evaluate or predict on raw text: "
-            "use bert_tf.finetune, bert_tf.evaluate and bert_tf.predict, or its classify"
-        )
-
-
-def _check_reads_text(model: Any) -> None:
+def _check(model: Any, task: Task) -> None:
+    """Refuses a model without inputs of raw text, and one of windows."""
     if isinstance(model, BertLanguageModel):
         raise InputError(
             "a BertLanguageModel takes token ids, not texts: train it with bert-tf pretrain, and "
             "open its folder as a bert_tf.BertEncoder for vectors, or as a model of a task"
+        )
+    if getattr(task.kind, "long_texts", None):
+        raise InputError(
+            "a model that reads long texts in windows has no fit, evaluate or predict on raw text: "
+            "use bert_tf.finetune, bert_tf.evaluate and bert_tf.predict, or its classify"
         )
 
 
@@ -371,15 +374,6 @@ def _that_answers(model: Any) -> Any:
     return BertMaskedLanguageModel(model.encoder, model.seed, head=model.masked_language_model)
 
 
-class _Asked:
-    """Traced functions of the model that was asked last. Keras tracks no object of this class."""
-
-    def __init__(self, model: Any = None, variables: tuple[int, ...] = ()):
-        self.model = model
-        self.variables = variables
-        self.functions: dict[tuple, Any] = {}
-
-
 def _told(row: Mapping[str, Any]) -> Any:
     """The main part of an answer: the text of a question's, labels of words, words for masks."""
     if "words" in row:
@@ -387,3 +381,63 @@ def _told(row: Mapping[str, Any]) -> Any:
     if "masks" in row:
         return [mask["words"][0] for mask in row["masks"]]
     return row["vector"] if "vector" in row else row["answer"]
+
+
+def open_preset(
+    model_class: type,
+    preset: str | os.PathLike,
+    *,
+    preprocessor: Any = "auto",
+    task: str | None = None,
+    max_length: int | None = None,
+    **settings: Any,
+) -> Any:
+    """A model of a class from a preset; see `PretrainedModel.from_preset`."""
+    if not isinstance(preset, str | os.PathLike):
+        raise InputError(f"the preset is {preset!r:.40}: give a folder, or a name on the hub")
+    directory = find_model(preset)
+    if directory.is_file():
+        raise InputError(f"{preset} is a file: give its folder, {directory.parent}")
+    if not directory.is_dir():
+        raise InputError(f"{preset}: no such folder: check the path{hub_hint(str(preset))}")
+    settings.setdefault("allow_new_head", True)
+    is_auto = isinstance(preprocessor, str) and preprocessor == "auto"
+    vocabularies = (directory / name for name in ("vocab.txt", "tokenizer.json"))
+    if is_auto and (directory / CONFIG).is_file() and not any(x.exists() for x in vocabularies):
+        raise InputError(
+            f"{directory} has no vocabulary: put its vocab.txt there, or give preprocessor=None "
+            "for a model of token ids"
+        )
+    model: Any = load_model(directory, model_class, **settings)
+    if is_auto:
+        own, is_settled = _task_in(directory, model, task)
+        length = max_length or min(own.max_length, model.config.max_position_embeddings)
+        if length < 3:
+            raise InputError(f"max_length is {length}: give 3 or more, [CLS] and [SEP] included")
+        model.config.check_fits(length=length, pairs=own.pair is not None)
+        preprocessor = BertPreprocessor(directory, own, length, is_settled)
+    model.preprocessor = preprocessor
+    return model
+
+
+def _task_in(directory: Path, model: Any, name: str | None) -> tuple[Task, bool]:
+    """The task, and whether the model was trained for it.
+
+    It is the one that is named, else the directory's if it is the model's, else that of the class.
+    """
+    if name is not None:
+        task = find_task(name)
+        if not isinstance(model, (task.kind.model_class, *task.kind.opens)):
+            raise InputError(
+                f"task {name!r} is for {task.kind.model_class.__name__}, not for "
+                f"{type(model).__name__}: open that class, or give another task"
+            )
+        return task, False
+    stored = read_settings(directory / TASK_FILE) or {}
+    if "task" in stored:
+        task = find_task(stored["task"], brought_by=directory).with_model_settings(stored)
+        if isinstance(model, task.kind.model_class):
+            return task, True
+    found = task_of(model)
+    assert found is not None
+    return found.with_settings(found.kind.recorded(directory)), False

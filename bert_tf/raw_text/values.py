@@ -1,11 +1,15 @@
-"""Values of data in memory as Python lists and strings, whatever library holds them."""
+"""Texts and labels in memory, whatever library holds them, as the strings of a file."""
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from bert_tf.errors import InputError
+from bert_tf.tasks.task import Task
+from pipelines.examples.squad import locate
 
 
 def is_frame(x: Any) -> bool:
@@ -74,3 +78,147 @@ def as_texts(value: Any, name: str) -> list[str]:
 def split_words(words: str) -> list[str]:
     """Words between ASCII white space, as `words_between_spaces` finds them."""
     return [word for word in re.split("[ \t-\r]+", words) if word]
+
+
+# Labels, by name or by number.
+
+
+def label_list(y: Any, *, many: bool = False) -> list[Any]:
+    """Labels as a list [E]; a column [E, 1] or a frame of one column is such, too.
+
+    With `many` labels a frame or dict may have a column for each: its rows become dicts.
+    """
+    if is_frame(y) or (many and isinstance(y, Mapping)):
+        names = list(y) if isinstance(y, Mapping) else columns_of(y)
+        if len(names) > 1 and many:
+            rows = zip(*(as_list(name, y[name]) for name in names), strict=True)
+            return [dict(zip(map(str, names), row, strict=True)) for row in rows]
+        if len(names) > 1:
+            listed = ", ".join(map(str, names))
+            raise InputError(f"the labels have the columns {listed}: give one column")
+        y = y[names[0]]
+    if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1 and not many:
+        y = y[:, 0]
+    return as_list("labels", y)
+
+
+def class_of(value: Any, task: Task, labels: Sequence[str], name: str) -> str:
+    """A label's name, by its name or its number; where all names are numbers, these are names."""
+    known = ", ".join(labels)
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, bool | int | np.integer | np.bool_):
+        if not are_numbers(labels):
+            if 0 <= value < len(labels):
+                return labels[int(value)]
+            raise InputError(
+                f"{name} is {value}: the model's {len(labels)} labels ({known}) have the numbers "
+                f"0 to {len(labels) - 1}"
+            )
+        value = str(int(value))
+    if not isinstance(value, str):
+        cure = "labels.astype(int)"
+        if isinstance(value, list | tuple | np.ndarray):
+            cure = "labels.argmax(-1), or compile the model with a loss of such targets"
+        raise InputError(
+            f"{name} is {value!r:.40}: give a label's name or its number as an integer, such as "
+            f"{cure}"
+        )
+    value = task.label_aliases.get(value, value)
+    if value not in labels:
+        raise InputError(
+            f"{name} is {value!r}, none of the model's ({known}): correct it, or open the model "
+            "with these labels"
+        )
+    return value
+
+
+def are_numbers(labels: Sequence[str]) -> bool:
+    """Whether all labels have numbers as names, such as 1 to 5: a number then means that name."""
+    return all(re.fullmatch(r"-?[0-9]+", label) for label in labels)
+
+
+def are_marks(given: Sequence[Any], labels: Sequence[str]) -> bool:
+    """Whether each text's labels are a 0 or 1 for every label of the model."""
+    return bool(labels) and all(
+        is_sequence(row)
+        and not isinstance(row, str | bytes | Mapping)
+        and len(row) == len(labels)
+        and all(isinstance(x, int | float | np.number | np.bool_) and x in (0, 1) for x in row)
+        for row in given
+    )
+
+
+def labels_of_text(
+    value: Any, is_marks: bool, task: Task, labels: Sequence[str], name: str
+) -> str | list[str]:
+    """The labels of a text: a string of them, or names."""
+    if isinstance(value, Mapping):
+        odd = {label: x for label, x in value.items() if is_missing(x) or x not in (0, 1)}
+        if odd:
+            label, x = next(iter(odd.items()))
+            raise InputError(f"{name}: {label} is {x!r:.40}: give 1 if it has the label, else 0")
+        value = [label for label, x in value.items() if x]
+    elif isinstance(value, str | bytes) or is_missing(value):
+        value = task.kind.parts(as_text(value, name))
+    elif is_marks:
+        value = [label for label, x in zip(labels, value, strict=True) if x]
+    else:
+        value = list(value) if isinstance(value, set | frozenset) else as_list(name, value)
+    if not labels:  # those of a new model
+        return [as_text(each, name) for each in value]
+    return [class_of(each, task, labels, name) for each in value]
+
+
+def number_text(value: Any, name: str) -> str:
+    if not isinstance(value, str | bytes | int | float | np.number):
+        raise InputError(f"{name} is {value!r:.40}: give a number, or leave the example out")
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def labels_of_words(value: Any, words: str, task: Task, labels: Sequence[str], name: str) -> str:
+    if isinstance(value, str | bytes):
+        value = split_words(as_text(value, name))
+    given = [
+        # Names are compared by the kind, which knows other schemes of them.
+        x if isinstance(x, str) else class_of(x, task, labels, f"{name}, word {i}")
+        for i, x in enumerate(as_list(name, value))
+    ]
+    count = len(words.split(" ")) if words else 0
+    if len(given) != count:
+        raise InputError(f"{name}: {len(given)} labels for {count} words: give a label for each")
+    return " ".join(given)
+
+
+def add_answers(task: Task, columns: dict[str, list[Any]], given: Sequence[Any]) -> None:
+    """Adds the columns of answers and of the first one's place to questions."""
+    columns["answers"], columns["span"] = [], []
+    for number, (context, value) in enumerate(zip(columns["context"], given, strict=True)):
+        name = f"answer {number}"
+        texts, starts = _answers(value, name)
+        columns["answers"].append(texts)
+        if not texts:
+            if not task.kind.unanswerable:
+                raise InputError(
+                    f'{name} is empty: give it a text, or open the model with task="squad2", '
+                    "where questions may have no answer"
+                )
+            columns["span"].append([])
+            continue
+        start = starts[0] if starts else context.find(texts[0])
+        place = locate(context, texts[0], start) if start >= 0 else None
+        if place is None:
+            raise InputError(f"{name} ({texts[0]!r:.60}) is not in its context: correct it")
+        columns["span"].append(place)
+
+
+def _answers(value: Any, name: str) -> tuple[list[str], list[int]]:
+    """Texts and starts: of an answer's text, or of SQuAD's `answers`, {"text", "answer_start"}."""
+    if is_missing(value) or (isinstance(value, str) and not value):
+        return [], []
+    if isinstance(value, Mapping):
+        texts, starts = value.get("text", []), value.get("answer_start", [])
+        if isinstance(texts, str):
+            texts, starts = [texts], [starts]
+        return as_texts(texts, name), [int(start) for start in starts]
+    return [as_text(value, name)], []
