@@ -94,7 +94,7 @@ def score(given: str, predictions: Any) -> dict[str, float | None]:
     import numpy as np
 
     from bert_tf.tasks.scoring.conlleval import score_entities
-    from bert_tf.tasks.scoring.label_sets import LabelSets, best_thresholds
+    from bert_tf.tasks.scoring.metrics import LabelSets, best_thresholds
     from bert_tf.tasks.scoring.squad_scores import squad_1_scores
 
     task, train, validation = find_data(given)
@@ -102,8 +102,8 @@ def score(given: str, predictions: Any) -> dict[str, float | None]:
     match type(task.kind).__name__:
         case "Tagging":
             gold = [text.split() for text in examples.columns["label"]]
-            entities = score_entities(gold, predictions).all
-            return {"f1": entities.f1, "precision": entities.precision, "recall": entities.recall}
+            scores = score_entities(gold, predictions).scores()
+            return {name: scores[name] for name in ("f1", "precision", "recall")}
         case "Span":
             columns = examples.columns
             gold = dict(zip(columns["id"], columns["answers"], strict=True))

@@ -15,7 +15,7 @@ from bert_tf.training.listener import Listener
 
 if TYPE_CHECKING:
     from bert_tf.finetuning.finetune import FinetuningResult
-    from bert_tf.finetuning.restarts import Setting, Trial
+    from bert_tf.finetuning.search import Setting, Trial
 
 
 @dataclass(kw_only=True)
@@ -38,7 +38,7 @@ class SearchResult(Result):
     @property
     def best_setting(self) -> "Setting | None":
         """The setting with the best mean score; None if no run has the score."""
-        from bert_tf.finetuning.restarts import ranked
+        from bert_tf.finetuning.search import ranked
 
         return next((trial.setting for trial in ranked(self.trials)), None)
 
@@ -58,7 +58,7 @@ class SearchResult(Result):
         ]
 
     def tables(self) -> Iterable[Table]:
-        from bert_tf.finetuning.restarts import table
+        from bert_tf.finetuning.search import table
 
         if self.trials:
             columns, *rows = table(self.trials)

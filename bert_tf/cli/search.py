@@ -22,7 +22,7 @@ def run(options: Options) -> None:
     result = search(options)
     if not result.trials:  # a dry run
         return
-    from bert_tf.finetuning.restarts import page
+    from bert_tf.finetuning.search import page
 
     print(page(result.trials), end="")
     lines = result.lines()

@@ -20,8 +20,8 @@ from bert_tf.experiments.stage import Cache, Show, Stage, chosen_options
 from bert_tf.experiments.step_speed import StepSpeed, predicted_positions
 from bert_tf.finetuning.finetune import feature_settings, finetune
 from bert_tf.finetuning.finetuning_options import SearchOptions
-from bert_tf.finetuning.restarts import Restarts, Trial, best_of
-from bert_tf.finetuning.search import search
+from bert_tf.finetuning.restarts import Restarts, best_of
+from bert_tf.finetuning.search import Trial, search
 from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_flops
 from bert_tf.models.feature_encoder import lstm_units
 from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer

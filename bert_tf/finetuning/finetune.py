@@ -3,7 +3,7 @@
 import functools
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from bert_tf.errors import InputError
 from bert_tf.finetuning.data import FinetuningData
 from bert_tf.finetuning.feature_cache import FeatureCache
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup
-from bert_tf.finetuning.teacher import taught_by
 from bert_tf.models.cost import classification_flops
 from bert_tf.pretraining.word_frequencies import plateau_notice
 from bert_tf.primitives.devices import device_type
@@ -28,6 +27,7 @@ from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.task import Task
 from bert_tf.trained.fine_tuned import TASK_FILE, Evaluation, FineTuned, read_settings
 from bert_tf.training.device_speed import strategy_peak
+from bert_tf.training.distillation import TEMPERATURE, WEIGHT, Taught, distilled, of_student
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
@@ -142,7 +142,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     plateau = plateau_notice(options.model)
     loss = task.kind.loss(label_smoothing=options.label_smoothing)
     with run.strategy.scope():
-        lessons = taught_by(options, tuned, loss, run.precision)
+        trained, trained_loss, metrics, taught = _taught_by(options, tuned, loss, run.precision)
     # Devices that compile the step compile it for every new shape.
     fixed_length = options.jit_compile is True or device_type(run.strategy) == "TPU"
     batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
@@ -150,17 +150,17 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         "config": tuned.model.config.to_dict(),
         "model_content": content,
         **data.settings(),
-        **lessons.settings,
+        **taught,
     }
     trainer = prepare(
         run,
-        lessons.model,
+        trained,
         options,
         learning_rate=learning_rate,
         total_steps=total_steps,
         warmup_steps=round(total_steps * options.warmup_share),
-        loss=lessons.loss,
-        metrics=lessons.metrics,
+        loss=trained_loss,
+        metrics=metrics,
         settings=settings,
         examples=lambda: batches(size),
         values={"model": options.model, "train": options.source},
@@ -251,6 +251,63 @@ def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> Fi
                 options.model, kind.model_class, allow_new_head=True, **head, **changed
             )
     return FineTuned(data.task, model, data.tokenizer, data.labels)
+
+
+def _taught_by(
+    options: FinetuningSetup, student: FineTuned, loss: Values, precision: str
+) -> tuple[Any, Values, Mapping[str, Values], dict[str, Any]]:
+    """What a trainer gets: model, loss, metrics and settings, of a student if there is a teacher.
+
+    Raises:
+        InputError: the teacher has another task, other labels, another vocabulary or fewer
+            positions, or the kind of task has no loss of a teacher's outputs.
+    """
+    kind = student.task.kind
+    if options.teacher is None:
+        return kind.trained(student.model), loss, kind.metrics, {}
+    soft = kind.soft_loss(options.teacher_temperature or TEMPERATURE)
+    if soft is None:
+        raise InputError(f"--teacher is not for the task {student.task.name}: leave it out")
+    teacher = FineTuned.from_directory(options.teacher, dtype=precision)
+    matched = _matched(options.teacher, teacher, student)
+    weight = WEIGHT if options.teacher_weight is None else options.teacher_weight
+    return (
+        Taught(kind.trained(student.model), kind.trained(teacher.model), matched),
+        distilled(loss, soft, weight),
+        {name: of_student(metric) for name, metric in kind.metrics.items()},
+        {"teacher_content": content_hash(options.teacher)},
+    )
+
+
+def _matched(path: str, teacher: FineTuned, student: FineTuned) -> Callable[[Any, Any], Any]:
+    """Gives a teacher's outputs the order of the student's labels."""
+    kind = student.task.kind
+    if not isinstance(teacher.model, kind.model_class):
+        raise InputError(
+            f"{path} is a {type(teacher.model).__name__}, and {student.task.name} trains a "
+            f"{kind.model_class.__name__}: give a teacher of the same task"
+        )
+    switches = teacher.tokenizer.other_switches(student.tokenizer.settings)
+    if switches or teacher.tokenizer.vocabulary_hash != student.tokenizer.vocabulary_hash:
+        differs = f"tokenizes in another way ({switches})" if switches else "has another vocabulary"
+        raise InputError(
+            f"the teacher {path} {differs}, so its outputs are of other tokens: give one with the "
+            "student's vocab.txt and tokenizer_config.json"
+        )
+    if sorted(teacher.labels) != sorted(student.labels):
+        raise InputError(
+            f"the teacher {path} has the labels {', '.join(teacher.labels)}, the student "
+            f"{', '.join(student.labels)}: give a teacher with the same labels"
+        )
+    task = student.task
+    teacher.model.config.check_fits(length=task.max_length, pairs=task.pair is not None)
+    order = [list(teacher.labels).index(label) for label in student.labels]
+
+    def matched(outputs: Any, inputs: Any) -> Any:
+        ordered = tf.gather(outputs, order, axis=-1) if order else outputs
+        return kind.soft_targets(ordered, inputs)
+
+    return matched
 
 
 def _amounts(tuned: FineTuned, batches: tf.data.Dataset) -> tuple[float, float]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bert_tf.tasks.task import KindName, Task
 
+_OPTIONS = ("max_length", "epochs", "batch_size", "learning_rate")
 _HEADER = ["task", "kind", "scores", "length", "epochs", "batch", "rate", "paper", "reached"]
 
 
@@ -15,10 +16,9 @@ def overview(tasks: Iterable[Task]) -> list[list[str]]:
     for task in tasks:
         paper = [str(task.paper.get(size, "-")) for size in ("base", "large")]
         paper += [task.paper_split] * (task.paper_split != "test")
-        defaults = _defaults(task).values() if task.kind.is_trained else ("", "", "")
-        row = [task.name, _kind(task), ", ".join(_scores(task)[:2]), str(task.max_length)]
-        row += [*defaults, " ".join(paper) if task.paper else "", _by_name(task.reached)]
-        rows.append(row)
+        defaults = [_defaults(task).get(name, "") for name in _OPTIONS]
+        row = [task.name, _kind(task), ", ".join(_scores(task)[:2]), *defaults]
+        rows.append([*row, " ".join(paper) if task.paper else "", _by_name(task.reached)])
     return rows
 
 
@@ -27,16 +27,13 @@ def describe(task: Task) -> list[list[str]]:
     columns = {"text": task.text, "pair": task.pair, "label": task.label}
     files = [f"{split}: {' or '.join(names)}" for split, names in task.files.items()]
     scores, stem = ", ".join(_scores(task)), Path(task.name).stem
-    command, options = "finetune", {"max_length": str(task.max_length), **_defaults(task)}
-    data = "--data FOLDER" if files else "--train train.tsv --validation dev.tsv"
-    example = f"{data} --output runs/{stem}"
+    command, given = "evaluate", f"--data text.txt --output runs/{stem}"
     if task.kind.is_trained:
+        data = "--data FOLDER" if files else "--train train.tsv --validation dev.tsv"
+        command, given = "finetune", f"{data} --output runs/{stem}"
         scores += "; the first chooses the best model"
-    else:
-        options = {"max_length": str(task.max_length)}
-        command, example = "evaluate", f"--data text.txt --output runs/{stem}"
-        if not scores:
-            command, example = "export", f"--name {stem}"
+    elif not scores:
+        command, given = "export", f"--name {stem}"
     rows = {
         "task": task.name,
         "kind": kind_line(task),
@@ -45,10 +42,10 @@ def describe(task: Task) -> list[list[str]]:
         "scores": scores,
         "files": "\n".join(files) or "any; name the columns that differ",
         "submission": ", ".join(f"{split}: {name}" for split, name in task.submissions.items()),
-        "defaults": " ".join(f"--{name} {value}" for name, value in options.items()),
+        "defaults": " ".join(f"--{name} {value}" for name, value in _defaults(task).items()),
         "paper": f"{_by_name(task.paper)}, {task.paper_split} set" if task.paper else "",
         "reached": _by_name(task.reached),
-        "example": f"bert-tf {command} --task {task.name} --model models/base {example}",
+        "example": f"bert-tf {command} --task {task.name} --model models/base {given}",
     }
     return [[name, value] for name, value in rows.items() if value]
 
@@ -61,15 +58,14 @@ def kind_line(task: Task) -> str:
 
 
 def _defaults(task: Task) -> dict[str, str]:
-    """Options of fine-tuning -> the task's values."""
-    names = ("epochs", "batch_size", "learning_rate")
+    """Option -> the task's value; those of fine-tuning only if there is one."""
+    names = _OPTIONS if task.kind.is_trained else _OPTIONS[:1]
     return {name: f"{getattr(task, name):g}" for name in names}
 
 
 def _kind(task: Task) -> str:
-    if isinstance(task.kind, KindName):
-        return task.kind.module.replace("_", " ")
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(task.kind).__name__).lower()
+    name = task.kind.name if isinstance(task.kind, KindName) else type(task.kind).__name__
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
 def _scores(task: Task) -> list[str]:

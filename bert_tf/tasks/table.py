@@ -25,30 +25,31 @@ from bert_tf.tasks.scoring.metrics import (
 from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2
 from bert_tf.tasks.task import KindName, Task
 
-Classification = KindName("classification", "One label for each example.")
-MultiLabel = KindName("multi_label", "Any number of labels for each example.")
-Regression = KindName("regression", "One number for each example.")
+Classification = KindName("classification", "Classification", "One label for each example.")
+MultiLabel = KindName("multi_label", "MultiLabel", "Any number of labels for each example.")
+Regression = KindName("regression", "Regression", "One number for each example.")
 Choice = KindName(
-    "choice",
+    "choice", "Choice",
     "One of n texts for each context: each pair gets a score, and softmax runs over the n.",
+)  # fmt: skip
+Span = KindName("span", "Span", "A span of the context for each question.")
+Tagging = KindName(
+    "tagging", "Tagging", "A label for each word, and the entities that these labels describe."
 )
-Span = KindName("span", "A span of the context for each question.")
-Tagging = KindName("tagging", "A label for each word, and the entities that these labels describe.")
-Tags = KindName("tags", "A label for each word, such as its part of speech.")
+Tags = KindName("tagging", "Tags", "A label for each word, such as its part of speech.")
 MaskedLanguageModel = KindName(
-    "masked_language_model",
+    "masked_language_model", "MaskedLanguageModel",
     "Guesses for each [MASK] of a text; scores of plain text, each piece masked in turn.",
     is_trained=False,
-)
+)  # fmt: skip
 SentenceEmbedding = KindName(
-    "sentence_embedding",
+    "sentence_embedding", "SentenceEmbedding",
     "A vector for each text, such that texts of like meaning have a high cosine.",
-)
+)  # fmt: skip
 Embedding = KindName(
-    "embedding",
-    "Vectors of each text. There are no labels: nothing to train or to score.",
-    is_trained=False,
-)
+    "sentence_embedding", "Embedding",
+    "Vectors of each text. There are no labels: nothing to train or to score.", is_trained=False,
+)  # fmt: skip
 
 # Names of GLUE's published files in their folders.
 _GLUE = {"train": ("train.tsv",), "validation": ("dev.tsv",), "test": ("test.tsv",)}

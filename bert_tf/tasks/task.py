@@ -45,7 +45,8 @@ class Layout:
 class KindName:
     """Stands for a kind in the table until a task is looked up: kinds import TensorFlow."""
 
-    module: str  # in `bert_tf.tasks.kinds`, with a class of its name
+    module: str  # in `bert_tf.tasks.kinds`
+    name: str  # of its class there
     says: str  # by `bert-tf tasks`
     is_trained: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +57,7 @@ class KindName:
 
     def load(self) -> Any:
         module = importlib.import_module(f"bert_tf.tasks.kinds.{self.module}")
-        return getattr(module, self.module.title().replace("_", ""))(**self.settings)
+        return getattr(module, self.name)(**self.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,10 +174,13 @@ class Task:
 
     def has(self, data: str | Path, split: str) -> bool:
         """Whether `data`, as of `read`, is several splits and this one is among them."""
-        names = self.files.get(split, ())
         if is_dataset_name(data):
-            return bool(names) and split_in(str(data)) is None
-        return any((Path(data) / name).is_file() for name in names)
+            return bool(self.files.get(split)) and split_in(str(data)) is None
+        return bool(self._published(data, split))
+
+    def _published(self, folder: str | Path, split: str) -> list[Path]:
+        paths = (Path(folder) / name for name in self.files.get(split, ()))
+        return [path for path in paths if path.is_file()]
 
     def split_of(self, data: str | Path, default: str = "") -> str:
         """The split that the name of a published file or of TensorFlow Datasets says."""
@@ -191,18 +195,17 @@ class Task:
         """The file `data` itself, or the published file of the split in the folder `data`."""
         if not Path(data).is_dir():
             return Path(data)
-        names = self.files.get(split, ())
-        if found := [Path(data) / name for name in names if (Path(data) / name).is_file()]:
+        if found := self._published(data, split):
             return found[0]
         if not self.files:
             raise InputError(f"{data} is a folder; {self.name} knows no file names: give a file")
-        if not names:
+        if not self.files.get(split):
             known = ", ".join(self.files)
             raise InputError(f"the task {self.name} has no split {split!r}: give one of {known}")
         others = [other for other in self.files if self.has(data, other)]
         cure = f", or --split {' or '.join(others)}" if others else ""
         raise InputError(
-            f"{data} lacks {' and '.join(names)}: give the {split} file of the task "
+            f"{data} lacks {' and '.join(self.files[split])}: give the {split} file of the task "
             f"{self.name}{cure}"
         )
 

@@ -23,8 +23,8 @@ from bert_tf.serving.export import ASSETS, export
 from bert_tf.serving.precisions import TYPES_FILE, types_text
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.serving.signatures import DEFAULT, PREDICT, Parts, RawTextModel, find_signature
-from bert_tf.tasks.kinds.embedding import Embedding
 from bert_tf.tasks.kinds.kind import Answered
+from bert_tf.tasks.kinds.sentence_embedding import Embedding
 from bert_tf.tasks.reports.report import Report
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.task import Task

@@ -13,8 +13,8 @@ from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.primitives.int8 import Layers, ProductPlan, Recorder, make_plan
 from bert_tf.primitives.on_tensorflow import inferring_with
 from bert_tf.serving.predictor import answer
-from bert_tf.tasks.kinds.embedding import Embedding
 from bert_tf.tasks.kinds.kind import hashable
+from bert_tf.tasks.kinds.sentence_embedding import Embedding
 from bert_tf.trained.fine_tuned import FineTuned
 from bert_tf.trained.model_facts import run_options
 from pipelines.examples.labelled_text import Examples

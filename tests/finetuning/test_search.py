@@ -13,8 +13,8 @@ from bert_tf.cli.search import run as run_search
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import FinetuningResult
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, SearchOptions
-from bert_tf.finetuning.restarts import Setting, finetune_seeds, picture, ranked, table
-from bert_tf.finetuning.search import search
+from bert_tf.finetuning.restarts import finetune_seeds
+from bert_tf.finetuning.search import Setting, picture, ranked, search, table
 from bert_tf.tasks.reports.report import markdown
 from bert_tf.trained.fine_tuned import Evaluation
 from bert_tf.training.listener import Listener

@@ -22,8 +22,7 @@ from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.kinds.sentence_embedding import SentenceEmbedding
 from bert_tf.tasks.kinds.span import Span
-from bert_tf.tasks.kinds.tagging import Tagging
-from bert_tf.tasks.kinds.tags import Tags
+from bert_tf.tasks.kinds.tagging import Tagging, Tags
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.ensemble import Ensemble
 from bert_tf.trained.fine_tuned import TASK_FILE, FineTuned, read_settings

@@ -18,6 +18,7 @@ from bert_tf.tasks.kinds.kind import (
     Columns,
     RowKind,
     count_pieces,
+    in_lists,
     paired_rows,
 )
 from bert_tf.tasks.reports.report import Report, classes_report
@@ -83,16 +84,17 @@ class Choice(RowKind):
 
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
         """[CLS] context [SEP] choice [SEP] for each choice, [B, n, T] each."""
-        return paired_rows(strings["context"], strings["choices"], tokenizer, max_length)[0]
+        choices = strings["choices"]
+        return in_lists(paired_rows(strings["context"], choices, tokenizer, max_length)[0], choices)
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
         """Refuses, in graph, lists without a choice, or not as many lists as contexts."""
         choices = strings["choices"]
-        inputs, truncated = paired_rows(
+        rows, truncated = paired_rows(
             strings["context"], choices, parts.tokenizer, parts.max_length
         )
-        rows = {name: tf.reshape(x, [-1, 1, tf.shape(x)[2]]) for name, x in inputs.items()}
-        scores = map_rows(parts.predict, rows)  # (B * n, 1)
+        alone = {name: x[:, tf.newaxis] for name, x in rows.items()}
+        scores = map_rows(parts.predict, alone)  # (B * n, 1)
         is_blank = choices == ""
         is_blank &= ~tf.reduce_all(is_blank, -1, keepdims=True)
         scores = tf.where(is_blank, scores.dtype.min, tf.reshape(scores, tf.shape(choices)))

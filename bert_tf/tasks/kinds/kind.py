@@ -1,5 +1,6 @@
 """Kinds of tasks: code that the driver of fine-tuning, evaluation and export calls."""
 
+import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -73,6 +74,12 @@ class Kind(ABC):
     pair_is_optional: ClassVar[bool] = False
     # Whether an example has any number of labels, instead of one.
     many_labels: ClassVar[bool] = False
+    # Whether training needs a label for each example.
+    needs_labels: Any = True
+    # Whether long texts are read in windows, so that nothing is cut.
+    reads_windows: Any = False
+    # Where a score has no value, as `remarks` says.
+    undefined: ClassVar[str] = "for constant values"
     # The loss, and what is logged while training, as of `Trainer`.
     loss_function: ClassVar[Any] = staticmethod(cross_entropy)
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": accuracy}
@@ -123,11 +130,6 @@ class Kind(ABC):
     def recorded(self, directory: str | Path) -> dict[str, Any]:
         """Settings of the kind, and `max_length`, that files of others in a directory record."""
         return {}
-
-    @property
-    def needs_labels(self) -> bool:
-        """Whether training needs a label for each example."""
-        return True
 
     def class_weights(self, targets: np.ndarray) -> np.ndarray:
         """Weights float32 [R] that give each class the same total weight; their mean is 1."""
@@ -226,6 +228,8 @@ class Kind(ABC):
 
     def truncation(self, number: int, count: int, max_length: int) -> str:
         """A sentence that says how many examples of `count` were truncated."""
+        if self.reads_windows:
+            return f"cut: 0 of {count} texts; long ones are read in windows"
         return f"cut at {max_length} tokens: {number} of {count} inputs"
 
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray | None:
@@ -253,7 +257,7 @@ class Kind(ABC):
     def remarks(self, given: Answered, scores: Mapping[str, float | None]) -> list[str]:
         """Notes for a reader of the scores, a sentence each."""
         undefined = [name for name, value in scores.items() if value is None]
-        return [f"{', '.join(undefined)}: undefined for constant values"] if undefined else []
+        return [f"{', '.join(undefined)}: undefined {self.undefined}"] if undefined else []
 
     # Whether outputs are logits of probabilities, which a temperature can calibrate.
     has_probabilities: ClassVar[bool] = False
@@ -314,8 +318,7 @@ class RowKind(Kind):
     def rerank(self, strings: Tensors, parts: Parts) -> Tensors:
         """How well each text of a list goes with a query, by a model of pairs: `scores` [B, n]."""
         texts = strings["texts"]
-        inputs, truncated = paired_rows(strings["query"], texts, parts.tokenizer, parts.max_length)
-        rows = {name: tf.reshape(x, [-1, tf.shape(x)[2]]) for name, x in inputs.items()}
+        rows, truncated = paired_rows(strings["query"], texts, parts.tokenizer, parts.max_length)
         scores = self.pair_scores(map_rows(parts.predict, rows))
         return {"scores": tf.reshape(scores, tf.shape(texts)), "truncated": truncated}
 
@@ -382,7 +385,7 @@ def checked_rows(tensors: Tensors, model: Any) -> Tensors:
 def paired_rows(
     texts: tf.Tensor, lists: tf.Tensor, tokenizer: Any, max_length: int
 ) -> tuple[Tensors, tf.Tensor]:
-    """A row for a text [B] with each of its list [B, n]: [B, n, T], and the pieces it lost [B, n].
+    """Rows of texts [B] with each of their lists [B, n], [B * n, T]; pieces that they lost [B, n].
 
     Refuses, in graph, lists without an entry, or not as many lists as texts.
     """
@@ -398,10 +401,14 @@ def paired_rows(
     pack = Packer(tokenizer, max_length)
     # What cannot fit is cut before the copies are made: a text may be long, its list, too.
     rows = pack(tf.gather(firsts[:, :max_length], of_entry), ids)
-    shape = [batch, number, tf.shape(rows["token_ids"])[1]]
     truncated = pack.truncated(tf.gather(firsts.row_lengths(), of_entry), ids.row_lengths())
-    inputs = {name: tf.reshape(x, shape) for name, x in rows.items()}
-    return inputs, tf.reshape(truncated, [batch, number])
+    return rows, tf.reshape(truncated, [batch, number])
+
+
+def in_lists(rows: Tensors, lists: tf.Tensor) -> Tensors:
+    """The rows [B * n, T] of lists [B, n] as [B, n, T]."""
+    shape = tf.shape(lists)
+    return {n: tf.reshape(x, tf.concat([shape, tf.shape(x)[1:]], 0)) for n, x in rows.items()}
 
 
 def padded_lists(prefix: str, values: Tensors, row: tf.Tensor, count: tf.Tensor) -> Tensors:
@@ -413,9 +420,18 @@ def padded_lists(prefix: str, values: Tensors, row: tf.Tensor, count: tf.Tensor)
     }
 
 
-def read_in_windows(kind: Kind, number: int, count: int, max_length: int) -> str:
-    """`Kind.truncation` of a kind that reads long texts in windows."""
-    return f"cut: 0 of {count} texts; long ones are read in windows"
+def numbers(examples: Examples, what: str, cure: str) -> np.ndarray:
+    """The labels as numbers, float32 [E]; InputError names the line of one that is none."""
+    values = np.full(len(examples), np.nan, np.float32)
+    for index, text in enumerate(examples.columns["label"]):
+        with contextlib.suppress(ValueError):
+            values[index] = float(text)
+        if not np.isfinite(values[index]):
+            raise InputError(
+                f"{examples.place(index)}: the {what} {text!r} is not a number; correct the line, "
+                f"or {cure}"
+            )
+    return values
 
 
 def count_pieces(texts: Sequence[str], tokenizer: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.serving.explanations import explain
 from bert_tf.serving.signatures import DEFAULT, Parts, Signature, Tensors
-from bert_tf.tasks.kinds.kind import RowKind, read_in_windows
+from bert_tf.tasks.kinds.kind import RowKind
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_options import LongTextOptions
 from bert_tf.tokenization.packing import Packer
@@ -31,6 +31,10 @@ class LongTextKind(RowKind):
     window_pooling: str | None = None  # "max", or "mean", the default
 
     options = LongTextOptions
+
+    @property
+    def reads_windows(self) -> bool:
+        return self.long_texts is not None
 
     def settings(self) -> dict[str, Any]:
         """Those of windows only where there are windows: other tasks refuse such options."""
@@ -110,11 +114,6 @@ class LongTextKind(RowKind):
             return None
         respond = functools.partial(explain, pieces=self.pieces, answers=self.answers)
         return Signature(self.signatures(task)[DEFAULT].inputs, respond)
-
-    def truncation(self, number: int, count: int, max_length: int) -> str:
-        if self.long_texts is None:
-            return super().truncation(number, count, max_length)
-        return read_in_windows(self, number, count, max_length)
 
 
 class _OfWindows:

@@ -37,6 +37,7 @@ class MaskedLanguageModel(Kind):
     model_class = BertMaskedLanguageModel
     opens = (BertPreTrainer,)
     is_trained = False
+    reads_windows = True
     evaluated = "pseudo_likelihood"
 
     def signatures(self, task: Task) -> dict[str, Signature]:
@@ -62,8 +63,6 @@ class MaskedLanguageModel(Kind):
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         return np.zeros(len(examples), np.int32)
-
-    truncation = kind.read_in_windows
 
     def respond(self, strings: Tensors, parts: Parts, number: int = _GUESSES) -> Tensors:
         ((name, texts),) = strings.items()

@@ -15,7 +15,7 @@ from bert_tf.tasks.kinds.classification import in_order, share_columns, with_cla
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind, padded_lists
 from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, worst
-from bert_tf.tasks.scoring.label_sets import LabelSets, best_thresholds
+from bert_tf.tasks.scoring.metrics import LabelSets, best_thresholds
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tasks.task_options import MultiLabelOptions
 from bert_tf.training.distillation import soft_binary_cross_entropy
@@ -52,6 +52,7 @@ class MultiLabel(LongTextKind):
     model_class = BertMultiLabelClassifier
     has_probabilities = True
     many_labels = True
+    undefined = "without an example"
     loss_function = staticmethod(binary_cross_entropy)
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": right_decisions}
 
@@ -190,10 +191,6 @@ class MultiLabel(LongTextKind):
         probabilities = in_order(given.answers, given.labels)
         return LabelSets(given.labels, truth, predicted, probabilities)
 
-    def remarks(self, given: Answered, scores: Mapping[str, float | None]) -> list[str]:
-        undefined = [name for name, value in scores.items() if value is None]
-        return [f"{', '.join(undefined)}: undefined without an example"] if undefined else []
-
     def tuned(self, given: Answered) -> "MultiLabel":
         """The kind with the threshold of each label that has the best F1 here."""
         sets = self._sets(given)
@@ -205,10 +202,11 @@ class MultiLabel(LongTextKind):
         columns = ["label", "precision", "recall", "f1", "average precision", "threshold",
                    "examples", "predicted"]  # fmt: skip
         rows = [
-            [each.label, each.precision, each.recall, each.f1, each.average_precision,
-             self.thresholds.get(each.label, _HALF), each.gold, each.found]
-            for each in sets.by_label()
-        ]  # fmt: skip
+            [label, *own.shares, average, self.thresholds.get(label, _HALF), own.gold, own.found]
+            for (label, own), average in zip(
+                sets.counts().items(), sets.average_precisions(), strict=True
+            )
+        ]
         truth, shares = sets.truth, np.maximum(sets.probabilities, _SMALLEST)
         loss = -np.log(np.where(truth, shares, np.maximum(1 - shares, _SMALLEST))).sum(axis=1)
         shown: dict[str, Any] = {

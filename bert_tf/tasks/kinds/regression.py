@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertRegressor
 from bert_tf.serving.signatures import DEFAULT, REGRESS, Signature, Tensors, of_examples
-from bert_tf.tasks.kinds.kind import Answered, Answers, Columns
+from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, numbers
 from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.reports.pictures import scatter
 from bert_tf.tasks.reports.report import Picture, Report, ReportTable, worst
@@ -47,19 +46,7 @@ class Regression(LongTextKind):
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """The numbers, float32 [E]."""
-        values = []
-        for index, text in enumerate(examples.columns["label"]):
-            try:
-                value = float(text)
-            except ValueError:
-                value = math.nan
-            if not math.isfinite(value):
-                raise InputError(
-                    f"{examples.place(index)}: the label {text!r} is not a number; correct the "
-                    "line, or give --task classification"
-                )
-            values.append(value)
-        return np.array(values, np.float32)
+        return numbers(examples, "label", "give --task classification")
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         return {"score": tf.cast(outputs, tf.float32)}

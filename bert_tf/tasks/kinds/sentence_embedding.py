@@ -1,33 +1,32 @@
-"""Vectors of texts that are trained to be compared: what means the same has a high cosine."""
+"""Vectors of texts: of an encoder without a head, or trained to be compared by their cosine."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.errors import InputError
+from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.encoders import LstmEncoder, TwoEncoders
+from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.sentence_encoder import BertSentenceEncoder
+from bert_tf.serving import encoder_signatures
 from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
-from bert_tf.tasks.kinds.embedding_losses import (
-    cosent,
-    in_batch_accuracy,
-    in_batch_cross_entropy,
-    squared_cosine_error,
-)
 from bert_tf.tasks.kinds.kind import (
     Answered,
     Kind,
     checked_rows,
     count_pieces,
+    in_lists,
+    numbers,
     write_table,
 )
 from bert_tf.tasks.reports.report import Report, worst
-from bert_tf.tasks.scoring.retrieval import retrieval_scores
+from bert_tf.tasks.scoring.metrics import pearson, retrieval_scores, spearman
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tasks.task_options import EmbeddingOptions
 from bert_tf.tokenization.packing import Packer
@@ -37,6 +36,37 @@ from pipelines.examples.labelled_text import Examples, MissingColumnError
 
 _RETRIEVAL = ("mrr", "recall_at_1", "recall_at_10")
 _OF_SCORED = ("spearman", "pearson")
+
+
+class Embedding(Kind):
+    """Vectors of each text. There are no labels: nothing to train or to score."""
+
+    model_class = BertEncoder
+    opens = (BertLanguageModel, TwoEncoders, LstmEncoder)
+    is_trained = False
+
+    def signatures(self, task: Task) -> dict[str, Signature]:
+        return {DEFAULT: encoder_signatures.ENCODER_SIGNATURES["embed"]}
+
+    def respond(self, strings: Tensors, parts: Parts) -> Tensors:
+        return encoder_signatures.embed(strings, parts)
+
+    def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
+        return encoder_signatures.vectors(checked_rows(tensors, parts.model), parts.model)
+
+    def read(self, layout: Layout, path: str | Path) -> Examples:
+        return self._refuse() if layout.labelled else super().read(layout, path)
+
+    def write_predictions(self, folder: Path, given: Answered) -> None:
+        raise InputError("vectors have no official file: leave --submission out")
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise InputError(
+            "the model is an encoder without a head, which has no scores: train it for a task "
+            "first (bert-tf finetune)"
+        )
+
+    targets = scores = _refuse
 
 
 @dataclass(frozen=True)
@@ -61,12 +91,12 @@ class SentenceEmbedding(Kind):
     pair_is_optional = True
 
     @property
-    def _is_scored(self) -> bool:
+    def needs_labels(self) -> bool:
         return self.embedding_loss in ("cosent", "cosine")
 
     @property
     def metrics(self) -> Mapping[str, Values]:  # type: ignore[override]
-        return {} if self._is_scored else {"accuracy": in_batch_accuracy}
+        return {} if self.needs_labels else {"accuracy": in_batch_accuracy}
 
     def loss(self, *, label_smoothing: float = 0.0) -> Values:
         if label_smoothing:
@@ -76,10 +106,6 @@ class SentenceEmbedding(Kind):
 
     def soft_loss(self, temperature: float) -> Values | None:
         return None
-
-    @property
-    def needs_labels(self) -> bool:
-        return self._is_scored
 
     def check_training(self, options: Any, batch_size: int, validation: Examples) -> None:
         for name in ("features_only", "bilstm", "jit_compile", "class_weights"):
@@ -112,10 +138,10 @@ class SentenceEmbedding(Kind):
         return {"pooling": self.pooling, "normalize": self.normalize}
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        vectors = Signature({"text": TEXTS}, self.respond)
+        single = Signature({"text": TEXTS}, self.respond)
         return {
-            DEFAULT: vectors,
-            "embed": vectors,
+            DEFAULT: single,
+            "embed": single,
             "compare": Signature({"text": TEXTS, "text_pair": TEXTS}, self.compare),
             "rerank": Signature({"query": TEXTS, "texts": LISTS}, self.rerank),
         }
@@ -157,25 +183,12 @@ class SentenceEmbedding(Kind):
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Scores, float32 [E]; or numbers of both texts, int32 [E, 2], the same for equal ones."""
         given = examples.columns
-        if not self._is_scored:
-            numbers: dict[str, int] = {}
-            return np.array(
-                [[numbers.setdefault(text, len(numbers)) for text in pair]
-                 for pair in zip(given["text"], given["text_pair"], strict=True)], np.int32,
-            )  # fmt: skip
-        return self._scores(examples)
-
-    def _scores(self, examples: Examples) -> np.ndarray:
-        values = np.full(len(examples), np.nan, np.float32)
-        for index, text in enumerate(examples.columns["label"]):
-            with contextlib.suppress(ValueError):
-                values[index] = float(text)
-            if not np.isfinite(values[index]):
-                raise InputError(
-                    f"{examples.place(index)}: the score {text!r} is not a number; correct the "
-                    "line, or learn from pairs without scores (--embedding_loss infonce)"
-                )
-        return values
+        if self.needs_labels:
+            return _scores_of(examples)
+        number_of: dict[str, int] = {}
+        pairs = zip(given["text"], given["text_pair"], strict=True)
+        found = [[number_of.setdefault(x, len(number_of)) for x in pair] for pair in pairs]
+        return np.array(found, np.int32)
 
     def training_rows(
         self, task: Task, examples: Examples, labels: Sequence[str], tokenizer: Any
@@ -191,7 +204,7 @@ class SentenceEmbedding(Kind):
         texts = tf.stack([strings["text"], strings["text_pair"]], 1)
         if "negatives" in strings:
             texts = tf.concat([texts, strings["negatives"]], 1)
-        return _rows(texts, tokenizer, max_length)[0]
+        return in_lists(_rows(texts, tokenizer, max_length)[0], texts)
 
     def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
         """Tokens of each example's longer text, int64 [E]."""
@@ -199,23 +212,23 @@ class SentenceEmbedding(Kind):
         return 2 + np.max([count_pieces(values, tokenizer) for values in texts], axis=0)
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        vectors, truncated = _vectors(strings["text"][:, tf.newaxis], parts)
-        return {"vector": vectors[:, 0], "truncated": truncated[:, 0]}
+        found, truncated = _vectors(strings["text"][:, tf.newaxis], parts)
+        return {"vector": found[:, 0], "truncated": truncated[:, 0]}
 
     def compare(self, strings: Tensors, parts: Parts) -> Tensors:
         """The cosine of both texts of a pair, and their vectors."""
-        vectors, truncated = _vectors(tf.stack([strings["text"], strings["text_pair"]], 1), parts)
+        found, truncated = _vectors(tf.stack([strings["text"], strings["text_pair"]], 1), parts)
         return {
-            "score": _cosines(vectors[:, :1], vectors[:, 1:])[:, 0],
-            "vector": vectors[:, 0],
-            "vector_pair": vectors[:, 1],
+            "score": _cosines(found[:, :1], found[:, 1:])[:, 0],
+            "vector": found[:, 0],
+            "vector_pair": found[:, 1],
             "truncated": tf.reduce_max(truncated, -1),
         }
 
     def rerank(self, strings: Tensors, parts: Parts) -> Tensors:
         texts = tf.concat([strings["query"][:, tf.newaxis], strings["texts"]], 1)
-        vectors, truncated = _vectors(texts, parts)
-        return {"scores": _cosines(vectors[:, :1], vectors[:, 1:]), "truncated": truncated[:, 1:]}
+        found, truncated = _vectors(texts, parts)
+        return {"scores": _cosines(found[:, :1], found[:, 1:]), "truncated": truncated[:, 1:]}
 
     def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
         inputs = checked_rows(tensors, parts.model)
@@ -227,13 +240,11 @@ class SentenceEmbedding(Kind):
 
     def scores(self, given: Answered) -> dict[str, float | None]:
         """Correlations with the scores of pairs; without scores, how well pairs find each other."""
-        from bert_tf.tasks.scoring import metrics
-
         columns = given.examples.columns
         if self.embedding_loss != "infonce":
             self._check_scored(given.examples)
-            truth, found = self._scores(given.examples), given.answers["score"].round(6)
-            return {name: getattr(metrics, name)(truth, found) for name in _OF_SCORED}
+            truth, found = _scores_of(given.examples), given.answers["score"].round(6)
+            return {score.__name__: score(truth, found) for score in (spearman, pearson)}
         first, second = (given.answers[name] for name in ("vector", "vector_pair"))
         return retrieval_scores(first, second, columns["text"], columns["text_pair"])
 
@@ -244,7 +255,7 @@ class SentenceEmbedding(Kind):
             every = np.ones(len(score), bool)
             title = "Pairs with the lowest cosine"
             return [worst(title, given.examples.place, -score, every, shown)]
-        truth = self._scores(given.examples)
+        truth = _scores_of(given.examples)
         ranks = [np.argsort(np.argsort(x)) / max(1, len(x) - 1) for x in (truth, score)]
         error = abs(ranks[1] - ranks[0])
         shown["difference"] = error
@@ -256,22 +267,22 @@ class SentenceEmbedding(Kind):
         write_table(folder / "predictions.tsv", given, [("predicted", cosines)])
 
 
+def _scores_of(examples: Examples) -> np.ndarray:
+    return numbers(examples, "score", "learn from pairs without scores (--embedding_loss infonce)")
+
+
 def _rows(texts: tf.Tensor, tokenizer: Any, max_length: int) -> tuple[Tensors, tf.Tensor]:
-    """Rows of texts [B, N], [B, N, T] each, and the word pieces they lost, int32 [B, N]."""
+    """Rows [B * N, T] of texts [B, N], and the word pieces they lost, int32 [B, N]."""
     ids = tokenizer.tokenize(tf.reshape(texts, [-1]))
     pack = Packer(tokenizer, max_length)
-    shape = tf.shape(texts)
-    inputs = {
-        name: tf.reshape(x, tf.concat([shape, tf.shape(x)[1:]], 0)) for name, x in pack(ids).items()
-    }
-    return inputs, tf.reshape(pack.truncated(ids.row_lengths()), shape)
+    return pack(ids), tf.reshape(pack.truncated(ids.row_lengths()), tf.shape(texts))
 
 
 def _vectors(texts: tf.Tensor, parts: Parts) -> tuple[tf.Tensor, tf.Tensor]:
     """Vectors of texts [B, N], float32 [B, N, W], and the word pieces they lost [B, N]."""
-    inputs, truncated = _rows(texts, parts.tokenizer, parts.max_length)
-    rows = {name: tf.reshape(x, [-1, 1, tf.shape(x)[2]]) for name, x in inputs.items()}
-    found = map_rows(parts.predict, rows)  # (B * N, 1, W)
+    rows, truncated = _rows(texts, parts.tokenizer, parts.max_length)
+    alone = {name: x[:, tf.newaxis] for name, x in rows.items()}
+    found = map_rows(parts.predict, alone)  # (B * N, 1, W)
     width = parts.model.config.width
     return tf.reshape(found, [*tf.unstack(tf.shape(texts)), width]), truncated
 
@@ -279,3 +290,93 @@ def _vectors(texts: tf.Tensor, parts: Parts) -> tuple[tf.Tensor, tf.Tensor]:
 def _cosines(one: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     """Cosines [B, N] of vectors [B, 1, W] and [B, N, W]."""
     return tf.reduce_sum(tf.nn.l2_normalize(one, -1) * tf.nn.l2_normalize(others, -1), -1)
+
+
+# Losses compare all texts of a batch, over all replicas: each takes outputs float32 [B, N, W], N
+# texts of an example, and gives values of the labels' shape.
+
+
+def in_batch_cross_entropy(scale: float) -> Values:
+    """InfoNCE in both directions (van den Oord et al. 2018): which text belongs to which?
+
+    Labels are int [B, 2], numbers of both texts. Candidates for the first text are all second
+    texts and all further ones, wrong answers; for the second, all first texts. A candidate with
+    the number of the right answer, or of an example with the same question, does not count as
+    wrong. Values are float32 [B, 2], one for each direction.
+    """
+
+    def loss(labels: Any, vectors: Any) -> Any:
+        return tf.stack(
+            [tf.nn.sparse_softmax_cross_entropy_with_logits(right, logits)
+             for right, logits in _both_directions(labels, vectors, scale)], 1,
+        )  # fmt: skip
+
+    return loss
+
+
+def in_batch_accuracy(labels: Any, vectors: Any) -> Any:
+    """1.0 where the right text has the highest cosine, in both directions: [B, 2]."""
+    return tf.stack(
+        [tf.cast(tf.argmax(logits, 1, right.dtype) == right, tf.float32)
+         for right, logits in _both_directions(labels, vectors, 1.0)], 1,
+    )  # fmt: skip
+
+
+def cosent(scale: float) -> Values:
+    """CoSENT (Su 2022): pairs with a higher score should have a higher cosine.
+
+    Labels are scores, float [B]; the batch has one loss, which is the value of each pair [B].
+    """
+
+    def loss(scores: Any, vectors: Any) -> Any:
+        # Cosine and score of each pair in one tensor: replicas exchange it in one step.
+        both = _gathered(tf.stack([_cosine(vectors), tf.cast(scores, tf.float32)], 1))
+        cosines, every = both[:, 0], both[:, 1]  # (G,)
+        differences = scale * (cosines[tf.newaxis, :] - cosines[:, tf.newaxis])  # (G, G)
+        # Counted where the row's pair has the higher score, and the column's the higher cosine.
+        counted = tf.where(every[:, tf.newaxis] > every[tf.newaxis, :], differences, -1e12)
+        terms = tf.concat([[0.0], tf.reshape(counted, [-1])], 0)
+        return tf.fill(tf.shape(scores), 1.0) * tf.reduce_logsumexp(terms)
+
+    return loss
+
+
+def squared_cosine_error(scale: float) -> Values:
+    """The squared difference of cosines and scores up to 1, float [B]; `scale` has no meaning."""
+    return lambda scores, vectors: tf.square(_cosine(vectors) - tf.cast(scores, tf.float32))
+
+
+def _cosine(vectors: tf.Tensor) -> tf.Tensor:
+    """Cosines [B] of the first two texts of each example."""
+    x = tf.nn.l2_normalize(tf.cast(vectors, tf.float32), -1)
+    return tf.reduce_sum(x[:, 0] * x[:, 1], -1)
+
+
+def _both_directions(labels: Any, vectors: Any, scale: float) -> list[tuple[Any, Any]]:
+    """Places of the right candidates, [B], and logits of all candidates, [B, G]; twice."""
+    x = tf.nn.l2_normalize(tf.cast(vectors, tf.float32), -1)
+    every = _gathered(x)  # (G, N, W)
+    numbers = _gathered(labels)  # (G, 2)
+    wrong = tf.reshape(every[:, 2:], [-1, tf.shape(x)[-1]])  # (G * (N - 2), W)
+    count = tf.shape(labels)[0]
+    context = tf.distribute.get_replica_context()
+    before = _gathered(count[tf.newaxis])[: context.replica_id_in_sync_group if context else 0]
+    right = tf.reduce_sum(before) + tf.range(count)
+    is_right = tf.one_hot(right, tf.shape(every)[0], on_value=True, off_value=False)
+    # Equal texts on either side would be wrong answers that are right.
+    same = tf.reduce_any(labels[:, tf.newaxis] == numbers[tf.newaxis], -1) & ~is_right
+    found = []
+    for own, others, more in ((0, 1, wrong), (1, 0, wrong[:0])):
+        logits = tf.matmul(x[:, own], every[:, others], transpose_b=True)
+        logits = tf.where(same, tf.fill([], -1e9), scale * logits)
+        further = scale * tf.matmul(x[:, own], more, transpose_b=True)
+        found.append((right, tf.concat([logits, further], 1)))
+    return found
+
+
+def _gathered(x: tf.Tensor) -> tf.Tensor:
+    """The rows of all replicas."""
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return x
+    return context.all_gather(x, 0)

@@ -1,8 +1,8 @@
-"""Named entities: a label for every word, decided at its first piece (paper, section 5.3)."""
+"""A label for every word, decided at its first piece: entities (paper, section 5.3), or tags."""
 
 import itertools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +15,22 @@ from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertTagger
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
-from bert_tf.tasks.kinds.kind import Answered, Answers, Kind, padded_lists, read_in_windows
-from bert_tf.tasks.reports.report import Report, ReportTable, calibration, confusion, worst
-from bert_tf.tasks.scoring.conlleval import EntityScores, entity_score_names, score_entities
+from bert_tf.tasks.kinds.kind import Answered, Answers, Kind, padded_lists
+from bert_tf.tasks.reports.report import (
+    Report,
+    ReportTable,
+    calibration,
+    confusion,
+    per_class,
+    worst,
+)
+from bert_tf.tasks.scoring.conlleval import (
+    EntityScores,
+    defined,
+    entity_score_names,
+    score_entities,
+)
+from bert_tf.tasks.scoring.metrics import Counts, mean_known
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.windows import map_rows, word_rows
 from bert_tf.tokenization.words import (
@@ -43,6 +56,7 @@ class Tagging(Kind):
     model_class = BertTagger
     feature_lstm_layers = 2
     batches_of_like_length = False
+    reads_windows = True
     evaluated = "words"
     are_entities: ClassVar[bool] = True  # whether labels are those of entities, or any tags
     documents: bool = False  # an example is a document of a column file, instead of a sentence
@@ -77,7 +91,7 @@ class Tagging(Kind):
         )
 
     def accepts(self, labels: Sequence[str]) -> bool:
-        return tagged_words.are_entities(labels)
+        return not self.are_entities or tagged_words.are_entities(labels)
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
         """The task's labels, or O and both labels of every type in the training examples."""
@@ -129,8 +143,6 @@ class Tagging(Kind):
         weights = tf.ones_like(of_words, tf.float32)
         in_rows = [tf.scatter_nd(rows.first_pieces, x, shape) for x in (of_words, weights)]
         return rows.inputs, *in_rows
-
-    truncation = read_in_windows
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
         ((name, texts),) = strings.items()
@@ -216,8 +228,8 @@ class Tagging(Kind):
 
     def report(self, given: Answered) -> Report:
         rows = [
-            [type_, each.precision, each.recall, each.f1, each.gold, each.found]
-            for type_, each in _compare(given).by_type.items()
+            [type_, *defined(counts), counts.gold, counts.found]
+            for type_, counts in _compare(given).by_type.items()
         ]
         columns = ["type", "precision", "recall", "f1", "examples", "predicted"]
         title = "Scores of entities, as conlleval computes them"
@@ -281,6 +293,44 @@ class Tagging(Kind):
                 right = gold.split(" ") if gold else None
                 yield Sentence(index, words, right, predicted, scores)
                 start += len(words)
+
+
+@dataclass(frozen=True)
+class Tags(Tagging):
+    """A label for each word, such as its part of speech.
+
+    Long texts are read in windows, as for `Tagging`. Labels are the file's own; none has a meaning.
+    """
+
+    are_entities = False
+
+    def label_names(self, task: Task, examples: Examples) -> list[str]:
+        """The task's labels, or the sorted labels of the training examples."""
+        found = sorted({label for text in examples.columns["label"] for label in text.split()})
+        if len(found) < 2:
+            raise InputError(f"{examples.path}: every label is {found[0]}; give two or more")
+        return list(task.labels) or found
+
+    def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
+        return ["accuracy", "f1", *(f"f1_{label}" for label in labels)]
+
+    def scores(self, given: Answered) -> dict[str, float | None]:
+        """Accuracy of words, F1 of each label, and `f1`, the mean of the labels that occur."""
+        gold, found = labels_of([*self.sentences(given)])
+        sides: list[Counter[str]] = [*map(Counter, (gold, found, gold[gold == found]))]
+        of_labels = {label: Counts(*(side[label] for side in sides)).f1 for label in given.labels}
+        return {
+            "accuracy": float((gold == found).mean()),
+            "f1": mean_known([*of_labels.values()]),
+            **{f"f1_{label}": f1 for label, f1 in of_labels.items()},
+        }
+
+    def report(self, given: Answered) -> Report:
+        number_of = {label: number for number, label in enumerate(given.labels)}
+        numbers = [
+            np.array([number_of[x] for x in each]) for each in labels_of([*self.sentences(given)])
+        ]
+        return [per_class(given.labels, *numbers), *self.words_report(given, str)]
 
 
 def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tuple[tf.Tensor, ...]:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bert_tf.atomic import write_text, write_tsv
 from bert_tf.tasks.reports.pictures import bars, heat_map, save_png
+from bert_tf.tasks.scoring.metrics import Counts
 from bert_tf.training.logs import EventFolder
 from pipelines.examples.labelled_text import Examples
 
@@ -65,12 +66,10 @@ def _counts(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> 
 def per_class(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> ReportTable:
     """Precision (undefined if never predicted), recall (without examples) and F1 by class."""
     counts = _counts(labels, truth, predicted)
-    every = zip(labels, counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0), strict=True)
-    rows = []
-    for label, right, gold, found in every:
-        ratios = (right, found), (right, gold), (2 * right, gold + found)
-        rows.append([label, *(x / total if total else None for x, total in ratios), gold, found])
-    missing = ", ".join(row[0] for row in rows if not row[4])
+    sums = map(Counts, counts.sum(axis=1), counts.sum(axis=0), counts.diagonal())
+    each = dict(zip(labels, sums, strict=True))
+    rows = [[label, *own.shares, own.gold, own.found] for label, own in each.items()]
+    missing = ", ".join(label for label, own in each.items() if not own.gold)
     note = missing and f"no example has the label {missing}"
     columns = ["label", "precision", "recall", "f1", "examples", "predicted"]
     return ReportTable("classes", "Scores of each label", columns, rows, note, brief=True)

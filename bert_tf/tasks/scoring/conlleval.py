@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from bert_tf.tasks.scoring.metrics import Counts
 from pipelines.examples.tagged_words import chunks
 
 
@@ -14,49 +15,29 @@ def entity_score_names(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Entities:
-    """Counts of entities of one type, or of all; a score without any is 0."""
-
-    gold: int
-    found: int
-    correct: int  # with the right words and type
-
-    @property
-    def precision(self) -> float:
-        return self.correct / self.found if self.found else 0.0
-
-    @property
-    def recall(self) -> float:
-        return self.correct / self.gold if self.gold else 0.0
-
-    @property
-    def f1(self) -> float:
-        return 2 * self.correct / (self.gold + self.found) if self.correct else 0.0
-
-
-@dataclass(frozen=True)
 class EntityScores:
-    """Numbers of words, and counts by type, in alphabetical order, and over all types."""
+    """Numbers of words, and counts of entities by type, in alphabetical order, and of all types."""
 
     words: int
     right_words: int
-    by_type: dict[str, Entities]
-    all: Entities
+    by_type: dict[str, Counts]
+    all: Counts
 
     @property
     def accuracy(self) -> float:
         return self.right_words / self.words if self.words else 0.0
 
     def scores(self) -> dict[str, float]:
-        of_all = {name: getattr(self.all, name) for name in ("f1", "precision", "recall")}
-        of_types = {f"f1_{type_}": counts.f1 for type_, counts in self.by_type.items()}
-        return {**of_all, "accuracy": self.accuracy, **of_types}
+        precision, recall, f1 = defined(self.all)
+        of_types = {f"f1_{type_}": counts.f1 or 0.0 for type_, counts in self.by_type.items()}
+        of_all = {"f1": f1, "precision": precision, "recall": recall, "accuracy": self.accuracy}
+        return {**of_all, **of_types}
 
     def report(self) -> str:
         every = self.all
         lines = [
             f"processed {self.words} tokens with {every.gold} phrases; "
-            f"found: {every.found} phrases; correct: {every.correct}.",
+            f"found: {every.found} phrases; correct: {every.right}.",
             f"accuracy: {100 * self.accuracy:6.2f}%; {_percentages(every)}",
         ]
         for type_, counts in self.by_type.items():
@@ -71,21 +52,24 @@ def score_entities(
 
     For accuracy labels are compared as they are.
     """
-    gold_types, found_types, correct_types = Counter[str](), Counter[str](), Counter[str]()
+    counts = (Counter[str](), Counter[str](), Counter[str]())  # by type: as of `Counts`
     words = right = 0
     for true, guessed in zip(gold, predicted, strict=True):
         words += len(true)
         right += sum(a == b for a, b in zip(true, guessed, strict=True))
-        true_chunks, found = set(chunks(true)), set(chunks(guessed))
-        gold_types.update(type_ for type_, _, _ in true_chunks)
-        found_types.update(type_ for type_, _, _ in found)
-        correct_types.update(type_ for type_, _, _ in true_chunks & found)
-    counts = (gold_types, found_types, correct_types)
-    types = sorted(gold_types.keys() | found_types.keys())
-    by_type = {type_: Entities(*(each[type_] for each in counts)) for type_ in types}
-    return EntityScores(words, right, by_type, Entities(*(each.total() for each in counts)))
+        entities, found = set(chunks(true)), set(chunks(guessed))
+        for counter, some in zip(counts, (entities, found, entities & found), strict=True):
+            counter.update(type_ for type_, _, _ in some)
+    types = sorted(counts[0].keys() | counts[1].keys())
+    by_type = {type_: Counts(*(each[type_] for each in counts)) for type_ in types}
+    return EntityScores(words, right, by_type, Counts(*(each.total() for each in counts)))
 
 
-def _percentages(counts: Entities) -> str:
-    precision, recall, f1 = 100 * counts.precision, 100 * counts.recall, 100 * counts.f1
+def defined(counts: Counts) -> list[float]:
+    """Precision, recall and F1 as conlleval has them: 0 where they are undefined."""
+    return [share or 0.0 for share in counts.shares]
+
+
+def _percentages(counts: Counts) -> str:
+    precision, recall, f1 = (100 * share for share in defined(counts))
     return f"precision: {precision:6.2f}%; recall: {recall:6.2f}%; FB1: {f1:6.2f}"

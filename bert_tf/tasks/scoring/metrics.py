@@ -2,7 +2,9 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +13,8 @@ MASKED_WORDS = ("accuracy", "pseudo_perplexity", "masked_lm_accuracy", "masked_l
 
 # (true values [n], predicted values [n]) -> the score, or None where it is undefined.
 Score = Callable[[np.ndarray, np.ndarray], float | None]
+
+_QUESTIONS_AT_ONCE = 1024
 
 
 def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
@@ -60,3 +64,137 @@ def _correlation(function: str, truth: np.ndarray, predicted: np.ndarray) -> flo
         warnings.simplefilter("ignore")  # the caller reports an undefined score
         value = float(getattr(stats, function)(truth, predicted).statistic)
     return value if math.isfinite(value) else None
+
+
+class Counts(NamedTuple):
+    """How often a label, or any of several, is right, found, and both."""
+
+    gold: int
+    found: int
+    right: int
+
+    @property
+    def shares(self) -> list[float | None]:
+        """Precision, recall and F1; None where nothing is in the denominator."""
+        pairs = (
+            (self.right, self.found), (self.right, self.gold),
+            (2 * self.right, self.gold + self.found),
+        )  # fmt: skip
+        return [part / whole if whole else None for part, whole in pairs]
+
+    @property
+    def f1(self) -> float | None:
+        return self.shares[2]
+
+
+def mean_known(values: Sequence[float | None]) -> float | None:
+    """The mean of the defined values."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSets:
+    """True and predicted labels of examples, bool [E, C], and probabilities, float [E, C]."""
+
+    labels: Sequence[str]
+    truth: np.ndarray
+    predicted: np.ndarray
+    probabilities: np.ndarray
+
+    def counts(self) -> dict[str, Counts]:
+        sides = (self.truth, self.predicted, self.truth & self.predicted)
+        counts = map(Counts, *(side.sum(axis=0).tolist() for side in sides))
+        return dict(zip(self.labels, counts, strict=True))
+
+    def average_precisions(self) -> list[float | None]:
+        return [*map(average_precision, self.truth.T, self.probabilities.T)]
+
+    def scores(self) -> dict[str, float | None]:
+        """Name -> score; None where no example has a label, nor is predicted to have it.
+
+        `average_precision`, the mean over the labels that some example has, needs no thresholds.
+        `f1_macro` is the mean F1 of the labels that occur, true or predicted; `f1_micro` counts
+        all decisions together; `exact_match` is the share of examples with all labels right.
+        """
+        counts = self.counts()
+        return {
+            **{f"f1_{label}": each.f1 for label, each in counts.items()},
+            "average_precision": mean_known(self.average_precisions()),
+            "f1_micro": Counts(*map(sum, zip(*counts.values(), strict=True))).f1,
+            "f1_macro": mean_known([each.f1 for each in counts.values()]),
+            "exact_match": float((self.truth == self.predicted).all(axis=1).mean()),
+        }
+
+
+def average_precision(truth: np.ndarray, scores: np.ndarray) -> float | None:
+    """The mean precision at each recall, as scikit-learn defines it; None without a true one."""
+    if not truth.any():
+        return None
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(truth, scores))
+
+
+def best_thresholds(truth: np.ndarray, probabilities: np.ndarray) -> list[float]:
+    """The threshold of each label with the best F1; of equal ones the nearest to 0.5.
+
+    It lies halfway between two probabilities. 0.5 for a label that no example has, or all have.
+    """
+    found = []
+    for has, shares in zip(truth.T, probabilities.T, strict=True):
+        if has.all() or not has.any():
+            found.append(0.5)
+            continue
+        # For each different probability, of the examples with it or more: right ones, and number.
+        order = np.argsort(-shares, kind="stable")
+        ordered = shares[order].astype(np.float64)
+        last = np.flatnonzero(np.append(np.diff(ordered) != 0, True))
+        right, chosen, lowest = np.cumsum(has[order])[last], last + 1, ordered[last]
+        limits = (lowest + np.append(lowest[1:], 0.0)) / 2
+        f1 = 2 * right / (chosen + has.sum())
+        best = np.flatnonzero(f1 == f1.max())
+        found.append(float(limits[best[np.argmin(abs(limits[best] - 0.5))]]))
+    return found
+
+
+def retrieval_scores(
+    questions: np.ndarray, answers: np.ndarray, texts: Sequence[str], right: Sequence[str]
+) -> dict[str, float | None]:
+    """How well each text finds the one that belongs to it among all others.
+
+    Returns the mean reciprocal rank, and the share of right answers among the first 1 and 10.
+
+    Args:
+        questions: vectors, float [E, W].
+        answers: vectors, float [E, W]; that of a row is its question's right one.
+        texts: the questions. One that comes with several answers is asked once, and the best of
+            them is its right one.
+        right: the answers. Equal ones are one candidate.
+    """
+    first = {text: place for place, text in reversed(list(enumerate(right)))}
+    number_of = {text: number for number, text in enumerate(first)}
+    asked, matrix = _normal(questions), _normal(answers)[list(first.values())]
+    wanted: dict[str, list[int]] = {}
+    for text, answer in zip(texts, right, strict=True):
+        wanted.setdefault(text, []).append(number_of[answer])
+    rows = {text: place for place, text in reversed(list(enumerate(texts)))}
+    ranks = []
+    every = list(wanted.items())
+    for start in range(0, len(every), _QUESTIONS_AT_ONCE):
+        some = every[start : start + _QUESTIONS_AT_ONCE]
+        found = asked[[rows[text] for text, _ in some]] @ matrix.T
+        for scores, (_, own) in zip(found, some, strict=True):
+            best = scores[own].max()
+            # Among equal scores the right answer is in the middle: no model gains by constants.
+            ranks.append(1 + (scores > best).sum() + ((scores == best).sum() - 1) / 2)
+    rank = np.array(ranks)
+    return {
+        "mrr": float(np.mean(1 / rank)),
+        "recall_at_1": float(np.mean(rank <= 1)),
+        "recall_at_10": float(np.mean(rank <= 10)),
+    }
+
+
+def _normal(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

@@ -19,14 +19,14 @@ from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import finetune
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
-from bert_tf.tasks.kinds.embedding_losses import (
+from bert_tf.tasks.kinds.kind import Answered
+from bert_tf.tasks.kinds.sentence_embedding import (
     cosent,
     in_batch_accuracy,
     in_batch_cross_entropy,
     squared_cosine_error,
 )
-from bert_tf.tasks.kinds.kind import Answered
-from bert_tf.tasks.scoring.retrieval import retrieval_scores
+from bert_tf.tasks.scoring.metrics import retrieval_scores
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.fine_tuned import FineTuned
 from pipelines.examples.labelled_text import Examples
@@ -377,7 +377,7 @@ import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 from bert_tf import AdamWeightDecay, BertConfig, BertSentenceEncoder
-from bert_tf.tasks.kinds.embedding_losses import cosent, in_batch_accuracy, in_batch_cross_entropy
+from bert_tf.tasks.kinds.sentence_embedding import cosent, in_batch_accuracy, in_batch_cross_entropy
 from bert_tf.training.strategy import distribute_batches, make_strategy
 from bert_tf.training.trainer import Trainer
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from bert_tf.tasks.scoring.label_sets import LabelSets, average_precision, best_thresholds
+from bert_tf.tasks.scoring.metrics import LabelSets, average_precision, best_thresholds
 
 
 def drawn(seed: int, examples: int = 60, labels: int = 4) -> tuple[np.ndarray, np.ndarray]:
