@@ -26,8 +26,8 @@ from bert_tf.serving.warmup_requests import (
     WARMUP_FILE,
     check_requests,
     example_texts,
+    prediction_log,
     requests,
-    write_requests,
 )
 
 _log = logging.getLogger(__name__)
@@ -169,7 +169,10 @@ def _prepare_for_servers(
     with contextlib.closing(LoadedModel(directory)) as model:
         made = list(requests(model.signatures, module.tokenizer, module.positions))
         check_requests(model, made)
-    write_requests(directory / ASSETS / WARMUP_FILE, name, made)
+    (directory / ASSETS).mkdir(exist_ok=True)
+    with tf.io.TFRecordWriter(str(directory / ASSETS / WARMUP_FILE)) as writer:
+        for request in made:
+            writer.write(prediction_log(name, request))
     if parameters := batching_parameters(model.signatures):
         (directory / BATCHING_FILE).write_text(parameters, encoding="utf-8")
     (directory / CARD_FILE).write_text(model_card(name, facts, model.signatures), encoding="utf-8")

@@ -7,7 +7,6 @@ messages, while it loads a version. A record that fails makes the load fail.
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,13 +155,6 @@ def check_requests(model: LoadedModel, made: Iterable[Request]) -> None:
                     f"{what} returns {name!r} in half precision, which REST cannot write: cast it "
                     "to float32"
                 )
-
-
-def write_requests(path: Path, model_name: str, made: Iterable[Request]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for request in made:
-            writer.write(prediction_log(model_name, request))
 
 
 def prediction_log(model_name: str, request: Request) -> bytes:

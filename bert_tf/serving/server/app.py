@@ -1,5 +1,6 @@
 """The server's HTTP application: REST API, probes, metrics and playground; what guards them."""
 
+import functools
 import json
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -7,6 +8,7 @@ from importlib import resources
 from urllib.parse import urlsplit
 
 import yaml
+from prometheus_client import Counter
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
@@ -48,15 +50,14 @@ def make_app(
     metrics_path: str | None = METRICS_PATH,
 ) -> Starlette:
     """Makes the ASGI application of a server; the caller starts and closes the models."""
-    middleware = [Middleware(_probed, models=models)]
-    middleware.append(Middleware(_observed, log=access_log, tracer=tracer))
-
-    def guard(refuse: Callable[[Scope, Headers], Response | None], reason: str) -> None:
-        count = models.metrics.refusal
-        middleware.append(Middleware(_guarded, refuse=refuse, count=lambda: count(reason)))
-
+    counts = models.metrics.refusals
+    middleware = [
+        Middleware(_probed, models=models),
+        Middleware(_observed, log=access_log, tracer=tracer),
+    ]
     if hosts:
-        guard(lambda scope, headers: _refuse_other_host(scope, headers, hosts), "host")
+        refuse = functools.partial(_refuse_other_host, hosts)
+        middleware.append(Middleware(_guarded, refuse=refuse, counts=counts, reason="host"))
     if cors_origins:
         middleware.append(
             Middleware(
@@ -68,15 +69,12 @@ def make_app(
             )
         )
     if tokens is not None:
-        guard(lambda scope, headers: _refuse_without_token(scope, headers, tokens), "token")
-    middleware.append(
-        Middleware(
-            GZipMiddleware,
-            minimum_size=_LEAST_PACKED,
-            compresslevel=1,
-            thread_minimum_size=LARGE_BODY,
-        )
+        refuse = functools.partial(_refuse_without_token, tokens)
+        middleware.append(Middleware(_guarded, refuse=refuse, counts=counts, reason="token"))
+    pack = functools.partial(
+        GZipMiddleware, minimum_size=_LEAST_PACKED, thread_minimum_size=LARGE_BODY, compresslevel=1
     )
+    middleware.append(Middleware(pack))
 
     async def metrics(request: Request) -> Response:
         text = models.metrics.render(models.rows_waiting(), models.readiness())
@@ -88,13 +86,15 @@ def make_app(
     async def openapi(request: Request) -> Response:
         return json_response(description)
 
-    ours: list[BaseRoute] = [Route("/openapi.json", openapi)]
-    if metrics_path:
-        ours.append(Route(metrics_path, metrics))
     bodies = Bodies(limits or Limits(), models.metrics)
-    ours += dialects.routes(models, bodies)
-    ours.append(Route("/{path:path}", RestApi(models, bodies).app()))
-    return Starlette(routes=[*routes, *ours], middleware=middleware)
+    every = [
+        *routes,
+        Route("/openapi.json", openapi),
+        *([Route(metrics_path, metrics)] if metrics_path else []),
+        *dialects.routes(models, bodies),
+        Route("/{path:path}", RestApi(models, bodies)),
+    ]
+    return Starlette(routes=every, middleware=middleware)
 
 
 def _probed(app: ASGIApp, models: Models) -> ASGIApp:
@@ -116,7 +116,7 @@ def _probed(app: ASGIApp, models: Models) -> ASGIApp:
     return answer
 
 
-def _refuse_without_token(scope: Scope, headers: Headers, tokens: Tokens) -> Response | None:
+def _refuse_without_token(tokens: Tokens, scope: Scope, headers: Headers) -> Response | None:
     if name := tokens.name_of(headers.get("authorization", "")):
         learned(scope)["token"] = name
         return None
@@ -126,7 +126,7 @@ def _refuse_without_token(scope: Scope, headers: Headers, tokens: Tokens) -> Res
     return refusal
 
 
-def _refuse_other_host(scope: Scope, headers: Headers, hosts: Collection[str]) -> Response | None:
+def _refuse_other_host(hosts: Collection[str], scope: Scope, headers: Headers) -> Response | None:
     # A web page whose name resolves to this machine (DNS rebinding) would read answers as its own.
     named = headers.get("host", "")
     try:
@@ -140,12 +140,15 @@ def _refuse_other_host(scope: Scope, headers: Headers, hosts: Collection[str]) -
 
 
 def _guarded(
-    app: ASGIApp, refuse: Callable[[Scope, Headers], Response | None], count: Callable[[], object]
+    app: ASGIApp,
+    refuse: Callable[[Scope, Headers], Response | None],
+    counts: Counter,
+    reason: str,
 ) -> ASGIApp:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         refusal = refuse(scope, Headers(scope=scope)) if scope["type"] == "http" else None
         if refusal:
-            count()
+            counts.labels(reason).inc()
         await (refusal or app)(scope, receive, send)
 
     return answer

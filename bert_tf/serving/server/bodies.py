@@ -63,7 +63,7 @@ class Bodies:
         start, code = time.monotonic(), StatusCode.OK
         try:
             async with self._body(request) as body:
-                self._metrics.stage("read", time.monotonic() - start)
+                self._metrics.stages.labels("read").observe(time.monotonic() - start)
                 answering = answer(body, start + self._limits.seconds)
                 return await _unless_disconnected(request, answering)
         except (ServingError, ClientDisconnect) as error:

@@ -1,8 +1,9 @@
 """The files that configure a server, in TensorFlow Serving's text formats."""
 
+import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +80,22 @@ _BATCHING, _MONITORING = (
 )
 
 
+@contextlib.contextmanager
+def _read(path: str | Path, message: Any, wrong: str) -> Iterator[None]:
+    """Fills a message from a file of text; in the block a ValueError refuses its content."""
+    try:
+        text_format.Parse(Path(path).read_text(encoding="utf-8"), message)
+        yield
+    except (OSError, ValueError, text_format.ParseError) as error:
+        raise InputError(f"{path} {wrong} ({error}): correct it") from error
+
+
 def read_batching_parameters(
     path: str | Path, defaults: BatchingParameters | None = None
 ) -> BatchingParameters:
     """Reads a batching parameters file; fields that it omits are as in `defaults`."""
     message = _BATCHING()
-    try:
-        text_format.Parse(Path(path).read_text(encoding="utf-8"), message)
+    with _read(path, message, "has no batching parameters"):
         given = {
             field.name: getattr(message, field.name).value
             for field in dataclasses.fields(BatchingParameters)[:4]
@@ -94,28 +104,22 @@ def read_batching_parameters(
         if message.allowed_batch_sizes:
             given["allowed_batch_sizes"] = tuple(message.allowed_batch_sizes)
         return dataclasses.replace(defaults or BatchingParameters(), **given)
-    except (OSError, ValueError, text_format.ParseError) as error:
-        raise InputError(f"{path} has no batching parameters ({error}): correct it") from error
 
 
 def read_metrics_path(path: str | Path, default: str) -> str | None:
     """Path of the metrics that a monitoring.config gives; None if it switches them off."""
     config: Any = _MONITORING()
-    try:
-        text_format.Parse(Path(path).read_text(encoding="utf-8"), config)
+    with _read(path, config, "configures no metrics"):
         found = config.prometheus_config.path or default
         if not found.startswith("/") or set("{}?#") & set(found):
             raise ValueError(f"path {found!r} is none of a URL")
-    except (OSError, ValueError, text_format.ParseError) as error:
-        raise InputError(f"{path} configures no metrics ({error}): correct it") from error
     return found if config.prometheus_config.enable else None
 
 
 def read_models_config(path: str | Path) -> ModelServerConfig:
     """Reads a models.config; a relative base_path is relative to the file's folder."""
     path, config = Path(path), ModelServerConfig()
-    try:
-        text_format.Parse(path.read_text(encoding="utf-8"), config)
+    with _read(path, config, "configures no models"):
         models = config.model_config_list.config
         times = Counter(model.name for model in models)
         for model in models:  # in TensorFlow Serving's words
@@ -129,8 +133,6 @@ def read_models_config(path: str | Path) -> ModelServerConfig:
             if not model.base_path:
                 raise ValueError(f"Expected model {model.name} to have a base_path")
             model.base_path = str(path.parent.absolute() / model.base_path)
-    except (OSError, ValueError, text_format.ParseError) as error:
-        raise InputError(f"{path} configures no models ({error}): correct it") from error
     if not models:
         raise InputError(f"{path} names no model: add one, as in saved_models/models.config")
     return config

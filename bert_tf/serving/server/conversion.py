@@ -36,5 +36,5 @@ async def written(
     metrics: Metrics, values: int, write: Callable[..., bytes], *answer: Any
 ) -> bytes:
     """An answer of so many values as `write` makes it, in a thread if they are many."""
-    with metrics.timed("write"):
+    with metrics.stages.labels("write").time():
         return await in_thread_if(values > LARGE_ANSWER, write, *answer)

@@ -42,6 +42,19 @@ class _Asked(NamedTuple):
     model: str | None  # in the path
     access: dict[str, Any]  # fields of the log
 
+    def flag(self, name: str) -> bool:
+        value = self.document.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise invalid(f"'{name}' must be true or false")
+        return bool(value)
+
+    @property
+    def truncate(self) -> bool:
+        """Whether texts may be truncated, which exports do at their end."""
+        if self.document.get("truncation_direction") not in (None, "right", "Right"):
+            raise invalid("'truncation_direction': exports cut the end of a text; leave it out")
+        return self.flag("truncate")
+
 
 _Answer = Callable[[_Asked], Coroutine[Any, Any, bytes]]
 
@@ -57,7 +70,7 @@ def routes(models: Models, bodies: Bodies) -> list[BaseRoute]:
             access, name = learned(request.scope), request.path_params.get("model")
 
             async def from_body(body: bytes, deadline: float) -> bytes:
-                with models.metrics.timed("parse"):
+                with models.metrics.stages.labels("parse").time():
                     document = await in_thread_if(len(body) > LARGE_BODY, json_requests.parse, body)
                 return await answer(_Asked(document, deadline, name, access))
 
@@ -120,16 +133,23 @@ class _Dialects:
         return await written(self._models.metrics, found.size, _rows, found)
 
     async def _vectors(self, servable: Servable, texts: list[bytes], asked: _Asked) -> np.ndarray:
-        normalize, size = _flag(asked.document, "normalize"), asked.document.get("dimensions")
-        truncate, width = _truncate(asked.document), vectors.width(servable)
+        """Vectors of texts, float32 [B, H]: the model's own, or normalized."""
+        normalize, truncate = asked.flag("normalize"), asked.truncate
+        size = asked.document.get("dimensions")
+        made = servable.signatures["embed"].outputs
+        name = next(name for name in vectors.VECTORS if name in made)
+        width = made[name].tensor_shape.dim[1].size
         if size not in (None, width):
             raise invalid(
                 f"'dimensions' is {json_requests.shown(size)}: the vectors of {servable.name} "
                 f"have {width}, which cannot be shortened"
             )
-        return await vectors.embed(
-            servable, texts, asked.deadline, normalize=normalize, truncate=truncate
-        )
+        columns = {"text": texts}
+        outputs = await vectors.run(servable, "embed", columns, [name], asked.deadline, truncate)
+        found = outputs[name]
+        if normalize:
+            found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+        return found
 
     async def rerank(self, asked: _Asked) -> bytes:
         document = asked.document
@@ -138,38 +158,36 @@ class _Dialects:
             raise invalid("'query' is missing: give a text")
         with self._servable(asked, vectors.ranks, "score pairs of texts", texts) as servable:
             scores = await _pair_scores(servable, [query.encode()] * len(texts), texts, asked)
-        answer = scores, texts, _flag(document, "return_text")
+        answer = scores, texts, asked.flag("return_text")
         return await written(self._models.metrics, len(texts), _ranks, *answer)
 
     async def predict(self, asked: _Asked) -> bytes:
         document = asked.document
         sequences, is_alone = _sequences(document)
-        columns = {"text": [sequence[0] for sequence in sequences]}
         with self._servable(asked, vectors.classifies, "classify texts", sequences) as servable:
             takes = len(servable.signature("").inputs)
             for place, sequence in enumerate(sequences):
                 if len(sequence) != takes:
                     wanted = "pairs of texts" if takes == 2 else "single texts"
                     raise invalid(f"{servable.name} takes {wanted}: input {place} is none")
-            if takes == 2:
-                columns["text_pair"] = [sequence[1] for sequence in sequences]
+            texts = map(list, zip(*sequences, strict=True))
+            columns = dict(zip(("text", "text_pair"), texts, strict=False))
             if "score" in servable.signature("").outputs:
                 scores = await _scores(servable, columns, asked)
                 rows = [[{"score": float(score), "label": "LABEL_0"}] for score in scores]
             else:
-                if _flag(document, "raw_scores"):
+                if asked.flag("raw_scores"):
                     raise invalid("'raw_scores': exports answer with probabilities; leave it out")
+                names = ["labels", "probabilities"]
                 outputs = await vectors.run(
-                    servable, "", columns, asked.deadline, ["labels", "probabilities"],
-                    truncate=_truncate(document),
-                )  # fmt: skip
-                pairs = zip(outputs["labels"], outputs["probabilities"], strict=True)
+                    servable, "", columns, names, asked.deadline, asked.truncate
+                )
                 rows = [
                     [
                         {"score": float(score), "label": label.decode(errors="replace")}
-                        for label, score in zip(labels, scores, strict=True)
+                        for label, score in zip(*row, strict=True)
                     ]
-                    for labels, scores in pairs
+                    for row in zip(*(outputs[name] for name in names), strict=True)
                 ]
         values = sum(map(len, rows))
         answer = rows[0] if is_alone else rows
@@ -190,8 +208,8 @@ async def _scores(
     servable: Servable, columns: Mapping[str, list[bytes]], asked: _Asked
 ) -> np.ndarray:
     """Scores of a regression, by default between 0 and 1 as a logistic function makes them."""
-    truncate, raw = _truncate(asked.document), _flag(asked.document, "raw_scores")
-    outputs = await vectors.run(servable, "", columns, asked.deadline, ["score"], truncate=truncate)
+    truncate, raw = asked.truncate, asked.flag("raw_scores")
+    outputs = await vectors.run(servable, "", columns, ["score"], asked.deadline, truncate)
     scores = outputs["score"].astype(np.float64)
     return scores if raw else 1 / (1 + np.exp(-scores))
 
@@ -202,28 +220,13 @@ async def _pair_scores(
     """Scores of a regression, or of the signature `rerank` as it makes them."""
     if vectors.scores_pairs(servable):
         return await _scores(servable, {"text": queries, "text_pair": texts}, asked)
-    if _flag(asked.document, "raw_scores"):
+    if asked.flag("raw_scores"):
         raise invalid(f"'raw_scores': {servable.name} has one form of scores; leave it out")
     columns: dict[str, list] = {"query": queries, "texts": [[text] for text in texts]}
-    truncate = _truncate(asked.document)
     outputs = await vectors.run(
-        servable, "rerank", columns, asked.deadline, ["scores"], truncate=truncate
+        servable, "rerank", columns, ["scores"], asked.deadline, asked.truncate
     )
     return outputs["scores"][:, 0].astype(np.float64)
-
-
-def _flag(document: Document, name: str) -> bool:
-    value = document.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise invalid(f"'{name}' must be true or false")
-    return bool(value)
-
-
-def _truncate(document: Document) -> bool:
-    """Whether texts may be truncated, which exports do at their end."""
-    if document.get("truncation_direction") not in (None, "right", "Right"):
-        raise invalid("'truncation_direction': exports cut the end of a text; leave it out")
-    return _flag(document, "truncate")
 
 
 def _texts(document: Document, name: str, *, alone: bool = True) -> list[bytes]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
+from grpc_health.v1.health import SERVICE_NAME
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tensorflow_serving.apis import classification_pb2, get_model_metadata_pb2
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusRequest
 from tensorflow_serving.apis.model_pb2 import ModelSpec
@@ -24,7 +26,6 @@ from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_threa
 from bert_tf.serving.server.credentials import Certificate, Tokens
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.example_requests import classify, listed_examples, regress
-from bert_tf.serving.server.grpc_health import Health
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.responses import LONGEST_NAME
 from bert_tf.serving.server.servable import Servable
@@ -39,6 +40,9 @@ _MOST_CALLS = 1000
 _MESSAGE_SECONDS = 30.0
 _MOST_PATIENT = 64
 _PROMPT_SECONDS = 1.0
+# Streams of health stay open: anyone may ask for them, and they take the place of other calls.
+_MOST_WATCHERS = 64
+_WATCH_SECONDS = 0.1  # between two looks at the models
 _YEAR = 365 * 24 * 3600.0
 # Answers a request, until a moment of `time.monotonic()`.
 _Method = Callable[[Models, Any, float], Awaitable[Message]]
@@ -73,32 +77,83 @@ async def start_grpc(
         ],
     )
     calls = _Calls(models, max_held_bytes, tokens, access_log, tracer)
-    for service, methods in _METHODS.items():
-        handlers = {api: calls.handler(api, *method) for api, method in methods.items()}
-        name = f"tensorflow.serving.{service}"
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
-    services = [f"tensorflow.serving.{service}" for service in _METHODS]
-    health = Health(models, services, calls.message)
-    server.add_generic_rpc_handlers((health.handlers(),))
+    started = GrpcServer(server, calls)
+    services = {
+        service: {api: calls.handler(api, *method) for api, method in methods.items()}
+        for service, methods in _METHODS.items()
+    }
+    services[SERVICE_NAME] = {
+        "Check": grpc.stream_unary_rpc_method_handler(started.check),
+        "Watch": grpc.stream_stream_rpc_method_handler(started.watch),
+    }
+    for service, handlers in services.items():
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     if tls:
         port = server.add_secure_port(address, _credentials(tls))
     else:
         port = server.add_insecure_port(address)
     await server.start()
-    return GrpcServer(server, health), port
+    return started, port
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class GrpcServer:
-    """A started server."""
+    """A server with its service grpc.health.v1, which asks for no token.
+
+    It reports whether all models are ready, and each under its name. Its package's own service
+    forgets watchers when one of several leaves.
+    """
 
     server: grpc.aio.Server
-    health: Health
+    calls: "_Calls"
+    watchers: int = 0
+    is_stopping: bool = False
 
     async def stop(self, grace: float | None) -> None:
-        """Refuses new calls, and gives those accepted so many seconds."""
-        self.health.stop()
+        """Refuses new calls, gives those accepted so many seconds, and ends streams of health."""
+        self.is_stopping = True
         await self.server.stop(grace)
+
+    async def check(self, messages: Any, context: grpc.aio.ServicerContext) -> bytes:
+        status = self._status(await self._service(context))
+        if status == HealthCheckResponse.SERVICE_UNKNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
+        return HealthCheckResponse(status=status).SerializeToString()
+
+    async def watch(self, messages: Any, context: grpc.aio.ServicerContext) -> None:
+        service, last = await self._service(context), None
+        if self.watchers >= _MOST_WATCHERS:
+            text = f"{_MOST_WATCHERS} clients watch already: call Check"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        self.watchers += 1
+        try:
+            while True:
+                is_last = self.is_stopping
+                if (status := self._status(service)) != last:
+                    await context.write(HealthCheckResponse(status=status).SerializeToString())
+                if is_last:
+                    return
+                last = status
+                await asyncio.sleep(_WATCH_SECONDS)
+        finally:
+            self.watchers -= 1
+
+    async def _service(self, context: grpc.aio.ServicerContext) -> str:
+        try:
+            return _parsed(HealthCheckRequest, await self.calls.message(context)).service
+        except ServingError as error:
+            await context.abort(error.code, error.message)
+            raise
+
+    def _status(self, service: str) -> int:
+        models = self.calls.models
+        found, is_whole = models.readiness(), service in ("", *_METHODS)
+        if not is_whole and service not in found:
+            return HealthCheckResponse.SERVICE_UNKNOWN
+        is_ready = models.is_ready if is_whole else found[service]
+        if is_ready and not self.is_stopping:
+            return HealthCheckResponse.SERVING
+        return HealthCheckResponse.NOT_SERVING
 
 
 def _credentials(tls: Certificate) -> grpc.ServerCredentials:
@@ -174,7 +229,7 @@ async def _status(models: Models, request: GetModelStatusRequest, deadline: floa
 
 # HandleReloadConfigRequest, by which clients change the models, and MultiInference are left out.
 _METHODS: dict[str, dict[str, tuple[type[Message], _Method]]] = {
-    "PredictionService": {
+    "tensorflow.serving.PredictionService": {
         "Predict": (PredictRequest, _predict),
         "Classify": (
             classification_pb2.ClassificationRequest,
@@ -183,7 +238,7 @@ _METHODS: dict[str, dict[str, tuple[type[Message], _Method]]] = {
         "Regress": (RegressionRequest, _of_examples(regress, RegressionResponse)),
         "GetModelMetadata": (get_model_metadata_pb2.GetModelMetadataRequest, _metadata),
     },
-    "ModelService": {"GetModelStatus": (GetModelStatusRequest, _status)},
+    "tensorflow.serving.ModelService": {"GetModelStatus": (GetModelStatusRequest, _status)},
 }
 
 
@@ -213,11 +268,11 @@ class _Calls:
             context.set_trailing_metadata(trailer)
             try:
                 span = tracing.span(self.tracer, api, headers, fields)
-                with span, self.models.metrics.in_flight("GRPC"):
+                with span, self.models.metrics.in_flight.labels("GRPC").track_inprogress():
                     try:
                         return await self._answer(request_type, method, headers, fields, context)
                     except ServingError as error:
-                        self.models.metrics.refusal(error.reason)
+                        self.models.metrics.refusals.labels(error.reason).inc()
                         code = error.code
                         await context.abort(code, error.message[:_LONGEST_MESSAGE], trailer)
                     except asyncio.CancelledError:
@@ -254,7 +309,7 @@ class _Calls:
                 text = "send the metadata authorization: Bearer <token>"
                 raise ServingError(grpc.StatusCode.UNAUTHENTICATED, text, "token")
             fields["token"] = name
-        with self.models.metrics.timed("read"):
+        with self.models.metrics.stages.labels("read").time():
             message = await self.message(context)
         size = fields["request_bytes"] = len(message)
         if self.held_bytes + size > self.max_held_bytes:
@@ -262,7 +317,7 @@ class _Calls:
             raise ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, "held_bytes")
         self.held_bytes += size
         try:
-            with self.models.metrics.timed("parse"):
+            with self.models.metrics.stages.labels("parse").time():
                 request: Any = await in_thread_if(size > LARGE_BODY, _parsed, request_type, message)
             del message
             spec = request.model_spec
@@ -276,7 +331,7 @@ class _Calls:
             response = await method(self.models, request, deadline)
             if spec := getattr(response, "model_spec", None):
                 fields |= {"signature": spec.signature_name, "version": spec.version.value}
-            with self.models.metrics.timed("write"):
+            with self.models.metrics.stages.labels("write").time():
                 is_large = response.ByteSize() > LARGE_BODY
                 return await in_thread_if(is_large, response.SerializeToString)
         finally:
@@ -299,7 +354,7 @@ class _Calls:
         return message
 
 
-def _parsed(request_type: type[Message], message: bytes) -> Message:
+def _parsed(request_type: type[Message], message: bytes) -> Any:
     try:
         return request_type.FromString(message)
     except DecodeError as error:
@@ -307,9 +362,8 @@ def _parsed(request_type: type[Message], message: bytes) -> Message:
 
 
 def _asked(spec: ModelSpec) -> tuple[str, int | None, str | None]:
-    choice = spec.WhichOneof("version_choice")
-    version = spec.version.value if choice == "version" else None
-    label = spec.version_label if choice == "version_label" else None
+    version = spec.version.value if spec.HasField("version") else None
+    label = spec.version_label if spec.HasField("version_label") else None
     return spec.name, version, label
 
 

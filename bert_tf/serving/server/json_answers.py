@@ -66,11 +66,6 @@ def regressions(result: RegressionResult) -> bytes:
     return _body("results", _text("", values, math.inf))
 
 
-def document(answer: Any) -> bytes:
-    """JSON of dicts, lists and finite numbers."""
-    return orjson.dumps(answer)
-
-
 def _body(key: str, value: bytes) -> bytes:
     return b'{"%b": %b}' % (key.encode(), value)
 

@@ -4,6 +4,7 @@ Our own, `bert_tf_*`, are for autoscalers and operators; `recipes/serving/grafan
 """
 
 import contextlib
+import functools
 from collections.abc import Mapping, Sequence
 
 import prometheus_client as prometheus
@@ -13,7 +14,6 @@ from grpc import StatusCode
 _MICROSECONDS = [round(10 * 1.8**power, 6) for power in range(33)]
 _EXAMPLES = [2.0**power for power in range(15)]
 _PREFIX = ":tensorflow:serving:"
-_OWN = "bert_tf_"
 # 10 µs to 84 s.
 _SECONDS = [1e-5 * 2.5**power for power in range(18)]
 # Counters whose names do not end in _total, which the client library appends to all.
@@ -23,64 +23,67 @@ CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Metrics:
+    """All metrics of a server; those that need no more than a label are attributes."""
+
     def __init__(self) -> None:
         # Requests for others count under the empty name: clients could make up labels without end.
         self.models: set[str] = set()
         prometheus.disable_created_metrics()
-        self._registry = prometheus.CollectorRegistry()
-
-        def counter(name: str, text: str, *labels: str) -> prometheus.Counter:
-            return prometheus.Counter(name, text, labels, registry=self._registry)
-
-        def histogram(
-            name: str, text: str, *labels: str, buckets: Sequence[float] = _MICROSECONDS
-        ) -> prometheus.Histogram:
-            registry = self._registry
-            return prometheus.Histogram(name, text, labels, registry=registry, buckets=buckets)
-
+        registry = self._registry = prometheus.CollectorRegistry()
+        counter = functools.partial(prometheus.Counter, registry=registry)
+        gauge = functools.partial(prometheus.Gauge, registry=registry)
+        histogram = functools.partial(
+            prometheus.Histogram, registry=registry, buckets=_MICROSECONDS
+        )
         total, time = "The total number of", "Distribution of wall time (in microseconds)"
-        self._requests = counter(_WITHOUT_TOTAL[0], f"{total} requests.", "model_name", "status")
+        self._requests = counter(_WITHOUT_TOTAL[0], f"{total} requests.", ["model_name", "status"])
         loads = "The number of times a SavedModel was requested to be loaded."
-        self._loads = counter(_WITHOUT_TOTAL[1], loads, "model_path", "status")
+        self.loads = counter(_WITHOUT_TOTAL[1], loads, ["model_path", "status"])
         self._latency = histogram(
             f"{_PREFIX}request_latency", f"{time} for Tensorflow Serving request.",
-            "model_name", "API", "entrypoint",
+            ["model_name", "API", "entrypoint"],
         )  # fmt: skip
-        self._runtime = histogram(
+        self.runtime = histogram(
             f"{_PREFIX}runtime_latency", f"{time} for Tensorflow runtime.",
-            "model_name", "API", "runtime",
+            ["model_name", "API", "runtime"],
         )  # fmt: skip
-        queueing = "Distribution of wall time spent (in microseconds) in queuing"
-        waits = histogram(
-            f"{_PREFIX}batching_session:queuing_latency", queueing, "thread_pool_name"
-        )
-        self._queueing = waits.labels("batch")
-        self._warm_up = histogram(
+        self._queueing = histogram(
+            f"{_PREFIX}batching_session:queuing_latency",
+            "Distribution of wall time spent (in microseconds) in queuing", ["thread_pool_name"],
+        ).labels("batch")  # fmt: skip
+        self.warm_ups = histogram(
             f"{_PREFIX}model_warmup_latency", f"{time} for warming up the model.",
-            "model_path", "status",
+            ["model_path", "status"],
         )  # fmt: skip
         self._examples = histogram(
             f"{_PREFIX}request_example_counts", "The number of tensorflow.Examples per request.",
-            "model", buckets=_EXAMPLES,
+            ["model"], buckets=_EXAMPLES,
         )  # fmt: skip
         name = f"{_PREFIX}request_example_count"
-        self._example_total = counter(name, f"{total} tensorflow.Examples.", "model")
+        self._example_total = counter(name, f"{total} tensorflow.Examples.", ["model"])
 
-        def gauge(name: str, text: str, *labels: str) -> prometheus.Gauge:
-            return prometheus.Gauge(_OWN + name, text, labels, registry=self._registry)
-
-        self._in_flight = gauge("requests_in_flight", "Requests being answered.", "entrypoint")
-        self._waiting = gauge("rows_waiting", "Rows that wait for a thread.", "model_name")
-        self._ready = gauge("model_ready", "1 if requests to the model are answered.", "model_name")
-        self._expiry = gauge("certificate_expiry_seconds", "Unix time of the certificate's expiry.")
-        self._refusals = counter(f"{_OWN}refusals", "Requests refused or failed.", "reason")
-        self._batches = histogram(
-            f"{_OWN}batch_rows", "Rows of a batch.", "model_name", buckets=_EXAMPLES
+        self.in_flight = gauge(
+            "bert_tf_requests_in_flight", "Requests being answered.", ["entrypoint"]
         )
-        seconds = "Seconds of a request by stage."
-        self._stages = histogram(f"{_OWN}stage_seconds", seconds, "stage", buckets=_SECONDS)
+        self._waiting = gauge(
+            "bert_tf_rows_waiting", "Rows that wait for a thread.", ["model_name"]
+        )
+        self._ready = gauge(
+            "bert_tf_model_ready", "1 if requests to the model are answered.", ["model_name"]
+        )
+        self.expiry = gauge(
+            "bert_tf_certificate_expiry_seconds", "Unix time of the certificate's expiry."
+        )
+        self.refusals = counter("bert_tf_refusals", "Requests refused or failed.", ["reason"])
+        self._batches = histogram(
+            "bert_tf_batch_rows", "Rows of a batch.", ["model_name"], buckets=_EXAMPLES
+        )
+        # Of read, parse, wait, compute (with its batch) and write.
+        self.stages = histogram(
+            "bert_tf_stage_seconds", "Seconds of a request by stage.", ["stage"], buckets=_SECONDS
+        )
         # Resident memory, processor seconds and open files, under the names that all servers use.
-        prometheus.ProcessCollector(registry=self._registry)
+        prometheus.ProcessCollector(registry=registry)
 
     def request(
         self, model: str, api: str, entrypoint: str, code: StatusCode, seconds: float
@@ -90,42 +93,16 @@ class Metrics:
         self._requests.labels(model, code.name).inc()
         self._latency.labels(model, api, entrypoint).observe(seconds * 1e6)
 
-    def run(self, model: str, seconds: float) -> None:
-        self._runtime.labels(model, "Predict", "TF1").observe(seconds * 1e6)
-
     def batch(self, model: str, rows: int, waits: Sequence[float]) -> None:
         """Counts a batch that starts, whose requests have waited so many seconds each."""
         self._batches.labels(model).observe(rows)
         for seconds in waits:
             self._queueing.observe(seconds * 1e6)
-            self.stage("wait", seconds)
-
-    def stage(self, stage: str, seconds: float) -> None:
-        """A part of a request's time: read, parse, wait, compute (with its batch) or write."""
-        self._stages.labels(stage).observe(seconds)
-
-    def timed(self, stage: str) -> contextlib.AbstractContextManager:
-        """Within it the seconds of a stage pass."""
-        return self._stages.labels(stage).time()
-
-    def in_flight(self, entrypoint: str) -> contextlib.AbstractContextManager:
-        return self._in_flight.labels(entrypoint).track_inprogress()
-
-    def refusal(self, reason: str) -> None:
-        self._refusals.labels(reason).inc()
-
-    def certificate(self, expiry: float) -> None:
-        self._expiry.set(expiry)
-
-    def load(self, path: str, code: StatusCode) -> None:
-        self._loads.labels(path, code.name).inc()
-
-    def warm_up(self, path: str, seconds: float) -> None:
-        self._warm_up.labels(path, "OK").observe(seconds * 1e6)
+            self.stages.labels("wait").observe(seconds)
 
     def forget(self, path: str) -> None:
         for code in StatusCode:
-            for metric in (self._loads, self._warm_up):
+            for metric in (self.loads, self.warm_ups):
                 with contextlib.suppress(KeyError):  # not counted
                     metric.remove(path, code.name)
 

@@ -72,11 +72,11 @@ class Api:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         close = {"Connection": "close"}
-        with self._metrics.in_flight("REST"):
+        with self._metrics.in_flight.labels("REST").track_inprogress():
             try:
                 response = json_response(await self._answer(Request(scope, receive)))
             except ServingError as error:
-                self._metrics.refusal(error.reason)
+                self._metrics.refusals.labels(error.reason).inc()
                 if isinstance(error, HttpError):
                     response = self._write_error(error.status, error.message, close)
                 else:
@@ -84,7 +84,7 @@ class Api:
             except ClientDisconnect:
                 return
             except asyncio.CancelledError:  # it stops, and has waited long enough
-                self._metrics.refusal("stopping")
+                self._metrics.refusals.labels("stopping").inc()
                 response = self._write_error(503, "The server is stopping", close)
             except Exception:  # whatever happens, the server goes on
                 path, known = raw_path(scope), learned(scope)

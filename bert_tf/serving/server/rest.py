@@ -7,12 +7,13 @@ import time
 from typing import Any
 from urllib.parse import unquote
 
+import orjson
 import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 
@@ -44,25 +45,20 @@ def _target(found: re.Match) -> _Target:
     return unquote(found[1]), version and int(version[-19:]), label
 
 
-class _WithinV1(Api):
+class RestApi(Api):
     """The ASGI application; paths outside /v1/ are answered with a plain 404."""
+
+    def __init__(self, models: Models, bodies: Bodies) -> None:
+        super().__init__(self._answer_path, models.metrics)
+        self._models = models
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_inside = raw_path(scope).lower().startswith("/v1/")
         answer = super().__call__ if is_inside else PlainTextResponse("Not Found", 404)
         await answer(scope, receive, send)
 
-
-class RestApi:
-    def __init__(self, models: Models, bodies: Bodies) -> None:
-        self._models = models
-        self._bodies = bodies
-        self._metrics = models.metrics
-
-    def app(self) -> ASGIApp:
-        return _WithinV1(self.answer, self._metrics)
-
-    async def answer(self, request: Request) -> str | bytes:
+    async def _answer_path(self, request: Request) -> str | bytes:
         path, method = raw_path(request.scope), request.method
         pattern = {"POST": _INFERENCE, "GET": _STATUS}.get(method)
         if found := pattern and pattern.fullmatch(path):
@@ -108,7 +104,7 @@ class RestApi:
                 access["rows"] = row_count(tensors) if any(x.ndim for x in tensors.values()) else 1
                 write = json_answers.outputs if "inputs" in document else json_answers.predictions
                 del document  # several times the size of its body
-                self._metrics.stage("parse", time.monotonic() - start)
+                self._metrics.stages.labels("parse").observe(time.monotonic() - start)
                 answer = await servable.predict(name, tensors, deadline)
                 outputs = dict(sorted(answer.items()))
                 values = sum(output.size for output in outputs.values())
@@ -116,7 +112,7 @@ class RestApi:
             examples = await in_thread_if(is_large, json_requests.examples, document)
             access["rows"] = len(document["examples"])
             self._metrics.examples(servable.name, access["rows"])
-            self._metrics.stage("parse", time.monotonic() - start)
+            self._metrics.stages.labels("parse").observe(time.monotonic() - start)
             run = functools.partial(servable.predict, deadline=deadline)
             if verb == "classify":
                 classes = await classify(run, servable.signatures, name, examples)
@@ -140,7 +136,7 @@ class RestApi:
         key = "outputs" if "inputs" in document else "predictions"
         pieces = sum(len(row["pieces"]) for row in rows)
         answer = {key: rows if texts.ndim else rows[0]}
-        return await written(self._metrics, pieces, json_answers.document, answer)
+        return await written(self._metrics, pieces, orjson.dumps, answer)
 
 
 def _fields(message: Message) -> dict[str, Any]:

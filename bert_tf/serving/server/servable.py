@@ -100,11 +100,11 @@ class Servable:
             self.retry_at = time.monotonic() + self._retry_seconds
             self._retry_seconds = min(2 * self._retry_seconds, _LAST_RETRY_SECONDS)
             self.error = _load_error(error, self.directory)
-            self.metrics.load(path, self.error.code)
+            self.metrics.loads.labels(path, self.error.code.name).inc()
             self.state = ModelVersionStatus.END
             _LOG.warning("%s cannot be loaded: %s", self.directory, self.error.message)
             return
-        self.metrics.load(path, StatusCode.OK)
+        self.metrics.loads.labels(path, StatusCode.OK.name).inc()
         self.state = ModelVersionStatus.AVAILABLE
         _LOG.info("loaded %s in %.1f s", self.directory, time.monotonic() - started)
 
@@ -123,7 +123,8 @@ class Servable:
         try:
             requests = self.directory / REQUESTS
             if requests.exists() and asyncio.run(_warm_up(self._model, requests)):
-                self.metrics.warm_up(str(self.directory), time.monotonic() - started)
+                spent = time.monotonic() - started
+                self.metrics.warm_ups.labels(str(self.directory), "OK").observe(1e6 * spent)
         except BaseException:
             self._model.close()
             raise
@@ -210,7 +211,9 @@ class Servable:
         name, started = signature_name or "serving_default", time.monotonic()
         key = name if self._is_batched and name in self._joined else None
         outputs = await self._queue.run(functools.partial(self._run, name), inputs, key, deadline)
-        self.metrics.run(self.name, time.monotonic() - started)
+        self.metrics.runtime.labels(self.name, "Predict", "TF1").observe(
+            1e6 * (time.monotonic() - started)
+        )
         if self.refuses_truncated and not may_truncate:
             refuse_truncated(outputs)
         return without_padding(signature, outputs)
@@ -220,7 +223,7 @@ class Servable:
     ) -> dict[str, np.ndarray]:
         started = time.monotonic()
         outputs = self._model.run(name, inputs, deadline)
-        self.metrics.stage("compute", time.monotonic() - started)
+        self.metrics.stages.labels("compute").observe(time.monotonic() - started)
         size = sum(array.nbytes for array in outputs.values())
         texts = (array.flat for array in outputs.values() if array.dtype == object)
         size += sum(map(len, itertools.chain.from_iterable(texts)))

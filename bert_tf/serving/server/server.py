@@ -66,7 +66,7 @@ async def _refresh(models: Models, tls: Certificate | None, tokens: Tokens | Non
             if each is not None:
                 await asyncio.to_thread(each.refresh)
         if tls is not None:
-            models.metrics.certificate(tls.expiry)
+            models.metrics.expiry.set(tls.expiry)
         await asyncio.sleep(_REFRESH_SECONDS)
 
 

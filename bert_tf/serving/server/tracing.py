@@ -13,8 +13,8 @@ from bert_tf.errors import InputError
 REQUEST_ID, TRACE_PARENT = "x-request-id", "traceparent"
 
 # https://www.w3.org/TR/trace-context/#traceparent-header; versions after 00 may append fields.
-_TRACE = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
-_NOTHING = re.compile("0+")
+_FIELDS = "(?!0+-)([0-9a-f]{32})-(?!0+-)[0-9a-f]{16}-[0-9a-f]{2}"
+_TRACE = re.compile(f"00-{_FIELDS}|(?!00|ff)[0-9a-f]{{2}}-{_FIELDS}(-.*)?")
 
 
 def request_id(given: str) -> str:
@@ -25,9 +25,7 @@ def request_id(given: str) -> str:
 def trace_id(traceparent: str) -> str | None:
     """The trace that a request belongs to; None without a valid one."""
     found = _TRACE.fullmatch(traceparent)
-    if not found or (found[1] == "00" and found[4]) or _NOTHING.fullmatch(found[3]):
-        return None
-    return None if _NOTHING.fullmatch(found[2]) else found[2]
+    return found and (found[1] or found[2])
 
 
 def identity(headers: Mapping[str, str]) -> dict[str, str]:

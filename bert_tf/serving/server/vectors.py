@@ -22,13 +22,13 @@ Fit = Callable[[Servable], tuple[bool, bool]]
 
 # Outputs of the signature `embed`: that of a sentence encoder, pooled as its files say, and the
 # mean over the tokens of any other model.
-_VECTORS = ("vector", "mean")
+VECTORS = ("vector", "mean")
 
 
 def has_vectors(servable: Servable) -> tuple[bool, bool]:
     """Every export has vectors; an encoder answers with nothing else."""
     found, is_encoder = (
-        _has(servable, name, {"text"}, _VECTORS) for name in ("embed", "serving_default")
+        _has(servable, name, {"text"}, VECTORS) for name in ("embed", "serving_default")
     )
     return found, is_encoder
 
@@ -89,50 +89,18 @@ def servable_for(models: Models, name: str | None, fit: Fit, doing: str) -> Iter
         yield servable
 
 
-def width(servable: Servable) -> int:
-    """The numbers of a vector."""
-    return servable.signatures["embed"].outputs[_output(servable)].tensor_shape.dim[1].size
-
-
-def _output(servable: Servable) -> str:
-    """The output of the signature `embed` that is the model's vector."""
-    made = servable.signatures["embed"].outputs
-    return next(name for name in _VECTORS if name in made)
-
-
-async def embed(
-    servable: Servable,
-    texts: Sequence[bytes],
-    deadline: float,
-    *,
-    normalize: bool = False,
-    truncate: bool = False,
-) -> np.ndarray:
-    """Vectors of texts, float32 [B, H]: the model's own, or normalized.
-
-    Raises ServingError: INVALID_ARGUMENT for a text that is too long, unless it may be truncated.
-    """
-    name = _output(servable)
-    outputs = await run(servable, "embed", {"text": texts}, deadline, [name], truncate=truncate)
-    vectors = outputs[name]
-    if normalize:
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = vectors / np.maximum(norms, 1e-12)
-    return vectors
-
-
 async def run(
     servable: Servable,
     signature_name: str,
     columns: Mapping[str, Sequence[bytes | list[bytes]]],
-    deadline: float,
     outputs: Collection[str],
-    *,
-    truncate: bool = False,
+    deadline: float,
+    truncate: bool,
 ) -> dict[str, np.ndarray]:
     """Some outputs of a signature for any number of rows, those of like length together.
 
-    A row of a column is a text, or a list of one.
+    A row of a column is a text, or a list of one. Raises ServingError: INVALID_ARGUMENT for a text
+    that is too long, unless it may be truncated.
     """
     inputs = {name: np.array(texts, object) for name, texts in columns.items()}
     lengths = sum(np.fromiter(map(len, array.flat), int) for array in inputs.values())

@@ -29,7 +29,7 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from bert_tf.serving.server import grpc_health, grpc_service
+from bert_tf.serving.server import grpc_service
 from bert_tf.serving.server.access_log import AccessLog
 from bert_tf.serving.server.credentials import Certificate
 from bert_tf.serving.server.grpc_service import start_grpc
@@ -403,7 +403,7 @@ async def test_a_health_client_follows_the_models_without_the_token(toys, tmp_pa
 
 async def test_health_takes_no_more_calls_than_it_should(toys, monkeypatch):
     monkeypatch.setattr(grpc_service, "_MESSAGE_SECONDS", 0.1)
-    monkeypatch.setattr(grpc_health, "_MOST_WATCHERS", 2)
+    monkeypatch.setattr(grpc_service, "_MOST_WATCHERS", 2)
     async with served(toys) as client:
         silent = client.channel.stream_unary("/grpc.health.v1.Health/Check")(timeout=60)
         assert await silent.code() == Code.DEADLINE_EXCEEDED

@@ -58,7 +58,7 @@ def ask(client, body: str | bytes, verb="predict", place=MODEL):
 def rest(models, **limits):
     """The application of the REST API alone, and what it holds."""
     bodies = Bodies(Limits(**limits), models.metrics)
-    return RestApi(models, bodies).app(), bodies
+    return RestApi(models, bodies), bodies
 
 
 def error(response, status: int) -> str:
