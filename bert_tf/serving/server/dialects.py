@@ -1,22 +1,24 @@
 """Other servers' APIs: OpenAI's embeddings; embed, rerank, predict of text-embeddings-inference."""
 
+import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
+from grpc import StatusCode
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
-from bert_tf.serving.server import json_requests, vectors
+from bert_tf.serving.server import json_requests
 from bert_tf.serving.server.bodies import Bodies
 from bert_tf.serving.server.conversion import LARGE_BODY, in_thread_if, written
-from bert_tf.serving.server.errors import invalid
+from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.responses import (
     LONGEST_NAME,
@@ -26,12 +28,23 @@ from bert_tf.serving.server.responses import (
     learned,
     malformed,
 )
-from bert_tf.serving.server.servable import Servable
+from bert_tf.serving.server.servable import Servable, refuse_truncated
 
 _OPENAI_PATH = "/v1/embeddings"
 # OpenAI's own models, which its clients ask for by default. Any other name must be a model's.
 _OPENAI_MODELS = "text-embedding-"
 _SPECIALS = 2  # tokens of a text besides its pieces
+_MOST_TEXTS = 2048  # of a request, as in OpenAI's API
+# Of the parts of a request: others' requests come between them.
+_ROWS = 32
+_AT_ONCE = 2
+_PAIR = {"text", "text_pair"}
+# Outputs of the signature `embed`: that of a sentence encoder, pooled as its files say, and the
+# mean over the tokens of any other model.
+_VECTORS = ("vector", "mean")
+
+# How well a model fits a request: 0 if it cannot answer it, 2 if it is made for it, otherwise 1.
+_Fit = Callable[[Servable], int]
 
 Document = Mapping[str, Any]
 
@@ -118,53 +131,48 @@ class _Dialects:
         encoding = document.get("encoding_format") or "float"
         if encoding not in ("float", "base64"):
             raise invalid("'encoding_format' must be float or base64")
-        with self._servable(asked, vectors.has_vectors, "make vectors", texts) as servable:
+        with self._servable(asked, _has_vectors, "make vectors", texts) as servable:
             found = await self._vectors(servable, texts, asked)
             answer = servable, texts, found, encoding == "base64"
             return await written(self._models.metrics, found.size, _embeddings, *answer)
 
     async def embed(self, asked: _Asked) -> bytes:
-        document = asked.document
-        texts = _texts(document, "inputs")
-        if document.get("prompt_name") is not None:
+        texts = _texts(asked.document, "inputs")
+        if asked.document.get("prompt_name") is not None:
             raise invalid("'prompt_name': exports have no prompts; write it into the text")
-        with self._servable(asked, vectors.has_vectors, "make vectors", texts) as servable:
+        with self._servable(asked, _has_vectors, "make vectors", texts) as servable:
             found = await self._vectors(servable, texts, asked)
         return await written(self._models.metrics, found.size, _rows, found)
 
     async def _vectors(self, servable: Servable, texts: list[bytes], asked: _Asked) -> np.ndarray:
         """Vectors of texts, float32 [B, H]: the model's own, or normalized."""
-        normalize, truncate = asked.flag("normalize"), asked.truncate
-        size = asked.document.get("dimensions")
+        normalize, size = asked.flag("normalize"), asked.document.get("dimensions")
         made = servable.signatures["embed"].outputs
-        name = next(name for name in vectors.VECTORS if name in made)
+        name = next(name for name in _VECTORS if name in made)
         width = made[name].tensor_shape.dim[1].size
         if size not in (None, width):
             raise invalid(
                 f"'dimensions' is {json_requests.shown(size)}: the vectors of {servable.name} "
                 f"have {width}, which cannot be shortened"
             )
-        columns = {"text": texts}
-        outputs = await vectors.run(servable, "embed", columns, [name], asked.deadline, truncate)
-        found = outputs[name]
+        found = (await _run(servable, "embed", {"text": texts}, [name], asked))[name]
         if normalize:
             found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
         return found
 
     async def rerank(self, asked: _Asked) -> bytes:
-        document = asked.document
-        query, texts = document.get("query"), _texts(document, "texts", alone=False)
+        query = asked.document.get("query")
+        texts = _texts(asked.document, "texts", alone=False)
         if not isinstance(query, str):
             raise invalid("'query' is missing: give a text")
-        with self._servable(asked, vectors.ranks, "score pairs of texts", texts) as servable:
+        with self._servable(asked, _can_rank, "score pairs of texts", texts) as servable:
             scores = await _pair_scores(servable, [query.encode()] * len(texts), texts, asked)
         answer = scores, texts, asked.flag("return_text")
         return await written(self._models.metrics, len(texts), _ranks, *answer)
 
     async def predict(self, asked: _Asked) -> bytes:
-        document = asked.document
-        sequences, is_alone = _sequences(document)
-        with self._servable(asked, vectors.classifies, "classify texts", sequences) as servable:
+        sequences, is_alone = _sequences(asked.document)
+        with self._servable(asked, _can_classify, "classify texts", sequences) as servable:
             takes = len(servable.signature("").inputs)
             for place, sequence in enumerate(sequences):
                 if len(sequence) != takes:
@@ -179,9 +187,7 @@ class _Dialects:
                 if asked.flag("raw_scores"):
                     raise invalid("'raw_scores': exports answer with probabilities; leave it out")
                 names = ["labels", "probabilities"]
-                outputs = await vectors.run(
-                    servable, "", columns, names, asked.deadline, asked.truncate
-                )
+                outputs = await _run(servable, "", columns, names, asked)
                 rows = [
                     [
                         {"score": float(score), "label": label.decode(errors="replace")}
@@ -195,22 +201,115 @@ class _Dialects:
 
     @contextlib.contextmanager
     def _servable(
-        self, asked: _Asked, fit: vectors.Fit, doing: str, rows: list[Any]
+        self, asked: _Asked, fit: _Fit, doing: str, rows: list[Any]
     ) -> Iterator[Servable]:
-        """The model, which the access log names."""
-        with vectors.servable_for(self._models, asked.model, fit, doing) as servable:
-            name, version = servable.name[:LONGEST_NAME], servable.version
-            asked.access.update(model=name, version=version, rows=len(rows))
+        """The model that is asked, which the access log names; without a name the one that fits.
+
+        Raises ServingError: NOT_FOUND, INVALID_ARGUMENT if it cannot do it or if several fit best.
+        """
+        name = asked.model
+        if name is None:
+            fits = {}
+            for each in self._models.names:
+                with contextlib.suppress(ServingError), self._models.servable(each) as servable:
+                    fits[each] = fit(servable)
+            best = max(fits.values(), default=0)
+            if not best:
+                raise ServingError(StatusCode.NOT_FOUND, f"No model can {doing}")
+            name, *others = (each for each in fits if fits[each] == best)
+            if others:
+                raise invalid(
+                    f"Several models can {doing}: {', '.join([name, *others])}. Name one before "
+                    f"the path, as in /v1/models/{name}/..., or as OpenAI's 'model'"
+                )
+        with self._models.servable(name) as servable:
+            if not fit(servable):
+                raise invalid(f"The model {name} cannot {doing}")
+            name = servable.name[:LONGEST_NAME]
+            asked.access.update(model=name, version=servable.version, rows=len(rows))
             yield servable
+
+
+async def _run(
+    servable: Servable,
+    signature_name: str,
+    columns: Mapping[str, Sequence[bytes | list[bytes]]],
+    outputs: Collection[str],
+    asked: _Asked,
+) -> dict[str, np.ndarray]:
+    """Some outputs of a signature for any number of rows, those of like length together.
+
+    A row of a column is a text, or a list of one. Raises ServingError: INVALID_ARGUMENT for a text
+    that is too long, unless it may be truncated.
+    """
+    truncate = asked.truncate
+    inputs = {name: np.array(texts, object) for name, texts in columns.items()}
+    lengths = sum(np.fromiter(map(len, array.flat), int) for array in inputs.values())
+    order = np.argsort(lengths, kind="stable")
+    size = servable.most_rows(_ROWS)
+    parts = [order[start : start + size] for start in range(0, len(order), size)]
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def answer(part: np.ndarray) -> dict[str, np.ndarray]:
+        async with places:
+            rows = {name: array[part] for name, array in inputs.items()}
+            return await servable.predict(signature_name, rows, asked.deadline, may_truncate=True)
+
+    tasks = [asyncio.ensure_future(answer(part)) for part in parts]
+    try:
+        answers = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    names = [*outputs, *({"truncated"} & answers[0].keys())]
+    back = np.argsort(order)
+    found = {name: np.concatenate([each[name] for each in answers])[back] for name in names}
+    if not truncate or servable.refuses_truncated:
+        refuse_truncated(found)
+    return found
+
+
+def _has_vectors(servable: Servable) -> int:
+    """Every export has vectors; an encoder answers with nothing else."""
+    if not _has(servable, "embed", {"text"}, _VECTORS):
+        return 0
+    return 2 if _has(servable, "serving_default", {"text"}, _VECTORS) else 1
+
+
+def _scores_pairs(servable: Servable) -> bool:
+    return _has(servable, "serving_default", _PAIR, ["score"])
+
+
+def _can_rank(servable: Servable) -> int:
+    """A regression of pairs is made for it; classifiers of pairs and sentence encoders can."""
+    if _scores_pairs(servable):
+        return 2
+    return int(_has(servable, "rerank", {"query", "texts"}, ["scores"]))
+
+
+def _can_classify(servable: Servable) -> int:
+    default = servable.signatures.get("serving_default")
+    if default is None or "text" not in default.inputs or not set(default.inputs) <= _PAIR:
+        return 0
+    return int({"labels", "probabilities"} <= default.outputs.keys() or "score" in default.outputs)
+
+
+def _has(servable: Servable, name: str, inputs: set[str], outputs: Iterable[str]) -> bool:
+    """Whether a signature takes these inputs and has one of the outputs."""
+    signature = servable.signatures.get(name)
+    return (
+        signature is not None
+        and set(signature.inputs) == inputs
+        and any(each in signature.outputs for each in outputs)
+    )
 
 
 async def _scores(
     servable: Servable, columns: Mapping[str, list[bytes]], asked: _Asked
 ) -> np.ndarray:
     """Scores of a regression, by default between 0 and 1 as a logistic function makes them."""
-    truncate, raw = asked.truncate, asked.flag("raw_scores")
-    outputs = await vectors.run(servable, "", columns, ["score"], asked.deadline, truncate)
-    scores = outputs["score"].astype(np.float64)
+    raw = asked.flag("raw_scores")
+    scores = (await _run(servable, "", columns, ["score"], asked))["score"].astype(np.float64)
     return scores if raw else 1 / (1 + np.exp(-scores))
 
 
@@ -218,14 +317,12 @@ async def _pair_scores(
     servable: Servable, queries: list[bytes], texts: list[bytes], asked: _Asked
 ) -> np.ndarray:
     """Scores of a regression, or of the signature `rerank` as it makes them."""
-    if vectors.scores_pairs(servable):
+    if _scores_pairs(servable):
         return await _scores(servable, {"text": queries, "text_pair": texts}, asked)
     if asked.flag("raw_scores"):
         raise invalid(f"'raw_scores': {servable.name} has one form of scores; leave it out")
     columns: dict[str, list] = {"query": queries, "texts": [[text] for text in texts]}
-    outputs = await vectors.run(
-        servable, "rerank", columns, ["scores"], asked.deadline, asked.truncate
-    )
+    outputs = await _run(servable, "rerank", columns, ["scores"], asked)
     return outputs["scores"][:, 0].astype(np.float64)
 
 
@@ -239,8 +336,8 @@ def _texts(document: Document, name: str, *, alone: bool = True) -> list[bytes]:
         raise invalid(f"'{name}' is empty: give at least one text", "empty")
     if not isinstance(texts, list):
         raise invalid(f"'{name}' must be {'a text or ' if alone else ''}a list of texts")
-    if len(texts) > vectors.MOST_TEXTS:
-        most = vectors.MOST_TEXTS
+    if len(texts) > _MOST_TEXTS:
+        most = _MOST_TEXTS
         raise invalid(f"'{name}' has {len(texts)} texts: send at most {most}", "too_many_rows")
     for place, text in enumerate(texts):
         if not isinstance(text, str):
@@ -265,8 +362,8 @@ def _sequences(document: Document) -> tuple[list[list[bytes]], bool]:
     sequences = [[given] if isinstance(given, str) else given] if is_alone else given
     if not isinstance(sequences, list) or not sequences or sequences == [[]]:
         raise invalid("'inputs' is empty or missing: give a text, a pair of texts, or several")
-    if len(sequences) > vectors.MOST_TEXTS:
-        text = f"'inputs' has {len(sequences)} inputs: send at most {vectors.MOST_TEXTS}"
+    if len(sequences) > _MOST_TEXTS:
+        text = f"'inputs' has {len(sequences)} inputs: send at most {_MOST_TEXTS}"
         raise invalid(text, "too_many_rows")
     for place, sequence in enumerate(sequences):
         is_sequence = isinstance(sequence, list) and len(sequence) in (1, 2)

@@ -30,9 +30,11 @@ from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.metrics import Metrics
 from bert_tf.serving.server.tensors import can_join, check_inputs, predict_inputs
-from bert_tf.serving.server.word_pieces import WordPieces, read_word_pieces
+from bert_tf.serving.signatures import TEXTS
 from bert_tf.serving.warmup_requests import WARMUP_FILE
 from bert_tf.startup import return_freed_memory
+from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
+from bert_tf.tokenization.words import code_points
 
 REQUESTS = Path(ASSETS, WARMUP_FILE)
 _MOST = 1000  # of them
@@ -114,7 +116,11 @@ class Servable:
         if file.exists():
             parameters = read_batching_parameters(file, parameters)
         self._queue = self._batch_queue(parameters.overridden(self.overrides))
-        self._word_pieces = read_word_pieces(self.directory / ASSETS)
+        self._word_pieces: WordPieces | None = None
+        if (self.directory / ASSETS / VOCABULARY_FILE).is_file():
+            with contextlib.suppress(InputError):  # of another's model
+                tokenizer = BertTokenizer.from_directory(self.directory / ASSETS)
+                self._word_pieces = WordPieces(tokenizer)
         self._model = LoadedModel(self.directory)
         self._joined = {
             name for name, each in self.signatures.items() if each.inputs and can_join(each)
@@ -184,7 +190,7 @@ class Servable:
         return min(wanted, self._queue.parameters.max_batch_size) if self._is_batched else wanted
 
     @property
-    def word_pieces(self) -> WordPieces:
+    def word_pieces(self) -> "WordPieces":
         """The tokenizer; INVALID_ARGUMENT for a version without one."""
         if self._word_pieces is None:
             raise invalid(f"{self.name} has no vocab.txt in {ASSETS}: export it with bert-tf")
@@ -240,6 +246,40 @@ class Servable:
         if self.error:
             error = {"error_code": self.error.code.value[0], "error_message": self.error.message}
         return ModelVersionStatus(version=self.version, state=self.state, status=error)
+
+
+class WordPieces:
+    """A tokenizer, with one graph for texts of any number and length."""
+
+    def __init__(self, tokenizer: BertTokenizer) -> None:
+        self._vocabulary = tokenizer.vocabulary
+
+        @tf.function(input_signature=[TEXTS], autograph=False)
+        def pieces(texts: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
+            rows = ids.value_rowids()
+            places = (code_points(texts, rows, each.flat_values) for each in (starts, ends))
+            return ids.row_splits, ids.flat_values, *places
+
+        @tf.function(input_signature=[TEXTS], autograph=False)
+        def counts(texts: tf.Tensor) -> tf.Tensor:
+            return tokenizer.tokenize(texts).row_lengths()
+
+        self._pieces, self._counts = pieces, counts
+
+    def of(self, texts: Sequence[bytes]) -> list[dict[str, Any]]:
+        """The `pieces` of each text, with id, text, and start and end in its code points."""
+        found = self._pieces(tf.constant(texts, tf.string))
+        splits, *columns = (each.numpy().tolist() for each in found)
+        pieces = [
+            {"id": number, "text": self._vocabulary[number], "start": start, "end": end}
+            for number, start, end in zip(*columns, strict=True)
+        ]
+        return [{"pieces": pieces[start:end]} for start, end in itertools.pairwise(splits)]
+
+    def count(self, texts: Sequence[bytes]) -> np.ndarray:
+        """The number of pieces of each text, without [CLS] and [SEP], int64 [B]."""
+        return self._counts(tf.constant(texts, tf.string)).numpy()
 
 
 async def _warm_up(model: LoadedModel, path: Path) -> int:
