@@ -129,13 +129,13 @@ def run(options: Options) -> None:
     from bert_tf.serving.server import playground
     from bert_tf.serving.server.access_log import AccessLog
     from bert_tf.serving.server.app import METRICS_PATH, make_app
-    from bert_tf.serving.server.bodies import Limits
     from bert_tf.serving.server.configuration import (
         BatchingParameters,
         read_batching_parameters,
         read_metrics_path,
     )
     from bert_tf.serving.server.grpc_service import start_grpc
+    from bert_tf.serving.server.http import Limits
     from bert_tf.serving.server.models import Models
     from bert_tf.serving.server.server import bind, serve
     from bert_tf.serving.server.tracing import Tracer

@@ -63,13 +63,9 @@ class Predictor:
             self.signatures = {name: ServedFunction(model, name) for name in model.signatures}
             self.signatures[DEFAULT]
         except (OSError, KeyError, tf.errors.OpError, ValueError, DecodeError) as error:
-            reason = str(error).splitlines()[0]
-            cure = load_error(directory, str(error))
-            raise InputError(
-                f"{directory} cannot be loaded: {cure}"
-                if cure
-                else f"{directory} cannot be loaded ({reason}): export the model again"
-            ) from error
+            cure, reason = load_error(directory, str(error)), str(error).splitlines()[0]
+            why = f": {cure}" if cure else f" ({reason}): export the model again"
+            raise InputError(f"{directory} cannot be loaded{why}") from error
 
     @property
     def inputs(self) -> list[str]:

@@ -21,12 +21,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bert_tf.serving.server import dialects, tracing
 from bert_tf.serving.server.access_log import AccessLog
-from bert_tf.serving.server.bodies import Bodies, Limits
 from bert_tf.serving.server.conversion import LARGE_BODY
 from bert_tf.serving.server.credentials import Tokens
+from bert_tf.serving.server.http import Bodies, Limits, json_response, learned, raw_path
 from bert_tf.serving.server.metrics import CONTENT_TYPE
 from bert_tf.serving.server.models import Models
-from bert_tf.serving.server.responses import json_response, learned, raw_path
 from bert_tf.serving.server.rest import RestApi
 
 METRICS_PATH = "/monitoring/prometheus/metrics"

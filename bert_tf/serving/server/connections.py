@@ -1,4 +1,4 @@
-"""HTTP connections that a slow client cannot hold for good; bodies have limits in `rest`."""
+"""HTTP connections that a slow client cannot hold for good; bodies have limits in `http`."""
 
 import asyncio
 from typing import Any, NoReturn

@@ -16,18 +16,18 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
 from bert_tf.serving.server import json_requests
-from bert_tf.serving.server.bodies import Bodies
 from bert_tf.serving.server.conversion import LARGE_BODY, in_thread_if, written
 from bert_tf.serving.server.errors import ServingError, invalid
-from bert_tf.serving.server.models import Models
-from bert_tf.serving.server.responses import (
+from bert_tf.serving.server.http import (
     LONGEST_NAME,
     Api,
-    error_response,
+    Bodies,
+    error_text,
     json_response,
     learned,
     malformed,
 )
+from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.servable import Servable, refuse_truncated
 
 _OPENAI_PATH = "/v1/embeddings"
@@ -76,7 +76,7 @@ def routes(models: Models, bodies: Bodies) -> list[BaseRoute]:
     """The paths, those of text-embeddings-inference also below `/v1/models/NAME`."""
     api = _Dialects(models)
 
-    def app(verb: str, answer: _Answer, write_error: Callable[..., Response]) -> Api:
+    def app(verb: str, answer: _Answer, write_error: Callable[[int, str], str]) -> Api:
         async def respond(request: Request) -> bytes:
             if request.method != "POST":
                 raise malformed(request)
@@ -100,21 +100,19 @@ def routes(models: Models, bodies: Bodies) -> list[BaseRoute]:
 
 def refusal(scope: Scope, status: int, message: str) -> Response:
     """An error before a route is found: OpenAI's clients show no message of another shape."""
-    write = _openai_error if scope["path"] == _OPENAI_PATH else error_response
-    return write(status, message)
+    write = _openai_error if scope["path"] == _OPENAI_PATH else error_text
+    return json_response(write(status, message), status)
 
 
-def _openai_error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+def _openai_error(status: int, message: str) -> str:
     kind = "invalid_request_error" if status < 500 and status != 429 else "server_error"
     error = {"message": message, "type": kind, "param": None, "code": None}
-    return json_response(json.dumps({"error": error}), status, headers)
+    return json.dumps({"error": error})
 
 
-def _inference_error(
-    status: int, message: str, headers: Mapping[str, str] | None = None
-) -> Response:
+def _inference_error(status: int, message: str) -> str:
     kind = "Overloaded" if status in (429, 503) else "Validation" if status < 500 else "Backend"
-    return json_response(json.dumps({"error": message, "error_type": kind}), status, headers)
+    return json.dumps({"error": message, "error_type": kind})
 
 
 class _Dialects:

@@ -6,7 +6,6 @@ Rules and messages are those of TensorFlow Serving's `classifier.cc` and `regres
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 from grpc import StatusCode
 from tensorflow.core.example.example_pb2 import Example
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
@@ -16,6 +15,7 @@ from tensorflow_serving.apis.regression_pb2 import Regression, RegressionResult
 
 from bert_tf.serving.server.conversion import LARGE_ANSWER, in_thread_if
 from bert_tf.serving.server.errors import ServingError, invalid
+from bert_tf.serving.signatures import CLASSIFY, REGRESS
 
 _MANY_EXAMPLES = 2**8
 # Runs a signature by its name.
@@ -27,9 +27,7 @@ async def classify(
     predict: Predict, signatures: Signatures, signature_name: str, examples: Input
 ) -> ClassificationResult:
     """Runs a classify signature on tf.Examples; an empty name means `serving_default`."""
-    signature = _signature(
-        signatures, signature_name, tf.saved_model.CLASSIFY_METHOD_NAME, "classification"
-    )
+    signature = _signature(signatures, signature_name, CLASSIFY, "classification")
     if not {"classes", "scores"} & set(signature.outputs):
         expected = 'outputs to contain at least one of "classes" or "scores"'
         message = f"Expected classification signature {expected}. Signature was: {signature_name}"
@@ -63,9 +61,7 @@ def _classifications(rows: int, outputs: Mapping[str, np.ndarray]) -> Classifica
 async def regress(
     predict: Predict, signatures: Signatures, signature_name: str, examples: Input
 ) -> RegressionResult:
-    signature = _signature(
-        signatures, signature_name, tf.saved_model.REGRESS_METHOD_NAME, "regression"
-    )
+    signature = _signature(signatures, signature_name, REGRESS, "regression")
     if list(signature.outputs) != ["outputs"]:
         raise invalid("Expected one output Tensor.")
     rows = await _rows(examples)

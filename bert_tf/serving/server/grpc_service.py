@@ -26,8 +26,8 @@ from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_threa
 from bert_tf.serving.server.credentials import Certificate, Tokens
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.example_requests import classify, listed_examples, regress
+from bert_tf.serving.server.http import LONGEST_NAME
 from bert_tf.serving.server.models import Models
-from bert_tf.serving.server.responses import LONGEST_NAME
 from bert_tf.serving.server.servable import Servable
 from bert_tf.serving.server.tensors import predict_inputs, to_proto
 

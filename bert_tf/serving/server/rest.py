@@ -19,12 +19,11 @@ from tensorflow_serving.apis.model_pb2 import ModelSpec
 
 from bert_tf.serving.server import json_answers, json_requests
 from bert_tf.serving.server.batching import row_count
-from bert_tf.serving.server.bodies import Bodies
 from bert_tf.serving.server.conversion import LARGE_BODY, in_thread_if, written
 from bert_tf.serving.server.errors import invalid
 from bert_tf.serving.server.example_requests import classify, regress
+from bert_tf.serving.server.http import LONGEST_NAME, Api, Bodies, learned, malformed, raw_path
 from bert_tf.serving.server.models import Models
-from bert_tf.serving.server.responses import LONGEST_NAME, Api, learned, malformed, raw_path
 
 # From tensorflow_serving/model_servers/http_rest_api_util.cc. Names are percent-decoded later.
 # TensorFlow Serving has no :tokenize.

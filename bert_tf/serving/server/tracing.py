@@ -57,28 +57,7 @@ class Tracer:
         name = os.environ.get("OTEL_SERVICE_NAME", "bert-tf")
         self._provider = TracerProvider(resource=Resource.create({"service.name": name}))
         self._provider.add_span_processor(processor or BatchSpanProcessor(OTLPSpanExporter()))
-        self._tracer = self._provider.get_tracer("bert_tf.serving")
-
-    @contextlib.contextmanager
-    def span(self, name: str, headers: Mapping[str, str], fields: Mapping[str, Any]) -> Iterator:
-        """A span below the caller's; `fields`, read at its end, become its attributes."""
-        from opentelemetry.trace import SpanKind, StatusCode
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        context = TraceContextTextMapPropagator().extract(headers)
-        with self._tracer.start_as_current_span(
-            # A refusal is raised, too.
-            name, context, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
-        ) as span:  # fmt: skip
-            try:
-                yield
-            finally:
-                for key, value in fields.items():
-                    span.set_attribute(f"bert_tf.{key}", value)
-                status = fields.get("status", 0)
-                failed = status >= 500 if isinstance(status, int) else status in _FAILURES
-                if failed:
-                    span.set_status(StatusCode.ERROR)
+        self.tracer = self._provider.get_tracer("bert_tf.serving")
 
     def close(self) -> None:
         """Sends the spans that wait."""
@@ -91,8 +70,28 @@ _FAILURES = {
 }  # fmt: skip
 
 
+@contextlib.contextmanager
 def span(
     tracer: Tracer | None, name: str, headers: Mapping[str, str], fields: Mapping[str, Any]
-) -> contextlib.AbstractContextManager:
-    """As `Tracer.span`; nothing without a tracer."""
-    return tracer.span(name, headers, fields) if tracer else contextlib.nullcontext()
+) -> Iterator[None]:
+    """A span below the caller's, if any is sent; `fields`, read at its end, are its attributes."""
+    if tracer is None:
+        yield
+        return
+    from opentelemetry.trace import SpanKind, StatusCode
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    context = TraceContextTextMapPropagator().extract(headers)
+    with tracer.tracer.start_as_current_span(
+        # A refusal is raised, too.
+        name, context, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
+    ) as found:  # fmt: skip
+        try:
+            yield
+        finally:
+            for key, value in fields.items():
+                found.set_attribute(f"bert_tf.{key}", value)
+            status = fields.get("status", 0)
+            failed = status >= 500 if isinstance(status, int) else status in _FAILURES
+            if failed:
+                found.set_status(StatusCode.ERROR)

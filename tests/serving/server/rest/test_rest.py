@@ -16,10 +16,9 @@ from starlette.testclient import TestClient
 from bert_tf.serving.server import access_log, json_requests
 from bert_tf.serving.server.access_log import AccessLog
 from bert_tf.serving.server.app import make_app
-from bert_tf.serving.server.bodies import Bodies, Limits
 from bert_tf.serving.server.errors import ServingError, invalid
+from bert_tf.serving.server.http import HTTP_STATUS, Bodies, Limits
 from bert_tf.serving.server.models import Models
-from bert_tf.serving.server.responses import HTTP_STATUS
 from bert_tf.serving.server.rest import RestApi
 
 MODEL = "/v1/models/half_plus_three"
