@@ -139,10 +139,7 @@ def _refuse_other_host(hosts: Collection[str], scope: Scope, headers: Headers) -
 
 
 def _guarded(
-    app: ASGIApp,
-    refuse: Callable[[Scope, Headers], Response | None],
-    counts: Counter,
-    reason: str,
+    app: ASGIApp, refuse: Callable[[Scope, Headers], Response | None], counts: Counter, reason: str
 ) -> ASGIApp:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         refusal = refuse(scope, Headers(scope=scope)) if scope["type"] == "http" else None

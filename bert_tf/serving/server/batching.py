@@ -179,7 +179,6 @@ class BatchQueue:
         self.rows = 0
         self.running = 0
         self._workers = workers
-        self._threads = parameters.num_batch_threads or workers.threads
         self._waiting: dict[_Group, deque[_Request]] = {}
 
     async def run(
@@ -226,7 +225,7 @@ class BatchQueue:
                     del self._waiting[group]
 
     def heads(self) -> Iterator[_Head]:
-        if self.running < self._threads:
+        if self.running < (self.parameters.num_batch_threads or self._workers.threads):
             for group, waiting in self._waiting.items():
                 arrived = waiting[0].arrived
                 timeout = self.parameters.batch_timeout_micros / 1e6

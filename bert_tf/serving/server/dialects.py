@@ -15,18 +15,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
-from bert_tf.serving.server import json_requests
+from bert_tf.serving.server import http, json_requests
 from bert_tf.serving.server.conversion import LARGE_BODY, in_thread_if, written
 from bert_tf.serving.server.errors import ServingError, invalid
-from bert_tf.serving.server.http import (
-    LONGEST_NAME,
-    Api,
-    Bodies,
-    error_text,
-    json_response,
-    learned,
-    malformed,
-)
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.servable import Servable, refuse_truncated
 
@@ -72,15 +63,15 @@ class _Asked(NamedTuple):
 _Answer = Callable[[_Asked], Coroutine[Any, Any, bytes]]
 
 
-def routes(models: Models, bodies: Bodies) -> list[BaseRoute]:
+def routes(models: Models, bodies: http.Bodies) -> list[BaseRoute]:
     """The paths, those of text-embeddings-inference also below `/v1/models/NAME`."""
     api = _Dialects(models)
 
-    def app(verb: str, answer: _Answer, write_error: Callable[[int, str], str]) -> Api:
+    def app(verb: str, answer: _Answer, write_error: Callable[[int, str], str]) -> http.Api:
         async def respond(request: Request) -> bytes:
             if request.method != "POST":
-                raise malformed(request)
-            access, name = learned(request.scope), request.path_params.get("model")
+                raise http.malformed(request)
+            access, name = http.learned(request.scope), request.path_params.get("model")
 
             async def from_body(body: bytes, deadline: float) -> bytes:
                 with models.metrics.stages.labels("parse").time():
@@ -89,7 +80,7 @@ def routes(models: Models, bodies: Bodies) -> list[BaseRoute]:
 
             return await bodies.answered(request, verb.capitalize(), from_body)
 
-        return Api(respond, models.metrics, write_error)
+        return http.Api(respond, models.metrics, write_error)
 
     found: list[BaseRoute] = [Route(_OPENAI_PATH, app("embeddings", api.embeddings, _openai_error))]
     for verb, answer in (("embed", api.embed), ("rerank", api.rerank), ("predict", api.predict)):
@@ -100,8 +91,8 @@ def routes(models: Models, bodies: Bodies) -> list[BaseRoute]:
 
 def refusal(scope: Scope, status: int, message: str) -> Response:
     """An error before a route is found: OpenAI's clients show no message of another shape."""
-    write = _openai_error if scope["path"] == _OPENAI_PATH else error_text
-    return json_response(write(status, message), status)
+    write = _openai_error if scope["path"] == _OPENAI_PATH else http.error_text
+    return http.json_response(write(status, message), status)
 
 
 def _openai_error(status: int, message: str) -> str:
@@ -223,7 +214,7 @@ class _Dialects:
         with self._models.servable(name) as servable:
             if not fit(servable):
                 raise invalid(f"The model {name} cannot {doing}")
-            name = servable.name[:LONGEST_NAME]
+            name = servable.name[: http.LONGEST_NAME]
             asked.access.update(model=name, version=servable.version, rows=len(rows))
             yield servable
 

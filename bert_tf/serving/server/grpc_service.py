@@ -76,10 +76,9 @@ async def start_grpc(
             ("grpc.so_reuseport", 0),
         ],
     )
-    calls = _Calls(models, max_held_bytes, tokens, access_log, tracer)
-    started = GrpcServer(server, calls)
+    started = GrpcServer(server, models, max_held_bytes, tokens, access_log, tracer)
     services = {
-        service: {api: calls.handler(api, *method) for api, method in methods.items()}
+        service: {api: started.handler(api, *method) for api, method in methods.items()}
         for service, methods in _METHODS.items()
     }
     services[SERVICE_NAME] = {
@@ -94,66 +93,6 @@ async def start_grpc(
         port = server.add_insecure_port(address)
     await server.start()
     return started, port
-
-
-@dataclasses.dataclass
-class GrpcServer:
-    """A server with its service grpc.health.v1, which asks for no token.
-
-    It reports whether all models are ready, and each under its name. Its package's own service
-    forgets watchers when one of several leaves.
-    """
-
-    server: grpc.aio.Server
-    calls: "_Calls"
-    watchers: int = 0
-    is_stopping: bool = False
-
-    async def stop(self, grace: float | None) -> None:
-        """Refuses new calls, gives those accepted so many seconds, and ends streams of health."""
-        self.is_stopping = True
-        await self.server.stop(grace)
-
-    async def check(self, messages: Any, context: grpc.aio.ServicerContext) -> bytes:
-        status = self._status(await self._service(context))
-        if status == HealthCheckResponse.SERVICE_UNKNOWN:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
-        return HealthCheckResponse(status=status).SerializeToString()
-
-    async def watch(self, messages: Any, context: grpc.aio.ServicerContext) -> None:
-        service, last = await self._service(context), None
-        if self.watchers >= _MOST_WATCHERS:
-            text = f"{_MOST_WATCHERS} clients watch already: call Check"
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-        self.watchers += 1
-        try:
-            while True:
-                is_last = self.is_stopping
-                if (status := self._status(service)) != last:
-                    await context.write(HealthCheckResponse(status=status).SerializeToString())
-                if is_last:
-                    return
-                last = status
-                await asyncio.sleep(_WATCH_SECONDS)
-        finally:
-            self.watchers -= 1
-
-    async def _service(self, context: grpc.aio.ServicerContext) -> str:
-        try:
-            return _parsed(HealthCheckRequest, await self.calls.message(context)).service
-        except ServingError as error:
-            await context.abort(error.code, error.message)
-            raise
-
-    def _status(self, service: str) -> int:
-        models = self.calls.models
-        found, is_whole = models.readiness(), service in ("", *_METHODS)
-        if not is_whole and service not in found:
-            return HealthCheckResponse.SERVICE_UNKNOWN
-        is_ready = models.is_ready if is_whole else found[service]
-        if is_ready and not self.is_stopping:
-            return HealthCheckResponse.SERVING
-        return HealthCheckResponse.NOT_SERVING
 
 
 def _credentials(tls: Certificate) -> grpc.ServerCredentials:
@@ -243,9 +182,14 @@ _METHODS: dict[str, dict[str, tuple[type[Message], _Method]]] = {
 
 
 @dataclasses.dataclass
-class _Calls:
-    """What all calls have in common: tokens, limits, errors, metrics, log and spans."""
+class GrpcServer:
+    """What all calls have in common: tokens, limits, errors, metrics, log and spans; and health.
 
+    The service grpc.health.v1, which asks for no token, reports whether all models are ready, and
+    each under its name. Its package's own forgets watchers when one of several leaves.
+    """
+
+    server: grpc.aio.Server
     models: Models
     max_held_bytes: int
     tokens: Tokens | None
@@ -253,6 +197,8 @@ class _Calls:
     tracer: tracing.Tracer | None
     arriving: int = 0  # calls that wait for their message
     held_bytes: int = 0
+    watchers: int = 0
+    is_stopping: bool = False
 
     def handler(
         self, api: str, request_type: type[Message], method: _Method
@@ -352,6 +298,51 @@ class _Calls:
         if message is grpc.aio.EOF:
             raise invalid("The call has no message")
         return message
+
+    async def stop(self, grace: float | None) -> None:
+        """Refuses new calls, gives those accepted so many seconds, and ends streams of health."""
+        self.is_stopping = True
+        await self.server.stop(grace)
+
+    async def check(self, messages: Any, context: grpc.aio.ServicerContext) -> bytes:
+        status = self._status(await self._service(context))
+        if status == HealthCheckResponse.SERVICE_UNKNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
+        return HealthCheckResponse(status=status).SerializeToString()
+
+    async def watch(self, messages: Any, context: grpc.aio.ServicerContext) -> None:
+        service, last = await self._service(context), None
+        if self.watchers >= _MOST_WATCHERS:
+            text = f"{_MOST_WATCHERS} clients watch already: call Check"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        self.watchers += 1
+        try:
+            while True:
+                is_last = self.is_stopping
+                if (status := self._status(service)) != last:
+                    await context.write(HealthCheckResponse(status=status).SerializeToString())
+                if is_last:
+                    return
+                last = status
+                await asyncio.sleep(_WATCH_SECONDS)
+        finally:
+            self.watchers -= 1
+
+    async def _service(self, context: grpc.aio.ServicerContext) -> str:
+        try:
+            return _parsed(HealthCheckRequest, await self.message(context)).service
+        except ServingError as error:
+            await context.abort(error.code, error.message)
+            raise
+
+    def _status(self, service: str) -> int:
+        found, is_whole = self.models.readiness(), service in ("", *_METHODS)
+        if not is_whole and service not in found:
+            return HealthCheckResponse.SERVICE_UNKNOWN
+        is_ready = self.models.is_ready if is_whole else found[service]
+        if is_ready and not self.is_stopping:
+            return HealthCheckResponse.SERVING
+        return HealthCheckResponse.NOT_SERVING
 
 
 def _parsed(request_type: type[Message], message: bytes) -> Any:

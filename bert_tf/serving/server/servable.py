@@ -71,17 +71,11 @@ class Servable:
     stamp: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # of loaded files
 
     def __post_init__(self) -> None:
-        self._queue = self._batch_queue(self.parameters)
+        observe = functools.partial(self.metrics.batch, self.name)
+        self._queue = BatchQueue(self.workers, self.parameters, observe)
         self._model: LoadedModel
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._holders = 0
-        self._released = asyncio.Event()
-        self._released.set()
-
-    def _batch_queue(self, parameters: BatchingParameters) -> BatchQueue:
-        return BatchQueue(
-            self.workers, parameters, functools.partial(self.metrics.batch, self.name)
-        )
 
     @property
     def rows_waiting(self) -> int:
@@ -115,7 +109,7 @@ class Servable:
         self._is_batched = bool(self.overrides) or file.exists()
         if file.exists():
             parameters = read_batching_parameters(file, parameters)
-        self._queue = self._batch_queue(parameters.overridden(self.overrides))
+        self._queue.parameters = parameters.overridden(self.overrides)
         self._word_pieces: WordPieces | None = None
         if (self.directory / ASSETS / VOCABULARY_FILE).is_file():
             with contextlib.suppress(InputError):  # of another's model
@@ -146,21 +140,17 @@ class Servable:
         _LOG.info("unloaded %s", self.directory)
 
     async def drained(self) -> None:
-        await self._released.wait()
         # A batch outlives requests whose clients have gone.
-        while self._queue.running:
+        while self._holders or self._queue.running:
             await asyncio.sleep(0.01)
 
     @contextlib.contextmanager
     def held(self) -> Iterator["Servable"]:
         self._holders += 1
-        self._released.clear()
         try:
             yield self
         finally:
             self._holders -= 1
-            if not self._holders:
-                self._released.set()
 
     @property
     def signatures(self) -> Mapping[str, SignatureDef]:

@@ -26,6 +26,11 @@ _FIELDS = {
 }  # fmt: skip
 
 
+def sizes_of(info: TensorInfo) -> list[int]:
+    """The dimensions of an input or output; -1 for those that differ by request."""
+    return [dimension.size for dimension in info.tensor_shape.dim]
+
+
 def check_inputs(signature: SignatureDef, inputs: Mapping[str, np.ndarray]) -> None:
     """Refuses inputs of other names, types or shapes than the signature's, or unequal batches."""
     check_names(signature, inputs)
@@ -37,7 +42,7 @@ def check_inputs(signature: SignatureDef, inputs: Mapping[str, np.ndarray]) -> N
             raise invalid(
                 f'input "{name}" has the type {given.name}: the signature takes {expected}'
             )
-        sizes = [dimension.size for dimension in info.tensor_shape.dim]
+        sizes = sizes_of(info)
         if not info.tensor_shape.unknown_rank and (
             len(sizes) != array.ndim
             or any(size not in (-1, found) for size, found in zip(sizes, array.shape, strict=True))
@@ -79,8 +84,7 @@ def _joins_rows(signature: SignatureDef) -> bool:
     """Whether every input and output has the batch first, so that requests can be joined."""
 
     def has_batch(info: TensorInfo) -> bool:
-        dimensions = info.tensor_shape.dim
-        return info.tensor_shape.unknown_rank or (len(dimensions) > 0 and dimensions[0].size == -1)
+        return info.tensor_shape.unknown_rank or sizes_of(info)[:1] == [-1]
 
     return all(map(has_batch, (*signature.inputs.values(), *signature.outputs.values())))
 
@@ -92,16 +96,12 @@ def can_join(signature: SignatureDef) -> bool:
     prefixes = tuple(name.removesuffix("count") for name in counts)
 
     def is_cut(name: str, info: TensorInfo) -> bool:
-        sizes = [dimension.size for dimension in info.tensor_shape.dim]
+        sizes = sizes_of(info)
         is_list = name.startswith(prefixes) and -1 not in sizes[2:]
         return not info.tensor_shape.unknown_rank and (-1 not in sizes[1:] or is_list)
 
     # Only requests of equal shapes are joined.
-    is_fixed = any(
-        dimension.size == -1
-        for info in signature.inputs.values()
-        for dimension in info.tensor_shape.dim[1:]
-    )
+    is_fixed = any(-1 in sizes_of(info)[1:] for info in signature.inputs.values())
     return _joins_rows(signature) and (
         is_fixed or all(is_cut(name, info) for name, info in signature.outputs.items())
     )

@@ -14,6 +14,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 
 from bert_tf.serving.server.errors import ServingError
 from bert_tf.serving.server.models import Models
+from bert_tf.serving.server.tensors import sizes_of
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -66,7 +67,6 @@ def _described(signature: SignatureDef) -> dict[str, Any]:
 def _tensors(tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
     found = {}
     for name, info in sorted(tensors.items()):
-        shape = [dimension.size for dimension in info.tensor_shape.dim]  # -1 for unknown sizes
-        known = None if info.tensor_shape.unknown_rank else shape
-        found[name] = {"dtype": DataType.Name(info.dtype), "shape": known}
+        shape = None if info.tensor_shape.unknown_rank else sizes_of(info)
+        found[name] = {"dtype": DataType.Name(info.dtype), "shape": shape}
     return found
