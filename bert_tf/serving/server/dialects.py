@@ -41,6 +41,9 @@ Document = Mapping[str, Any]
 
 
 class _Asked(NamedTuple):
+    """A request."""
+
+    models: Models
     document: Document
     deadline: float
     model: str | None  # in the path
@@ -59,13 +62,40 @@ class _Asked(NamedTuple):
             raise invalid("'truncation_direction': exports cut the end of a text; leave it out")
         return self.flag("truncate")
 
+    @contextlib.contextmanager
+    def servable(self, fit: _Fit, doing: str, rows: list[Any]) -> Iterator[Servable]:
+        """The model that is asked, which the access log names; without a name the one that fits.
+
+        Raises ServingError: NOT_FOUND, INVALID_ARGUMENT if it cannot do it or if several fit best.
+        """
+        name = self.model
+        if name is None:
+            fits = {}
+            for each in self.models.names:
+                with contextlib.suppress(ServingError), self.models.servable(each) as servable:
+                    fits[each] = fit(servable)
+            best = max(fits.values(), default=0)
+            if not best:
+                raise ServingError(StatusCode.NOT_FOUND, f"No model can {doing}")
+            name, *others = (each for each in fits if fits[each] == best)
+            if others:
+                raise invalid(
+                    f"Several models can {doing}: {', '.join([name, *others])}. Name one before "
+                    f"the path, as in /v1/models/{name}/..., or as OpenAI's 'model'"
+                )
+        with self.models.servable(name) as servable:
+            if not fit(servable):
+                raise invalid(f"The model {name} cannot {doing}")
+            name = servable.name[: http.LONGEST_NAME]
+            self.access.update(model=name, version=servable.version, rows=len(rows))
+            yield servable
+
 
 _Answer = Callable[[_Asked], Coroutine[Any, Any, bytes]]
 
 
 def routes(models: Models, bodies: http.Bodies) -> list[BaseRoute]:
     """The paths, those of text-embeddings-inference also below `/v1/models/NAME`."""
-    api = _Dialects(models)
 
     def app(verb: str, answer: _Answer, write_error: Callable[[int, str], str]) -> http.Api:
         async def respond(request: Request) -> bytes:
@@ -76,14 +106,14 @@ def routes(models: Models, bodies: http.Bodies) -> list[BaseRoute]:
             async def from_body(body: bytes, deadline: float) -> bytes:
                 with models.metrics.stages.labels("parse").time():
                     document = await in_thread_if(len(body) > LARGE_BODY, json_requests.parse, body)
-                return await answer(_Asked(document, deadline, name, access))
+                return await answer(_Asked(models, document, deadline, name, access))
 
             return await bodies.answered(request, verb.capitalize(), from_body)
 
         return http.Api(respond, models.metrics, write_error)
 
-    found: list[BaseRoute] = [Route(_OPENAI_PATH, app("embeddings", api.embeddings, _openai_error))]
-    for verb, answer in (("embed", api.embed), ("rerank", api.rerank), ("predict", api.predict)):
+    found: list[BaseRoute] = [Route(_OPENAI_PATH, app("embeddings", _embeddings, _openai_error))]
+    for verb, answer in (("embed", _embed), ("rerank", _rerank), ("predict", _predict)):
         for path in (f"/{verb}", f"/v1/models/{{model}}/{verb}"):
             found.append(Route(path, app(verb, answer, _inference_error)))
     return found
@@ -106,117 +136,87 @@ def _inference_error(status: int, message: str) -> str:
     return json.dumps({"error": message, "error_type": kind})
 
 
-class _Dialects:
-    def __init__(self, models: Models) -> None:
-        self._models = models
+async def _embeddings(asked: _Asked) -> bytes:
+    document = asked.document
+    texts, name = _texts(document, "input"), document.get("model")
+    if not isinstance(name, str) or not name:
+        raise invalid("'model' is missing: give the name of a model")
+    is_openai = name.startswith(_OPENAI_MODELS) and name not in asked.models.names
+    asked = asked._replace(model=None if is_openai else name)
+    encoding = document.get("encoding_format") or "float"
+    if encoding not in ("float", "base64"):
+        raise invalid("'encoding_format' must be float or base64")
+    with asked.servable(_has_vectors, "make vectors", texts) as servable:
+        found = await _vectors(servable, texts, asked)
+        answer = servable, texts, found, encoding == "base64"
+        return await written(asked.models.metrics, found.size, _embeddings_text, *answer)
 
-    async def embeddings(self, asked: _Asked) -> bytes:
-        document = asked.document
-        texts, name = _texts(document, "input"), document.get("model")
-        if not isinstance(name, str) or not name:
-            raise invalid("'model' is missing: give the name of a model")
-        is_openai = name.startswith(_OPENAI_MODELS) and name not in self._models.names
-        asked = asked._replace(model=None if is_openai else name)
-        encoding = document.get("encoding_format") or "float"
-        if encoding not in ("float", "base64"):
-            raise invalid("'encoding_format' must be float or base64")
-        with self._servable(asked, _has_vectors, "make vectors", texts) as servable:
-            found = await self._vectors(servable, texts, asked)
-            answer = servable, texts, found, encoding == "base64"
-            return await written(self._models.metrics, found.size, _embeddings, *answer)
 
-    async def embed(self, asked: _Asked) -> bytes:
-        texts = _texts(asked.document, "inputs")
-        if asked.document.get("prompt_name") is not None:
-            raise invalid("'prompt_name': exports have no prompts; write it into the text")
-        with self._servable(asked, _has_vectors, "make vectors", texts) as servable:
-            found = await self._vectors(servable, texts, asked)
-        return await written(self._models.metrics, found.size, _rows, found)
+async def _embed(asked: _Asked) -> bytes:
+    texts = _texts(asked.document, "inputs")
+    if asked.document.get("prompt_name") is not None:
+        raise invalid("'prompt_name': exports have no prompts; write it into the text")
+    with asked.servable(_has_vectors, "make vectors", texts) as servable:
+        found = await _vectors(servable, texts, asked)
+    return await written(asked.models.metrics, found.size, _rows, found)
 
-    async def _vectors(self, servable: Servable, texts: list[bytes], asked: _Asked) -> np.ndarray:
-        """Vectors of texts, float32 [B, H]: the model's own, or normalized."""
-        normalize, size = asked.flag("normalize"), asked.document.get("dimensions")
-        made = servable.signatures["embed"].outputs
-        name = next(name for name in _VECTORS if name in made)
-        width = made[name].tensor_shape.dim[1].size
-        if size not in (None, width):
-            raise invalid(
-                f"'dimensions' is {json_requests.shown(size)}: the vectors of {servable.name} "
-                f"have {width}, which cannot be shortened"
-            )
-        found = (await _run(servable, "embed", {"text": texts}, [name], asked))[name]
-        if normalize:
-            found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
-        return found
 
-    async def rerank(self, asked: _Asked) -> bytes:
-        query = asked.document.get("query")
-        texts = _texts(asked.document, "texts", alone=False)
-        if not isinstance(query, str):
-            raise invalid("'query' is missing: give a text")
-        with self._servable(asked, _can_rank, "score pairs of texts", texts) as servable:
-            scores = await _pair_scores(servable, [query.encode()] * len(texts), texts, asked)
-        answer = scores, texts, asked.flag("return_text")
-        return await written(self._models.metrics, len(texts), _ranks, *answer)
+async def _vectors(servable: Servable, texts: list[bytes], asked: _Asked) -> np.ndarray:
+    """Vectors of texts, float32 [B, H]: the model's own, or normalized."""
+    normalize, size = asked.flag("normalize"), asked.document.get("dimensions")
+    made = servable.signatures["embed"].outputs
+    name = next(name for name in _VECTORS if name in made)
+    width = made[name].tensor_shape.dim[1].size
+    if size not in (None, width):
+        raise invalid(
+            f"'dimensions' is {json_requests.shown(size)}: the vectors of {servable.name} "
+            f"have {width}, which cannot be shortened"
+        )
+    found = (await _run(servable, "embed", {"text": texts}, [name], asked))[name]
+    if normalize:
+        found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+    return found
 
-    async def predict(self, asked: _Asked) -> bytes:
-        sequences, is_alone = _sequences(asked.document)
-        with self._servable(asked, _can_classify, "classify texts", sequences) as servable:
-            takes = len(servable.signature("").inputs)
-            for place, sequence in enumerate(sequences):
-                if len(sequence) != takes:
-                    wanted = "pairs of texts" if takes == 2 else "single texts"
-                    raise invalid(f"{servable.name} takes {wanted}: input {place} is none")
-            texts = map(list, zip(*sequences, strict=True))
-            columns = dict(zip(("text", "text_pair"), texts, strict=False))
-            if "score" in servable.signature("").outputs:
-                scores = await _scores(servable, columns, asked)
-                rows = [[{"score": float(score), "label": "LABEL_0"}] for score in scores]
-            else:
-                if asked.flag("raw_scores"):
-                    raise invalid("'raw_scores': exports answer with probabilities; leave it out")
-                names = ["labels", "probabilities"]
-                outputs = await _run(servable, "", columns, names, asked)
-                rows = [
-                    [
-                        {"score": float(score), "label": label.decode(errors="replace")}
-                        for label, score in zip(*row, strict=True)
-                    ]
-                    for row in zip(*(outputs[name] for name in names), strict=True)
+
+async def _rerank(asked: _Asked) -> bytes:
+    query = asked.document.get("query")
+    texts = _texts(asked.document, "texts", alone=False)
+    if not isinstance(query, str):
+        raise invalid("'query' is missing: give a text")
+    with asked.servable(_can_rank, "score pairs of texts", texts) as servable:
+        scores = await _pair_scores(servable, [query.encode()] * len(texts), texts, asked)
+    answer = scores, texts, asked.flag("return_text")
+    return await written(asked.models.metrics, len(texts), _ranks, *answer)
+
+
+async def _predict(asked: _Asked) -> bytes:
+    sequences, is_alone = _sequences(asked.document)
+    with asked.servable(_can_classify, "classify texts", sequences) as servable:
+        takes = len(servable.signature("").inputs)
+        for place, sequence in enumerate(sequences):
+            if len(sequence) != takes:
+                wanted = "pairs of texts" if takes == 2 else "single texts"
+                raise invalid(f"{servable.name} takes {wanted}: input {place} is none")
+        texts = map(list, zip(*sequences, strict=True))
+        columns = dict(zip(("text", "text_pair"), texts, strict=False))
+        if "score" in servable.signature("").outputs:
+            scores = await _scores(servable, columns, asked)
+            rows = [[{"score": float(score), "label": "LABEL_0"}] for score in scores]
+        else:
+            if asked.flag("raw_scores"):
+                raise invalid("'raw_scores': exports answer with probabilities; leave it out")
+            names = ["labels", "probabilities"]
+            outputs = await _run(servable, "", columns, names, asked)
+            rows = [
+                [
+                    {"score": float(score), "label": label.decode(errors="replace")}
+                    for label, score in zip(*row, strict=True)
                 ]
-        values = sum(map(len, rows))
-        answer = rows[0] if is_alone else rows
-        return await written(self._models.metrics, values, orjson.dumps, answer)
-
-    @contextlib.contextmanager
-    def _servable(
-        self, asked: _Asked, fit: _Fit, doing: str, rows: list[Any]
-    ) -> Iterator[Servable]:
-        """The model that is asked, which the access log names; without a name the one that fits.
-
-        Raises ServingError: NOT_FOUND, INVALID_ARGUMENT if it cannot do it or if several fit best.
-        """
-        name = asked.model
-        if name is None:
-            fits = {}
-            for each in self._models.names:
-                with contextlib.suppress(ServingError), self._models.servable(each) as servable:
-                    fits[each] = fit(servable)
-            best = max(fits.values(), default=0)
-            if not best:
-                raise ServingError(StatusCode.NOT_FOUND, f"No model can {doing}")
-            name, *others = (each for each in fits if fits[each] == best)
-            if others:
-                raise invalid(
-                    f"Several models can {doing}: {', '.join([name, *others])}. Name one before "
-                    f"the path, as in /v1/models/{name}/..., or as OpenAI's 'model'"
-                )
-        with self._models.servable(name) as servable:
-            if not fit(servable):
-                raise invalid(f"The model {name} cannot {doing}")
-            name = servable.name[: http.LONGEST_NAME]
-            asked.access.update(model=name, version=servable.version, rows=len(rows))
-            yield servable
+                for row in zip(*(outputs[name] for name in names), strict=True)
+            ]
+    values = sum(map(len, rows))
+    answer = rows[0] if is_alone else rows
+    return await written(asked.models.metrics, values, orjson.dumps, answer)
 
 
 async def _run(
@@ -376,7 +376,7 @@ def _rows(found: np.ndarray) -> bytes:
     return b"[%b]" % b",".join(rows)
 
 
-def _embeddings(
+def _embeddings_text(
     servable: Servable, texts: list[bytes], found: np.ndarray, in_base64: bool
 ) -> bytes:
     def row(place: int) -> bytes:
