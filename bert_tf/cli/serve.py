@@ -127,7 +127,6 @@ def run(options: Options) -> None:
     source = Path(options.models)
     tls, tokens = _credentials(options)
     from bert_tf.serving.server import playground
-    from bert_tf.serving.server.access_log import AccessLog
     from bert_tf.serving.server.app import METRICS_PATH, make_app
     from bert_tf.serving.server.configuration import (
         BatchingParameters,
@@ -137,8 +136,8 @@ def run(options: Options) -> None:
     from bert_tf.serving.server.grpc_service import start_grpc
     from bert_tf.serving.server.http import Limits
     from bert_tf.serving.server.models import Models
+    from bert_tf.serving.server.records import AccessLog, Tracer
     from bert_tf.serving.server.server import bind, serve
-    from bert_tf.serving.server.tracing import Tracer
 
     rest_socket = bind(options.host, _port(options, "rest_port", 8501), "--rest_port")
     # Found to be free now, before models are loaded.

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import time
 from collections.abc import Callable, Collection, Sequence
 from importlib import resources
 from urllib.parse import urlsplit
@@ -19,13 +18,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bert_tf.serving.server import dialects, tracing
-from bert_tf.serving.server.access_log import AccessLog
+from bert_tf.serving.server import dialects
 from bert_tf.serving.server.conversion import LARGE_BODY
 from bert_tf.serving.server.credentials import Tokens
 from bert_tf.serving.server.http import Bodies, Limits, json_response, learned, raw_path
 from bert_tf.serving.server.metrics import CONTENT_TYPE
 from bert_tf.serving.server.models import Models
+from bert_tf.serving.server.records import AccessLog, Tracer, identity, recorded
 from bert_tf.serving.server.rest import RestApi
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
@@ -45,7 +44,7 @@ def make_app(
     tokens: Tokens | None = None,
     cors_origins: Sequence[str] = (),
     access_log: AccessLog | None = None,
-    tracer: tracing.Tracer | None = None,
+    tracer: Tracer | None = None,
     metrics_path: str | None = METRICS_PATH,
 ) -> Starlette:
     """Makes the ASGI application of a server; the caller starts and closes the models."""
@@ -150,19 +149,19 @@ def _guarded(
     return answer
 
 
-def _observed(app: ASGIApp, log: AccessLog | None, tracer: tracing.Tracer | None) -> ASGIApp:
+def _observed(app: ASGIApp, log: AccessLog | None, tracer: Tracer | None) -> ASGIApp:
     """Gives requests an id, and writes what the application has `learned` to the log and a span."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await app(scope, receive, send)
-        start, headers, fields = time.perf_counter(), Headers(scope=scope), learned(scope)
+        headers, fields = Headers(scope=scope), learned(scope)
         fields |= {
             "client": (scope.get("client") or ("",))[0],
             "protocol": "REST",
             "method": scope["method"],
             "path": raw_path(scope)[:_LONGEST_PATH],
-            **tracing.identity(headers),
+            **identity(headers),
             # The status of a request without an answer.
             "status": 499,
             "request_bytes": 0,
@@ -181,11 +180,7 @@ def _observed(app: ASGIApp, log: AccessLog | None, tracer: tracing.Tracer | None
             fields["response_bytes"] += len(message.get("body", b""))
             await send(message)
 
-        try:
-            with tracing.span(tracer, scope["method"], headers, fields):
-                await app(scope, counting_receive, counting_send)
-        finally:
-            if log is not None:
-                log.write(fields | {"milliseconds": round(1000 * (time.perf_counter() - start), 3)})
+        with recorded(log, tracer, scope["method"], headers, fields):
+            await app(scope, counting_receive, counting_send)
 
     return answer

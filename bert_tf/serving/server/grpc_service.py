@@ -19,8 +19,6 @@ from tensorflow_serving.apis.model_pb2 import ModelSpec
 from tensorflow_serving.apis.predict_pb2 import PredictRequest, PredictResponse
 from tensorflow_serving.apis.regression_pb2 import RegressionRequest, RegressionResponse
 
-from bert_tf.serving.server import tracing
-from bert_tf.serving.server.access_log import AccessLog
 from bert_tf.serving.server.connections import HEAD_BYTES
 from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
 from bert_tf.serving.server.credentials import Certificate, Tokens
@@ -28,6 +26,7 @@ from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.example_requests import classify, listed_examples, regress
 from bert_tf.serving.server.http import LONGEST_NAME
 from bert_tf.serving.server.models import Models
+from bert_tf.serving.server.records import REQUEST_ID, AccessLog, Tracer, identity, recorded
 from bert_tf.serving.server.servable import Servable
 from bert_tf.serving.server.tensors import predict_inputs, to_proto
 
@@ -57,7 +56,7 @@ async def start_grpc(
     tls: Certificate | None = None,
     tokens: Tokens | None = None,
     access_log: AccessLog | None = None,
-    tracer: tracing.Tracer | None = None,
+    tracer: Tracer | None = None,
 ) -> tuple["GrpcServer", int]:
     """Starts a server of the services and returns it with its port; port 0 takes a free one.
 
@@ -194,7 +193,7 @@ class GrpcServer:
     max_held_bytes: int
     tokens: Tokens | None
     access_log: AccessLog | None
-    tracer: tracing.Tracer | None
+    tracer: Tracer | None
     arriving: int = 0  # calls that wait for their message
     held_bytes: int = 0
     watchers: int = 0
@@ -209,34 +208,30 @@ class GrpcServer:
             started, code = time.monotonic(), grpc.StatusCode.OK
             headers = {k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
             fields: dict[str, Any] = {"client": context.peer(), "protocol": "gRPC", "method": api}
-            fields |= tracing.identity(headers) | {"request_bytes": 0}
-            trailer = ((tracing.REQUEST_ID, fields["request_id"]),)
+            fields |= identity(headers) | {"request_bytes": 0}
+            trailer = ((REQUEST_ID, fields["request_id"]),)
             context.set_trailing_metadata(trailer)
-            try:
-                span = tracing.span(self.tracer, api, headers, fields)
-                with span, self.models.metrics.in_flight.labels("GRPC").track_inprogress():
-                    try:
-                        return await self._answer(request_type, method, headers, fields, context)
-                    except ServingError as error:
-                        self.models.metrics.refusals.labels(error.reason).inc()
-                        code = error.code
-                        await context.abort(code, error.message[:_LONGEST_MESSAGE], trailer)
-                    except asyncio.CancelledError:
-                        code = grpc.StatusCode.CANCELLED
-                        raise
-                    except Exception:
-                        _LOG.exception("a request failed, %s", fields["request_id"])
-                        code = grpc.StatusCode.INTERNAL
-                        text = "Internal error: see the server's log"
-                        await context.abort(code, text, trailer)
-                    finally:
-                        fields["status"] = code.name
-            finally:
-                seconds, model = time.monotonic() - started, fields.get("model", "")
-                if api != "GetModelStatus":
-                    self.models.metrics.request(model, api, "GRPC", code, seconds)
-                if self.access_log:
-                    self.access_log.write({**fields, "milliseconds": round(1000 * seconds, 3)})
+            metrics = self.models.metrics
+            records = recorded(self.access_log, self.tracer, api, headers, fields)
+            with records, metrics.in_flight.labels("GRPC").track_inprogress():
+                try:
+                    return await self._answer(request_type, method, headers, fields, context)
+                except ServingError as error:
+                    metrics.refusals.labels(error.reason).inc()
+                    code = error.code
+                    await context.abort(code, error.message[:_LONGEST_MESSAGE], trailer)
+                except asyncio.CancelledError:
+                    code = grpc.StatusCode.CANCELLED
+                    raise
+                except Exception:
+                    _LOG.exception("a request failed, %s", fields["request_id"])
+                    code = grpc.StatusCode.INTERNAL
+                    await context.abort(code, "Internal error: see the server's log", trailer)
+                finally:
+                    fields["status"] = code.name
+                    if api != "GetModelStatus":
+                        seconds, model = time.monotonic() - started, fields.get("model", "")
+                        metrics.request(model, api, "GRPC", code, seconds)
             raise AssertionError("abort raises")
 
         return grpc.stream_unary_rpc_method_handler(answer)

@@ -30,10 +30,10 @@ from tensorflow_serving.apis import (
 )
 
 from bert_tf.serving.server import grpc_service
-from bert_tf.serving.server.access_log import AccessLog
 from bert_tf.serving.server.credentials import Certificate
 from bert_tf.serving.server.grpc_service import start_grpc
 from bert_tf.serving.server.models import Models
+from bert_tf.serving.server.records import AccessLog
 
 Code = grpc.StatusCode
 

@@ -14,12 +14,11 @@ from starlette.testclient import TestClient
 
 from bert_tf.cli.serve import translated
 from bert_tf.errors import InputError
-from bert_tf.serving.server.access_log import AccessLog
 from bert_tf.serving.server.app import make_app
 from bert_tf.serving.server.configuration import read_metrics_path
 from bert_tf.serving.server.credentials import Certificate
 from bert_tf.serving.server.models import Models
-from bert_tf.serving.server.tracing import Tracer, request_id, trace_id
+from bert_tf.serving.server.records import AccessLog, Tracer, request_id, trace_id
 
 PATH = "/v1/models/toy:predict"
 BODY = {"inputs": {"text": ["ab", "c"]}}

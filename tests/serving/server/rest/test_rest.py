@@ -13,12 +13,12 @@ import pytest
 from credential_files import tokens_of
 from starlette.testclient import TestClient
 
-from bert_tf.serving.server import access_log, json_requests
-from bert_tf.serving.server.access_log import AccessLog
+from bert_tf.serving.server import json_requests, records
 from bert_tf.serving.server.app import make_app
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.http import HTTP_STATUS, Bodies, Limits
 from bert_tf.serving.server.models import Models
+from bert_tf.serving.server.records import AccessLog
 from bert_tf.serving.server.rest import RestApi
 
 MODEL = "/v1/models/half_plus_three"
@@ -578,7 +578,7 @@ def test_an_access_log_whose_folder_vanishes_fails_no_answer(tmp_path, caplog):
 
 def test_an_access_log_that_is_slow_blocks_nobody(tmp_path, caplog, monkeypatch):
     """A pipe that nobody reads takes 64 KiB."""
-    monkeypatch.setattr(access_log, "_CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(records, "_CLOSE_SECONDS", 0.1)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
