@@ -257,7 +257,6 @@ def list_model(root: str | Path, name: str) -> bool:
 
 
 def model_card(name: str, facts: Mapping[str, str], signatures: Mapping[str, SignatureDef]) -> str:
-    """The card in Markdown."""
     # A bar in a text would end its cell, a line its row.
     cells = ((subject, text.replace("|", "\\|").split()) for subject, text in facts.items())
     rows = [f"| {subject} | {' '.join(words)} |" for subject, words in cells]

@@ -100,19 +100,16 @@ def _times(newest: str, changed: int) -> dict[str, float]:
 
 
 def milliseconds(
-    run: Callable[[dict[str, np.ndarray]], Any], texts: Mapping[str, Any]
+    run: Callable[[dict[str, np.ndarray]], Any], texts: dict[str, Any]
 ) -> dict[str, float]:
     """The time of a short text, of a long one and of a batch; `texts` are of a request."""
-    from bert_tf.serving.warmup_requests import array_of_strings, lengthened
+    from bert_tf.serving.warmup_requests import batch_of, lengthened
 
-    def sized(words: int) -> dict[str, Any]:
-        return {name: lengthened(text, words) for name, text in texts.items()}
-
-    lengths = np.linspace(9, _LONG, _BATCH).astype(int)
-    works = {"short": [dict(texts)], "long": [sized(_LONG)], "batch": [*map(sized, lengths)]}
+    batch = [lengthened(texts, words) for words in np.linspace(9, _LONG, _BATCH).astype(int)]
+    works = {"short": [texts], "long": [lengthened(texts, _LONG)], "batch": batch}
     found = {}
     for name, rows in works.items():
-        inputs = {key: array_of_strings([row[key] for row in rows]) for key in texts}
+        inputs = batch_of(rows)
         run(inputs)
         spent: list[float] = []
         while len(spent) < 2 or sum(spent) < _SECONDS:

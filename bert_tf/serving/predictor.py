@@ -192,9 +192,11 @@ def rows(outputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
     `labels` and `probabilities` become one object, padded lists such as `words_text` and
     `words_label`, of which `words_count` are filled, a list of objects.
     """
+    decode = np.frompyfunc(lambda text: text.decode("utf-8", "replace"), 1, 1)
+    columns = [(decode(x) if x.dtype.kind in "OS" else x).tolist() for x in outputs.values()]
     lists = [name.removesuffix("_count") for name in outputs if name.endswith("_count")]
-    for number in range(len(next(iter(outputs.values()), ()))):
-        row = {name: _json(values[number]) for name, values in outputs.items()}
+    for values in zip(*columns, strict=True):
+        row = dict(zip(outputs, values, strict=True))
         for name in lists:
             count, prefix = row.pop(f"{name}_count"), f"{name}_"
             keys = [key for key in row if key.startswith(prefix)]
@@ -212,11 +214,3 @@ def _strings_first(row: dict[str, Any]) -> dict[str, Any]:
     """Strings, numbers, lists, each in alphabetical order: a SavedModel has no order of its own."""
     kinds = {key: (not isinstance(x, str), isinstance(x, (dict, list))) for key, x in row.items()}
     return {key: row[key] for key in sorted(row, key=lambda key: (kinds[key], key))}
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return [_json(item) for item in value]
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return value.item() if isinstance(value, np.generic) else value

@@ -5,7 +5,7 @@ messages, while it loads a version. A record that fails makes the load fail.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,35 +76,34 @@ def requests(
         texts = example_texts(asked.inputs, asked.outputs)
         is_slow = "sentence" in texts or "pieces_attribution" in signature.outputs
         longest = _LONGEST_SLOW if is_slow else positions
-        long = {name: lengthened(text, longest) for name, text in texts.items()}
-        empty = {name: lengthened(text, 0) for name, text in texts.items()}
-        sizes = {"short": [texts], "long": [long], "batch": [texts, empty, texts, texts]}
+        batch = [texts, lengthened(texts, 0), texts, texts]
+        sizes = {"short": [texts], "long": [lengthened(texts, longest)], "batch": batch}
         if name == DEFAULT and "sentence" not in texts:
-            sizes |= {
-                f"{words} words": [{key: lengthened(text, words) for key, text in texts.items()}]
-                for words in _FURTHER if words < positions
-            }  # fmt: skip
+            further = (words for words in _FURTHER if words < positions)
+            sizes |= {f"{words} words": [lengthened(texts, words)] for words in further}
         for size, rows in sizes.items():
             if of_examples:
-                inputs = {"inputs": array_of_strings([_serialized(row) for row in rows])}
+                inputs = batch_of([{"inputs": _serialized(row)} for row in rows])
             elif any(info.dtype == DT_INT32 for info in signature.inputs.values()):
                 inputs = _ids(rows, signature, tokenizer, positions)
             else:
-                inputs = {key: array_of_strings([row[key] for row in rows]) for key in texts}
+                inputs = batch_of(rows)
             yield Request(name, signature.method_name, size, inputs)
 
 
 def lengthened(text: Any, words: int) -> Any:
-    """A text, or list of texts, whose words are repeated or cut to a number of words."""
+    """Text, or texts in lists or by name, with words repeated or cut to a number of words."""
+    if isinstance(text, dict):
+        return {name: lengthened(each, words) for name, each in text.items()}
     if isinstance(text, list):
         return [lengthened(each, words) for each in text]
     return " ".join(itertools.islice(itertools.cycle(text.split()), words))
 
 
-def array_of_strings(values: list[Any]) -> np.ndarray:
-    """Strings, or lists of as many strings, as bytes in an array of objects."""
+def batch_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Strings by name, or lists of as many strings, as bytes in arrays of objects."""
     encode = np.frompyfunc(lambda text: text.encode() if isinstance(text, str) else text, 1, 1)
-    return encode(np.array(values, object))
+    return {name: encode(np.array([row[name] for row in rows], object)) for name in rows[0]}
 
 
 def _serialized(texts: Mapping[str, str]) -> bytes:

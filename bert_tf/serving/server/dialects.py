@@ -37,14 +37,12 @@ _VECTORS = ("vector", "mean")
 # How well a model fits a request: 0 if it cannot answer it, 2 if it is made for it, otherwise 1.
 _Fit = Callable[[Servable], int]
 
-Document = Mapping[str, Any]
-
 
 class _Asked(NamedTuple):
     """A request."""
 
     models: Models
-    document: Document
+    document: dict[str, Any]
     deadline: float
     model: str | None  # in the path
     access: dict[str, Any]  # fields of the log
@@ -315,7 +313,7 @@ async def _pair_scores(
     return outputs["scores"][:, 0].astype(np.float64)
 
 
-def _texts(document: Document, name: str, *, alone: bool = True) -> list[bytes]:
+def _texts(document: dict[str, Any], name: str, *, alone: bool = True) -> list[bytes]:
     """A list of texts, or one that is `alone`."""
     given = document.get(name)
     texts = [given] if alone and isinstance(given, str) else given
@@ -339,7 +337,7 @@ def _texts(document: Document, name: str, *, alone: bool = True) -> list[bytes]:
     return [text.encode() for text in texts]
 
 
-def _sequences(document: Document) -> tuple[list[list[bytes]], bool]:
+def _sequences(document: dict[str, Any]) -> tuple[list[list[bytes]], bool]:
     """Inputs of /predict, each a text or a pair of texts, and whether there is one alone.
 
     "a" or ["a", "b"] is one, [["a"], ["b", "c"]] are several.

@@ -31,7 +31,7 @@ class Metrics:
         prometheus.disable_created_metrics()
         registry = self._registry = prometheus.CollectorRegistry()
         counter = functools.partial(prometheus.Counter, registry=registry)
-        gauge = functools.partial(prometheus.Gauge, registry=registry)
+        gauge = functools.partial(prometheus.Gauge, registry=registry, namespace="bert_tf")
         histogram = functools.partial(
             prometheus.Histogram, registry=registry, buckets=_MICROSECONDS
         )
@@ -62,18 +62,11 @@ class Metrics:
         name = f"{_PREFIX}request_example_count"
         self._example_total = counter(name, f"{total} tensorflow.Examples.", ["model"])
 
-        self.in_flight = gauge(
-            "bert_tf_requests_in_flight", "Requests being answered.", ["entrypoint"]
-        )
-        self._waiting = gauge(
-            "bert_tf_rows_waiting", "Rows that wait for a thread.", ["model_name"]
-        )
-        self._ready = gauge(
-            "bert_tf_model_ready", "1 if requests to the model are answered.", ["model_name"]
-        )
-        self.expiry = gauge(
-            "bert_tf_certificate_expiry_seconds", "Unix time of the certificate's expiry."
-        )
+        self.in_flight = gauge("requests_in_flight", "Requests being answered.", ["entrypoint"])
+        self._waiting = gauge("rows_waiting", "Rows that wait for a thread.", ["model_name"])
+        ready = "1 if requests to the model are answered."
+        self._ready = gauge("model_ready", ready, ["model_name"])
+        self.expiry = gauge("certificate_expiry_seconds", "Unix time of the certificate's expiry.")
         self.refusals = counter("bert_tf_refusals", "Requests refused or failed.", ["reason"])
         self._batches = histogram(
             "bert_tf_batch_rows", "Rows of a batch.", ["model_name"], buckets=_EXAMPLES

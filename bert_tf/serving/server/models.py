@@ -166,7 +166,6 @@ class Models:
         self.metrics.models = {name for name, wanted in self._wanted.items() if wanted}
 
     def rows_waiting(self) -> dict[str, int]:
-        """Rows that wait for a thread, by model."""
         return {
             name: sum(each.rows_waiting for each in servables.values())
             for name, servables in self._servables.items()
@@ -267,7 +266,8 @@ class Models:
         chosen = max(available, default=-1) if version is None else version
         if chosen not in available:
             asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-            raise _not_found(f"Servable not found for request: {asked}")
+            missing = f"Servable not found for request: {asked}"
+            raise ServingError(StatusCode.NOT_FOUND, missing)
         return servables[chosen].held()
 
     def _asked(
@@ -291,13 +291,10 @@ class Models:
         asked = sorted(servables, reverse=True) if version is None else [version]
         if not servables.keys() & asked:
             which = "any versions" if version is None else f"version {version}"
-            raise _not_found(f"Could not find {which} of model {name}")
+            missing = f"Could not find {which} of model {name}"
+            raise ServingError(StatusCode.NOT_FOUND, missing)
         statuses = [servables[number].status() for number in asked]
         return GetModelStatusResponse(model_version_status=statuses)
-
-
-def _not_found(message: str) -> ServingError:
-    return ServingError(StatusCode.NOT_FOUND, message)
 
 
 def _look(

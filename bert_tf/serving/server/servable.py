@@ -361,14 +361,12 @@ def _load_error(error: Exception, directory: Path) -> ServingError:
             return from_tensorflow(error)
         case FileNotFoundError():
             missing = "Could not find SavedModel .pb or .pbtxt at supplied export directory path"
-            code, message = "NOT_FOUND", f"{missing}: {directory}"
+            return ServingError(StatusCode.NOT_FOUND, f"{missing}: {directory}")
         case OSError():
-            code, message = "UNAVAILABLE", str(error)
+            return ServingError(StatusCode.UNAVAILABLE, str(error))
         case MemoryError():
-            code, message = "RESOURCE_EXHAUSTED", "Out of memory"
+            return ServingError(StatusCode.RESOURCE_EXHAUSTED, "Out of memory")
         case DecodeError() | ValueError() | InputError():
-            code, message = "INVALID_ARGUMENT", str(error).splitlines()[0]
-        case _:
-            _LOG.error("a defect while loading %s", directory, exc_info=error)
-            code, message = "INTERNAL", f"{type(error).__name__}: {error}"
-    return ServingError(StatusCode[code], message)
+            return invalid(str(error).splitlines()[0])
+    _LOG.error("a defect while loading %s", directory, exc_info=error)
+    return ServingError(StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
