@@ -39,8 +39,6 @@ _Fit = Callable[[Servable], int]
 
 
 class _Asked(NamedTuple):
-    """A request."""
-
     models: Models
     document: dict[str, Any]
     deadline: float

@@ -77,7 +77,11 @@ async def start_grpc(
     )
     started = GrpcServer(server, models, max_held_bytes, tokens, access_log, tracer)
     services = {
-        service: {api: started.handler(api, *method) for api, method in methods.items()}
+        service: {
+            # It reads the message itself: gRPC's own handlers would wait for it without a limit.
+            api: grpc.stream_unary_rpc_method_handler(functools.partial(started.call, api, *method))
+            for api, method in methods.items()
+        }
         for service, methods in _METHODS.items()
     }
     services[SERVICE_NAME] = {
@@ -199,42 +203,42 @@ class GrpcServer:
     watchers: int = 0
     is_stopping: bool = False
 
-    def handler(
-        self, api: str, request_type: type[Message], method: _Method
-    ) -> grpc.RpcMethodHandler:
-        """A handler that reads the message itself: gRPC's own would wait for it without a limit."""
-
-        async def answer(messages: Any, context: grpc.aio.ServicerContext) -> bytes:
-            started, code = time.monotonic(), grpc.StatusCode.OK
-            headers = {k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
-            fields: dict[str, Any] = {"client": context.peer(), "protocol": "gRPC", "method": api}
-            fields |= identity(headers) | {"request_bytes": 0}
-            trailer = ((REQUEST_ID, fields["request_id"]),)
-            context.set_trailing_metadata(trailer)
-            metrics = self.models.metrics
-            records = recorded(self.access_log, self.tracer, api, headers, fields)
-            with records, metrics.in_flight.labels("GRPC").track_inprogress():
-                try:
-                    return await self._answer(request_type, method, headers, fields, context)
-                except ServingError as error:
-                    metrics.refusals.labels(error.reason).inc()
-                    code = error.code
-                    await context.abort(code, error.message[:_LONGEST_MESSAGE], trailer)
-                except asyncio.CancelledError:
-                    code = grpc.StatusCode.CANCELLED
-                    raise
-                except Exception:
-                    _LOG.exception("a request failed, %s", fields["request_id"])
-                    code = grpc.StatusCode.INTERNAL
-                    await context.abort(code, "Internal error: see the server's log", trailer)
-                finally:
-                    fields["status"] = code.name
-                    if api != "GetModelStatus":
-                        seconds, model = time.monotonic() - started, fields.get("model", "")
-                        metrics.request(model, api, "GRPC", code, seconds)
-            raise AssertionError("abort raises")
-
-        return grpc.stream_unary_rpc_method_handler(answer)
+    async def call(
+        self,
+        api: str,
+        request_type: type[Message],
+        method: _Method,
+        messages: Any,
+        context: grpc.aio.ServicerContext,
+    ) -> bytes:
+        started, code = time.monotonic(), grpc.StatusCode.OK
+        headers = {k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
+        fields: dict[str, Any] = {"client": context.peer(), "protocol": "gRPC", "method": api}
+        fields |= identity(headers) | {"request_bytes": 0}
+        trailer = ((REQUEST_ID, fields["request_id"]),)
+        context.set_trailing_metadata(trailer)
+        metrics = self.models.metrics
+        records = recorded(self.access_log, self.tracer, api, headers, fields)
+        with records, metrics.in_flight.labels("GRPC").track_inprogress():
+            try:
+                return await self._answer(request_type, method, headers, fields, context)
+            except ServingError as error:
+                metrics.refusals.labels(error.reason).inc()
+                code = error.code
+                await context.abort(code, error.message[:_LONGEST_MESSAGE], trailer)
+            except asyncio.CancelledError:
+                code = grpc.StatusCode.CANCELLED
+                raise
+            except Exception:
+                _LOG.exception("a request failed, %s", fields["request_id"])
+                code = grpc.StatusCode.INTERNAL
+                await context.abort(code, "Internal error: see the server's log", trailer)
+            finally:
+                fields["status"] = code.name
+                if api != "GetModelStatus":
+                    seconds, model = time.monotonic() - started, fields.get("model", "")
+                    metrics.request(model, api, "GRPC", code, seconds)
+        raise AssertionError("abort raises")
 
     async def _answer(
         self,

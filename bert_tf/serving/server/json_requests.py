@@ -26,6 +26,7 @@ from bert_tf.serving.server.json_answers import dtype_name
 
 _SHOWN_BYTES = 256  # of a value in a message
 _DEEPEST = 32  # dimensions of a tensor; NumPy has 64
+_Types = Mapping[str, tf.DType]  # of inputs by name
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def _is_row_format(document: Mapping[str, Any]) -> bool:
     return True
 
 
-def tensors(document: Mapping[str, Any], inputs: Mapping[str, tf.DType]) -> dict[str, np.ndarray]:
+def tensors(document: Mapping[str, Any], inputs: _Types) -> dict[str, np.ndarray]:
     """Returns a predict request's arrays by name; strings are bytes in arrays of objects."""
     if _is_row_format(document):
         return _from_rows(document["instances"], inputs)
@@ -137,7 +138,7 @@ def tensors(document: Mapping[str, Any], inputs: Mapping[str, tf.DType]) -> dict
     return {name: _tensor(given, dtype)}
 
 
-def _from_rows(instances: Sequence[Any], inputs: Mapping[str, tf.DType]) -> dict[str, np.ndarray]:
+def _from_rows(instances: Sequence[Any], inputs: _Types) -> dict[str, np.ndarray]:
     names = sorted(inputs)
     if len(names) > 1 and not isinstance(instances[0], dict):
         raise invalid(
@@ -157,17 +158,13 @@ def _from_rows(instances: Sequence[Any], inputs: Mapping[str, tf.DType]) -> dict
         raise
 
 
-def _columns(
-    rows: Sequence[Mapping[str, Any]], inputs: Mapping[str, tf.DType]
-) -> dict[str, np.ndarray]:
+def _columns(rows: Sequence[Mapping[str, Any]], inputs: _Types) -> dict[str, np.ndarray]:
     if any(row.keys() != inputs.keys() for row in rows):
         raise invalid("A row has other keys")
     return {name: _tensor([row[name] for row in rows], inputs[name]) for name in sorted(inputs)}
 
 
-def _refuse_row(
-    rows: Sequence[Mapping[str, Any]], inputs: Mapping[str, tf.DType], are_objects: bool
-) -> None:
+def _refuse_row(rows: Sequence[Mapping[str, Any]], inputs: _Types, are_objects: bool) -> None:
     """Refuses, by its number, the first row that does not fit the inputs or the rows before it."""
     number, end = 0, len(rows)  # the rows before `number` fit, those before `end` do not
     while end - number > 1:

@@ -24,7 +24,7 @@ from bert_tf.errors import InputError
 from bert_tf.serving.export import ASSETS, BATCHING_FILE
 from bert_tf.serving.precisions import load_error
 from bert_tf.serving.saved_model import LoadedModel
-from bert_tf.serving.server.batching import BatchQueue, Workers, row_count
+from bert_tf.serving.server.batching import Arrays, BatchQueue, Workers, row_count
 from bert_tf.serving.server.configuration import BatchingParameters, read_batching_parameters
 from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.serving.server.example_requests import classify, regress
@@ -189,7 +189,7 @@ class Servable:
     async def predict(
         self,
         signature_name: str,
-        inputs: Mapping[str, np.ndarray],
+        inputs: Arrays,
         deadline: float = math.inf,
         *,
         may_truncate: bool = False,
@@ -214,9 +214,7 @@ class Servable:
             refuse_truncated(outputs)
         return without_padding(signature, outputs)
 
-    def _run(
-        self, name: str, inputs: Mapping[str, np.ndarray], deadline: float
-    ) -> dict[str, np.ndarray]:
+    def _run(self, name: str, inputs: Arrays, deadline: float) -> dict[str, np.ndarray]:
         started = time.monotonic()
         outputs = self._model.run(name, inputs, deadline)
         self.metrics.stages.labels("compute").observe(time.monotonic() - started)
@@ -292,7 +290,7 @@ async def _warm_up(model: LoadedModel, path: Path) -> int:
 
 
 async def _replay(model: LoadedModel, log: PredictionLog) -> None:
-    async def predict(name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    async def predict(name: str, inputs: Arrays) -> dict[str, np.ndarray]:
         name = name or "serving_default"
         check_inputs(model.signatures[name], inputs)
         return model.run(name, inputs)
@@ -317,7 +315,7 @@ def stamp(directory: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def refuse_truncated(outputs: Mapping[str, np.ndarray]) -> None:
+def refuse_truncated(outputs: Arrays) -> None:
     """Refuses the request of which a row was truncated; signatures without `truncated` cannot tell.
 
     Raises ServingError: INVALID_ARGUMENT.
@@ -333,9 +331,7 @@ def refuse_truncated(outputs: Mapping[str, np.ndarray]) -> None:
         )
 
 
-def without_padding(
-    signature: SignatureDef, outputs: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
+def without_padding(signature: SignatureDef, outputs: Arrays) -> dict[str, np.ndarray]:
     """Cuts lists `<list>_...`, padded for other requests, to the longest of `<list>_count`."""
     shorter = dict(outputs)
     for counted, counts in outputs.items():
