@@ -48,14 +48,13 @@ def make_app(
     metrics_path: str | None = METRICS_PATH,
 ) -> Starlette:
     """Makes the ASGI application of a server; the caller starts and closes the models."""
-    counts = models.metrics.refusals
     middleware = [
-        Middleware(_probed, models=models),
+        Middleware(_unless, answered=functools.partial(_probe, models)),
         Middleware(_observed, log=access_log, tracer=tracer),
     ]
     if hosts:
-        refuse = functools.partial(_refuse_other_host, hosts)
-        middleware.append(Middleware(_guarded, refuse=refuse, counts=counts, reason="host"))
+        refused = functools.partial(_refuse_other_host, hosts, models.metrics.refusals)
+        middleware.append(Middleware(_unless, answered=refused))
     if cors_origins:
         middleware.append(
             Middleware(
@@ -67,8 +66,8 @@ def make_app(
             )
         )
     if tokens is not None:
-        refuse = functools.partial(_refuse_without_token, tokens)
-        middleware.append(Middleware(_guarded, refuse=refuse, counts=counts, reason="token"))
+        refused = functools.partial(_refuse_without_token, tokens, models.metrics.refusals)
+        middleware.append(Middleware(_unless, answered=refused))
     pack = functools.partial(
         GZipMiddleware, minimum_size=_LEAST_PACKED, thread_minimum_size=LARGE_BODY, compresslevel=1
     )
@@ -95,58 +94,51 @@ def make_app(
     return Starlette(routes=every, middleware=middleware)
 
 
-def _probed(app: ASGIApp, models: Models) -> ASGIApp:
-    """Answers an orchestrator's probes: of anyone, under any host's name, not in the log."""
+def _unless(app: ASGIApp, answered: Callable[[Scope], Response | None]) -> ASGIApp:
+    """Has the application answer the requests for which `answered` gives no response."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        is_probe = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
-        match scope["path"] if is_probe else None:
-            case "/healthz":
-                response: ASGIApp = PlainTextResponse("ok\n")
-            case "/readyz":
-                found = models.readiness()
-                ready = f"{sum(found.values())} of {len(found)} models are ready\n"
-                response = PlainTextResponse(ready, 200 if models.is_ready else 503)
-            case _:
-                response = app
-        await response(scope, receive, send)
+        response = answered(scope) if scope["type"] == "http" else None
+        await (response or app)(scope, receive, send)
 
     return answer
 
 
-def _refuse_without_token(tokens: Tokens, scope: Scope, headers: Headers) -> Response | None:
-    if name := tokens.name_of(headers.get("authorization", "")):
+def _probe(models: Models, scope: Scope) -> Response | None:
+    """Answers an orchestrator's probes: of anyone, under any host's name, not in the log."""
+    match scope["path"] if scope["method"] in ("GET", "HEAD") else None:
+        case "/healthz":
+            return PlainTextResponse("ok\n")
+        case "/readyz":
+            found = models.readiness()
+            ready = f"{sum(found.values())} of {len(found)} models are ready\n"
+            return PlainTextResponse(ready, 200 if models.is_ready else 503)
+    return None
+
+
+def _refuse_without_token(tokens: Tokens, refusals: Counter, scope: Scope) -> Response | None:
+    if name := tokens.name_of(Headers(scope=scope).get("authorization", "")):
         learned(scope)["token"] = name
         return None
+    refusals.labels("token").inc()
     refusal = dialects.refusal(scope, 401, "Missing or wrong token")
     for challenge in _CHALLENGES:
         refusal.headers.append("WWW-Authenticate", challenge)
     return refusal
 
 
-def _refuse_other_host(hosts: Collection[str], scope: Scope, headers: Headers) -> Response | None:
+def _refuse_other_host(hosts: Collection[str], refusals: Counter, scope: Scope) -> Response | None:
     # A web page whose name resolves to this machine (DNS rebinding) would read answers as its own.
-    named = headers.get("host", "")
+    named = Headers(scope=scope).get("host", "")
     try:
         host = urlsplit(f"//{named}").hostname
     except ValueError:
         host = named
-    if host and host not in hosts:
-        message = f"{host} is no name of this server: add it with --allowed_hosts"
-        return dialects.refusal(scope, 403, message)
-    return None
-
-
-def _guarded(
-    app: ASGIApp, refuse: Callable[[Scope, Headers], Response | None], counts: Counter, reason: str
-) -> ASGIApp:
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = refuse(scope, Headers(scope=scope)) if scope["type"] == "http" else None
-        if refusal:
-            counts.labels(reason).inc()
-        await (refusal or app)(scope, receive, send)
-
-    return answer
+    if not host or host in hosts:
+        return None
+    refusals.labels("host").inc()
+    message = f"{host} is no name of this server: add it with --allowed_hosts"
+    return dialects.refusal(scope, 403, message)
 
 
 def _observed(app: ASGIApp, log: AccessLog | None, tracer: Tracer | None) -> ASGIApp:
