@@ -9,19 +9,23 @@ _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 class ServingError(Exception):
     """A request that is refused or has failed, in TensorFlow Serving's words where it has any.
 
-    `reason` is the label under which metrics count it, by default the code's name.
+    `reason` is the label under which metrics count it, by default the code's name. `status` is that
+    of HTTP where no code stands for it; the connection is then closed.
     """
 
-    def __init__(self, code: grpc.StatusCode, message: str, reason: str = "") -> None:
+    def __init__(
+        self, code: grpc.StatusCode, message: str, reason: str = "", status: int | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.reason = reason or code.name.lower()
+        self.status = status
 
 
-def invalid(message: str, reason: str = "") -> ServingError:
+def invalid(message: str, reason: str = "", status: int | None = None) -> ServingError:
     """A request that can never be answered."""
-    return ServingError(grpc.StatusCode.INVALID_ARGUMENT, message, reason)
+    return ServingError(grpc.StatusCode.INVALID_ARGUMENT, message, reason, status)
 
 
 def from_tensorflow(error: tf.errors.OpError) -> ServingError:

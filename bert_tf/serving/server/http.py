@@ -38,14 +38,6 @@ _SMALL_BODY = 2**16
 _log = logging.getLogger(__name__)
 
 
-class HttpError(ServingError):
-    """An error whose HTTP status no code of TensorFlow Serving has."""
-
-    def __init__(self, status: int, message: str, reason: str) -> None:
-        super().__init__(StatusCode.INVALID_ARGUMENT, message, reason)
-        self.status = status
-
-
 def raw_path(scope: Scope) -> str:
     """The path of a request as it was sent, without the query."""
     return scope.get("raw_path", scope["path"].encode()).partition(b"?")[0].decode("latin-1")
@@ -88,7 +80,8 @@ class Api:
             except ClientDisconnect:
                 return
             except asyncio.CancelledError:  # it stops, and has waited long enough
-                response = self._refusal(HttpError(503, "The server is stopping", "stopping"))
+                text = "The server is stopping"
+                response = self._refusal(ServingError(StatusCode.UNAVAILABLE, text, "stopping", 503))
             except Exception:  # whatever happens, the server goes on
                 path, known = raw_path(scope), learned(scope)
                 _log.exception("%s %s, %s", scope["method"], path, known.get("request_id", ""))
@@ -98,10 +91,8 @@ class Api:
 
     def _refusal(self, error: ServingError) -> Response:
         self._metrics.refusals.labels(error.reason).inc()
-        if isinstance(error, HttpError):
-            status, headers = error.status, {"Connection": "close"}
-        else:
-            status, headers = HTTP_STATUS[error.code], None
+        status = error.status or HTTP_STATUS[error.code]
+        headers = {"Connection": "close"} if error.status else None
         return json_response(self._write_error(status, error.message), status, headers)
 
 
@@ -194,7 +185,7 @@ class Bodies:
             if upload.is_refused:
                 raise self._too_many() from None
             message = f"Request body did not arrive within {limits.body_seconds:g} s"
-            raise HttpError(408, message, "body_seconds") from None
+            raise invalid(message, "body_seconds", 408) from None
         finally:
             self._uploads.discard(upload)
         if size > limits.body_bytes:
@@ -224,8 +215,8 @@ class Bodies:
         return ServingError(StatusCode.RESOURCE_EXHAUSTED, message, "held_bytes")
 
 
-def _too_large(limit: int) -> HttpError:
-    return HttpError(413, f"Request body is larger than {limit} bytes", "body_bytes")
+def _too_large(limit: int) -> ServingError:
+    return invalid(f"Request body is larger than {limit} bytes", "body_bytes", 413)
 
 
 def _unpacked(body: bytes, limit: int) -> bytes:
