@@ -80,8 +80,8 @@ class Api:
             except ClientDisconnect:
                 return
             except asyncio.CancelledError:  # it stops, and has waited long enough
-                text = "The server is stopping"
-                response = self._refusal(ServingError(StatusCode.UNAVAILABLE, text, "stopping", 503))
+                code, text = StatusCode.UNAVAILABLE, "The server is stopping"
+                response = self._refusal(ServingError(code, text, "stopping", 503))
             except Exception:  # whatever happens, the server goes on
                 path, known = raw_path(scope), learned(scope)
                 _log.exception("%s %s, %s", scope["method"], path, known.get("request_id", ""))

@@ -18,17 +18,11 @@ from bert_tf.serving.server.errors import ServingError, invalid
 # Values that are written at a time: orjson holds Python's lock for about a millisecond.
 _BLOCK = 2**15
 # orjson writes null, as standard JSON has no form for these.
-_NON_FINITE = {
-    "nan": orjson.Fragment(b"NaN"),
-    "inf": orjson.Fragment(b"Infinity"),
-    "-inf": orjson.Fragment(b"-Infinity"),
-}
+_NON_FINITE = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 
 
 def predictions(outputs: Mapping[str, np.ndarray], deadline: float = math.inf) -> bytes:
     """The answer to a request in row format: arrays by name, batch first."""
-    if not outputs:
-        raise invalid("Cannot convert empty tensor map to JSON")
     size = None
     for name, value in outputs.items():
         if not value.ndim:
@@ -38,19 +32,21 @@ def predictions(outputs: Mapping[str, np.ndarray], deadline: float = math.inf) -
                 f"Tensor name: {name} has inconsistent batch size: {len(value)} expecting: {size}"
             )
         size = len(value)
-    if len(outputs) == 1:
-        ((name, value),) = outputs.items()
-        return _body("predictions", _text(name, value, deadline))
-    return _body("predictions", _rows(outputs, size or 0, deadline))
+    return _body("predictions", _only(outputs, deadline) or _rows(outputs, size or 0, deadline))
 
 
 def outputs(values: Mapping[str, np.ndarray], deadline: float = math.inf) -> bytes:
-    if not values:
+    return _body("outputs", _only(values, deadline) or _object(values, deadline))
+
+
+def _only(outputs: Mapping[str, np.ndarray], deadline: float) -> bytes | None:
+    """The value of an output that stands alone, without its name; None for several."""
+    if not outputs:
         raise invalid("Cannot convert empty tensor map to JSON")
-    if len(values) == 1:
-        ((name, value),) = values.items()
-        return _body("outputs", _text(name, value, deadline))
-    return _body("outputs", _object(values, deadline))
+    if len(outputs) > 1:
+        return None
+    ((name, value),) = outputs.items()
+    return _text(name, value, deadline)
 
 
 def classifications(result: ClassificationResult) -> bytes:
@@ -129,7 +125,7 @@ def _leaves(name: str, array: Any) -> Any:
             return np.asarray(array, order="C")[()]  # a scalar of NumPy, not an array without axes
         leaves = list(array.ravel())
         for place in np.flatnonzero(~np.isfinite(array)):
-            leaves[place] = _NON_FINITE[str(leaves[place])]
+            leaves[place] = orjson.Fragment(_NON_FINITE[str(leaves[place])])
     return np.array(leaves, object).reshape(array.shape).tolist()
 
 
