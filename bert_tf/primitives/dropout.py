@@ -51,14 +51,14 @@ def _hashed(keys: tf.Tensor, number: Any) -> tf.Tensor:
 _hashed_in_one_pass = tf.function(_hashed, jit_compile=True, autograph=False)
 
 
-def kept(numbers: tf.Tensor | None, threshold: int, dtype: Any) -> Any:
-    """1 for elements to keep, 0 for others; without numbers just 1."""
-    return 1 if numbers is None else tf.cast(numbers >= threshold, dtype)
+def keeps(dropout: Dropout | None, dtype: Any) -> Any:
+    """1 for elements to keep, 0 for others; without dropout just 1."""
+    return 1 if dropout is None else tf.cast(dropout.numbers >= dropout.threshold, dtype)
 
 
-def scale_of(threshold: int) -> float:
+def scale_of(dropout: Dropout | None) -> float:
     """The factor that makes up for the dropped share."""
-    return 2**_BITS / (2**_BITS - threshold)
+    return 1.0 if dropout is None else 2**_BITS / (2**_BITS - dropout.threshold)
 
 
 def drop(x: tf.Tensor, dropout: Dropout | None) -> tf.Tensor:
@@ -67,11 +67,11 @@ def drop(x: tf.Tensor, dropout: Dropout | None) -> tf.Tensor:
 
     @tf.custom_gradient
     def dropped(x: tf.Tensor) -> Any:
-        return _dropped(x, *dropout), lambda upstream: _dropped(upstream, *dropout)
+        return _dropped(x, dropout), lambda upstream: _dropped(upstream, dropout)
 
     return dropped(x)
 
 
 @in_few_passes
-def _dropped(x: tf.Tensor, numbers: tf.Tensor, threshold: int) -> tf.Tensor:
-    return x * (kept(numbers, threshold, x.dtype) * tf.constant(scale_of(threshold), x.dtype))
+def _dropped(x: tf.Tensor, dropout: Dropout) -> tf.Tensor:
+    return x * (keeps(dropout, x.dtype) * tf.constant(scale_of(dropout), x.dtype))

@@ -53,18 +53,13 @@ class Primitives:
 
     def attend(
         self, x: Any, layers: list[keras.layers.Dense], places: Places, number: int, dropout: Any,
-        *, return_probabilities: bool = False, summary_only: bool = False,
+        *, return_probabilities: bool, summary_only: bool,
     ) -> tuple[Any, Any]:  # fmt: skip
-        """Self-attention of x [n, H]: contexts [n, H], and probabilities or None.
+        """Self-attention of x [n, H] in a number of heads: contexts [n, H], and probabilities.
 
-        Args:
-            x: [n, H].
-            layers: those of queries, keys and values.
-            places: the n places.
-            number: the number of heads.
-            dropout: the layer that drops probabilities.
-            return_probabilities: whether they are read.
-            summary_only: compute one token of each row, [B, H]: see `Places.summary`.
+        The layers are those of queries, keys and values, and the one that drops probabilities.
+        Unless `return_probabilities`, None may take their place. With `summary_only`, computes one
+        token of each row, [B, H]: see `Places.summary`.
         """
         query, key, value = self.heads(x, layers, places, number)  # (B, N, T, D)
         query, mask = places.of_summary(query) if summary_only else (query, places.mask)

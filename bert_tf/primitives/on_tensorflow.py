@@ -4,15 +4,14 @@
   product with its bias and activation, which a reshape between them would prevent;
 - in training, dropout, residual, LayerNorm, GELU and softmax have gradients of their own; batches
   whose shape is known when the step is traced, as in pre-training, keep their padding, and XLA
-  compiles what lies between the products; `Trainer` casts kernels
-  once a step;
+  compiles what lies between the products; `Trainer` casts kernels once a step;
 - an export has weights of its own, in the compute dtype: nothing to cast, and one product for
   queries, keys and values.
 """
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,7 +19,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
-from bert_tf.primitives import activations, attention, elementwise, vocabulary_loss
+from bert_tf.primitives import activations, own_gradients, vocabulary_loss
 from bert_tf.primitives.devices import device_type
 from bert_tf.primitives.dropout import Dropout, draw_dropout, drop
 from bert_tf.primitives.keras_ops import Primitives, is_replaced
@@ -67,6 +66,11 @@ class Inference(Primitives):
             return y
         return self.gelu(y) if layer.activation is activations.gelu else layer.activation(y)
 
+    def joined(self, name: str, layers: Sequence[keras.layers.Dense], scale: float) -> tf.Tensor:
+        """Kernels or biases of layers side by side, the first multiplied, in the compute dtype."""
+        weights = [getattr(layer, name) for layer in layers]
+        return side_by_side(weights, layers[0].compute_dtype, scale)
+
     def products(
         self, x: tf.Tensor, layers: Sequence[keras.layers.Dense], scale: float = 1.0
     ) -> tf.Tensor:
@@ -88,21 +92,18 @@ class Inference(Primitives):
 
     def attend(
         self, x: Any, layers: list[keras.layers.Dense], places: Places, number: int, dropout: Any,
-        *, return_probabilities: bool = False, summary_only: bool = False,
+        **options: bool,
     ) -> tuple[Any, Any]:  # fmt: skip
         is_replaced = any(layer.quantization_mode for layer in layers)
-        is_other = self.training or is_replaced or return_probabilities
+        is_other = self.training or is_replaced or options["return_probabilities"]
         if is_other or not isinstance(places, TokenPlaces):
-            return super().attend(
-                x, layers, places, number, dropout, return_probabilities=return_probabilities,
-                summary_only=summary_only,
-            )  # fmt: skip
+            return super().attend(x, layers, places, number, dropout, **options)
         width = layers[0].units // number
         product = tf.reshape(self.products(x, layers, width**-0.5), [-1, width])
         made = places.groups(number)
         contexts = []
         for group in made.groups:
-            if summary_only:
+            if options["summary_only"]:
                 query = tf.gather(product, group.summary)
                 key, value = tf.unstack(tf.gather(product, group.heads[1:]))
                 context, _ = self.attention(query, key, value, group.summary_mask, None)
@@ -111,7 +112,7 @@ class Inference(Primitives):
                 context, _ = self.attention(query, key, value, group.mask, None)
             contexts.append(tf.reshape(context, [-1, width]))
         context = tf.concat(contexts, 0)
-        if summary_only:
+        if options["summary_only"]:
             return tf.gather(tf.reshape(context, [-1, layers[0].units]), made.rows), None
         return tf.reshape(tf.gather(context, made.back), [-1, layers[0].units]), None
 
@@ -164,9 +165,6 @@ class CopiedWeights(Inference):
         )
         return tf.nn.bias_add(tf.matmul(tf.cast(x, kernel.dtype), kernel), bias)
 
-    def joined(self, name: str, layers: Sequence[keras.layers.Dense], scale: float) -> tf.Tensor:
-        return joined(name, layers, scale)
-
     def affine(self, layer: keras.layers.LayerNormalization) -> list[tf.Tensor]:
         made = super().affine
         return [self._copy((n, layer), lambda n=n: made(layer)[n]) for n in range(2)]
@@ -175,25 +173,26 @@ class CopiedWeights(Inference):
 class Training(Inference):
     """With gradients of their own, for CPUs."""
 
-    gelu = staticmethod(elementwise.gelu)
-    fork = staticmethod(elementwise.fork)
+    gelu = staticmethod(own_gradients.gelu)
+    fork = staticmethod(own_gradients.fork)
 
     def products(
         self, x: tf.Tensor, layers: Sequence[keras.layers.Dense], scale: float = 1.0
     ) -> tf.Tensor:
         kernel = step_kernel([layer.kernel for layer in layers], layers[0].compute_dtype, scale)
-        return elementwise.dense(tf.cast(x, kernel.dtype), kernel, joined("bias", layers, scale))
+        bias = self.joined("bias", layers, scale)
+        return own_gradients.dense(tf.cast(x, kernel.dtype), kernel, bias)
 
     def attention(self, query: Any, key: Any, value: Any, mask: Any, dropout: Any) -> tuple:
         shape = [*known_shape(query)[:3], known_shape(key)[2]]
-        return attention.attention(query, key, value, mask, _drawn(dropout, shape)), None
+        return own_gradients.attention(query, key, value, mask, _drawn(dropout, shape)), None
 
     def add_and_normalize(self, x: Any, y: Any, layer: Any, dropout: Any = None) -> tf.Tensor:
         if layer.compute_dtype == "float64":
             return Primitives.add_and_normalize(self, x, y, layer, dropout)
         drawn = _drawn(dropout, known_shape(y)) if dropout else None
         gamma, beta = self.affine(layer)
-        return elementwise.add_and_normalize(
+        return own_gradients.add_and_normalize(
             x, y, drawn, gamma, beta, layer.epsilon, layer.compute_dtype
         )
 
@@ -207,11 +206,6 @@ class Training(Inference):
         return vocabulary_loss.word_logits(x, rows, tf.cast(bias, tf.float32))
 
 
-def joined(name: str, layers: Sequence[keras.layers.Dense], scale: float) -> tf.Tensor:
-    """Kernels or biases of layers side by side, the first multiplied, in the compute dtype."""
-    return side_by_side([getattr(layer, name) for layer in layers], layers[0].compute_dtype, scale)
-
-
 def _drawn(layer: keras.layers.Dropout, shape: list[Any]) -> Dropout | None:
     """What the layer drops of its next input."""
     return draw_dropout(layer.seed_generator.next(), shape, layer.rate) if layer.rate else None
@@ -223,7 +217,7 @@ _change: ContextVar[Callable | None] = ContextVar("change", default=None)
 
 @contextmanager
 def inferring_with(primitives: Inference) -> Iterator[None]:
-    """Inference within the context is by these primitives."""
+    """Functions traced within the context infer with these primitives."""
     token = _chosen.set(primitives)
     try:
         yield
@@ -239,11 +233,6 @@ def changing_rows(change: Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]) -> I
         yield
     finally:
         _change.reset(token)
-
-
-def copied_weights() -> AbstractContextManager:
-    """Functions traced within the context infer with copies of the weights, made now."""
-    return inferring_with(CopiedWeights())
 
 
 def chosen(training: bool) -> Primitives:

@@ -3,6 +3,7 @@
 Letters as in `bert_tf.primitives.places`; b is the rows of a group, t the length of its longest.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ class TokenPlaces(Places):
         super().__init__(padding_mask, direction)
         self._training = training
         self._direction = direction
-        self._groups: dict[int, Groups] = {}
+        self.groups = functools.cache(self._grouped)  # once in a graph
         # A row without tokens keeps its first place, so that every row has a first token.
         computed = (padding_mask != 0) | (tf.range(self.length) == 0)  # (B, T)
         is_computed = tf.reshape(computed, [-1])  # (B * T,)
@@ -87,13 +88,8 @@ class TokenPlaces(Places):
         first = tf.range(self.batch) * self.length
         return tf.gather(self._tokens, first if self._last is None else first + self._last)
 
-    def groups(self, heads: int) -> Groups:
-        """The groups for a number of heads; made once in a graph."""
-        if heads not in self._groups:
-            self._groups[heads] = self._grouped(heads)
-        return self._groups[heads]
-
     def _grouped(self, heads: int) -> Groups:
+        """The groups for a number of heads."""
         counts, summaries = self._counts, self._summaries()
         starts = tf.cumsum(counts, exclusive=True)  # each row's first token
         order = tf.argsort(counts)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.primitives.int8 import Int8, ProductPlan
-from bert_tf.primitives.on_tensorflow import copied_weights, inferring_with
+from bert_tf.primitives.on_tensorflow import CopiedWeights, inferring_with
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 DEFAULT = "serving_default"
@@ -99,7 +99,7 @@ class RawTextModel(tf.Module):
     def signatures(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Makes the concrete functions to export, by name; None for all."""
         every = self._signatures()
-        with inferring_with(self._int8()) if self._int8 else copied_weights():
+        with inferring_with(self._int8() if self._int8 else CopiedWeights()):
             made = {name: every[name].trace() for name in names or every}
             captured = {id(x) for function in made.values() for x in function.captured_inputs}
             watched = {x.ref(): x for function in made.values() for x in function.variables}

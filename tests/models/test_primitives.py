@@ -20,10 +20,9 @@ from bert_tf.models.task_models import (
     BertTagger,
 )
 from bert_tf.primitives import (
-    attention,
     dropout,
-    elementwise,
     on_tensorflow,
+    own_gradients,
     passes,
     vocabulary_loss,
 )
@@ -266,10 +265,10 @@ def test_gradients_with_dropout(compiled, monkeypatch):
     of_scores = dropout.draw_dropout(tf.constant([3, 4]), [2, 3, 5, 5], 0.4)
 
     def primitives(x, y, gamma, beta, *heads):
-        rows = dropout.drop(x, of_rows) + elementwise.add_and_normalize(
+        rows = dropout.drop(x, of_rows) + own_gradients.add_and_normalize(
             x, y, of_rows, gamma, beta, 1e-12, "float32"
         )
-        return rows, attention.attention(*heads, mask, of_scores)
+        return rows, own_gradients.attention(*heads, mask, of_scores)
 
     def formulae(x, y, gamma, beta, *heads):
         total = x + with_dropout(*of_rows, y)

@@ -23,7 +23,7 @@ from bert_tf.models.task_models import (
 )
 from bert_tf.primitives import on_tensorflow
 from bert_tf.primitives.keras_ops import Primitives
-from bert_tf.primitives.on_tensorflow import copied_weights
+from bert_tf.primitives.on_tensorflow import CopiedWeights, inferring_with
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
@@ -62,7 +62,7 @@ def both(model, inputs, copies=False, **options):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(on_tensorflow, "chosen", Primitives)
         wanted = model(inputs, training=False, **options)
-    with copied_weights() if copies else contextlib.nullcontext():
+    with inferring_with(CopiedWeights()) if copies else contextlib.nullcontext():
         return wanted, graph_of(model, **options)(inputs)
 
 
@@ -186,7 +186,7 @@ def test_copies_stay_and_what_is_traced_later_sees_the_weights_of_the_moment():
     model = randomize(BertClassifier(CONFIG, **LABELS), random)
     inputs = batch(random)
     before, copied = both(model, inputs, copies=True)
-    with pytest.raises(RuntimeError), copied_weights():
+    with pytest.raises(RuntimeError), inferring_with(CopiedWeights()):
         copies = graph_of(model)
         assert_close(copies(inputs), copied)
         raise RuntimeError

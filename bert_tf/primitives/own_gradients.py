@@ -1,6 +1,7 @@
-"""Dense layer, GELU, and residual sum with LayerNorm, with gradients of few passes.
+"""Dense layer, GELU, attention, and residual sum with LayerNorm, with gradients of few passes.
 
-n is a number of tokens, H the width of their vectors; statistics are computed in float32.
+n is a number of tokens, H the width of their vectors; B, T, Q, N and D as in
+`bert_tf.primitives.keras_ops`. Statistics are computed in float32.
 """
 
 import math
@@ -8,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.primitives.dropout import Dropout, kept, scale_of
+from bert_tf.primitives.dropout import Dropout, keeps, scale_of
 from bert_tf.primitives.passes import in_few_passes
 
 
@@ -69,6 +70,53 @@ def _gelu(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.cast(wide * phi, x.dtype), tf.cast(phi + wide * density, x.dtype)
 
 
+def attention(
+    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor, dropout: Dropout | None
+) -> tf.Tensor:
+    """dropout(softmax(Q K^T + mask)) V, [B, N, Q, D]; as `Primitives.attention`."""
+    scale = tf.constant(scale_of(dropout), value.dtype)
+
+    @tf.custom_gradient
+    def attended(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> Any:
+        scores = tf.matmul(query, key, transpose_b=True)  # (B, N, Q, T)
+        probabilities, dropped = _probabilities(scores, mask, dropout)
+        context = tf.matmul(dropped, value) * scale
+
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            # The mean of the probabilities' gradients, weighted by them, from narrower tensors.
+            products = tf.cast(upstream, tf.float32) * tf.cast(context, tf.float32)
+            mean = tf.reduce_sum(products, -1, keepdims=True)  # (B, N, Q, 1)
+            upstream *= scale
+            of_dropped = tf.matmul(upstream, value, transpose_b=True)
+            of_scores = _scores_gradient(of_dropped, probabilities, mean, dropout)
+            return (
+                tf.matmul(of_scores, key),
+                tf.matmul(of_scores, query, transpose_a=True),
+                tf.matmul(dropped, upstream, transpose_a=True),
+            )
+
+        return context, gradient
+
+    return attended(query, key, value)
+
+
+@in_few_passes
+def _probabilities(
+    scores: tf.Tensor, mask: tf.Tensor, dropout: Dropout | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Probabilities before dropout, and after it without its scale."""
+    probabilities = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32) + mask), scores.dtype)
+    return probabilities, probabilities * keeps(dropout, scores.dtype)
+
+
+@in_few_passes
+def _scores_gradient(
+    of_dropped: tf.Tensor, probabilities: tf.Tensor, mean: tf.Tensor, dropout: Dropout | None
+) -> tf.Tensor:
+    of_probabilities = of_dropped * keeps(dropout, of_dropped.dtype)
+    return probabilities * (of_probabilities - tf.cast(mean, of_dropped.dtype))
+
+
 def add_and_normalize(
     x: tf.Tensor,
     y: tf.Tensor,
@@ -79,17 +127,14 @@ def add_and_normalize(
     dtype: str,
 ) -> tf.Tensor:
     """LayerNorm of x + dropout(y), [n, H] each, in `dtype`; gamma and beta are float32 [H]."""
-    numbers, threshold = dropout or (None, 0)
 
     @tf.custom_gradient
     def normalized(x: tf.Tensor, y: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
-        result, standard, inverse = _normalized(
-            x, y, numbers, gamma, beta, threshold, epsilon, dtype
-        )
+        result, standard, inverse = _normalized(x, y, dropout, gamma, beta, epsilon, dtype)
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
             return _normalized_gradient(
-                upstream, standard, inverse, numbers, gamma, threshold, x.dtype, y.dtype
+                upstream, standard, inverse, dropout, gamma, x.dtype, y.dtype
             )
 
         return result, gradient
@@ -99,13 +144,13 @@ def add_and_normalize(
 
 @in_few_passes
 def _normalized(
-    x: tf.Tensor, y: tf.Tensor, numbers: tf.Tensor | None, gamma: tf.Tensor, beta: tf.Tensor,
-    threshold: int, epsilon: float, dtype: str,
+    x: tf.Tensor, y: tf.Tensor, dropout: Dropout | None, gamma: tf.Tensor, beta: tf.Tensor,
+    epsilon: float, dtype: str,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:  # fmt: skip
     """The result, the vectors of mean 0 and variance 1, and their inverse deviations [n, 1]."""
     x, y = tf.cast(x, tf.float32), tf.cast(y, tf.float32)
-    if numbers is not None:
-        y *= kept(numbers, threshold, tf.float32) * scale_of(threshold)
+    if dropout is not None:
+        y *= keeps(dropout, tf.float32) * scale_of(dropout)
     total = x + y
     centred = total - tf.reduce_mean(total, -1, keepdims=True)
     variance = tf.reduce_mean(centred * centred, -1, keepdims=True)
@@ -116,17 +161,16 @@ def _normalized(
 
 @in_few_passes
 def _normalized_gradient(
-    upstream: tf.Tensor, standard: tf.Tensor, inverse: tf.Tensor, numbers: tf.Tensor | None,
-    gamma: tf.Tensor, threshold: int, x_dtype: Any, y_dtype: Any,
+    upstream: tf.Tensor, standard: tf.Tensor, inverse: tf.Tensor, dropout: Dropout | None,
+    gamma: tf.Tensor, x_dtype: Any, y_dtype: Any,
 ) -> tuple[tf.Tensor, ...]:  # fmt: skip
     upstream, standard = tf.cast(upstream, tf.float32), tf.cast(standard, tf.float32)
     product = upstream * standard
     mean = tf.reduce_mean(upstream * gamma, -1, keepdims=True)
     slope = tf.reduce_mean(product * gamma, -1, keepdims=True)
-    total = (upstream * gamma - mean - standard * slope) * inverse
-    of_y = total
-    if numbers is not None:
-        of_y *= kept(numbers, threshold, tf.float32) * scale_of(threshold)
+    of_y = total = (upstream * gamma - mean - standard * slope) * inverse
+    if dropout is not None:
+        of_y *= keeps(dropout, tf.float32) * scale_of(dropout)
     return (
         tf.cast(total, x_dtype),
         tf.cast(of_y, y_dtype),
