@@ -109,13 +109,10 @@ def _export(options: ExportOptions, shown: bool) -> ExportResult:
             remarks = [remark] if remark else []
         else:
             model = FineTuned.from_directory(options.model, settings)
-            made = export_types(
-                model, folder, version=options.version, directory=options.model,
-                precision=options.precision, calibration=options.calibration,
-                max_loss=options.max_loss,
-                other=lambda dtype: FineTuned.from_directory(options.model, settings, dtype),
+            versions, remarks = export_types(
+                model, folder, options,
+                lambda dtype: FineTuned.from_directory(options.model, settings, dtype),
             )  # fmt: skip
-            versions, remarks = made.versions, made.remarks
     inputs = model.task.kind.signatures(model.task)["serving_default"].inputs
     return ExportResult(
         path=joined(options.output, options.name, str(max(versions.values()))),

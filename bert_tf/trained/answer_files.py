@@ -9,12 +9,10 @@ from typing import Any
 
 from bert_tf.atomic import write_text, write_tsv
 
-_TABLES = (".csv", ".tsv")
-
 
 def is_table(path: str | Path) -> bool:
     """Whether answers in a file of this name are a table; JSON lines otherwise."""
-    return Path(path).suffix.lower() in _TABLES
+    return Path(path).suffix.lower() in (".csv", ".tsv")
 
 
 def beside(inputs: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,66 +1,56 @@
-"""Exports of a fine-tuned model in several types: float32, bfloat16 and int8."""
+"""Exports of a fine-tuned model in float32, bfloat16 and int8: calibrated, compared, measured."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.primitives.int8 import Layers, ProductPlan, Recorder, make_plan
+from bert_tf.primitives.on_tensorflow import inferring_with
 from bert_tf.serving.export import check_export, set_labels
 from bert_tf.serving.precisions import milliseconds, versions
+from bert_tf.serving.predictor import answer
 from bert_tf.serving.signatures import DEFAULT
 from bert_tf.serving.warmup_requests import example_texts
-from bert_tf.trained import int8_calibration
-from bert_tf.trained.fine_tuned import FineTuned
+from bert_tf.tasks.kinds.kind import hashable
+from bert_tf.tasks.kinds.sentence_embedding import Embedding
+from bert_tf.trained.fine_tuned import FineTuned, run_options
+from pipelines.examples.labelled_text import Examples
 
-
-@dataclass(frozen=True)
-class Exports:
-    versions: dict[str, int]  # by type
-    remarks: list[str]
+_CALIBRATING, _SCORED = 256, 2000  # rows at most that set ranges, and that scores are of
+_FEW = 32
+_BATCH = 32
 
 
 def export_types(
-    model: FineTuned,
-    folder: Path,
-    *,
-    version: int,
-    directory: str,
-    precision: str,
-    calibration: str | None,
-    max_loss: float,
-    other: Callable[[str], FineTuned],
-) -> Exports:
-    """Writes versions of a float32 model as `--precision` int8, auto or all say.
+    model: FineTuned, folder: Path, options: Any, other: Callable[[str], FineTuned]
+) -> tuple[dict[str, int], list[str]]:
+    """Writes versions of a float32 model into its `folder`; numbers them by type, with remarks.
 
-    Args:
-        model: in float32.
-        folder: the folder of the model's versions.
-        version: number of the first one; 0 for the next free.
-        directory: the model's, which names its training and validation examples.
-        precision: "int8", "auto" or "all".
-        calibration: file of examples in their place.
-        max_loss: points that int8 may lose.
-        other: makes the model with a Keras dtype policy.
-
-    Raises InputError if int8 is asked for and cannot be had.
+    `options` are those of `bert-tf export`, with a `precision` of int8, auto or all; `other` makes
+    the model with a Keras dtype policy. InputError if int8 is asked for and cannot be had.
     """
+    precision, directory = options.precision, options.model
     models, facts, remarks = {"float32": model}, {}, []
     if precision != "int8":
         models["bfloat16"] = other("mixed_bfloat16")
     try:
-        rows = int8_calibration.read_calibration(model, calibration, directory)
-        plan = int8_calibration.make_plan_for(model, rows)
+        rows = read_calibration(model, options.calibration, directory)
+        plan = make_plan_for(model, rows)
         models["int8"] = replace(model, plan=plan)
-        compared = int8_calibration.compare(model, models["int8"], rows)
-        if compared.points > max_loss:
+        compared = compare(model, models["int8"], rows)
+        if compared.points > options.max_loss:
             raise InputError(
                 f"int8 loses {compared.points:.2f} points ({compared}), more than --max_loss "
-                f"{max_loss:g}: calibrate it with other rows, or export in float32 or bfloat16"
+                f"{options.max_loss:g}: calibrate it with other rows, or export in float32 or "
+                "bfloat16"
             )
         remarks += rows.remarks()
         facts = {
@@ -69,7 +59,7 @@ def export_types(
         }
         remarks.append(f"int8: {compared}")
     except InputError as error:
-        if precision != "auto" or calibration:
+        if precision != "auto" or options.calibration:
             raise
         remarks.append(f"without int8: {error}")
     times = {name: _times(each) for name, each in models.items()}
@@ -84,7 +74,7 @@ def export_types(
         remarks.append(f"precision: {fastest} ({shown}); another processor may differ")
         kept = {"int8": ("float32", "int8")}.get(fastest, (fastest,))
         models = {name: each for name, each in models.items() if name in kept}
-    first = version or max(versions(folder), default=0) + 1
+    first = options.version or max(versions(folder), default=0) + 1
     numbers = {name: first + place for place, name in enumerate(models)}
     for number in numbers.values():
         check_export(folder.name, root=folder.parent, version=number)
@@ -106,7 +96,7 @@ def export_types(
             f"{folder.parent}/models.config lists {folder.name} already: set its version_labels "
             f"to {', '.join(f'{name} {number}' for name, number in numbers.items())}"
         )
-    return Exports(numbers, remarks)
+    return numbers, remarks
 
 
 def _times(model: FineTuned) -> dict[str, float]:
@@ -120,3 +110,133 @@ def _times(model: FineTuned) -> dict[str, float]:
         return [x.numpy() for x in outputs.values()]
 
     return milliseconds(run, texts)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Rows of a model's task."""
+
+    ranges: Examples  # set the ranges of int8
+    scored: Examples  # answered in both types
+
+    def remarks(self) -> list[str]:
+        if (count := len(self.ranges)) >= _FEW:
+            return []
+        return [f"{self.ranges.path}: {count} rows are few to calibrate int8; give {_FEW} or more"]
+
+
+@dataclass(frozen=True)
+class ScoreComparison:
+    """A score of a model in float32 and in int8."""
+
+    name: str
+    float32: float
+    int8: float
+    points: float  # lost, of 100
+    rows: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} {self.float32:.4g} in float32, {self.int8:.4g} in int8, on {self.rows:,} "
+            "rows"
+        )
+
+
+def read_calibration(model: FineTuned, given: str | None, directory: str | Path) -> Calibration:
+    """The rows of `given`, or those that the run of a model directory was trained with."""
+    options = run_options(directory) if given is None else {}
+    source = given or options.get("train") or options.get("data")
+    if not source:
+        raise InputError(
+            f"{directory} names no rows to calibrate int8 with: give --calibration a file of "
+            "labelled examples"
+        )
+    if given is None and not (":" in source or Path(source).exists()):
+        raise InputError(
+            f"{source}, which {directory}'s run names, is gone: give --calibration a file of "
+            "labelled examples"
+        )
+    examples = scored = _read(model, source, "train")
+    validation = options.get("validation")
+    if validation or (given is None and model.task.has(source, "validation")):
+        scored = _read(model, validation or source, "validation")
+
+    def some(examples: Examples, most: int) -> Examples:
+        order = np.random.default_rng(0).permutation(len(examples))
+        return examples.take(np.sort(order[:most]))
+
+    return Calibration(some(examples, _CALIBRATING), some(scored, _SCORED))
+
+
+def _read(model: FineTuned, path: str, split: str) -> Examples:
+    if isinstance(model.task.kind, Embedding):
+        return model.reader(None, path).read(path, split, labelled=False)
+    examples = model.task.read(path, split)
+    model.task.kind.targets(examples, model.labels)  # refuses rows of another task
+    labels = {hashable(label) for label in examples.columns.get("label", ())}
+    if model.labels and len(labels) == 1 and len(examples) > 1:
+        raise InputError(
+            f"{examples.path}: all {len(examples)} rows have the label {labels.pop()!r}: give rows "
+            "of all labels"
+        )
+    return examples
+
+
+def make_plan_for(model: FineTuned, calibration: Calibration) -> ProductPlan:
+    recorder = Recorder(_blocks(model))
+    with inferring_with(recorder):
+        function = model.function(model.task.kind.evaluated)
+    answer(function, model.evaluated_strings(calibration.ranges), _BATCH)
+    plan = make_plan(recorder)
+    if not plan.ranges:
+        raise InputError(
+            "int8 computes none of the model's products well enough: export it in float32 or "
+            "bfloat16"
+        )
+    return plan
+
+
+def compare(model: FineTuned, other: FineTuned, calibration: Calibration) -> ScoreComparison:
+    """The task's first score of both, the second one in int8."""
+    examples = calibration.scored
+    if isinstance(model.task.kind, Embedding):
+        one, two = (each.answers(examples, _BATCH).answers["mean"] for each in (model, other))
+        norms = np.linalg.norm(one, axis=-1) * np.linalg.norm(two, axis=-1)
+        cosine = float(np.mean(np.sum(one * two, -1) / np.maximum(norms, 1e-30)))
+        return ScoreComparison("cosine", 1.0, cosine, 100 * (1 - cosine), len(examples))
+    name = model.task.kind.score_names(model.task, model.labels)[0]
+    first, second = (each.evaluate(examples, _BATCH).scores[name] for each in (model, other))
+    if first is None or second is None:
+        raise InputError(f"{examples.path}: {name} is undefined for these rows: give others")
+    points = (first - second) * (1 if model.task.kind.scores_are_percentages else 100)
+    return ScoreComparison(name, first, second, points, len(examples))
+
+
+def _blocks(model: FineTuned) -> list[Layers]:
+    """The layers with int8 products; InputError if the model has none, or other weights."""
+    encoder = getattr(model.model, "encoder", model.model)
+    is_recurrent = model.model.config.attention_direction == "recurrent"
+    if is_recurrent or isinstance(encoder, FeatureEncoder):
+        raise InputError(
+            "int8 is for Transformers that answer by themselves, not for LSTMs or heads on "
+            "features: give --precision float32 or bfloat16"
+        )
+    if keras.backend.backend() != "tensorflow":
+        raise InputError("int8 needs TensorFlow: set KERAS_BACKEND=tensorflow")
+    blocks = [block for tower in encoder.towers() for block in tower.blocks]
+    weights: Sequence[Any] = [weight for block in blocks for weight in block.weights]
+    for weight in weights:
+        if not np.isfinite(weight.numpy()).all():
+            raise InputError(
+                f"{weight.path} has weights that are not finite: train the model again, or export "
+                "another checkpoint"
+            )
+    return [
+        Layers(
+            (block.attention.query, block.attention.key, block.attention.value),
+            block.attention.output_dense,
+            block.feed_forward.intermediate,
+            block.feed_forward.output_dense,
+        )
+        for block in blocks
+    ]

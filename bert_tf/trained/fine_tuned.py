@@ -1,8 +1,12 @@
 """Models that answer raw strings, in a model directory or exported."""
 
+import contextlib
 import functools
 import json
+import re
 import tempfile
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,10 +15,12 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+import yaml
 
 from bert_tf.atomic import write_json
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.model_directory import load_model, save_model
+from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.primitives.int8 import ProductPlan
@@ -25,15 +31,16 @@ from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.serving.signatures import DEFAULT, PREDICT, Parts, RawTextModel, find_signature
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.sentence_embedding import Embedding
+from bert_tf.tasks.overview import kind_line
 from bert_tf.tasks.reports.report import Report
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.trained.model_facts import model_facts
 from pipelines.examples.labelled_text import Examples
 from pipelines.examples.tagged_words import is_column_file
 
 TASK_FILE = "task.json"
+_SMALLEST_SHARE = 0.01  # of the pieces, for an alphabet to be named
 
 
 class Answering:
@@ -149,7 +156,7 @@ class FineTuned(Answering):
             task = find_task(name, brought_by=brought_by)
             task = task.with_settings(task.kind.recorded(directory))
             task = task.with_model_settings(stored or {})
-        elif (recorded := _recorded(directory)) is not None:
+        elif recorded := _recorded(directory):
             task = recorded
         else:
             model = load_model(directory, dtype=dtype)
@@ -177,9 +184,6 @@ class FineTuned(Answering):
     def inputs(self) -> list[str]:
         return self.task.kind.inputs(self.task)
 
-    def parts(self) -> Parts:
-        return Parts(self.model, self.tokenizer, self.labels, self.task.max_length)
-
     @property
     def precision(self) -> str:
         """The type of the encoder's products."""
@@ -192,7 +196,7 @@ class FineTuned(Answering):
 
         Raises InputError if the model's answers cannot be explained.
         """
-        parts = self.parts()
+        parts = Parts(self.model, self.tokenizer, self.labels, self.task.max_length)
         signatures = self.task.kind.all_signatures(self.task)
         if explanations:
             explanation = self.task.kind.explanation(self.task)
@@ -260,6 +264,24 @@ class FineTuned(Answering):
         kind = self.task.kind.tuned(evaluation.given)
         return self if kind == self.task.kind else replace(self, task=replace(self.task, kind=kind))
 
+    def facts(self, directory: str | Path | None = None) -> dict[str, str]:
+        """Rows of a model card, subject -> text; data and scores are in the model's `directory`."""
+        case = "lower-cased" if self.tokenizer.settings["do_lower_case"] else "cased"
+        found = {
+            "task": Path(self.task.name).name,
+            "kind": kind_line(self.task),
+            "labels": ", ".join(self.labels),
+            **(_facts_of_run(Path(directory)) if directory else {}),
+            "model": f"{self.model.config.num_hidden_layers} layers, "
+            f"{self.model.config.hidden_size} wide, {self.model.count_params():,} parameters, "
+            f"computed in {self.precision}",
+            "text": f"{case}; at most {self.task.max_length} tokens a row",
+            "vocabulary": f"{self.tokenizer.vocabulary_size:,} word pieces; "
+            f"{_alphabets(self.tokenizer.vocabulary)}. The languages of the training text are not "
+            "recorded.",
+        }
+        return {subject: text for subject, text in found.items() if text}
+
     def export(
         self,
         name: str,
@@ -280,12 +302,10 @@ class FineTuned(Answering):
             self.tokenizer.save(folder)
             write_json(Path(folder) / TASK_FILE, self.task.settings())
             assets = {f.name: f.read_text(encoding="utf-8") for f in Path(folder).iterdir()}
-        dtype = self.precision
-        assets[Path(TYPES_FILE).name] = types_text(dtype, types or {})
-        known = model_facts(self.task, self.model, self.tokenizer, self.labels, dtype, directory)
+        assets[Path(TYPES_FILE).name] = types_text(self.precision, types or {})
         return export(
             self.module(explanations=explanations), name, root=root, version=version, assets=assets,
-            facts={**known, **(facts or {})},
+            facts={**self.facts(directory), **(facts or {})},
         )  # fmt: skip
 
 
@@ -339,15 +359,7 @@ def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
 
 def read_settings(path: Path) -> dict[str, Any] | None:
     """The contents of a task.json; None if there is none."""
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(settings, dict):
-            raise ValueError("no JSON object")
-        return settings
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
+    return read_json_object(path) if path.exists() else None
 
 
 def _renamed(labels: Sequence[str], label_map: Sequence[str]) -> list[str]:
@@ -365,3 +377,42 @@ def _renamed(labels: Sequence[str], label_map: Sequence[str]) -> list[str]:
     if len(set(renamed)) < len(renamed):
         raise InputError(f"--label_map gives one name to two labels: {', '.join(renamed)}")
     return renamed
+
+
+def run_options(directory: str | Path) -> dict[str, Any]:
+    """The options of the run that wrote a model directory, as far as they are recorded."""
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        text = (Path(directory).resolve().parent / "config.yaml").read_text(encoding="utf-8")
+        if isinstance(options := yaml.safe_load(text), dict):
+            return options
+    return {}
+
+
+def _facts_of_run(directory: Path) -> dict[str, str]:
+    """Data and scores of the fine-tuning run that wrote a model directory, if it is one."""
+    scores: Any = None
+    with contextlib.suppress(OSError, ValueError):
+        scores = json.loads((directory / "metrics.json").read_text(encoding="utf-8"))
+    options = run_options(directory)
+    names = ("data", "train", "validation")
+    found = {"data": ", ".join(f"{n} {options[n]}" for n in names if options.get(n))}
+    if isinstance(scores, dict):
+        numbers = {key: value for key, value in scores.items() if isinstance(value, int | float)}
+        count = numbers.pop("examples", None)
+        found["scores"] = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+        if found["scores"] and count:
+            found["scores"] += f" ({count} validation examples, in float32)"
+    return found
+
+
+def _alphabets(pieces: Sequence[str]) -> str:
+    """Share of each alphabet among the pieces of letters, such as "Latin 93%, Cjk 4%"."""
+    written = [piece for piece in pieces if not re.fullmatch(r"\[.+\]", piece)]  # no [CLS]
+    letters = (re.search(r"[^\W\d_]", piece) for piece in written)
+    names = [unicodedata.name(letter[0], "").split(" ")[0] for letter in letters if letter]
+    counts = Counter(name for name in names if name)
+    return "letters: " + ", ".join(
+        f"{'Chinese characters' if name == 'CJK' else name.capitalize()} {count / len(names):.0%}"
+        for name, count in counts.most_common()
+        if count / len(names) >= _SMALLEST_SHARE
+    )

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_tf.atomic import write_json, write_text
+from bert_tf.atomic import write_json
 from bert_tf.errors import InputError
 from bert_tf.serving.predictor import answer
+from bert_tf.trained.answer_files import write_answers
 from bert_tf.trained.fine_tuned import load
 from pipelines.examples.labelled_text import format_of, read_examples
 from pipelines.examples.records import is_dataset_name, read_text
@@ -34,9 +35,7 @@ def read_located_texts(
     """Yields texts and where they are: rows of a table or JSON lines, paragraphs of other files.
 
     Of a folder the files with the extensions of texts are read, in the order of their names.
-
-    Raises:
-        InputError: a file cannot be read.
+    InputError names a file that cannot be read.
     """
     place = Path(path)
     if place.is_dir():
@@ -65,8 +64,7 @@ def vectors_of(
 ) -> tuple[np.ndarray, int]:  # fmt: skip
     """Vectors of length 1, float32 [N, W], and how many texts were truncated.
 
-    Raises:
-        InputError: the model gives no vectors that can be compared.
+    Raises InputError if the model gives no vectors that can be compared.
     """
     signature = load(model, {}).function()
     found: Mapping[str, np.ndarray] = {}
@@ -89,9 +87,7 @@ def write_index(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ABOUT).unlink(missing_ok=True)  # it describes the vectors to come
     np.save(folder / VECTORS, vectors)
-    rows = ({"text": text, "source": source} for text, source in texts)
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_text(folder / TEXTS, lines)
+    write_answers(folder / TEXTS, [{"text": text, "source": source} for text, source in texts])
     about = {"model": str(Path(model).resolve()), "texts": len(texts)}
     write_json(folder / ABOUT, {**about, "width": vectors.shape[1]})
 

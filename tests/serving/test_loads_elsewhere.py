@@ -30,8 +30,8 @@ from bert_tf.serving.server.app import make_app
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.warmup_requests import requests
 from bert_tf.tasks.table import TASKS
+from bert_tf.trained.export_precisions import Calibration, make_plan_for
 from bert_tf.trained.fine_tuned import FineTuned
-from bert_tf.trained.int8_calibration import Calibration, make_plan_for
 from pipelines.examples.labelled_text import Examples
 
 PIECES = [

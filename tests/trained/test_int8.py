@@ -23,7 +23,7 @@ from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server.servable import _load_error
 from bert_tf.tasks.table import find_task
-from bert_tf.trained import int8_calibration
+from bert_tf.trained import export_precisions
 from bert_tf.trained.fine_tuned import FineTuned
 from tests.processes.preloaded import run_code
 
@@ -204,9 +204,9 @@ def test_outliers_are_smoothed(run):
     gamma.assign(np.where(np.arange(32) == 3, 50.0, gamma.numpy()))
     kernel = block.feed_forward.intermediate.kernel
     kernel.assign(np.where(np.arange(32)[:, None] == 3, 0.02, 1.0) * kernel.numpy())
-    rows = int8_calibration.read_calibration(model, None, run / "best")
+    rows = export_precisions.read_calibration(model, None, run / "best")
     layer = block.feed_forward.intermediate
-    recorder = plans.Recorder(int8_calibration._blocks(model))
+    recorder = plans.Recorder(export_precisions._blocks(model))
     with inferring_with(recorder):
         function = model.function()
     function(text=tf.constant(rows.ranges.columns["text"]))
@@ -219,8 +219,8 @@ def test_outliers_are_smoothed(run):
 @pytest.mark.slow
 def test_a_product_that_int8_computes_badly_stays_in_float32(run, monkeypatch):
     model = FineTuned.from_directory(run / "best")
-    rows = int8_calibration.read_calibration(model, None, run / "best")
-    whole = int8_calibration.make_plan_for(model, rows)
+    rows = export_precisions.read_calibration(model, None, run / "best")
+    whole = export_precisions.make_plan_for(model, rows)
     bad = model.model.encoder.blocks[1].feed_forward.intermediate
     made = plans._range
 
@@ -229,14 +229,14 @@ def test_a_product_that_int8_computes_badly_stays_in_float32(run, monkeypatch):
         return found, 0.5 if layers[0] is bad else error
 
     monkeypatch.setattr(plans, "_range", range_of)
-    plan = int8_calibration.make_plan_for(model, rows)
+    plan = export_precisions.make_plan_for(model, rows)
     assert len(whole.ranges) == 8 and len(plan.ranges) == 7 and bad not in plan.ranges
     planned = FineTuned(model.task, model.model, model.tokenizer, LABELS, plan)
-    comparison = int8_calibration.compare(model, planned, rows)
+    comparison = export_precisions.compare(model, planned, rows)
     assert comparison.int8 > 0.9
     monkeypatch.setattr(plans, "_range", lambda *a, **o: (made(*a, **o)[0], 0.5))
     with pytest.raises(InputError, match="none of the model's products"):
-        int8_calibration.make_plan_for(model, rows)
+        export_precisions.make_plan_for(model, rows)
 
 
 @pytest.mark.parametrize(
@@ -264,13 +264,13 @@ def test_few_rows_are_remarked_and_a_loss_is_refused(run, tmp_path, monkeypatch)
     model = FineTuned.from_directory(run / "best")
     lines = (run / "train.tsv").read_text().splitlines()
     (tmp_path / "few.tsv").write_text("\n".join([*lines[:21], ""]))
-    rows = int8_calibration.read_calibration(model, str(tmp_path / "few.tsv"), run / "best")
+    rows = export_precisions.read_calibration(model, str(tmp_path / "few.tsv"), run / "best")
     assert "20 rows are few" in rows.remarks()[0]
     given = {"model": run / "best", "output": tmp_path / "served", "verbose": False}
     monkeypatch.setattr(
-        int8_calibration,
+        export_precisions,
         "compare",
-        lambda *_: int8_calibration.ScoreComparison("accuracy", 0.9, 0.88, 2.0, 100),
+        lambda *_: export_precisions.ScoreComparison("accuracy", 0.9, 0.88, 2.0, 100),
     )
     with pytest.raises(InputError, match=r"loses 2\.00 points .*more than max_loss 0\.5"):
         export_model(name="words", precision="int8", **given)
@@ -281,14 +281,14 @@ def test_models_that_int8_is_not_for_are_refused(run):
     encoder = FeatureEncoder(BertClassifier(CONFIG, labels=LABELS).encoder, ["-1"], 1)
     recurrent = tuned(BertClassifier(encoder, labels=LABELS))
     with pytest.raises(InputError, match="not for LSTMs or heads on features"):
-        int8_calibration._blocks(recurrent)
+        export_precisions._blocks(recurrent)
     model = FineTuned.from_directory(run / "best")
     kernel = model.model.encoder.blocks[1].attention.key.kernel
     kernel.assign(np.where(np.arange(32) == 3, np.inf, kernel.numpy()))
     with pytest.raises(InputError, match="not finite"):
-        int8_calibration._blocks(model)
+        export_precisions._blocks(model)
     with pytest.raises(InputError, match="names no rows"):
-        int8_calibration.read_calibration(model, None, run)
+        export_precisions.read_calibration(model, None, run)
     with pytest.raises(InputError, match="calibration is for int8"):
         export_model(model=run / "best", name="x", calibration=run / "train.tsv", verbose=False)
 
