@@ -47,11 +47,11 @@ def run(options: Options) -> None:
     folder = output and check_output_folder(output, inputs)
     with progress("answering", total=len(options.models)) as bar:
         from bert_tf.tasks.reports.report import write_report
-        from bert_tf.trained.ensemble import Ensemble
+        from bert_tf.trained.ensemble import evaluate_together, load_members
         from bert_tf.trained.fine_tuned import Evaluation
 
-        ensemble = Ensemble.from_directories(options.models, dataclasses.asdict(options))
-        first = ensemble.members[0]
+        members = load_members(options.models, dataclasses.asdict(options))
+        first = members[0]
         split = options.split or ("validation" if labelled else "test")
         examples = first.task.read(options.data, split, labelled=labelled)
         split = first.task.split_of(options.data, split)
@@ -65,8 +65,8 @@ def run(options: Options) -> None:
                 bar.print(f"{model}: {scores_line(evaluation.scores)}")
             bar.update(done)
 
-        evaluation = ensemble.evaluate(
-            examples, options.batch_size, labelled=labelled, answered=answered
+        evaluation = evaluate_together(
+            members, examples, options.batch_size, labelled=labelled, answered=answered
         )
         if folder and labelled:
             evaluation.write(folder)

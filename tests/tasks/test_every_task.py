@@ -24,7 +24,7 @@ from bert_tf.tasks.kinds.sentence_embedding import SentenceEmbedding
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging, Tags
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained.ensemble import Ensemble
+from bert_tf.trained.ensemble import evaluate_together
 from bert_tf.trained.fine_tuned import TASK_FILE, FineTuned, read_settings
 from bert_tf.training.listener import Listener
 from pipelines.examples.labelled_text import read_examples
@@ -355,7 +355,7 @@ def test_an_ensemble_of_equal_models_answers_as_one(name, encoder, tmp_path):
     second.model.head.set_weights([w[..., ::-1] if labels else w for w in head])
     alone = first.evaluate(examples, 7)
     for members in ([first, second], [first]):
-        evaluation = Ensemble(members).evaluate(examples, 7)
+        evaluation = evaluate_together(members, examples, 7)
         assert evaluation.given.task.settings() == task.settings()
         assert evaluation.remarks == alone.remarks
         assert evaluation.scores == pytest.approx(alone.scores, abs=rounding(30, 32))
