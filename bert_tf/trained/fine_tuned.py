@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import json
 import re
 import tempfile
 import unicodedata
@@ -390,13 +389,11 @@ def run_options(directory: str | Path) -> dict[str, Any]:
 
 def _facts_of_run(directory: Path) -> dict[str, str]:
     """Data and scores of the fine-tuning run that wrote a model directory, if it is one."""
-    scores: Any = None
-    with contextlib.suppress(OSError, ValueError):
-        scores = json.loads((directory / "metrics.json").read_text(encoding="utf-8"))
     options = run_options(directory)
     names = ("data", "train", "validation")
     found = {"data": ", ".join(f"{n} {options[n]}" for n in names if options.get(n))}
-    if isinstance(scores, dict):
+    with contextlib.suppress(InputError):  # there is no such file
+        scores = read_json_object(directory / "metrics.json")
         numbers = {key: value for key, value in scores.items() if isinstance(value, int | float)}
         count = numbers.pop("examples", None)
         found["scores"] = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
