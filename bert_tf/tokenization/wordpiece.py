@@ -54,11 +54,8 @@ class WordPiece(tf.Module):
         doubtful &= ids == self._unknown_id
 
         def count_characters() -> Pieces:
-            patient, unknown = (
-                self._match(texts, self._patient_model),
-                tf.constant(self._unknown_id),
-            )
-            return _without_long_words(texts, patient, self._continues, unknown)
+            patient, unknown = self._match(texts, self._patient_model), self._unknown_id
+            return _without_long_words(texts, patient, self._continues, tf.constant(unknown))
 
         return tf.cond(tf.reduce_any(doubtful), count_characters, lambda: pieces)
 
