@@ -207,11 +207,8 @@ def _json_lines(path: Path, width: int) -> Iterator[Write]:
         return (value.astype(np.float64) if value.dtype.kind == "f" else value).round(6).tolist()
 
     with replace_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-
-        def write(record: dict[str, Any]) -> None:
-            file.write(json.dumps(record, ensure_ascii=False, default=plain) + "\n")
-
-        yield write
+        encode = json.JSONEncoder(ensure_ascii=False, default=plain).encode
+        yield lambda record: file.write(encode(record) + "\n")
 
 
 @contextmanager
@@ -225,14 +222,12 @@ def _tfrecord(path: Path, width: int) -> Iterator[Write]:
         encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=encoded))
 
+    def example(record: dict[str, Any]) -> bytes:
+        features = {name: feature(value) for name, value in record.items()}
+        return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
     with replace_file(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
-
-        def write(record: dict[str, Any]) -> None:
-            fields = {name: feature(value) for name, value in record.items()}
-            example = tf.train.Example(features=tf.train.Features(feature=fields))
-            writer.write(example.SerializeToString())
-
-        yield write
+        yield lambda record: writer.write(example(record))
 
 
 @contextmanager
