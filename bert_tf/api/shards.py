@@ -19,9 +19,8 @@ from bert_tf.storage import is_remote
 from pipelines.data_options import PretrainingDataOptions
 
 if TYPE_CHECKING:
-    from pipelines.shards.estimate import Estimate
     from pipelines.shards.manifest import Manifest
-    from pipelines.shards.writing import Runner
+    from pipelines.shards.writing import Estimate, Runner
 
 
 @dataclass(kw_only=True)
@@ -196,7 +195,7 @@ def run(options: ShardsOptions, *, shown: bool = True) -> ShardsResult:
         from pipelines.shards.writing import ShardsProgress, UnitShare, write_shards_of_lengths
 
         if options.dry_run:
-            from pipelines.shards.estimate import estimate_shards
+            from pipelines.shards.writing import estimate_shards
 
             tokenizer = BertTokenizer.from_directory(options.tokenizer)
             estimate = estimate_shards(
@@ -234,7 +233,7 @@ def _runner(options: ShardsOptions) -> "Runner | None":
     if options.runner == "beam":
         # Its default runner's workers log every start and end.
         logging.getLogger().setLevel(logging.ERROR)
-        from pipelines.shards.beam import BeamRunner
+        from pipelines.shards.workers import BeamRunner
 
         return BeamRunner(options.beam_options)
     from pipelines.shards.workers import ExecutorRunner, dask_workers, process_pool

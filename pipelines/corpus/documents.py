@@ -76,8 +76,8 @@ class DocumentPlan(NamedTuple):
     donors: list[Donor]
 
     @classmethod
-    def from_json(cls, text: str) -> "DocumentPlan":
-        seed, held_out_below, donors = json.loads(text)
+    def from_json(cls, content: str | bytes) -> "DocumentPlan":
+        seed, held_out_below, donors = json.loads(content)
         return cls(seed, held_out_below, [Donor(tuple(name), *rest) for name, *rest in donors])
 
 

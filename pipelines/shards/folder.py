@@ -226,8 +226,7 @@ def open_shards(
         written = manifest.shards.get(split)
         if not written:
             return None
-        if not skip_corrupt:
-            check_sizes(folder, written)
+        check_sizes(folder, written, may_differ=skip_corrupt)
         suspects: Iterable[int] = altered(folder, written) if skip_corrupt else ()
         blocks = RecordBlocks.of_files(
             [f"{folder}/{shard.file}" for shard in written],
@@ -300,18 +299,16 @@ def tokenizer_of_shards(
     from bert_tf.tokenization import BertTokenizer
 
     files = open_folder(directory)
-    if not given and files.read("vocab.txt") is None:
-        raise InputError(
-            f"{directory}: holds no vocab.txt: give --tokenizer the tokenizer that its shards were "
-            "made with, or make them with bert-tf shards"
-        )
-    if given and Path(given).is_file():
-        tokenizer = BertTokenizer(given)
-    elif given:
-        tokenizer = BertTokenizer.from_directory(given)
-    else:
-        tokenizer = stored_tokenizer(files)
-    if given and FILE_NAME in files.sizes():
+    if not given:
+        if files.read("vocab.txt") is None:
+            raise InputError(
+                f"{directory}: holds no vocab.txt: give --tokenizer the tokenizer that its shards "
+                "were made with, or make them with bert-tf shards"
+            )
+        return stored_tokenizer(files)
+    from_given = BertTokenizer if Path(given).is_file() else BertTokenizer.from_directory
+    tokenizer = from_given(given)
+    if FILE_NAME in files.sizes():
         made_with = Manifest.load(directory).vocabulary["settings"]
         if differing := tokenizer.other_switches(made_with):
             raise InputError(

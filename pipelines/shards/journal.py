@@ -50,10 +50,6 @@ class FinishedGroup:
     counts: list[dict[str, InstanceCounts]] = field(default_factory=list)  # by length and split
 
     @property
-    def instances(self) -> int:
-        return sum(shard.instances for _, shard in self.all_shards())
-
-    @property
     def entry(self) -> str:
         """The name of its entry, which tells all that a list of the journal must know."""
         return f"{self.unit:05d}-{self.group:05d}{'-last' if self.ends_unit else ''}.json"
@@ -61,21 +57,20 @@ class FinishedGroup:
     def all_shards(self) -> Iterator[tuple[int, Shard]]:
         """The shards of all lengths and splits, each after the index of its length."""
         for index, splits in enumerate(self.shards):
-            for shards in splits.values():
-                for shard in shards:
-                    yield index, shard
+            for shard in itertools.chain.from_iterable(splits.values()):
+                yield index, shard
 
 
 class Entries:
     def __init__(self, names: Iterable[str]):
         self.by_unit: dict[int, dict[int, str]] = {}
-        self._complete: dict[int, int] = {}  # by unit, the number of its last group
+        self._last: dict[int, int] = {}  # by unit, the number of its last group
         for name in names:
             if match := _ENTRY.fullmatch(name):
                 unit, group = int(match[1]), int(match[2])
                 self.by_unit.setdefault(unit, {})[group] = name
                 if match[3]:
-                    self._complete[unit] = group
+                    self._last[unit] = group
 
     def groups(self, unit: int) -> frozenset[int]:
         """The finished groups of a unit."""
@@ -83,11 +78,7 @@ class Entries:
 
     def missing(self, units: Iterable[int]) -> list[int]:
         """Those of some units that have groups to make."""
-        return [
-            unit
-            for unit in units
-            if len(self.by_unit.get(unit, ())) <= self._complete.get(unit, 2**62)
-        ]
+        return [unit for unit in units if len(self.groups(unit)) <= self._last.get(unit, 2**62)]
 
 
 class Journal:
@@ -95,7 +86,7 @@ class Journal:
 
     def __init__(self, folder: Folder, names: Sequence[str]):
         self.folder = folder
-        self._folders = [folder / name if name else folder for name in names]
+        self.folders = [folder / name if name else folder for name in names]
         self._place = folder / JOURNAL
 
     def entries(self) -> Entries:
@@ -129,40 +120,35 @@ class Journal:
 
         With `checksums`, the content is compared, too. Returns the number of instances that remain.
         """
-        sizes = [folder.sizes() for folder in self._folders]
+        sizes = [folder.sizes() for folder in self.folders]
 
         def is_whole(indexed: tuple[int, Shard]) -> bool:
             index, shard = indexed
             listed = sizes[index].get(shard.file)
-            size = self._folders[index].size(shard.file) if listed is None else listed
+            size = self.folders[index].size(shard.file) if listed is None else listed
             if size != shard.bytes:
                 return False
-            return not checksums or self._folders[index].sha256(shard.file) == shard.sha256
+            return not checksums or self.folders[index].sha256(shard.file) == shard.sha256
 
         instances = 0
         with ThreadPoolExecutor() as threads:
             compare = threads.map if checksums else map
             for group in self.groups(units):
                 if all(compare(is_whole, group.all_shards())):
-                    instances += group.instances
+                    instances += sum(shard.instances for _, shard in group.all_shards())
                 else:
                     self._place.remove([group.entry])
         return instances
 
     def remove_dead(self) -> None:
         """Removes shards that no entry names. No other process may be at work in the folder."""
-        kept: list[set[str]] = [set() for _ in self._folders]
-        for group in self.groups():
-            for index, shard in group.all_shards():
-                kept[index].add(shard.file)
-        for folder, alive in zip(self._folders, kept, strict=True):
+        alive: list[set[str]] = [set() for _ in self.folders]
+        for index, shard in itertools.chain.from_iterable(x.all_shards() for x in self.groups()):
+            alive[index].add(shard.file)
+        for folder, named in zip(self.folders, alive, strict=True):
             names = folder.sizes()
-            folder.remove(
-                name
-                for name in names
-                if fnmatch.fnmatch(name, TEMPORARY_NAMES)
-                or (name.endswith(".tfrecord") and name not in alive)
-            )
+            shards = set(fnmatch.filter(names, "*.tfrecord"))
+            folder.remove([*(shards - named), *fnmatch.filter(names, TEMPORARY_NAMES)])
 
     @property
     def plan(self) -> dict[str, Any] | None:
@@ -172,7 +158,7 @@ class Journal:
     @property
     def documents(self) -> DocumentPlan | None:
         content = self._place.read(_DOCUMENTS)
-        return None if content is None else DocumentPlan.from_json(content.decode())
+        return None if content is None else DocumentPlan.from_json(content)
 
     @documents.setter
     def documents(self, plan: DocumentPlan) -> None:

@@ -45,9 +45,8 @@ class Shard:
     @classmethod
     def of_json(cls, content: dict[str, Any]) -> "Shard":
         """Reads a shard of a journal or a manifest; format 2 has its blocks' offsets there."""
-        offsets = content.pop("block_offsets", None)
         sizes = content.pop("block_bytes", ())
-        if offsets is not None:
+        if (offsets := content.pop("block_offsets", None)) is not None:
             sizes = np.diff(np.array(offsets, np.int64), append=content["bytes"]).tolist()
         return cls(**content, block_bytes=array("I", sizes))
 
@@ -59,8 +58,8 @@ class Manifest:
     # `file` (relative to the common folder) and `bytes` of each file; over 10,000 files are
     # listed by folder, with the number of `files`
     corpus: list[dict[str, Any]]
-    documents: int  # number of documents
-    sentences: int  # number of sentences
+    documents: int
+    sentences: int
     # faults of the text that were handled by a rule, counted by name
     irregularities: dict[str, int]
     shards: dict[str, list[Shard]]  # by split: "train" and, if text was held out, "held_out"
@@ -84,20 +83,12 @@ class Manifest:
     def save(self, directory: str | os.PathLike) -> None:
         """Writes the sizes of the blocks, then the manifest."""
         folder = open_folder(directory)
-        blocks = array("I")
-        for shard in self.all_shards():
-            blocks += shard.block_bytes
         packed = io.BytesIO()
-        np.save(packed, np.frombuffer(blocks, np.uint32))
+        blocks = [np.frombuffer(shard.block_bytes, np.uint32) for shard in self.all_shards()]
+        np.save(packed, np.concatenate(blocks))
         folder.write(BLOCKS_NAME, packed.getvalue())
-        content = vars(self) | {
-            "shards": {
-                split: [shard.without_blocks() for shard in shards]
-                for split, shards in self.shards.items()
-            }
-        }
-        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-        folder.write(FILE_NAME, text.encode())
+        text = json.dumps(vars(self), indent=1, ensure_ascii=False, default=Shard.without_blocks)
+        folder.write(FILE_NAME, f"{text}\n".encode())
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> "Manifest":
@@ -143,15 +134,17 @@ class Manifest:
 _CURE = "copy the folder again, or make it again with bert-tf shards"
 
 
-def check_sizes(directory: str | os.PathLike, shards: list[Shard]) -> None:
-    """Refuses shards that are missing or of another size than in the manifest."""
+def check_sizes(
+    directory: str | os.PathLike, shards: list[Shard], *, may_differ: bool = False
+) -> None:
+    """Refuses shards that are missing or, unless they `may_differ`, of another size."""
     folder = open_folder(directory)
     sizes = folder.sizes()
     for shard in shards:
         path, size = f"{folder}/{shard.file}", sizes.get(shard.file)
         if size is None:
             raise InputError(f"{path}: the shard is missing: {_CURE}")
-        if size != shard.bytes:
+        if size != shard.bytes and not may_differ:
             kind = "truncated" if size < shard.bytes else "changed"
             raise InputError(f"{path}: {kind}, {size} bytes instead of {shard.bytes}: {_CURE}")
 
@@ -161,15 +154,10 @@ def altered(
     shards: list[Shard],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[int]:
-    """The indices of the shards that do not match their checksums; refuses missing ones."""
-    folder = open_folder(directory)
-    sizes = folder.sizes()
-    for shard in shards:
-        if shard.file not in sizes:
-            raise InputError(f"{folder}/{shard.file}: the shard is missing: {_CURE}")
-    threads = ThreadPoolExecutor()
+    """The indices of the shards that do not match their checksums; all of them must exist."""
+    checksum_of, threads = open_folder(directory).sha256, ThreadPoolExecutor()
     try:
-        for index, checksum in enumerate(threads.map(folder.sha256, [x.file for x in shards])):
+        for index, checksum in enumerate(threads.map(checksum_of, [x.file for x in shards])):
             progress(index + 1, len(shards))
             if checksum != shards[index].sha256:
                 yield index

@@ -5,9 +5,13 @@ loaded together and their records shuffled. Batches run across windows and epoch
 full. Shards of the compact form are masked here, with new masks in every epoch.
 """
 
+import contextlib
+import hashlib
 import os
 import re
 import socket
+import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +21,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.storage import is_remote
+from bert_tf.mirror import cache_bytes, cache_folder
+from bert_tf.storage import fetch_ranges, is_remote
 from pipelines.data_options import PretrainingDataOptions
 from pipelines.datasets import dataset_options
 from pipelines.instances.masking import Objective, as_it_was, mask_tokens, next_tokens
 from pipelines.instances.schemas import lay_out_rows, parse_rows
-from pipelines.shards.block_cache import BlockCache
 from pipelines.shards.folder import (
     RecordBlocks,
     ShardFolder,
@@ -45,6 +49,8 @@ MOST_SHUFFLED = 1 << 16
 MIXED = 10_000
 
 _ANSWER_SECONDS = 10  # of a tf.data service
+
+_CLEARED_SHARE = 0.1  # of the bound of a cache, at once
 
 # Random seed for the sample of held-out instances, so that runs with other seeds compare.
 _SAMPLE_SEED = 12345
@@ -190,13 +196,11 @@ def pretraining_batches(
         assert repeat and shuffle
         sources = [(blocks, fetch)]
         sources += [(_blocks_of(each, share), _block_fetcher(each)) for each, _ in mixed]
-        shares = [each for _, each in mixed]
-        batches = _mixed_records(sources, [1 - sum(shares), *shares], order_seed, first)
-        batches = batches.batch(batch_size, drop_remainder=True)
+        records = _mixed_records(sources, [each for _, each in mixed], order_seed, first)
+        batches = records.batch(batch_size, drop_remainder=True)
     else:
-        records = _records(
-            blocks, order_seed if shuffle else None, first=first, repeat=repeat, fetch=fetch
-        )
+        order = order_seed if shuffle else None
+        records = _records(blocks, order, first=first, repeat=repeat, fetch=fetch)
         batches = records.rebatch(batch_size, drop_remainder=drop_remainder or repeat)
     batches = batches.map(model_inputs, num_parallel_calls=os.cpu_count() or 1)
     full, rest = divmod(max(0, instances - first), batch_size)
@@ -283,6 +287,64 @@ def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Datase
     )
 
 
+class BlockCache:
+    """Blocks of remote shards in a folder, of bounded size, which processes may share.
+
+    Each is a file of its own, which TensorFlow reads as it reads a shard; those used longest ago go
+    first.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int):
+        self._folder, self._most = folder, most_bytes
+        self._lock = threading.Lock()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._bytes = sum(path.stat().st_size for path in folder.glob("*.block"))
+
+    def fetch(
+        self, urls: Sequence[str], hashes: Sequence[str], offsets: np.ndarray, sizes: np.ndarray
+    ) -> list[str]:
+        """The local files of blocks, by the URLs and checksums of their shards and their places."""
+        paths = []
+        for checksum, offset, size in zip(hashes, offsets, sizes, strict=True):
+            key = hashlib.sha256(f"{checksum} {offset} {size}".encode()).hexdigest()
+            paths.append(self._folder / f"{key}.block")
+        missing = []
+        for number, path in enumerate(paths):
+            try:
+                os.utime(path)  # used now
+            except FileNotFoundError:
+                missing.append(number)
+        contents = fetch_ranges(
+            [urls[n] for n in missing],
+            [int(offsets[n]) for n in missing],
+            [int(offsets[n] + sizes[n]) for n in missing],
+        )
+        for number, content in zip(missing, contents, strict=True):
+            with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+                file.write(content)
+            Path(file.name).replace(paths[number])
+        with self._lock:
+            self._bytes += sum(map(len, contents))
+            if self._bytes > self._most:
+                self._make_room(set(paths))
+        return [str(path) for path in paths]
+
+    def _make_room(self, needed: set[Path]) -> None:
+        """Removes the blocks that were used longest ago, except those that are needed now."""
+        found = []
+        for path in self._folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another process was first
+                status = path.stat()
+                found.append((status.st_mtime_ns, status.st_size, path))
+        self._bytes = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if self._bytes <= self._most * (1 - _CLEARED_SHARE):
+                break
+            if path not in needed:
+                path.unlink(missing_ok=True)
+                self._bytes -= size
+
+
 Fetcher = Callable[..., np.ndarray]
 
 
@@ -291,7 +353,7 @@ def _block_fetcher(shards: ShardFolder) -> Fetcher | None:
     if not is_remote(str(shards.directory)):
         return None
     assert shards.manifest is not None  # remote shards have one
-    cache = BlockCache.by_default()
+    cache = BlockCache(cache_folder("blocks"), cache_bytes())
     checksums = [shard.sha256 for shard in shards.manifest.shards[shards.split]]
 
     def fetch(file: np.ndarray, offset: np.ndarray, size: np.ndarray) -> np.ndarray:
@@ -310,10 +372,12 @@ def _mixed_records(
 ) -> tf.data.Dataset:
     """Records of several sources, string [], after the `first`, and their places, int64 [].
 
-    Each `MIXED` records hold exactly as many of a source as its share says, in a random order that
-    is a function of the seed and of the place: so is the place in each source where reading begins.
+    Each `MIXED` records hold exactly as many of a source as its share says (`shares` are those of
+    all but the first), in a random order that is a function of the seed and of the place: so is the
+    place in each source where reading begins.
     """
-    counts = mixed_counts(shares)
+    others = [round(share * MIXED) for share in shares]
+    counts = np.array([MIXED - sum(others), *others], np.int64)
     ordered = tf.constant(np.repeat(np.arange(len(counts)), counts))
 
     def source_of(part: tf.Tensor) -> tf.Tensor:
@@ -339,12 +403,6 @@ def _mixed_records(
     return tf.data.Dataset.zip(records, places).map(lambda record, place: (record[0], place))
 
 
-def mixed_counts(shares: Sequence[float]) -> np.ndarray:
-    """Int64 [S], how many of `MIXED` records come from each source; the first takes the rest."""
-    others = [round(share * MIXED) for share in shares[1:]]
-    return np.array([MIXED - sum(others), *others], np.int64)
-
-
 def _records(
     blocks: RecordBlocks,
     seed: tf.Tensor | None,
@@ -368,14 +426,11 @@ def _records(
 
     def block_order(epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
         """The blocks at places `begin` to `end` of the order of an epoch."""
-        if seed is None and has_records.all():
+        if seed is None and (has_records.all() or not is_shuffled_whole):
             return tf.range(begin, end)
         if not is_shuffled_whole:
-            if seed is None:
-                return tf.range(begin, end)
-            return tf.random.experimental.index_shuffle(
-                tf.range(begin, end), tf.random.fold_in(seed, epoch), count - 1
-            )
+            epoch_seed = tf.random.fold_in(seed, epoch)
+            return tf.random.experimental.index_shuffle(tf.range(begin, end), epoch_seed, count - 1)
         order = tf.range(count, dtype=tf.int64)
         if seed is not None:
             order = tf.random.experimental.stateless_shuffle(order, tf.random.fold_in(seed, epoch))

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -124,8 +124,7 @@ class _OpenGroup:
     """The shards of a group under construction; an error removes them."""
 
     def __init__(self, job: ShardsJob, journal: Journal, unit: int, number: int):
-        self._job, self._journal, self._parts = job, journal, job.parts
-        self._folders = [journal.folder / name if name else journal.folder for name in job.names]
+        self._job, self._journal = job, journal
         self._shards: list[dict[tuple[str, int, int], _OpenShard]] = [{} for _ in job.options]
         self._made = FinishedGroup(unit, number, short_documents=[0] * len(job.options))
         self._made.shards = [{} for _ in job.options]
@@ -152,10 +151,10 @@ class _OpenGroup:
 
     def _write(self, index: int, split: str, round_: int, records: np.ndarray) -> None:
         """Deals records out to the shards of a round in turn, continuing after the last batch."""
-        parts, made = self._parts, self._made
+        parts, made = self._job.parts, self._made
         if split == "held_out":
             round_, parts = 0, 1
-        opened, folder = self._shards[index], self._folders[index]
+        opened, folder = self._shards[index], self._journal.folders[index]
         for part in range(parts):
             if (split, round_, part) not in opened:
                 place = f"{made.unit:05d}-{made.group:05d}-{round_:02d}-{part:02d}"
@@ -171,23 +170,22 @@ class _OpenGroup:
             for finished, shards in zip(self._made.shards, self._shards, strict=True):
                 for key in sorted(shards):
                     finished.setdefault(key[0], []).append(shards[key].finish())
-            for folder in self._folders:
+            for folder in self._journal.folders:
                 folder.sync()
             self._journal.add(self._made)
 
     def __enter__(self) -> "_OpenGroup":
         return self
 
-    def __exit__(self, kind: object, *error: object) -> None:
+    def __exit__(self, kind: Any, *error: Any) -> None:
         if kind:
             for shard in itertools.chain.from_iterable(map(dict.values, self._shards)):
-                shard.abandon()
+                shard.abandon(kind, *error)
 
 
 class _OpenShard:
     def __init__(self, folder: Folder, name: str):
         self.made = Shard(name, instances=0, bytes=0, sha256="")
-        self._folder, self._name = folder, name
         self._file = contextlib.ExitStack()
         self._path = self._file.enter_context(folder.new_file(name))
         self._writer = tf.io.TFRecordWriter(str(self._path))
@@ -208,12 +206,8 @@ class _OpenShard:
             self.made.sha256 = sha256(self._path)
         return self.made
 
-    def abandon(self) -> None:
-        with contextlib.suppress(tf.errors.OpError, _Abandoned), self._file:
-            with contextlib.suppress(tf.errors.OpError):  # a full disk, which is reported already
-                self._writer.close()
-            raise _Abandoned
-
-
-class _Abandoned(Exception):
-    """Lets the file of a shard be removed."""
+    def abandon(self, *error: Any) -> None:
+        """Removes the file after an error, by its kind, itself and its traceback."""
+        with contextlib.suppress(tf.errors.OpError):  # a full disk, which is reported already
+            self._writer.close()
+        self._file.__exit__(*error)

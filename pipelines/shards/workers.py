@@ -1,4 +1,4 @@
-"""Makes units in other processes: the one function that any executor, or Beam, calls.
+"""Makes units in other processes: `work` is the function that any executor, or Beam, calls.
 
 A worker imports this file before anything can quiet TensorFlow: functions import what needs it.
 """
@@ -8,6 +8,8 @@ import functools
 import multiprocessing
 import os
 import pickle
+import re
+import shlex
 import signal
 import threading
 from collections import Counter
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS = 20  # of a scheduler
 
 Task = tuple[str, int | None, bytes]
+
+# Beam's runner by default, named, because DirectRunner tries to download another one first.
+_BEAM_HERE = (
+    "--runner=FnApiRunner --direct_running_mode=multi_processing "
+    f"--direct_num_workers={os.cpu_count() or 1}"
+)
 
 # Errors of the system for which trying again is of no use.
 _LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -114,13 +122,9 @@ class ExecutorRunner:
         failures: Counter[int],
         report: "Report",
     ) -> None:
-        futures: dict[Future, Unit] = {}
-
-        def submit(unit: "Unit") -> None:
-            futures[executor.submit(work, task(job, unit))] = unit
-
-        for unit in waiting.values():
-            submit(unit)
+        futures: dict[Future, Unit] = {
+            executor.submit(work, task(job, unit)): unit for unit in waiting.values()
+        }
         try:
             while futures:
                 for future in wait(futures, return_when=FIRST_COMPLETED).done:
@@ -138,14 +142,13 @@ class ExecutorRunner:
                         is_lasting = getattr(error, "errno", None) in _LASTING
                         if is_lasting or failures[unit.number] > self._retries:
                             raise
-                        submit(unit)
+                        futures[executor.submit(work, task(job, unit))] = unit
                     else:
                         del waiting[unit.number]
                         report(unit.number, unit.size, made)
-        except BaseException:
+        finally:
             for future in futures:
                 future.cancel()
-            raise
 
 
 def process_pool(workers: int) -> Callable[[], ProcessPoolExecutor]:
@@ -194,3 +197,41 @@ def dask_workers(address: str) -> Callable[[], AbstractContextManager[Executor]]
                 yield executor
 
     return open_executor
+
+
+class BeamRunner:
+    """Makes the units of a job with Apache Beam, for Dataflow; `options` are Beam's own.
+
+    Every worker must see the output and the corpus under the same paths.
+    """
+
+    def __init__(self, options: str | None = None):
+        try:
+            import apache_beam  # noqa: F401
+        except ImportError as error:
+            raise InputError(
+                "--runner beam needs Apache Beam; pip install 'bert-tf[beam]'"
+            ) from error
+        try:
+            given = shlex.split(_BEAM_HERE if options is None else options)
+        except ValueError as error:
+            raise InputError(f"--beam_options {options}: {error}: check the quotes") from error
+        self._options = ["--default_sdk_harness_log_level=ERROR", *given]
+
+    def __call__(self, job: "ShardsJob", units: "Sequence[Unit]", report: "Report") -> None:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        pipeline = beam.Pipeline(options=PipelineOptions(self._options))
+        _ = (
+            pipeline
+            | "units" >> beam.Create([task(job, unit) for unit in units])
+            | "spread" >> beam.Reshuffle()
+            | "write shards" >> beam.Map(work)
+        )
+        try:
+            pipeline.run().wait_until_finish()
+        except Exception as error:  # each runner wraps the workers' errors in its own way
+            if match := re.search(r"InputError: (.*)", str(error)):
+                raise InputError(match[1]) from None
+            raise

@@ -9,8 +9,9 @@ import hashlib
 import itertools
 import json
 import os
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,15 +21,14 @@ from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder, is_one_of
 from bert_tf.storage import Folder, is_remote, open_folder
 from bert_tf.version import __version__
-from pipelines.corpus import documents as of_documents
-from pipelines.corpus.documents import COUNTED, DocumentPlan, plan_documents
-from pipelines.corpus.formats import empty_corpus, sample_text
+from pipelines.corpus import documents
+from pipelines.corpus.formats import empty_corpus, input_errors, sample_text
 from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, listed, open_corpus, unit_hash
 from pipelines.data_options import PretrainingDataOptions
-from pipelines.instances.records import InstanceCounts, summarize
+from pipelines.instances.records import InstanceCounts, record_batches, summarize
 from pipelines.shards.folder import store_tokenizer
 from pipelines.shards.journal import TOKENIZER, Journal
-from pipelines.shards.manifest import BLOCKS_NAME, FILE_NAME, JOURNAL, Manifest, Shard
+from pipelines.shards.manifest import BLOCKS_NAME, FILE_NAME, FRAME_BYTES, JOURNAL, Manifest, Shard
 from pipelines.shards.units import Report, ShardsJob, Unit, write_units
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ _LISTED_UNITS = 20  # in an error
 _LISTED_SOURCES = 10_000  # in the manifest, which every reader holds
 
 _SAMPLED_TEXTS = 50  # of 64 kB at most, for the bytes of a token
+_SAMPLED_BYTES = 16 << 20  # for an estimate
 
 # Files in a folder of shards, of one length or with a subfolder per length.
 _OF_TOKENIZER = ("vocab.txt", "tokenizer_config.json")
@@ -48,7 +49,6 @@ _IN_FOLDER = (FILE_NAME, BLOCKS_NAME, *_OF_TOKENIZER, "*.tfrecord", TEMPORARY_NA
 _IN_SUBFOLDERS = (f"[0-9]*/{name}" for name in _IN_FOLDER)
 _IN_JOURNAL = (f"{JOURNAL}/*", f"{JOURNAL}/{TOKENIZER}/*")
 _FILES = (*_IN_FOLDER, *_IN_SUBFOLDERS, *_IN_JOURNAL)
-
 
 _OF_LENGTH = {"max_seq_length", "max_predictions_per_seq"}  # may differ between lengths
 
@@ -143,7 +143,7 @@ def write_shards_of_lengths(
             )
     if share is not None and overwrite:
         raise InputError("--overwrite cannot be combined with --units: remove the folder first")
-    corpus = corpus_of(inputs, tokenizer, options[0])
+    corpus = _corpus_of(inputs, tokenizer, options[0])
     folder = _output_folder(output_directory, corpus, listed(inputs))
     plan: dict[str, Any] = {
         "options": [one.of_data() for one in options],
@@ -178,7 +178,7 @@ def write_shards_of_lengths(
     else:
         _check_content(folder, overwrite=True)
     # A unit of a large corpus is a group, however large.
-    group_bytes = of_documents.GROUP_BYTES * corpus.scale
+    group_bytes = documents.GROUP_BYTES * corpus.scale
     groups = max(1, round(corpus.text_bytes / group_bytes))
     job = ShardsJob(
         str(folder),
@@ -254,7 +254,7 @@ def _check_content(folder: Folder, *, overwrite: bool) -> None:
         )
 
 
-def corpus_of(
+def _corpus_of(
     inputs: CorpusInputs, tokenizer: "BertTokenizer", options: PretrainingDataOptions
 ) -> Corpus:
     """The text to make instances of: all, or about `max_tokens`."""
@@ -267,11 +267,11 @@ def corpus_of(
     return corpus.sampled(round(options.max_tokens * bytes_per_token), options.seed)
 
 
-def plan_of(corpus: Corpus, options: PretrainingDataOptions) -> DocumentPlan:
+def _plan_of(corpus: Corpus, options: PretrainingDataOptions) -> documents.DocumentPlan:
     share = options.held_out_share
     if options.max_held_out_bytes is not None:
         share = min(share, options.max_held_out_bytes / max(1, corpus.text_bytes))
-    return plan_documents(
+    return documents.plan_documents(
         corpus,
         held_out_share=share,
         seed=options.seed,
@@ -297,9 +297,9 @@ def _make_units(
     if options.skip_unreadable:  # other files may be readable now
         journal.forget(missing)
     entries = journal.entries()
-    documents = journal.documents
-    if documents is None or (share is None and not entries.by_unit):
-        documents = journal.documents = plan_of(corpus, options)
+    plan = journal.documents
+    if plan is None or (share is None and not entries.by_unit):
+        plan = journal.documents = _plan_of(corpus, options)
     units = [Unit(n, corpus.units[n], entries.groups(n)) for n in missing]
     sizes = {n: sum(slice_.size for slice_ in corpus.units[n]) for n in numbers}
     read = sum(sizes.values()) - sum(unit.size for unit in units)
@@ -313,7 +313,7 @@ def _make_units(
         progress(ShardsProgress(read, sum(sizes.values()), instances))
 
     if runner is None:
-        write_units(job, units, tokenizer, documents, report)
+        write_units(job, units, tokenizer, plan, report)
     elif units:
         store_tokenizer(journal.tokenizer, tokenizer)
         runner(job, units, report)
@@ -341,7 +341,7 @@ def _finish(
     if not text["documents"]:
         raise empty_corpus(corpus.name)
     manifests = []
-    for index, (options, name) in enumerate(zip(job.options, job.names, strict=True)):
+    for index, (options, folder) in enumerate(zip(job.options, journal.folders, strict=True)):
         if "train" not in shards[index]:
             raise InputError(
                 f"{corpus.name}: no instances, because the text has no tokens: check that the "
@@ -356,7 +356,7 @@ def _finish(
             irregularities={
                 "documents_shorter_than_an_instance": short[index],
                 "sentences_without_tokens": text["sentences_without_tokens"],
-                **{what: text[what] for what in COUNTED if what != "documents"},
+                **{what: text[what] for what in documents.COUNTED if what != "documents"},
                 "unreadable_files": len(unreadable),
             },
             shards=shards[index],
@@ -366,7 +366,6 @@ def _finish(
             },
             bert_tf_version=__version__,
         )
-        folder = journal.folder / name if name else journal.folder
         store_tokenizer(folder, tokenizer)
         manifest.save(str(folder))
         manifests.append(manifest)
@@ -388,3 +387,61 @@ def _sources(corpus: Corpus) -> list[dict[str, Any]]:
             parents.setdefault(parent, Counter()).update({"files": 1, **counts})
         sources = parents
     return [{"file": name or ".", **counts} for name, counts in sources.items()]
+
+
+class Estimate(NamedTuple):
+    text_bytes: int  # of the corpus; an estimate if it is compressed
+    units: int
+    seconds: float  # of one process
+    shard_bytes: int
+
+
+def estimate_shards(
+    inputs: CorpusInputs,
+    tokenizer: "BertTokenizer",
+    options: Sequence[PretrainingDataOptions],
+    *,
+    threads: int | None = None,
+) -> Estimate:
+    """Makes instances of some text from the middle of the corpus, and writes nothing."""
+    corpus, first = _corpus_of(inputs, tokenizer, options[0]), options[0]
+    # Donors are drawn from all of the text, which takes no part in the time of a unit.
+    plan = _plan_of(corpus, first)
+    sizes: list[int] = []
+
+    def batches() -> Iterator[documents.DocumentBatch]:
+        middle = len(corpus.units) // 2
+        for unit in [*range(middle, len(corpus.units)), *range(middle)]:
+            for batch in documents.UnitReader(
+                unit,
+                corpus.units[unit],
+                first,
+                plan,
+                buffer_bytes=first.buffer_bytes,
+                group_bytes=_SAMPLED_BYTES,
+            ):
+                sizes.append(sum(map(len, batch.lines[~batch.is_donor])))
+                yield batch
+                if sum(sizes) >= _SAMPLED_BYTES:
+                    return
+
+    began, traced, made = time.monotonic(), 0.0, 0
+    with input_errors():
+        records = record_batches(
+            batches(), tokenizer, options, corpus.split_sentences, threads=threads
+        )
+        for batch in records:
+            traced = traced or time.monotonic() - began  # of the first batch
+            for each in batch.lengths:
+                made += sum(map(len, each.records)) + FRAME_BYTES * len(each.records)
+    if not sum(sizes):
+        raise empty_corpus(corpus.name)
+    rest = len(sizes) - 1 or 1
+    seconds = time.monotonic() - began - (traced if len(sizes) > 1 else 0.0)
+    speed = sum(sizes[-rest:]) / seconds
+    return Estimate(
+        corpus.text_bytes,
+        len(corpus.units),
+        corpus.text_bytes / speed,
+        round(made / sum(sizes) * corpus.text_bytes),
+    )

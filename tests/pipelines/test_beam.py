@@ -6,8 +6,8 @@ import pytest
 from bert_tf.errors import InputError
 from bert_tf.tokenization import BertTokenizer
 from pipelines.data_options import PretrainingDataOptions
-from pipelines.shards.beam import BeamRunner
 from pipelines.shards.manifest import Manifest
+from pipelines.shards.workers import BeamRunner
 from pipelines.shards.writing import write_shards
 
 WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"

@@ -13,10 +13,9 @@ from bert_tf import storage
 from bert_tf.errors import InputError
 from bert_tf.tokenization import BertTokenizer
 from pipelines.data_options import PretrainingDataOptions
-from pipelines.shards.block_cache import BlockCache
 from pipelines.shards.folder import open_shards, tokenizer_of_shards
 from pipelines.shards.manifest import Manifest, verify
-from pipelines.shards.pretraining_batches import pretraining_batches
+from pipelines.shards.pretraining_batches import BlockCache, pretraining_batches
 from pipelines.shards.writing import UnitShare, write_shards, write_shards_of_lengths
 
 WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"
@@ -165,7 +164,7 @@ def test_a_cache_keeps_what_was_used_last(tmp_path, monkeypatch):
         fetched.extend(starts)
         return [b"x" * (end - start) for start, end in zip(starts, ends, strict=True)]
 
-    monkeypatch.setattr("pipelines.shards.block_cache.fetch_ranges", fetch_ranges)
+    monkeypatch.setattr("pipelines.shards.pretraining_batches.fetch_ranges", fetch_ranges)
     cache = BlockCache(tmp_path, 1000)
 
     def fetch(*places):
