@@ -13,9 +13,8 @@ import random
 import time
 from pathlib import Path
 
-from pipelines.examples.label_doubts import doubted_labels
+from pipelines.examples.data_faults import doubted_labels, near_duplicates
 from pipelines.examples.labelled_text import read_examples
-from pipelines.examples.near_duplicates import near_duplicates
 
 SIMILARITY, SHARE, DRAWS = 0.6, 0.05, 4
 _OPEN = {".gz": gzip.open}

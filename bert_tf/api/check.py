@@ -174,9 +174,7 @@ def _read(task: "Task", options: CheckOptions) -> "Iterator[tuple[str, Examples]
 def _findings(
     task: "Task", splits: "Mapping[str, Examples]", options: CheckOptions
 ) -> Iterator[Finding]:
-    from pipelines.examples.label_doubts import doubted_labels
-    from pipelines.examples.near_duplicates import near_duplicates
-    from pipelines.examples.text_faults import other_scripts, spelt_twice, text_fault
+    from pipelines.examples import data_faults
 
     rows = [(split, i) for split, examples in splits.items() for i in range(len(examples))]
     texts = [text for examples in splits.values() for text in _texts(task, examples)]
@@ -191,9 +189,9 @@ def _findings(
         return Finding(kind, split, index, splits[split].place(index), what, texts[number])
 
     for number, text in enumerate(texts):
-        if fault := text_fault(text):
+        if fault := data_faults.text_fault(text):
             yield finding(number, "empty" if fault == "empty" else "damaged", fault)
-    main, others = other_scripts(texts)
+    main, others = data_faults.other_scripts(texts)
     for number, script in others.items():
         yield finding(number, "script", f"{script.lower()}, where most are {str(main).lower()}")
     yield from _cut(task, splits, options, finding)
@@ -204,12 +202,12 @@ def _findings(
         and set(task.kind.inputs(task)) <= {"text", "text_pair"}
     )
     known = [label for label in labels if isinstance(label, str)]
-    spelling = spelt_twice(known) if is_class else {}
+    spelling = data_faults.spelt_twice(known) if is_class else {}
     for number, label in enumerate(labels):
         if label in spelling:
             yield finding(number, "spelling", f"{label!r} for {spelling[label]!r}")
     labels = [spelling.get(label, label) for label in labels]
-    for group in near_duplicates(texts, options.similarity, options.seed):
+    for group in data_faults.near_duplicates(texts, options.similarity, options.seed):
         first = group.members[0]
         of_text = defaultdict(set)
         for number in group.members:
@@ -231,7 +229,7 @@ def _findings(
                 yield finding(number, "duplicate", f"{share} {splits[split].place(index)}")
     if is_class and "label" in splits.get("train", next(iter(splits.values()))).columns:
         chosen = [n for n, x in enumerate(labels) if isinstance(x, str) and texts[n].strip()]
-        doubts = doubted_labels(
+        doubts = data_faults.doubted_labels(
             [texts[n] for n in chosen], [labels[n] for n in chosen],
             wrong_share=options.wrong_share, seed=options.seed,
         )  # fmt: skip
@@ -270,8 +268,8 @@ def _write_cleaned(
     task: "Task", splits: "Mapping[str, Examples]", findings: Sequence[Finding], folder: Path
 ) -> dict[str, int]:
     """Writes each split as JSON lines with all columns of its file."""
+    from pipelines.examples.data_faults import spelt_twice
     from pipelines.examples.labelled_text import read_columns_of
-    from pipelines.examples.text_faults import spelt_twice
 
     dropped = {
         (each.split, each.index) for each in findings if each.kind in ("empty", "leak", "duplicate")

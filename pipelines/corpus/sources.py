@@ -8,13 +8,14 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bert_tf.errors import InputError
 from bert_tf.storage import State, file_state, find_objects, is_remote, open_for_reading
@@ -22,6 +23,7 @@ from pipelines.corpus import text_files, zstd_frames
 from pipelines.corpus.text_files import COMPRESSED, UnreadableFile
 from pipelines.data_options import CorpusOptions
 
+Item = TypeVar("Item")
 CorpusInputs = str | os.PathLike | Iterable[str | os.PathLike]
 
 # Approximate bytes of text in a unit of a corpus of up to `MOST_UNITS`, and per compressed byte.
@@ -65,15 +67,12 @@ class Corpus:
             drawn.append(number)
             size += slices[number].text_bytes
         chosen = [slices[number] for number in sorted(drawn)]
-        return replace(self, units=list(_units(chosen, self.scale * UNIT_BYTES)))
+        units = in_groups(chosen, self.scale * UNIT_BYTES, attrgetter("text_bytes"))
+        return replace(self, units=list(units))
 
     @property
     def text_bytes(self) -> int:
         return sum(slice_.text_bytes for unit in self.units for slice_ in unit)
-
-    @property
-    def size(self) -> int:
-        return self.sources.total()
 
     @property
     def sources(self) -> Counter[str]:
@@ -202,7 +201,7 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
         slices += _dataset_slices(name, options)
     if not slices:
         raise InputError(f"{names[0]}: no file is readable: check the permissions")
-    units = list(_units(slices, scale * UNIT_BYTES))
+    units = list(in_groups(slices, scale * UNIT_BYTES, attrgetter("text_bytes")))
     return Corpus(units, unreadable, formats != {"sentences"}, options, scale)
 
 
@@ -287,17 +286,20 @@ def _cut(whole: Slice, name: str, unit_bytes: int) -> list[Slice]:
     return [Slice(file, a, b, b - a, whole.state) for a, b in itertools.pairwise(bounds)]
 
 
-def _units(slices: list[Slice], unit_bytes: int) -> Iterator[list[Slice]]:
-    unit: list[Slice] = []
+def in_groups(
+    items: Iterable[Item], most: int, size_of: Callable[[Item], int]
+) -> Iterator[list[Item]]:
+    """Consecutive items in groups of at most this size together, or of a single larger one."""
+    group: list[Item] = []
     size = 0
-    for slice_ in slices:
-        if unit and size + slice_.text_bytes > unit_bytes:
-            yield unit
-            unit, size = [], 0
-        unit.append(slice_)
-        size += slice_.text_bytes
-    if unit:
-        yield unit
+    for item in items:
+        if group and size + size_of(item) > most:
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += size_of(item)
+    if group:
+        yield group
 
 
 @contextmanager

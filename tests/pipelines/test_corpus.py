@@ -201,7 +201,7 @@ def test_parquet_files_are_cut_between_row_groups(tmp_path, monkeypatch):
     opened = open_corpus(path)
     assert len(opened.units) > 2
     assert documents_of(opened) == expected
-    assert opened.size == pytest.approx(path.stat().st_size, abs=20)
+    assert opened.sources.total() == pytest.approx(path.stat().st_size, abs=20)
     with_titles = documents_of(open_corpus(path, CorpusOptions(text_field="title, text")))
     assert with_titles[:2] == [[b"text 0"], [b"a", b"text 1 x"]]
     with pytest.raises(InputError, match="no column 'body': name one of text, title, id"):
@@ -265,7 +265,7 @@ def test_large_files_are_cut_where_documents_begin(tmp_path, monkeypatch, text_f
         monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", unit)
         opened = open_corpus(tmp_path / "corpus", options)
         assert len(opened.units) > len(text) / unit / 2
-        assert opened.size == len(text)
+        assert opened.sources.total() == len(text)
         parts = [
             list(lines)
             for (slice_,) in opened.units
@@ -292,7 +292,7 @@ def test_zstd_files_are_cut_between_frames(tmp_path, monkeypatch, text_format):
         monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", unit)
         opened = open_corpus(tmp_path / "corpus.zst", options)
         assert len(opened.units) > (1 if unit > 100 else 5)
-        assert opened.size == whole.size
+        assert opened.sources.total() == whole.size
         assert documents_of(opened) == documents_of(whole)
 
 
@@ -420,4 +420,4 @@ def test_positions_end_at_the_size(tmp_path):
     for options in (CorpusOptions(), CorpusOptions(corpus_format="text")):
         opened = open_corpus(path, options)
         *_, last = read_slice(opened.units[0][0], options, Counter())
-        assert last.position == path.stat().st_size == opened.size
+        assert last.position == path.stat().st_size == opened.sources.total()

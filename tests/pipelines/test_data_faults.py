@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 
-from pipelines.examples.label_doubts import doubted_labels
-from pipelines.examples.near_duplicates import near_duplicates
-from pipelines.examples.text_faults import other_scripts, spelt_twice, text_fault
+from pipelines.examples.data_faults import (
+    doubted_labels,
+    near_duplicates,
+    other_scripts,
+    spelt_twice,
+    text_fault,
+)
 
 WORDS = [f"{a}{b}{c}" for a in ("ba", "ko", "mi", "tu") for b in ("r", "l", "n", "st", "g")
          for c in ("en", "ik", "os", "uma", "ade")]  # fmt: skip

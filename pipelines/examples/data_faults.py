@@ -1,0 +1,269 @@
+"""Faults of labelled text: damage, near-duplicates, wrong labels, labels spelt in two ways."""
+
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.cluster.hierarchy import DisjointSet
+
+from pipelines.corpus.sources import in_groups
+
+# Texts: empty, damaged, in another script.
+_DAMAGED = re.compile(r"[\ufffd\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_MISREAD = re.compile(r"[\u00c2-\u00f4][\u0080-\u00bf\u20ac\u0152-\u0178\u2013-\u203a]")
+_LOOKED_AT = 400  # characters of a text, for its script
+_MAIN_SHARE = 0.5  # of a text's letters that another script needs
+
+# Near-duplicates.
+_RUN = 5  # characters
+_BANDS, _ROWS = 16, 4  # texts that agree in all rows of a band are compared: 99% at 0.7
+_AT_ONCE = 1 << 22  # characters hashed together, unless a text is longer
+_PRIME = np.uint64(1099511628211)  # of FNV
+
+# Wrong labels.
+_MOST_FEATURES = 200_000
+_FOLDS = 5
+_LEAST = 0.8  # probability of a doubt, which is also about the share that is right
+_LOG_TEMPERATURES = (-3.0, 3.0)
+
+
+def text_fault(text: str) -> str | None:
+    """What is wrong with a text, or None."""
+    if not text.strip():
+        return "empty"
+    if _DAMAGED.search(text):
+        return "damaged characters"
+    if (found := _MISREAD.search(text)) and _is_misread(text, found.start()):
+        return "read in a wrong encoding"
+    return None
+
+
+def _is_misread(text: str, start: int) -> bool:
+    """Whether characters are UTF-8 that was read as Windows-1252."""
+    some = text[start : start + 4]
+    for encoding in ("cp1252", "latin-1"):
+        for end in range(2, len(some) + 1):
+            try:
+                some[:end].encode(encoding).decode("utf-8")
+            except UnicodeError:
+                continue
+            return True
+    return False
+
+
+def script_of(text: str) -> str | None:
+    """The script of most letters of a text, such as LATIN; None without letters."""
+    letters = [c for c in text[:_LOOKED_AT] if c.isalpha()]
+    counts = Counter(unicodedata.name(c, "?").split(" ")[0].split("-")[0] for c in letters)
+    if not counts:
+        return None
+    (script, count), *_ = counts.most_common(1)
+    return script if count > _MAIN_SHARE * len(letters) else None
+
+
+def other_scripts(texts: Sequence[str]) -> tuple[str | None, dict[int, str]]:
+    """The script of most texts; and the texts in others, place -> script."""
+    scripts = [script_of(text) for text in texts]
+    counts = Counter(script for script in scripts if script)
+    main = counts.most_common(1)[0][0] if counts else None
+    others = {i: s for i, s in enumerate(scripts) if s is not None and s != main}
+    return main, others
+
+
+def spelt_twice(labels: Sequence[str]) -> dict[str, str]:
+    """Labels that differ from a more frequent one in case, white space or punctuation alone."""
+    counts = Counter(labels)
+    alike: dict[str, list[str]] = defaultdict(list)
+    for label in counts:
+        key = "".join(re.findall(r"\w+", label.lower())).replace("_", "")
+        is_number = re.fullmatch(r"\s*[-+]?[\d.,]+\s*", label)
+        alike[label if is_number or not key else key].append(label)
+    found: dict[str, str] = {}
+    for group in alike.values():
+        best = max(group, key=lambda label: (counts[label], label))
+        found |= {label: best for label in group if label != best}
+    return found
+
+
+@dataclass(frozen=True)
+class DuplicateGroup:
+    """Texts that are near-duplicates of the first, or of one another."""
+
+    members: tuple[int, ...]  # ascending
+    similarities: tuple[float, ...]  # to the first, 1 for equal texts
+
+
+def near_duplicates(texts: Sequence[str], similarity: float, seed: int = 1) -> list[DuplicateGroup]:
+    """Groups of two texts or more that are linked by a Jaccard similarity of at least this.
+
+    A text is the set of its runs of five characters, of lower-cased letters and digits with single
+    spaces between words (Broder 1997). MinHash finds the pairs to compare. Blank texts are in no
+    group.
+    """
+    numbers: dict[str, int] = {}
+    normal = (" ".join(re.findall(r"\w+", text.lower())) for text in texts)
+    of_text = [numbers.setdefault(text, len(numbers)) for text in normal]
+    different = list(numbers)
+    sets: list[np.ndarray] = []
+    signatures = []
+    for part in in_groups(different, _AT_ONCE, len):
+        runs, starts = _runs(part)
+        sets += [np.unique(each) for each in np.split(runs, starts[1:])]
+        signatures.append(_signatures(runs, starts, seed))
+    linked = DisjointSet(range(len(different)))
+    for i, j in _candidates(np.concatenate(signatures)) if signatures else ():
+        is_new = different[i] and different[j] and not linked.connected(i, j)
+        if is_new and _jaccard(sets[i], sets[j]) >= similarity:
+            linked.merge(i, j)
+    members: dict[int, list[int]] = {}
+    for place, number in enumerate(of_text):
+        if different[number]:
+            members.setdefault(linked[number], []).append(place)
+    found = []
+    for group in members.values():
+        if len(group) > 1:
+            first = sets[of_text[group[0]]]
+            alike = tuple(_jaccard(first, sets[of_text[place]]) for place in group)
+            found.append(DuplicateGroup(tuple(group), alike))
+    return sorted(found, key=lambda group: group.members)
+
+
+def _runs(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Hashes of the runs of each text, uint64 [R], one after the other, and where each begins."""
+    padded = [text.ljust(_RUN) for text in texts]
+    joined = "".join(padded).encode("utf-32-le", "surrogatepass")
+    points = np.frombuffer(joined, np.uint32).astype(np.uint64)
+    lengths = np.array([len(text) for text in padded])
+    hashes = np.zeros(len(points) - _RUN + 1, np.uint64)
+    for offset in range(_RUN):
+        hashes = hashes * _PRIME + points[offset : offset + len(hashes)]
+    hashes = _mixed(hashes)
+    ends = np.cumsum(lengths)
+    is_inside = np.ones(len(points), bool)
+    for offset in range(1, _RUN):
+        is_inside[ends - offset] = False
+    counts = lengths - _RUN + 1
+    return hashes[is_inside[: len(hashes)]], np.cumsum(counts) - counts
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """Spreads the bits of uint64 (the end of MurmurHash3)."""
+    x = (x ^ (x >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    x = (x ^ (x >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    return x ^ (x >> np.uint64(33))
+
+
+def _signatures(runs: np.ndarray, starts: np.ndarray, seed: int) -> np.ndarray:
+    """The least of each text's runs under random orders, uint32 [N, bands * rows]."""
+    factors = np.random.default_rng(seed).integers(1, 2**63, _BANDS * _ROWS, np.uint64)
+    found = np.empty((len(starts), len(factors)), np.uint32)
+    for number, factor in enumerate(factors * np.uint64(2) + np.uint64(1)):
+        ordered = ((runs * factor) >> np.uint64(32)).astype(np.uint32)
+        found[:, number] = np.minimum.reduceat(ordered, starts)
+    return found
+
+
+def _candidates(signatures: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Pairs of texts that agree in a band: with the first of those that do, and with the next."""
+    for band in range(_BANDS):
+        rows = np.ascontiguousarray(signatures[:, band * _ROWS : (band + 1) * _ROWS])
+        keys = rows.view(np.uint64)  # [N, 2]
+        order = np.lexsort((keys[:, 0], keys[:, 1]))
+        same = (keys[order[1:]] == keys[order[:-1]]).all(axis=1)
+        first = 0
+        for place in np.flatnonzero(same).tolist():
+            if place == 0 or not same[place - 1]:
+                first = place
+            yield int(order[first]), int(order[place + 1])
+            if place != first:
+                yield int(order[place]), int(order[place + 1])
+
+
+def _jaccard(one: np.ndarray, other: np.ndarray) -> float:
+    if one is other:
+        return 1.0
+    both = len(np.intersect1d(one, other, assume_unique=True))
+    return both / (len(one) + len(other) - both)
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """An example whose label is doubted."""
+
+    place: int
+    label: str
+    proposed: str  # the most probable other label
+    probability: float  # that the label is wrong
+
+
+def doubted_labels(
+    texts: Sequence[str], labels: Sequence[str], *, wrong_share: float = 0.05, seed: int = 1
+) -> list[Doubt]:
+    """The examples whose labels are probably wrong, the most probable first.
+
+    Each is judged by a logistic regression on the words of the other texts (cross-validation),
+    whose probabilities are calibrated on the given labels. Bayes' rule then tells how probably a
+    label is wrong: if its probability is as low as that of a random mistake.
+
+    Args:
+        texts: the texts to classify; both texts of a pair as one string.
+        labels: a label for each; those of fewer than five examples are neither doubted nor
+            proposed.
+        wrong_share: share of all labels that is assumed to be wrong.
+        seed: random seed of the folds.
+    """
+    names, targets, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    known = np.flatnonzero(counts >= _FOLDS)
+    if len(known) < 2:
+        return []
+    kept = np.flatnonzero(np.isin(targets, known))
+    targets, names = np.searchsorted(known, targets[kept]), names[known]
+    shares = _calibrated(_probabilities([texts[i] for i in kept.tolist()], targets, seed), targets)
+    places = np.arange(len(targets))
+    own = np.maximum(shares[places, targets], 1e-12)
+    shares[places, targets] = -1
+    # The given label is another one by mistake; `true` is that its text really has it.
+    mistake = wrong_share / (len(names) - 1)
+    true = np.clip((own - mistake) / (1 - wrong_share - mistake), 0, 1)
+    wrong = np.minimum(mistake * (1 - true) / own, 1 - true)
+    chosen = sorted(np.flatnonzero(wrong >= _LEAST).tolist(), key=lambda i: (-wrong[i], own[i]))
+    proposed = shares.argmax(axis=1)
+    return [
+        Doubt(int(kept[i]), str(names[targets[i]]), str(names[proposed[i]]), float(wrong[i]))
+        for i in chosen
+    ]
+
+
+def _probabilities(texts: list[str], targets: np.ndarray, seed: int) -> np.ndarray:
+    """Probabilities [N, C] of each label by models that have not seen the example."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.pipeline import make_pipeline
+
+    model = make_pipeline(
+        TfidfVectorizer(sublinear_tf=True, max_features=_MOST_FEATURES),
+        OneVsRestClassifier(LogisticRegression(C=10.0, solver="liblinear")),
+    )
+    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    found = cross_val_predict(model, texts, targets, cv=folds, method="predict_proba")
+    return np.asarray(found / found.sum(axis=1, keepdims=True))
+
+
+def _calibrated(shares: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """The probabilities at the temperature that fits the labels best."""
+    from scipy.optimize import minimize_scalar
+    from scipy.special import log_softmax
+
+    logits = np.log(np.maximum(shares, 1e-12))
+    places = np.arange(len(targets))
+
+    def loss(logarithm: float) -> float:
+        return -float(log_softmax(logits * np.exp(-logarithm), axis=1)[places, targets].mean())
+
+    best = minimize_scalar(loss, bounds=_LOG_TEMPERATURES, method="bounded").x
+    return np.exp(log_softmax(logits * np.exp(-best), axis=1))
