@@ -99,9 +99,10 @@ def read_blocks(
         magic = raw.read(4)
         raw.seek(start)
         text: Any = raw
-        left = None if end is None else end - start
         if magic.startswith(zstd_frames.MAGIC) and (start or end is not None):
-            text, left = zstd_frames.FrameRange(path, raw, start, end, after_blank), None
+            text = zstd_frames.FrameRange(path, raw, start, end, after_blank)
+        elif end is not None:
+            text = zstd_frames.Limited(raw, end - start)
         elif not start:
             text = _decompressed(path, raw, magic)
         continues = False  # whether a block begins within a line
@@ -115,7 +116,7 @@ def read_blocks(
                 )
             counts["bad_lines"] += 1
 
-        for block in _whole_lines(text, left, too_long if cut_to is None else None):
+        for block in _whole_lines(text, too_long if cut_to is None else None):
             lines_ended, continued = block.count(b"\n"), not block.endswith(b"\n")
             if first_line == 1 and start == 0:
                 if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -186,9 +187,7 @@ def read_errors(path: str) -> Iterator[None]:
         raise UnreadableFile(f"{path}: cannot be read ({reason}): restore or remove it") from error
 
 
-def _whole_lines(
-    text: IO[bytes], left: int | None, too_long: Callable[[int], None] | None
-) -> Iterator[bytes]:
+def _whole_lines(text: Any, too_long: Callable[[int], None] | None) -> Iterator[bytes]:
     """Blocks that end at line ends.
 
     A line of over `BLOCK_BYTES` is cut between blocks. With `too_long`, lines are whole, and of one
@@ -197,9 +196,7 @@ def _whole_lines(
     lines, is_skipping = 0, False
     pieces: list[bytes] = []  # of a line whose end is not read yet
     ends_at_cr: bool | None = None
-    while block := text.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left)):
-        if left is not None:
-            left -= len(block)
+    while block := text.read(BLOCK_BYTES):
         if ends_at_cr is None:
             ends_at_cr = b"\r" in block[:-1] and b"\n" not in block
         if ends_at_cr:

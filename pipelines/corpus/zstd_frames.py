@@ -8,21 +8,18 @@ Source: RFC 8878; the seekable format of facebook/zstd, contrib/seekable_format.
 """
 
 import itertools
-import mmap
 import os
 import struct
-from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 from backports import zstd
 
 from bert_tf.storage import is_remote, open_for_reading
 
 _FRAME = b"\x28\xb5\x2f\xfd"
-_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 # First bytes of a file; pzstd begins with a frame to skip.
-MAGIC = (_FRAME, *(struct.pack("<I", magic) for magic in _SKIPPABLE))
+MAGIC = (_FRAME, *(struct.pack("<I", magic) for magic in range(0x184D2A50, 0x184D2A60)))
 _TABLE, _FOOTER = 0x184D2A5E, 0x8F92EAB1  # of the seekable format
 _MOST_FIRST_BYTES = 256 << 20  # of a frame: a file whose first one is longer has one reader
 _PROBE_BYTES = 1 << 16
@@ -38,11 +35,16 @@ def frame_starts(path: str) -> list[int]:
             return starts
     if is_remote(path):
         return [0]
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as all:
-        try:
-            return list(_by_headers(all)) or [0]
-        except (struct.error, IndexError, zstd.ZstdError):  # damaged: the one reader reports it
-            return [0]
+    content, place = np.memmap(path, np.uint8, "r"), 0
+    try:
+        while place < len(content):
+            size = zstd.get_frame_size(content[place : None if place else _MOST_FIRST_BYTES])
+            if content[place : place + 4].tobytes() == _FRAME:  # not one to skip
+                starts.append(place)
+            place += size
+    except zstd.ZstdError:  # damaged: the one reader reports it
+        return [0]
+    return starts or [0]
 
 
 def _in_table(file: IO[bytes]) -> list[int]:
@@ -62,32 +64,6 @@ def _in_table(file: IO[bytes]) -> list[int]:
     table = file.read(frames * each)
     sizes = [struct.unpack_from("<I", table, n * each)[0] for n in range(frames)]
     return [0, *itertools.accumulate(sizes)][:-1] if sum(sizes) == begin else []
-
-
-def _by_headers(content: Any) -> Iterator[int]:
-    place, size = 0, len(content)
-    while place < size:
-        magic, skipped = struct.unpack_from("<II", content, place)
-        if magic in _SKIPPABLE:
-            place += 8 + skipped
-            continue
-        if content[place : place + 4] != _FRAME:
-            raise zstd.ZstdError("no frame")
-        yield place
-        first, place = place, place + 5
-        descriptor = content[place - 1]
-        is_single = bool(descriptor & 0x20)
-        place += not is_single
-        place += (0, 1, 2, 4)[descriptor & 3]  # identity of a dictionary
-        place += (int(is_single), 2, 4, 8)[descriptor >> 6]  # size of the content
-        is_last = False
-        while not is_last:
-            header = int.from_bytes(content[place : place + 3], "little")
-            is_last, kind = bool(header & 1), header >> 1 & 3
-            place += 3 + (1 if kind == 1 else header >> 3)
-            if place > size or (first == 0 and place > _MOST_FIRST_BYTES):
-                raise zstd.ZstdError("cut or too long")
-        place += 4 * bool(descriptor & 4)  # checksum
 
 
 def opened(raw: Any) -> zstd.ZstdFile:
@@ -119,20 +95,18 @@ def document_start(path: str, frame: int, *, after_blank: bool) -> int | None:
 
 
 class FrameRange:
-    """The text of the frames from `start` to `end`, for `read`: whole documents."""
+    """The text of the frames from `start`, where `raw` is, to `end`: whole documents."""
 
     def __init__(self, path: str, raw: IO[bytes], start: int, end: int | None, after_blank: bool):
-        raw.seek(start)
-        self._skip: int | None = 0
-        if start:
-            self._skip = document_start(path, start, after_blank=after_blank)
-        self._parts = [(opened(raw if end is None else _Limited(raw, end - start)), 2**62)]
+        self._skip = document_start(path, start, after_blank=after_blank) if start else 0
+        self._parts: list[Any] = [opened(raw if end is None else Limited(raw, end - start))]
         self._after: IO[bytes] | None = None
         if end is not None:
             self._after = open_for_reading(path)
             self._after.seek(end)
             more = document_start(path, end, after_blank=after_blank)
-            self._parts.append((opened(self._after), 2**62 if more is None else more))
+            rest = opened(self._after)
+            self._parts.append(rest if more is None else Limited(rest, more))
 
     def read(self, size: int) -> bytes:
         while self._skip and (passed := self._read(min(self._skip, _PROBE_BYTES))):
@@ -141,9 +115,7 @@ class FrameRange:
 
     def _read(self, size: int) -> bytes:
         while self._parts:
-            part, left = self._parts[0]
-            if found := part.read(min(size, left)):
-                self._parts[0] = part, left - len(found)
+            if found := self._parts[0].read(size):
                 return found
             self._parts.pop(0)
         if self._after is not None:
@@ -151,10 +123,10 @@ class FrameRange:
         return b""
 
 
-class _Limited:
+class Limited:
     """The next bytes of a file."""
 
-    def __init__(self, file: IO[bytes], left: int):
+    def __init__(self, file: Any, left: int):
         self._file, self._left = file, left
 
     def read(self, size: int = -1) -> bytes:
