@@ -1,6 +1,4 @@
-"""Batches of documents of bounded size, for pairing sentences.
-
-Random next sentences come from the other documents of a batch. This works for every corpus:
+"""Batches of documents of bounded size; random next sentences come from a batch's other documents.
 
 - Files are read in turns, a part of each, so that a batch of long books holds parts of many.
 - A batch with few documents gets *donors*, which are drawn once for the whole corpus.

@@ -26,7 +26,7 @@ from bert_tf.errors import InputError
 from bert_tf.storage import file_state
 from pipelines.corpus import sources, text_files
 from pipelines.corpus.sources import TFDS, Corpus, Slice
-from pipelines.corpus.text_files import LONG_LINE_BYTES, read_blocks, strip
+from pipelines.corpus.text_files import LONG_LINE_BYTES, Block, read_blocks, strip
 from pipelines.data_options import CorpusOptions
 from pipelines.datasets import dataset_options
 
@@ -36,6 +36,7 @@ _WRAPPED_LINE = 120
 _BATCH_ROWS = 256  # of Parquet files
 
 _SAMPLED_SLICES, _SAMPLED_BYTES = 200, 1 << 16
+_READ_BYTES = 1 << 20  # of lines, at once
 
 
 class Lines(NamedTuple):
@@ -66,16 +67,18 @@ def read_slice(
         yield Lines([b""], slice_.size)
 
 
+def _blocks(slice_: Slice, counts: Counter, **how: Any) -> Iterator[Block]:
+    return read_blocks(*slice_[:3], state=slice_.state, counts=counts, **how)
+
+
 def _sentences(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
-    for block in read_blocks(*slice_[:3], state=slice_.state, counts=counts, after_blank=True):
+    for block in _blocks(slice_, counts, after_blank=True):
         yield Lines([strip(line) for line in block.lines], block.position)
 
 
 def _plain_text(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
     wrapped: list[bytes] = []
-    for block in read_blocks(
-        *slice_[:3], state=slice_.state, counts=counts, cut_to=LONG_LINE_BYTES
-    ):
+    for block in _blocks(slice_, counts, cut_to=LONG_LINE_BYTES):
         yield Lines(list(_paragraphs(block.lines, wrapped)), block.position)
     yield Lines([b" ".join(wrapped), b""] if wrapped else [b""], slice_.size)
 
@@ -115,13 +118,7 @@ def _document(text: str, counts: Counter) -> list[bytes]:
 
 
 def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
-    for block in read_blocks(
-        *slice_[:3],
-        state=slice_.state,
-        counts=counts,
-        cut_to=None,
-        skip_longest=options.skip_bad_lines,
-    ):
+    for block in _blocks(slice_, counts, cut_to=None, skip_longest=options.skip_bad_lines):
         lines: list[bytes] = []
         for index, line in enumerate(block.lines):
             if not line.strip():
@@ -224,23 +221,17 @@ def read_lines(corpus: Corpus) -> tf.data.Dataset:
     """The lines of a corpus that are not blank: string [lines], about a megabyte each."""
 
     def batches() -> Iterator[list[bytes]]:
-        lines: list[bytes] = []
-        size, is_empty = 0, True
-        for slice_ in itertools.chain.from_iterable(corpus.units):
-            for read in read_slice(slice_, corpus.options, Counter()):
-                lines += filter(None, read.lines)
-                size += sum(map(len, read.lines))
-                if size > sources.UNIT_BYTES // 32:
-                    yield lines
-                    lines, size, is_empty = [], 0, False
-        if lines:
-            yield lines
-        elif is_empty:
+        slices = itertools.chain.from_iterable(corpus.units)
+        reads = (read.lines for x in slices for read in read_slice(x, corpus.options, Counter()))
+        filled = filter(None, (list(filter(None, lines)) for lines in reads))
+        group: list[list[bytes]] | None = None
+        for group in sources.in_groups(filled, _READ_BYTES, lambda lines: sum(map(len, lines))):
+            yield list(itertools.chain.from_iterable(group))
+        if group is None:
             raise empty_corpus(corpus.name)
 
-    dataset = tf.data.Dataset.from_generator(
-        batches, output_signature=tf.TensorSpec([None], tf.string)
-    )
+    signature = tf.TensorSpec([None], tf.string)
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
     return dataset.with_options(dataset_options())
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from bert_tf.errors import InputError
 from bert_tf.storage import State, file_state, find_objects, is_remote, open_for_reading
-from pipelines.corpus import text_files, zstd_frames
+from pipelines.corpus import text_files
 from pipelines.corpus.text_files import COMPRESSED, UnreadableFile
 from pipelines.data_options import CorpusOptions
 
@@ -107,29 +107,25 @@ def find_files(inputs: CorpusInputs) -> list[str]:
     """Sorted files, each once, of files, folders (without hidden files) and globs."""
     found: dict[str, str] = {}
     for given in listed(inputs):
+        path, files = Path(given).expanduser(), list[str]()
+        fault = "no such file or folder: check the path"
         if is_remote(given):
-            objects = find_objects(given)
-            if not objects:
-                raise InputError(f"{given}: no object there has content: check the name")
-            found.update(zip(objects, objects, strict=True))
-            continue
-        path = Path(given).expanduser()
-        if path.is_file():
-            files = [path]
+            fault = "no object there has content: check the name"
+            files = list(find_objects(given))
+        elif path.is_file():
+            files = [str(path)]
         elif path.is_dir():
-            files = list(_files_below(path))
-            if not files:
-                raise InputError(f"{given}: the folder holds no files: put the text files there")
+            fault = "the folder holds no files: put the text files there"
+            files = list(map(str, _files_below(path)))
         elif glob.has_magic(given):
+            fault = "the pattern matches no file: check it with ls"
             # Not Path.glob, which takes no absolute pattern.
             matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
-            files = [Path(match) for match in sorted(matches) if Path(match).is_file()]
-            if not files:
-                raise InputError(f"{given}: the pattern matches no file: check it with ls")
-        else:
-            raise InputError(f"{given}: no such file or folder: check the path")
+            files = [match for match in sorted(matches) if Path(match).is_file()]
+        if not files:
+            raise InputError(f"{given}: {fault}")
         for file in files:
-            found.setdefault(os.path.realpath(file), str(file))
+            found.setdefault(file if is_remote(file) else os.path.realpath(file), file)
     if not found:
         raise InputError("no corpus given: name at least one text file, folder or glob")
     return sorted(found.values())
@@ -245,11 +241,11 @@ def _frames(whole: Slice, name: str, slice_bytes: int) -> list[Slice]:
     """Cuts a zstd file of several frames between them; other compressed files stay whole."""
     file, bounds, after_blank = whole.source, [0], name == "sentences"
     with text_files.read_errors(file):
-        for start in zstd_frames.frame_starts(file):
+        for start in text_files.frame_starts(file):
             if start - bounds[-1] < slice_bytes or whole.size - start < slice_bytes // 2:
                 continue
             if not is_remote(file) and (
-                zstd_frames.document_start(file, start, after_blank=after_blank) is None
+                text_files.document_start(file, start, after_blank=after_blank) is None
             ):
                 break  # one document to the end, which each reader would search through
             bounds.append(start)
@@ -293,11 +289,12 @@ def in_groups(
     group: list[Item] = []
     size = 0
     for item in items:
-        if group and size + size_of(item) > most:
+        item_size = size_of(item)
+        if group and size + item_size > most:
             yield group
             group, size = [], 0
         group.append(item)
-        size += size_of(item)
+        size += item_size
     if group:
         yield group
 

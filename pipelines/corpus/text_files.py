@@ -8,23 +8,31 @@ A block has about a megabyte and ends at a line end. Faults are repaired by a ru
 - a line of over 64 kB is cut at white space into lines of about 512 bytes.
 
 Lines end at LF or CRLF, or at CR in a file whose first block has no LF.
+
+Frames of a zstd file can be decompressed each by itself: several readers share a file that parallel
+compressors (pzstd, zstd with the seekable format) wrote. Their borders say nothing of lines: as in
+Hadoop, the text of a frame begins at the first document that begins after the first line end in it,
+and the reader of the frames before goes on to there. Source: RFC 8878; the seekable format of
+facebook/zstd, contrib/seekable_format.
 """
 
 import codecs
 import contextlib
 import gzip
+import itertools
 import operator
 import os
+import struct
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import IO, Any, NamedTuple
 
+import numpy as np
 from backports import zstd
 
 from bert_tf.errors import InputError
 from bert_tf.storage import State, file_state, is_remote, open_for_reading, remote_errors, state_of
-from pipelines.corpus import zstd_frames
 
 _READ_ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, zstd.ZstdError)
 try:
@@ -48,6 +56,11 @@ _MOST_INVALID_BYTES = 0.005
 
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zX"
 _BZIP2 = tuple(b"BZh%d" % level for level in range(1, 10))
+_FRAME = b"\x28\xb5\x2f\xfd"
+# pzstd begins with a frame to skip.
+_ZSTD = (_FRAME, *(struct.pack("<I", magic) for magic in range(0x184D2A50, 0x184D2A60)))
+_TABLE, _FOOTER = 0x184D2A5E, 0x8F92EAB1  # of the seekable format
+_MOST_FIRST_BYTES = 256 << 20  # of a frame: a file whose first one is longer has one reader
 # Endings of the names of compressed files.
 COMPRESSED = (".gz", ".zst", ".zstd", ".xz", ".bz2")
 
@@ -68,7 +81,7 @@ class UnreadableFile(InputError):
 def is_compressed(path: str) -> bool:
     """Whether a file is gzip, zstd, xz or bzip2, according to its first bytes."""
     with read_errors(path), open_for_reading(path, _PROBE_BYTES) as file:
-        return file.read(4).startswith((_GZIP, *zstd_frames.MAGIC, _XZ, *_BZIP2))
+        return file.read(4).startswith((_GZIP, *_ZSTD, _XZ, *_BZIP2))
 
 
 def read_blocks(
@@ -85,12 +98,12 @@ def read_blocks(
     """Reads a file in blocks of lines.
 
     `start` is the first byte of the first line to read, `end` that of the line after the last one;
-    of a zstd file, they are the first bytes of frames (see `zstd_frames`), whose documents begin at
-    lines, or `after_blank` ones; 0 and None for other compressed files. The file must have the
-    `file_state` before and after reading, if one is given. `counts` receives counts of repaired
-    faults: `invalid_utf8_lines`, `nul_bytes`, `cut_lines`. A line of over 64 kB is cut to `cut_to`
-    bytes, or kept whole if that is None; then one of over 32 MB is refused or, with `skip_longest`,
-    empty and counted in `bad_lines`.
+    of a zstd file, they are the first bytes of frames, whose documents begin at lines, or
+    `after_blank` ones; 0 and None for other compressed files. The file must have the `file_state`
+    before and after reading, if one is given. `counts` receives counts of repaired faults:
+    `invalid_utf8_lines`, `nul_bytes`, `cut_lines`. A line of over 64 kB is cut to `cut_to` bytes,
+    or kept whole if that is None; then one of over 32 MB is refused or, with `skip_longest`, empty
+    and counted in `bad_lines`.
     """
     counts = Counter() if counts is None else counts
     first_line = 1
@@ -99,10 +112,10 @@ def read_blocks(
         magic = raw.read(4)
         raw.seek(start)
         text: Any = raw
-        if magic.startswith(zstd_frames.MAGIC) and (start or end is not None):
-            text = zstd_frames.FrameRange(path, raw, start, end, after_blank)
+        if magic.startswith(_ZSTD) and (start or end is not None):
+            text = _FrameRange(path, raw, start, end, after_blank)
         elif end is not None:
-            text = zstd_frames.Limited(raw, end - start)
+            text = _Limited(raw, end - start)
         elif not start:
             text = _decompressed(path, raw, magic)
         continues = False  # whether a block begins within a line
@@ -159,8 +172,8 @@ def _decompressed(path: str, raw: IO[bytes], magic: bytes) -> Any:
     """A file as it is read, by the first bytes that it has on disk."""
     if magic.startswith(_GZIP):
         return gzip.GzipFile(fileobj=raw)
-    if magic.startswith(zstd_frames.MAGIC):
-        return zstd_frames.opened(raw)
+    if magic.startswith(_ZSTD):
+        return _zstd_text(raw)
     if not magic.startswith((_XZ, *_BZIP2)):
         return raw
     if not _HAS_XZ_AND_BZIP2:
@@ -310,14 +323,120 @@ def line_start(path: str, offset: int, *, after_blank: bool = False) -> int:
         return 0
     with read_errors(path), open_for_reading(path, _PROBE_BYTES) as file:
         file.seek(offset - 1)
-        while (piece := file.readline(BLOCK_BYTES)) and not piece.endswith(b"\n"):
-            pass
-        if not after_blank:
-            return file.tell()
-        at_start = True  # of a line, not within one too long to be read at once
-        while piece := file.readline(BLOCK_BYTES):
-            may_be_blank = at_start and not b" " < piece[:1] < b"\x7f"  # most lines are not
-            if may_be_blank and not piece.decode("utf-8", "ignore").replace("\0", "").strip():
-                break
-            at_start = piece.endswith(b"\n")
+        _to_document(file, after_blank)
         return file.tell()
+
+
+def document_start(path: str, frame: int, *, after_blank: bool) -> int | None:
+    """Bytes of text from a frame to the first document to read there; None if none begins there."""
+    with open_for_reading(path, _PROBE_BYTES) as raw:
+        raw.seek(frame)
+        return _to_document(_zstd_text(raw), after_blank)
+
+
+def _to_document(text: Any, after_blank: bool) -> int | None:
+    """Reads on to where a document begins: at a line or, `after_blank`, after a blank one.
+
+    Returns the bytes read; None if the text ends before.
+    """
+    passed, in_first, at_start = 0, True, False  # `at_start` of a line, not within a long one
+    while piece := text.readline(BLOCK_BYTES):
+        passed += len(piece)
+        may_be_blank = at_start and not b" " < piece[:1] < b"\x7f"  # most lines are not
+        at_start = piece.endswith(b"\n")
+        if in_first:
+            in_first = not at_start
+            if at_start and not after_blank:
+                return passed
+        elif may_be_blank and not piece.decode("utf-8", "ignore").replace("\0", "").strip():
+            return passed
+    return None
+
+
+def frame_starts(path: str) -> list[int]:
+    """The first bytes of the frames of a file, [0] if they cannot be found quickly.
+
+    Found by the table of the seekable format, or in local files by the headers of all blocks.
+    """
+    with open_for_reading(path, _PROBE_BYTES) as file:
+        if starts := _in_table(file):
+            return starts
+    if is_remote(path):
+        return [0]
+    content: Any = np.memmap(path, np.uint8, "r")
+    place = 0
+    try:
+        while place < len(content):
+            size = zstd.get_frame_size(content[place : None if place else _MOST_FIRST_BYTES])
+            if content[place : place + 4].tobytes() == _FRAME:  # not one to skip
+                starts.append(place)
+            place += size
+    except zstd.ZstdError:  # damaged: the one reader reports it
+        return [0]
+    return starts or [0]
+
+
+def _in_table(file: IO[bytes]) -> list[int]:
+    """The starts by the table at the end of a file; none without one."""
+    size = file.seek(0, os.SEEK_END)
+    if size < 17:
+        return []
+    file.seek(size - 9)
+    frames, flags, magic = struct.unpack("<IBI", file.read(9))
+    each = 12 if flags & 0x80 else 8
+    begin = size - 9 - frames * each - 8
+    if magic != _FOOTER or begin < 0:
+        return []
+    file.seek(begin)
+    if struct.unpack("<II", file.read(8)) != (_TABLE, frames * each + 9):
+        return []
+    table = file.read(frames * each)
+    sizes = [struct.unpack_from("<I", table, n * each)[0] for n in range(frames)]
+    return [0, *itertools.accumulate(sizes)][:-1] if sum(sizes) == begin else []
+
+
+def _zstd_text(raw: Any) -> zstd.ZstdFile:
+    """A file of frames, read with the largest window, which only its own frames need."""
+    window = zstd.DecompressionParameter.window_log_max
+    return zstd.ZstdFile(raw, options={window: window.bounds()[1]})
+
+
+class _FrameRange:
+    """The text of the frames from `start`, where `raw` is, to `end`: whole documents."""
+
+    def __init__(self, path: str, raw: IO[bytes], start: int, end: int | None, after_blank: bool):
+        self._skip = document_start(path, start, after_blank=after_blank) if start else 0
+        self._parts: list[Any] = [_zstd_text(raw if end is None else _Limited(raw, end - start))]
+        self._after: IO[bytes] | None = None
+        if end is not None:
+            self._after = open_for_reading(path)
+            self._after.seek(end)
+            more = document_start(path, end, after_blank=after_blank)
+            rest = _zstd_text(self._after)
+            self._parts.append(rest if more is None else _Limited(rest, more))
+
+    def read(self, size: int) -> bytes:
+        while self._skip and (passed := self._read(min(self._skip, _PROBE_BYTES))):
+            self._skip -= len(passed)
+        return b"" if self._skip is None else self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        while self._parts:
+            if found := self._parts[0].read(size):
+                return found
+            self._parts.pop(0)
+        if self._after is not None:
+            self._after.close()
+        return b""
+
+
+class _Limited:
+    """The next bytes of a file."""
+
+    def __init__(self, file: Any, left: int):
+        self._file, self._left = file, left
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(found)
+        return found

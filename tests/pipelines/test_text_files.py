@@ -16,12 +16,12 @@ from bert_tf.errors import InputError
 from bert_tf.storage import state_of
 from pipelines.corpus import text_files
 from pipelines.corpus.text_files import (
+    frame_starts,
     is_compressed,
     line_start,
     read_blocks,
     strip,
 )
-from pipelines.corpus.zstd_frames import frame_starts
 
 
 def lines_of(path, *bounds, counts=None, **options):
