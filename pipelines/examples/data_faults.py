@@ -204,16 +204,11 @@ def doubted_labels(
 ) -> list[Doubt]:
     """The examples whose labels are probably wrong, the most probable first.
 
-    Each is judged by a logistic regression on the words of the other texts (cross-validation),
-    whose probabilities are calibrated on the given labels. Bayes' rule then tells how probably a
-    label is wrong: if its probability is as low as that of a random mistake.
-
-    Args:
-        texts: the texts to classify; both texts of a pair as one string.
-        labels: a label for each; those of fewer than five examples are neither doubted nor
-            proposed.
-        wrong_share: share of all labels that is assumed to be wrong.
-        seed: random seed of the folds.
+    Each text (both texts of a pair are one) is judged by a logistic regression on the words of the
+    others (cross-validation), whose probabilities are calibrated on the given labels. Bayes' rule
+    then tells how probably a label is wrong, if `wrong_share` of all are: it is wrong if its
+    probability is as low as that of a random mistake. Labels of fewer than five examples are
+    neither doubted nor proposed.
     """
     names, targets, counts = np.unique(labels, return_inverse=True, return_counts=True)
     known = np.flatnonzero(counts >= _FOLDS)

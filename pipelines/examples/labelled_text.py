@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bert_tf.errors import InputError
-from pipelines.examples.records import (
-    Record,
-    check_text,
-    is_dataset_name,
-    read_records,
-    read_text,
-    shown_name,
-)
+from pipelines.examples import records as files
 
 Format = Literal["tsv", "csv", "jsonl", "lines", "conll"]
 _EXTENSIONS: dict[str, Format] = {
@@ -56,7 +49,7 @@ class Examples:
 
     @property
     def _unit(self) -> str:
-        return "example" if is_dataset_name(self.path) else "line"
+        return "example" if files.is_dataset_name(self.path) else "line"
 
     def remarks(self) -> list[str]:
         """What a user should know about these examples, a sentence each."""
@@ -103,7 +96,7 @@ def read_examples(
     format: Format | None = None,
     header: bool = True,
     skip_broken: bool = False,
-    records: Iterable[Record] | None = None,
+    records: Iterable[files.Record] | None = None,
 ) -> Examples:
     """Reads some columns of a file, of "-" for standard input, or of TensorFlow Datasets.
 
@@ -116,13 +109,13 @@ def read_examples(
     format = format or format_of(path)
     skipped: list[int] = []
     rows: Iterable[tuple[int, dict[str, Any]]]
-    if format == "jsonl" or is_dataset_name(path):
+    if format == "jsonl" or files.is_dataset_name(path):
         rows = (
             (number, {role: _value(place, role, column, row) for role, column in columns.items()})
-            for number, place, row in (read_records(path) if records is None else records)
+            for number, place, row in (files.read_records(path) if records is None else records)
         )
     elif format is None:
-        read_text(path)  # raises: there is no such file
+        files.read_text(path)  # raises: there is no such file
         raise InputError(
             f"{path}: unknown format: give --format, or a file named .tsv, .csv, .jsonl"
         )
@@ -141,7 +134,7 @@ def read_examples(
             values[role].append(value)
     if not lines:
         raise InputError(f"{path}: no example; give a file, or a split, that has some")
-    return Examples(shown_name(path), lines, values, tuple(skipped))
+    return Examples(files.shown_name(path), lines, values, tuple(skipped))
 
 
 def check_columns(
@@ -189,10 +182,10 @@ def read_columns_of(
 
     A table whose first line is one of them has the columns "0", "1" and so on.
     """
-    format = None if is_dataset_name(path) else format or format_of(path)
+    format = None if files.is_dataset_name(path) else format or format_of(path)
     rows: dict[int, dict[str, Any]] = {}
     if format == "jsonl":
-        rows = {number: row for number, _, row in read_records(path)}
+        rows = {number: row for number, _, row in files.read_records(path)}
     elif format in ("tsv", "csv"):
         table = dict(_table(path, format))
         first = next(number for number, row in table.items() if row != [""])
@@ -218,7 +211,7 @@ def _value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:
         return [_value(place, role, column, {column: each}) for each in value]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InputError(f"{place}: {column!r} is {json.dumps(value)}; it must be text or a number")
-    return check_text(place, column, str(value))
+    return files.check_text(place, column, str(value))
 
 
 def _no_column(
@@ -291,7 +284,7 @@ def _place(path: str | os.PathLike, role: str, column: str, names: list[str]) ->
 
 
 def _lines(path: str | os.PathLike) -> list[tuple[int, str]]:
-    lines = read_text(path).removesuffix("\n").split("\n")
+    lines = files.read_text(path).removesuffix("\n").split("\n")
     return [(number, line.removesuffix("\r")) for number, line in enumerate(lines, 1)]
 
 
@@ -299,7 +292,7 @@ def _table(path: str | os.PathLike, format: Format) -> list[tuple[int, list[str]
     """The rows of a tsv or csv, each with its line; [""] for a blank line."""
     if format == "tsv":
         return [(number, line.split("\t")) for number, line in _lines(path)]
-    text = read_text(path)
+    text = files.read_text(path)
     # csv needs line ends unchanged, for they may stand within quotes.
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     limit = csv.field_size_limit(max(len(text), 1))  # a cell may be as long as the file

@@ -8,14 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_tf.errors import InputError
+from pipelines.examples import records as files
 from pipelines.examples.labelled_text import Examples, format_of
-from pipelines.examples.records import (
-    check_text,
-    is_dataset_name,
-    read_records,
-    read_text,
-    shown_name,
-)
 
 # What ends a word: `is_whitespace` of the original's run_squad.py.
 _SPACES = frozenset(" \t\r\n\u202f")
@@ -83,16 +77,16 @@ def read_questions(
             columns[name].append(value)
     if not known:
         raise InputError(f"{path}: no question; give a file in the format of SQuAD")
-    return Questions(shown_name(path), list(range(1, len(known) + 1)), columns)
+    return Questions(files.shown_name(path), list(range(1, len(known) + 1)), columns)
 
 
 def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
     """The place, for messages, of each question, and its fields with the context."""
-    if str(path) == "-" or is_dataset_name(path) or format_of(path) == "jsonl":
-        for number, place, record in read_records(path):
+    if str(path) == "-" or files.is_dataset_name(path) or format_of(path) == "jsonl":
+        for number, place, record in files.read_records(path):
             yield place, {"id": str(number), **record}
     else:
-        text = read_text(path)
+        text = files.read_text(path)
         try:
             data = _object(str(path), json.loads(text))
         except (ValueError, RecursionError) as error:
@@ -158,4 +152,4 @@ def _text(place: str, value: Any, name: str) -> str:
     text = _object(place, value).get(name)
     if not isinstance(text, str):
         raise InputError(f"{place}: {name!r} is {json.dumps(text)[:40]}; it must be a string")
-    return check_text(place, name, text)
+    return files.check_text(place, name, text)

@@ -11,15 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from bert_tf.errors import InputError
+from pipelines.examples import records as files
 from pipelines.examples.labelled_text import Examples, Format, format_of, read_examples
-from pipelines.examples.records import (
-    Record,
-    check_text,
-    is_dataset_name,
-    read_records,
-    read_text,
-    shown_name,
-)
 
 _DOCUMENT = "-DOCSTART-"
 _SENTENCE_END = "-X-"
@@ -83,7 +76,7 @@ def read_columns(
     """
     sentences: list[list[list[_Row]]] = [[[]]]  # document -> sentence -> row
     width: tuple[int, int] | None = None  # columns, and the line that showed them
-    for number, line in enumerate(read_text(path).split("\n"), 1):
+    for number, line in enumerate(files.read_text(path).split("\n"), 1):
         cells = re.split(r"[ \t]+", line.strip(" \t\r"))
         if cells[0] == _DOCUMENT:
             sentences.append([[]])
@@ -120,7 +113,7 @@ def read_columns(
 
 def is_column_file(path: str | os.PathLike) -> bool:
     """Whether a file holds words in columns, with labels or a sentence per paragraph, not texts."""
-    rows = [re.split(r"[ \t]+", line.strip(" \t\r")) for line in read_text(path).split("\n")]
+    rows = [re.split(r"[ \t]+", line.strip(" \t\r")) for line in files.read_text(path).split("\n")]
     if any(row[0] == _DOCUMENT for row in rows):
         return True
     words = [row for row in rows if row[0] not in ("", _SENTENCE_END)]
@@ -155,15 +148,15 @@ def read_texts(
     a string is a text. `text` and `pair` name columns.
     """
     format, records = format or format_of(path), None
-    if format == "jsonl" or is_dataset_name(path):
-        records = list(read_records(path))
+    if format == "jsonl" or files.is_dataset_name(path):
+        records = list(files.read_records(path))
         if records and isinstance(records[0][2].get(text), list):
             return read_json_words(path, words=text, labels=None, records=records)
     elif format == "conll":
         word = column_number(path, "--text_column", text)
         return read_columns(path, word=word, label=None, documents=documents)
     elif format is None:
-        read_text(path)  # raises: there is no such file
+        files.read_text(path)  # raises: there is no such file
         raise InputError(
             f"{path}: unknown format: give --format lines for a text on each line, --format conll "
             "for a word on each line, or a file named .tsv, .csv, .jsonl"
@@ -177,12 +170,12 @@ def read_json_words(
     *,
     words: str = "words",
     labels: str | None = "labels",
-    records: Iterable[Record] | None = None,
+    records: Iterable[files.Record] | None = None,
     entities: bool = True,
 ) -> Examples:
     """Reads records with a list of words, and a list with a label for each, by their keys."""
     examples = []
-    for number, place, row in read_records(path) if records is None else records:
+    for number, place, row in files.read_records(path) if records is None else records:
         found = [_word(place, word) for word in _strings(place, words, row)]
         if not found:
             raise InputError(f"{place}: no words; remove the line")
@@ -204,7 +197,7 @@ def _strings(place: str, key: str, row: dict[str, Any]) -> list[str]:
             f"{place}: {key!r} is no list of strings; write one, or name the keys with "
             "--text_column and --label_column"
         )
-    return [check_text(place, key, value) for value in values]
+    return [files.check_text(place, key, value) for value in values]
 
 
 def _word(place: str, word: str, what: str = "word") -> str:
@@ -241,4 +234,4 @@ def _examples(
             "\n".join(" ".join(labels([label for _, label, _ in s])) for s in example)
             for example in examples
         ]
-    return Examples(shown_name(path), [example[0][0][2] for example in examples], columns)
+    return Examples(files.shown_name(path), [example[0][0][2] for example in examples], columns)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -26,25 +26,13 @@ from google.protobuf.message import DecodeError
 
 from bert_tf.errors import InputError
 from bert_tf.storage import Folder, fetch_ranges, is_remote, open_folder
+from bert_tf.tokenization import BertTokenizer
 from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.masking import MaskedTokens
 from pipelines.instances.schemas import masked_features, parse_compact, parse_masked, parse_rows
 from pipelines.instances.sentence_pairs import PackedPairs
-from pipelines.shards.manifest import (
-    BLOCK_RECORDS,
-    FILE_NAME,
-    FRAME_BYTES,
-    JOURNAL,
-    SPLITS,
-    Manifest,
-    altered,
-    check_sizes,
-    verify,
-)
-
-if TYPE_CHECKING:
-    from bert_tf.tokenization import BertTokenizer
-
+from pipelines.shards import manifest as manifests
+from pipelines.shards.manifest import BLOCK_RECORDS, FRAME_BYTES, Manifest
 
 # TensorFlow's errors for a record of another kind; the second if it quotes the record.
 _PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
@@ -207,14 +195,14 @@ def open_shards(
     skips the blocks of corrupt records, found by checksums, or by reading all without a manifest.
     """
     folder = os.fspath(directory).rstrip("/") if is_remote(directory) else Path(directory)
-    if split not in SPLITS:
-        raise InputError(f"split is {split!r}: give one of {', '.join(SPLITS)}")
-    is_complete = FILE_NAME in open_folder(folder).sizes()
+    if split not in manifests.SPLITS:
+        raise InputError(f"split is {split!r}: give one of {', '.join(manifests.SPLITS)}")
+    is_complete = manifests.FILE_NAME in open_folder(folder).sizes()
     if not is_complete:
         here = folder if isinstance(folder, str) else folder.absolute()
         for output in (str(here), os.path.dirname(here)):  # noqa: PTH120
             # Shards of several lengths are in subfolders.
-            if (open_folder(output) / JOURNAL).sizes():
+            if (open_folder(output) / manifests.JOURNAL).sizes():
                 raise InputError(
                     f"{folder}: bert-tf shards has not finished there: the same command resumes it"
                 )
@@ -226,8 +214,8 @@ def open_shards(
         written = manifest.shards.get(split)
         if not written:
             return None
-        check_sizes(folder, written, may_differ=skip_corrupt)
-        suspects: Iterable[int] = altered(folder, written) if skip_corrupt else ()
+        manifests.check_sizes(folder, written, may_differ=skip_corrupt)
+        suspects: Iterable[int] = manifests.altered(folder, written) if skip_corrupt else ()
         blocks = RecordBlocks.of_files(
             [f"{folder}/{shard.file}" for shard in written],
             [shard.block_bytes for shard in written],
@@ -259,18 +247,18 @@ def open_shards(
 def _foreign_files(folder: Path) -> list[Path]:
     paths = sorted(path for path in folder.glob("*.tfrecord*") if path.is_file())
     if not paths:
-        if lengths := sorted(path.parent.name for path in folder.glob(f"*/{FILE_NAME}")):
+        if lengths := sorted(path.parent.name for path in folder.glob(f"*/{manifests.FILE_NAME}")):
             raise InputError(
                 f"{folder}: holds folders of shards: name one of them ({', '.join(lengths)})"
             )
         raise InputError(
-            f"{folder}: holds neither {FILE_NAME} nor *.tfrecord files: make shards with bert-tf "
-            "shards"
+            f"{folder}: holds neither {manifests.FILE_NAME} nor *.tfrecord files: make shards with "
+            "bert-tf shards"
         )
     return paths
 
 
-def store_tokenizer(files: Folder, tokenizer: "BertTokenizer") -> None:
+def store_tokenizer(files: Folder, tokenizer: BertTokenizer) -> None:
     """Writes a tokenizer's files into a folder, local or remote."""
     with tempfile.TemporaryDirectory() as temporary:
         tokenizer.save(Path(temporary))
@@ -278,10 +266,8 @@ def store_tokenizer(files: Folder, tokenizer: "BertTokenizer") -> None:
             files.write(path.name, path.read_bytes())
 
 
-def stored_tokenizer(files: Folder) -> "BertTokenizer":
+def stored_tokenizer(files: Folder) -> BertTokenizer:
     """The tokenizer that `store_tokenizer` wrote."""
-    from bert_tf.tokenization import BertTokenizer
-
     with tempfile.TemporaryDirectory() as copy:
         for name in ("vocab.txt", "tokenizer_config.json"):
             if (content := files.read(name)) is not None:
@@ -291,13 +277,11 @@ def stored_tokenizer(files: Folder) -> "BertTokenizer":
 
 def tokenizer_of_shards(
     directory: str | os.PathLike, given: str | os.PathLike | None = None
-) -> "BertTokenizer":
+) -> BertTokenizer:
     """Opens the tokenizer of a folder of shards.
 
     It can be `given` as a folder or vocab.txt, for shards of the original's script.
     """
-    from bert_tf.tokenization import BertTokenizer
-
     files = open_folder(directory)
     if not given:
         if files.read("vocab.txt") is None:
@@ -308,7 +292,7 @@ def tokenizer_of_shards(
         return stored_tokenizer(files)
     from_given = BertTokenizer if Path(given).is_file() else BertTokenizer.from_directory
     tokenizer = from_given(given)
-    if FILE_NAME in files.sizes():
+    if manifests.FILE_NAME in files.sizes():
         made_with = Manifest.load(directory).vocabulary["settings"]
         if differing := tokenizer.other_switches(made_with):
             raise InputError(
@@ -383,15 +367,15 @@ def shard_errors(directory: str | os.PathLike) -> Iterator[None]:
 
 
 def _name_corrupt_record(folder: str | os.PathLike) -> None:
-    for split in SPLITS:
+    for split in manifests.SPLITS:
         shards = open_shards(folder, split)  # raises for missing or truncated shards
         if shards is None:
             continue
         suspects: Sequence[int] = range(len(shards.files))
         if shards.manifest is not None:
-            suspects = list(altered(folder, shards.manifest.shards[split]))
+            suspects = list(manifests.altered(folder, shards.manifest.shards[split]))
         for file in suspects:
             if (number := shards.blocks.first_damaged(file, shards.parse)) is not None:
                 raise _corrupt_record(shards.files[file], number)
         if suspects and shards.manifest is not None:
-            verify(folder)  # every record is readable, but some shard was changed
+            manifests.verify(folder)  # every record is readable, but some shard was changed
