@@ -4,15 +4,13 @@ Follows `create_masked_lm_predictions` of the original's `create_pretraining_dat
 batches at once. Language models read text without masks.
 """
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.tokenization import BertTokenizer
 from pipelines.data_options import PretrainingDataOptions
-
-if TYPE_CHECKING:
-    from bert_tf.tokenization import BertTokenizer
 
 Objective = Literal["ltr", "rtl", "ltr+rtl"]  # of language models
 
@@ -27,7 +25,7 @@ class MaskedTokens(NamedTuple):
 def mask_tokens(
     token_ids: tf.Tensor,
     padding_mask: tf.Tensor,
-    tokenizer: "BertTokenizer",
+    tokenizer: BertTokenizer,
     options: PretrainingDataOptions,
     seed: tf.Tensor,
 ) -> MaskedTokens:
@@ -92,14 +90,21 @@ def mask_tokens(
     )
     replaced = tf.where(action < 1 - options.random_token_share, labels, random_tokens)
     shown = tf.where(action < options.mask_token_share, tokenizer.mask_token_id, replaced)
-    where = tf.where(valid)  # (predictions in all, 2)
-    updates = tf.stack([tf.cast(where[:, 0], tf.int32), tf.boolean_mask(positions, valid)], axis=-1)
     return MaskedTokens(
-        token_ids=tf.tensor_scatter_nd_update(token_ids, updates, tf.boolean_mask(shown, valid)),
+        token_ids=_replaced(token_ids, positions, shown, valid),
         positions=positions,
         labels=labels,
         weights=tf.cast(valid, tf.float32),
     )
+
+
+def _replaced(
+    token_ids: tf.Tensor, positions: tf.Tensor, values: tf.Tensor, valid: tf.Tensor
+) -> tf.Tensor:
+    """The tokens [B, T] with `values` at `positions`, [B, P] each, where these are `valid`."""
+    row = tf.cast(tf.where(valid)[:, 0], tf.int32)  # (predictions in all,)
+    places = tf.stack([row, tf.boolean_mask(positions, valid)], axis=-1)
+    return tf.tensor_scatter_nd_update(token_ids, places, tf.boolean_mask(values, valid))
 
 
 class _Units(NamedTuple):
@@ -186,14 +191,8 @@ def _choose_units(units: _Units, wanted: tf.Tensor, seed: tf.Tensor) -> tuple[tf
 
 def as_it_was(masked: MaskedTokens) -> MaskedTokens:
     """The batch with the original tokens, the labels, in place of the masks."""
-    where = tf.where(masked.weights > 0)  # (predictions in all, 2)
-    places = tf.gather_nd(masked.positions, where)
-    token_ids = tf.tensor_scatter_nd_update(
-        masked.token_ids,
-        tf.stack([tf.cast(where[:, 0], tf.int32), places], axis=-1),
-        tf.gather_nd(masked.labels, where),
-    )
-    return masked._replace(token_ids=token_ids)
+    token_ids, positions, labels, weights = masked
+    return masked._replace(token_ids=_replaced(token_ids, positions, labels, weights > 0))
 
 
 def next_tokens(

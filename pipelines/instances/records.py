@@ -7,11 +7,12 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.tokenization import BertTokenizer
 from pipelines.corpus.documents import MOST_BATCHES, DocumentBatch
 from pipelines.corpus.sentence_splitting import split_sentences
 from pipelines.data_options import PretrainingDataOptions
@@ -19,10 +20,6 @@ from pipelines.datasets import dataset_options
 from pipelines.instances import sentence_pairs as pairing
 from pipelines.instances.masking import MaskedTokens, mask_tokens
 from pipelines.instances.schemas import serialize_compact, serialize_masked, serialize_rows
-
-if TYPE_CHECKING:
-    from bert_tf.tokenization import BertTokenizer
-
 
 _PERCENTILES = (5, 25, 50, 75, 95)  # of lengths, in the statistics
 
@@ -58,7 +55,7 @@ class RecordBatch(NamedTuple):
 
 def record_batches(
     batches: Iterator[DocumentBatch],
-    tokenizer: "BertTokenizer",
+    tokenizer: BertTokenizer,
     options: Sequence[PretrainingDataOptions],
     split_paragraphs: bool,
     *,
@@ -105,7 +102,7 @@ _OUTSIDE = {
 
 
 def _traced(
-    tokenizer: "BertTokenizer", options: Sequence[PretrainingDataOptions], split_paragraphs: bool
+    tokenizer: BertTokenizer, options: Sequence[PretrainingDataOptions], split_paragraphs: bool
 ) -> tuple[Callable, Callable]:
     """The functions of `_functions`, the same ones for equal arguments."""
     of_graph = [
@@ -123,7 +120,7 @@ def _traced(
 
 
 def _functions(
-    tokenizer: "BertTokenizer", options: Sequence[PretrainingDataOptions], split_paragraphs: bool
+    tokenizer: BertTokenizer, options: Sequence[PretrainingDataOptions], split_paragraphs: bool
 ) -> tuple[Callable, Callable]:
     @tf.function(autograph=False)
     def tokenize(lines: tf.Tensor, *about: tf.Tensor) -> dict[str, Any]:
@@ -177,21 +174,20 @@ def _functions(
 def _make_records(
     sentences: pairing.Sentences,
     tokens: tf.Tensor,
-    tokenizer: "BertTokenizer",
+    tokenizer: BertTokenizer,
     options: PretrainingDataOptions,
     seed: tf.Tensor,
 ) -> tuple[tf.Tensor, InstanceCounts]:
     """One round of instances of a batch: records, string, in random order, and counts."""
     pair_seed, truncation_seed, order_seed, mask_seed = tf.unstack(tf.random.split(seed, 4))
     length, token_ids = options.max_seq_length, sentences.token_ids
-    short: dict[str, Any] = {"short_seq_prob": options.short_seq_prob, "seed": pair_seed}
+    how: dict[str, Any] = {"short_seq_prob": options.short_seq_prob, "seed": pair_seed}
+    how["max_seq_length"] = length
     if options.instances == "full_sentences":
         sep = tokenizer.sep_token_id
-        token_ids, pairs = pairing.full_sentences(
-            sentences, max_seq_length=length, sep_token_id=sep, **short
-        )
+        token_ids, pairs = pairing.full_sentences(sentences, sep_token_id=sep, **how)
     else:
-        pairs = pairing.sentence_pairs(sentences, max_seq_length=length, **short)
+        pairs = pairing.sentence_pairs(sentences, **how)
         pairs = pairing.truncate_pairs(pairs, max_seq_length=length, seed=truncation_seed)
     pairs = pairing.shuffle_pairs(pairs, order_seed)
     packed = pairing.pack_pairs(token_ids, pairs, tokenizer, length)

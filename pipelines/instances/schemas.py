@@ -1,19 +1,12 @@
-"""The forms of pre-training instances in TFRecord shards.
+"""The forms of pre-training instances in TFRecord shards (features: docs/reading-shards.md).
 
 - *masked*: the features of the original's `create_pretraining_data.py`, masked when the shards are
-  written. All int64 lists, except the weights, a float list: `input_ids`, `input_mask`,
-  `segment_ids` [max_seq_length]; `masked_lm_positions`, `masked_lm_ids`, `masked_lm_weights`
-  [max_predictions_per_seq]; `next_sentence_labels` [1].
-- *compact*: for masks drawn during training. All int64 lists: `input_ids` [length], `[CLS] A [SEP]
-  B [SEP]` without masks and padding; `first_segment_length` [1], number of tokens of `[CLS] A
-  [SEP]`; `next_sentence_labels` [1].
-
-In both, the next-sentence label of a random next is 1.
+  written.
+- *compact*: for masks drawn during training: the tokens, the length of `[CLS] A [SEP]`, the label.
 
 With `instances_per_row`, a record is a *row* of several short instances, each seeing only itself: a
-`tf.train.Example` whose feature `instances` is the list of their records, in either form. Rows are
-full, or nearly so, and shapes are static, as GPUs and TPUs like them. Krell et al. 2021 ("Efficient
-sequence packing without cross-contamination") did this for BERT. N instances are in R rows of L
+`tf.train.Example` whose feature `instances` is the list of their records, in either form (Krell et
+al. 2021, "Efficient sequence packing without cross-contamination"). N instances are in R rows of L
 tokens, S instances and P predictions at most a row.
 """
 

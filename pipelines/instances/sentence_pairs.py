@@ -7,12 +7,11 @@ only loop is the walk: in each step, every document of the batch makes one insta
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
-if TYPE_CHECKING:
-    from bert_tf.tokenization import BertTokenizer
+from bert_tf.tokenization import BertTokenizer
 
 # Full instances per stream: longer documents are walked as several streams in parallel.
 INSTANCES_PER_STREAM = 128
@@ -138,8 +137,7 @@ def sentence_pairs(
     one drawn from 2 to the full one. Sentences are taken until the target is reached. A is a random
     number of the first ones. B is the rest or, in half of the cases and for a single sentence,
     consecutive sentences of another document, enough for the target; unused sentences are then
-    taken again. Pairs are not truncated yet. In a batch of one document, those with a random next
-    are dropped.
+    taken again. In a batch of one document, pairs with a random next are dropped.
     """
     *target_seeds, walk_seed, next_seed = tf.unstack(tf.random.split(seed, 4))
     max_tokens = max_seq_length - 3
@@ -147,15 +145,12 @@ def sentence_pairs(
     target = _target_lengths(sentences, max_tokens, short_seq_prob, target_seeds)  # (S,)
 
     # Each step takes one chunk of sentences [first, end) from every unfinished stream.
-    def take_chunk(
-        step: tf.Tensor, stream: tf.Tensor, first: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def take_chunk(step, stream, first):
         end = tf.searchsorted(starts, tf.gather(starts, first) + tf.gather(target, stream))
         end = tf.minimum(end, tf.gather(stream_end, stream))
         size = end - first
-        draws = tf.random.stateless_uniform(
-            [2, tf.size(stream)], tf.random.fold_in(walk_seed, step)
-        )
+        step_seed = tf.random.fold_in(walk_seed, step)
+        draws = tf.random.stateless_uniform([2, tf.size(stream)], step_seed)
         a_size = 1 + _scaled(draws[0], size - 1)
         is_random_next = (size == 1) | (draws[1] < 0.5)
         a_end = first + a_size
@@ -285,9 +280,7 @@ def full_sentences(
     stretch_end = bounds[1:]
 
     # Each step takes one instance from every stretch: tokens from `at` to the end of a sentence.
-    def take_instance(
-        step: tf.Tensor, stretch: tf.Tensor, at: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def take_instance(step, stretch, at):
         current = tf.searchsorted(ends, at, side="right")  # the sentence at `at`
         current = tf.minimum(current, tf.size(ends) - 1)  # for places after the text
         limit = tf.minimum(at + tf.gather(target, current), tf.gather(stretch_end, stretch))
@@ -359,7 +352,7 @@ def truncate_pairs(pairs: SentencePairs, *, max_seq_length: int, seed: tf.Tensor
 
 
 def pack_pairs(
-    token_ids: tf.Tensor, pairs: SentencePairs, tokenizer: "BertTokenizer", max_seq_length: int
+    token_ids: tf.Tensor, pairs: SentencePairs, tokenizer: BertTokenizer, max_seq_length: int
 ) -> PackedPairs:
     """Packs truncated pairs of ranges in `token_ids`, int32 [T]."""
     position = tf.range(max_seq_length)[None, :]  # (1, L)

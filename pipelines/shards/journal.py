@@ -11,7 +11,7 @@ import fnmatch
 import itertools
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ from pipelines.instances.records import InstanceCounts
 from pipelines.shards.manifest import JOURNAL, Shard
 
 _PLAN, _DOCUMENTS, _LOCK = "plan.json", "documents.json", "lock"
-_ENTRY = re.compile(r"(\d+)-(\d+)(-last)?\.json")
+_ENTRY = re.compile(r"(\d+)-(\d+)(?:-last)?\.json")
 TOKENIZER = "tokenizer"  # subfolder, for workers
 
 _SKIPPING = ("skip_unreadable", "skip_bad_lines")
@@ -61,26 +61,6 @@ class FinishedGroup:
                 yield index, shard
 
 
-class Entries:
-    def __init__(self, names: Iterable[str]):
-        self.by_unit: dict[int, dict[int, str]] = {}
-        self._last: dict[int, int] = {}  # by unit, the number of its last group
-        for name in names:
-            if match := _ENTRY.fullmatch(name):
-                unit, group = int(match[1]), int(match[2])
-                self.by_unit.setdefault(unit, {})[group] = name
-                if match[3]:
-                    self._last[unit] = group
-
-    def groups(self, unit: int) -> frozenset[int]:
-        """The finished groups of a unit."""
-        return frozenset(self.by_unit.get(unit, ()))
-
-    def missing(self, units: Iterable[int]) -> list[int]:
-        """Those of some units that have groups to make."""
-        return [unit for unit in units if len(self.groups(unit)) <= self._last.get(unit, 2**62)]
-
-
 class Journal:
     """The journal of an output folder; `names` as in `ShardsJob`."""
 
@@ -89,14 +69,24 @@ class Journal:
         self.folders = [folder / name if name else folder for name in names]
         self._place = folder / JOURNAL
 
-    def entries(self) -> Entries:
-        return Entries(self._place.sizes())
+    def entries(self) -> defaultdict[int, dict[int, str]]:
+        """The names of the entries, by unit and group."""
+        found: defaultdict[int, dict[int, str]] = defaultdict(dict)
+        for name in self._place.sizes():
+            if match := _ENTRY.fullmatch(name):
+                found[int(match[1])][int(match[2])] = name
+        return found
+
+    def missing(self, units: Iterable[int]) -> list[int]:
+        """Those of some units that have groups to make."""
+        of = self.entries()
+        return [unit for unit in units if "-last" not in of[unit].get(len(of[unit]) - 1, "")]
 
     def groups(self, units: Iterable[int] | None = None) -> Iterator[FinishedGroup]:
         """The finished groups of all or some units, in order of the corpus, one by one."""
-        by_unit = self.entries().by_unit
-        for unit in sorted(by_unit) if units is None else units:
-            for _, name in sorted(by_unit.get(unit, {}).items()):
+        entries = self.entries()
+        for unit in sorted(entries) if units is None else units:
+            for _, name in sorted(entries[unit].items()):
                 if (content := self._place.read(name)) is not None:
                     yield _load(content)
 
@@ -112,8 +102,8 @@ class Journal:
 
     def forget(self, units: Iterable[int]) -> None:
         """Removes the entries of some units; their shards are dead then."""
-        by_unit = self.entries().by_unit
-        self._place.remove(name for unit in units for name in by_unit.get(unit, {}).values())
+        entries = self.entries()
+        self._place.remove(name for unit in units for name in entries[unit].values())
 
     def check(self, units: Iterable[int] | None = None, *, checksums: bool = False) -> int:
         """Forgets entries of all or some units whose shards are gone or have another size.
@@ -124,11 +114,9 @@ class Journal:
 
         def is_whole(indexed: tuple[int, Shard]) -> bool:
             index, shard = indexed
-            listed = sizes[index].get(shard.file)
-            size = self.folders[index].size(shard.file) if listed is None else listed
-            if size != shard.bytes:
-                return False
-            return not checksums or self.folders[index].sha256(shard.file) == shard.sha256
+            folder, size = self.folders[index], sizes[index].get(shard.file)
+            is_same_size = (folder.size(shard.file) if size is None else size) == shard.bytes
+            return is_same_size and (not checksums or folder.sha256(shard.file) == shard.sha256)
 
         instances = 0
         with ThreadPoolExecutor() as threads:
@@ -180,7 +168,7 @@ class Journal:
         """
         with self._locked(is_shared):
             old = self.plan
-            begun = self.entries().by_unit
+            begun = self.entries()
             if old is not None and old != plan:
                 last = 2**62 if is_shared else max(begun, default=-1)
                 if difference := _difference(old, plan, sources, last):
@@ -195,7 +183,7 @@ class Journal:
             try:
                 yield
             except BaseException:
-                if not (is_shared or self.entries().by_unit):
+                if not (is_shared or self.entries()):
                     self.folder.clear()  # nothing to continue
                 raise
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +23,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.mirror import cache_bytes, cache_folder
 from bert_tf.storage import fetch_ranges, is_remote
+from bert_tf.tokenization import BertTokenizer
 from pipelines.data_options import PretrainingDataOptions
 from pipelines.datasets import dataset_options
 from pipelines.instances.masking import Objective, as_it_was, mask_tokens, next_tokens
@@ -34,9 +35,6 @@ from pipelines.shards.folder import (
     read_run,
     tokenizer_of_shards,
 )
-
-if TYPE_CHECKING:
-    from bert_tf.tokenization import BertTokenizer
 
 # Blocks loaded and shuffled together: 16,384 records.
 WINDOW_BLOCKS = 64
@@ -92,7 +90,7 @@ def pretraining_batches(
     drop_remainder: bool = False,
     start_step: int = 0,
     share: Share = _WHOLE,
-    tokenizer: "BertTokenizer | None" = None,
+    tokenizer: BertTokenizer | None = None,
     masking: Masking = _AS_MADE,
     objective: Objective | None = None,
     data_service: str | None = None,
@@ -238,8 +236,8 @@ def held_out_batches(
 
 
 def _masks(
-    shards: ShardFolder, tokenizer: "BertTokenizer | None", changed: dict[str, Any]
-) -> "tuple[PretrainingDataOptions, BertTokenizer | None]":
+    shards: ShardFolder, tokenizer: BertTokenizer | None, changed: dict[str, Any]
+) -> tuple[PretrainingDataOptions, BertTokenizer | None]:
     """Options of the masks; the tokenizer to draw them with, None if the shards hold them."""
     is_static = shards.options.masking == "static"
     if is_static and changed:
@@ -304,14 +302,12 @@ class BlockCache:
         self, urls: Sequence[str], hashes: Sequence[str], offsets: np.ndarray, sizes: np.ndarray
     ) -> list[str]:
         """The local files of blocks, by the URLs and checksums of their shards and their places."""
-        paths = []
-        for checksum, offset, size in zip(hashes, offsets, sizes, strict=True):
-            key = hashlib.sha256(f"{checksum} {offset} {size}".encode()).hexdigest()
+        paths, missing = [], []
+        for number, place in enumerate(zip(hashes, offsets, sizes, strict=True)):
+            key = hashlib.sha256(" ".join(map(str, place)).encode()).hexdigest()
             paths.append(self._folder / f"{key}.block")
-        missing = []
-        for number, path in enumerate(paths):
             try:
-                os.utime(path)  # used now
+                os.utime(paths[-1])  # used now
             except FileNotFoundError:
                 missing.append(number)
         contents = fetch_ranges(

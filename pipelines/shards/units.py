@@ -1,7 +1,4 @@
-"""Makes units of a corpus: reads their text, and writes it as shards of a folder.
-
-Instances are shuffled within a batch of documents; training shuffles further while it reads.
-"""
+"""Makes units of a corpus: reads their text, and writes it as shards of a folder."""
 
 import contextlib
 import itertools
@@ -10,13 +7,14 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.device_errors import full_disk_errors
 from bert_tf.storage import Folder, is_remote, open_folder, sha256
+from bert_tf.tokenization import BertTokenizer
 from pipelines.corpus.documents import DocumentPlan, UnitReader
 from pipelines.corpus.formats import input_errors
 from pipelines.corpus.sources import Slice
@@ -24,10 +22,6 @@ from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.records import RecordBatch, record_batches
 from pipelines.shards.journal import FinishedGroup, Journal
 from pipelines.shards.manifest import BLOCK_RECORDS, FRAME_BYTES, Shard
-
-if TYPE_CHECKING:
-    from bert_tf.tokenization import BertTokenizer
-
 
 _OPEN_FILES = 4096
 
@@ -73,7 +67,7 @@ Report = Callable[[int, int, int], None]
 def write_units(
     job: ShardsJob,
     units: Sequence[Unit],
-    tokenizer: "BertTokenizer",
+    tokenizer: BertTokenizer,
     documents: DocumentPlan,
     report: Report = lambda unit, read, instances: None,
 ) -> None:
@@ -120,10 +114,11 @@ def _allow_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
-class _OpenGroup:
+class _OpenGroup(contextlib.ExitStack):
     """The shards of a group under construction; an error removes them."""
 
     def __init__(self, job: ShardsJob, journal: Journal, unit: int, number: int):
+        super().__init__()
         self._job, self._journal = job, journal
         self._shards: list[dict[tuple[str, int, int], _OpenShard]] = [{} for _ in job.options]
         self._made = FinishedGroup(unit, number, short_documents=[0] * len(job.options))
@@ -158,7 +153,10 @@ class _OpenGroup:
         for part in range(parts):
             if (split, round_, part) not in opened:
                 place = f"{made.unit:05d}-{made.group:05d}-{round_:02d}-{part:02d}"
-                opened[split, round_, part] = _OpenShard(folder, f"{split}-{place}.tfrecord")
+                shard = opened[split, round_, part] = _OpenShard(
+                    folder, f"{split}-{place}.tfrecord"
+                )
+                self.push(shard.abandon)
         shards = [opened[split, round_, part] for part in range(parts)]
         written = sum(shard.made.instances for shard in shards)
         for part, shard in enumerate(shards):
@@ -173,14 +171,6 @@ class _OpenGroup:
             for folder in self._journal.folders:
                 folder.sync()
             self._journal.add(self._made)
-
-    def __enter__(self) -> "_OpenGroup":
-        return self
-
-    def __exit__(self, kind: Any, *error: Any) -> None:
-        if kind:
-            for shard in itertools.chain.from_iterable(map(dict.values, self._shards)):
-                shard.abandon(kind, *error)
 
 
 class _OpenShard:
@@ -206,8 +196,9 @@ class _OpenShard:
             self.made.sha256 = sha256(self._path)
         return self.made
 
-    def abandon(self, *error: Any) -> None:
-        """Removes the file after an error, by its kind, itself and its traceback."""
-        with contextlib.suppress(tf.errors.OpError):  # a full disk, which is reported already
-            self._writer.close()
-        self._file.__exit__(*error)
+    def abandon(self, kind: Any, *error: Any) -> None:
+        """Removes the file if there is an error, given as to `__exit__`."""
+        if kind is not None:
+            with contextlib.suppress(tf.errors.OpError):  # a full disk, which is reported already
+                self._writer.close()
+            self._file.__exit__(kind, *error)

@@ -88,11 +88,9 @@ def _shared(folder: str, plan_hash: str) -> "tuple[BertTokenizer, DocumentPlan]"
 
 
 class ExecutorRunner:
-    """Makes the units of a job with executors of `concurrent.futures`.
+    """Makes the units of a job with executors of `concurrent.futures`; tries failed ones again.
 
-    Args:
-        executor: opens an executor; again if it broke, because one of its processes died.
-        retries: number of times that a failed unit is tried again.
+    `executor` opens an executor; again if it broke, because one of its processes died.
     """
 
     def __init__(self, executor: Callable[[], AbstractContextManager[Executor]], retries: int = 2):

@@ -14,12 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bert_tf.atomic import TEMPORARY_NAMES
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder, is_one_of
 from bert_tf.storage import Folder, is_remote, open_folder
+from bert_tf.tokenization import BertTokenizer
 from bert_tf.version import __version__
 from pipelines.corpus import documents
 from pipelines.corpus.formats import empty_corpus, input_errors, sample_text
@@ -30,9 +31,6 @@ from pipelines.shards.folder import store_tokenizer
 from pipelines.shards.journal import TOKENIZER, Journal
 from pipelines.shards.manifest import BLOCKS_NAME, FILE_NAME, FRAME_BYTES, JOURNAL, Manifest, Shard
 from pipelines.shards.units import Report, ShardsJob, Unit, write_units
-
-if TYPE_CHECKING:
-    from bert_tf.tokenization import BertTokenizer
 
 # Version of the plan and the journal; a change in how instances are made is a new one, too.
 PLAN_FORMAT = 4
@@ -85,7 +83,7 @@ Runner = Callable[[ShardsJob, Sequence[Unit], Report], None]
 def write_shards(
     inputs: CorpusInputs,
     output_directory: str | os.PathLike,
-    tokenizer: "BertTokenizer",
+    tokenizer: BertTokenizer,
     options: PretrainingDataOptions | None = None,
     **named: Any,
 ) -> Manifest:
@@ -97,7 +95,7 @@ def write_shards(
 def write_shards_of_lengths(
     inputs: CorpusInputs,
     output_directory: str | os.PathLike,
-    tokenizer: "BertTokenizer",
+    tokenizer: BertTokenizer,
     options: Sequence[PretrainingDataOptions],
     *,
     overwrite: bool = False,
@@ -193,11 +191,11 @@ def write_shards_of_lengths(
     sources = [unit[0].source for unit in corpus.units]
     with journal.begun(plan, sources, is_shared=share is not None):
         if not finish:
-            _make_units(job, journal, corpus, tokenizer, progress, runner, share)
+            _make_units(job, corpus, tokenizer, progress, runner, share)
         if share is not None:
             return []
         journal.check(checksums=finish)
-        if missing := journal.entries().missing(range(len(corpus.units))):
+        if missing := journal.missing(range(len(corpus.units))):
             numbers = ", ".join(str(unit + 1) for unit in missing[:_LISTED_UNITS])
             numbers += ", ..." * (len(missing) > _LISTED_UNITS)
             cure = "give the same command again to make them"
@@ -255,7 +253,7 @@ def _check_content(folder: Folder, *, overwrite: bool) -> None:
 
 
 def _corpus_of(
-    inputs: CorpusInputs, tokenizer: "BertTokenizer", options: PretrainingDataOptions
+    inputs: CorpusInputs, tokenizer: BertTokenizer, options: PretrainingDataOptions
 ) -> Corpus:
     """The text to make instances of: all, or about `max_tokens`."""
     corpus = open_corpus(inputs, options)
@@ -281,9 +279,8 @@ def _plan_of(corpus: Corpus, options: PretrainingDataOptions) -> documents.Docum
 
 def _make_units(
     job: ShardsJob,
-    journal: Journal,
     corpus: Corpus,
-    tokenizer: "BertTokenizer",
+    tokenizer: BertTokenizer,
     progress: Callable[[ShardsProgress], None],
     runner: Runner | None,
     share: UnitShare | None,
@@ -291,16 +288,16 @@ def _make_units(
     numbers = range(len(corpus.units))
     if share is not None:
         numbers = numbers[share.number - 1 :: share.of]
-    options = job.options[0]
+    options, journal = job.options[0], job.journal
     instances = journal.check(numbers)
-    missing = journal.entries().missing(numbers)
+    missing = journal.missing(numbers)
     if options.skip_unreadable:  # other files may be readable now
         journal.forget(missing)
     entries = journal.entries()
     plan = journal.documents
-    if plan is None or (share is None and not entries.by_unit):
+    if plan is None or (share is None and not entries):
         plan = journal.documents = _plan_of(corpus, options)
-    units = [Unit(n, corpus.units[n], entries.groups(n)) for n in missing]
+    units = [Unit(n, corpus.units[n], frozenset(entries[n])) for n in missing]
     sizes = {n: sum(slice_.size for slice_ in corpus.units[n]) for n in numbers}
     read = sum(sizes.values()) - sum(unit.size for unit in units)
     of_unit: Counter[int] = Counter()
@@ -320,7 +317,7 @@ def _make_units(
 
 
 def _finish(
-    job: ShardsJob, corpus: Corpus, tokenizer: "BertTokenizer", plan: dict[str, Any]
+    job: ShardsJob, corpus: Corpus, tokenizer: BertTokenizer, plan: dict[str, Any]
 ) -> list[Manifest]:
     """Writes the manifests, one per sequence length."""
     journal = job.journal
@@ -398,7 +395,7 @@ class Estimate(NamedTuple):
 
 def estimate_shards(
     inputs: CorpusInputs,
-    tokenizer: "BertTokenizer",
+    tokenizer: BertTokenizer,
     options: Sequence[PretrainingDataOptions],
     *,
     threads: int | None = None,
