@@ -53,18 +53,15 @@ def read_questions(
     `question`, `context` and, if labelled, `answers`, each with `text` and `answer_start`; or a
     name of TensorFlow Datasets, `tfds:squad/v2.0:validation`.
     """
-    columns: dict[str, list[Any]] = {"id": [], "question": [], "context": []}
-    if labelled:
-        columns |= {"answers": [], "span": []}
-    known: set[str] = set()
+    rows: dict[str, dict[str, Any]] = {}  # by id
     for place, record in _records(path):
         question = _text(place, record, "question")
         context = _text(place, record, "context")
-        id_ = _text(place, record, "id") if "id" in record else str(len(known) + 1)
-        if id_ in known:
+        id_ = _text(place, record, "id") if "id" in record else str(len(rows) + 1)
+        if id_ in rows:
             raise InputError(f"{place}: the id {id_} occurs twice; give each question its own")
-        known.add(id_)
         row: dict[str, Any] = {"id": id_, "question": question, "context": context}
+        rows[id_] = row
         if labelled:
             answers = _answers(place, record)
             if not answers and not unanswerable:
@@ -73,11 +70,10 @@ def read_questions(
                 )
             row["answers"] = [text for text, _ in answers]
             row["span"] = locate(context, *answers[0]) if answers else []
-        for name, value in row.items():
-            columns[name].append(value)
-    if not known:
+    if not rows:
         raise InputError(f"{path}: no question; give a file in the format of SQuAD")
-    return Questions(files.shown_name(path), list(range(1, len(known) + 1)), columns)
+    columns = {name: [each[name] for each in rows.values()] for name in row}
+    return Questions(files.shown_name(path), list(range(1, len(rows) + 1)), columns)
 
 
 def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -58,7 +58,6 @@ def record_batches(
     tokenizer: BertTokenizer,
     options: Sequence[PretrainingDataOptions],
     split_paragraphs: bool,
-    *,
     threads: int | None = None,
 ) -> Iterator[RecordBatch]:
     """Makes instances of batches of documents in order, round by round, by default on all cores."""

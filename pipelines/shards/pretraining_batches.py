@@ -278,11 +278,8 @@ def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Datase
             f"{address}: no tf.data service answers ({error}): start its dispatcher and workers "
             "(see docs/reading-shards.md), or remove --data_service"
         ) from error
-    return batches.apply(
-        tf.data.experimental.service.distribute(
-            tf.data.experimental.service.ShardingPolicy.DYNAMIC, address
-        )
-    )
+    service = tf.data.experimental.service
+    return batches.apply(service.distribute(service.ShardingPolicy.DYNAMIC, address))
 
 
 class BlockCache:
@@ -302,7 +299,8 @@ class BlockCache:
         self, urls: Sequence[str], hashes: Sequence[str], offsets: np.ndarray, sizes: np.ndarray
     ) -> list[str]:
         """The local files of blocks, by the URLs and checksums of their shards and their places."""
-        paths, missing = [], []
+        paths: list[Path] = []
+        missing: list[int] = []
         for number, place in enumerate(zip(hashes, offsets, sizes, strict=True)):
             key = hashlib.sha256(" ".join(map(str, place)).encode()).hexdigest()
             paths.append(self._folder / f"{key}.block")
@@ -310,11 +308,8 @@ class BlockCache:
                 os.utime(paths[-1])  # used now
             except FileNotFoundError:
                 missing.append(number)
-        contents = fetch_ranges(
-            [urls[n] for n in missing],
-            [int(offsets[n]) for n in missing],
-            [int(offsets[n] + sizes[n]) for n in missing],
-        )
+        starts, ends = (each[missing].tolist() for each in (offsets, offsets + sizes))
+        contents = fetch_ranges([urls[n] for n in missing], starts, ends)
         for number, content in zip(missing, contents, strict=True):
             with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
                 file.write(content)
@@ -456,9 +451,8 @@ def _records(
         if fetch is None:
             path = tf.gather(files, file)
         else:
-            path = tf.ensure_shape(
-                tf.numpy_function(fetch, [file, offset, size], tf.string), [None]
-            )
+            path = tf.numpy_function(fetch, [file, offset, size], tf.string)
+            path = tf.ensure_shape(path, [None])
             offset = tf.zeros_like(offset)
         to_read = tf.data.Dataset.from_tensor_slices((path, offset, size, counts))
         records = tf.reduce_sum(counts)

@@ -90,9 +90,7 @@ def write_units(
         for unit in units
     )
     with input_errors(), full_disk_errors(job.disk), ThreadPoolExecutor(max_workers=1) as threads:
-        made = record_batches(
-            batches, tokenizer, job.options, job.split_sentences, threads=job.threads
-        )
+        made = record_batches(batches, tokenizer, job.options, job.split_sentences, job.threads)
         finishing = None
         for (unit, number), in_group in itertools.groupby(
             made, lambda records: (records.batch.unit, records.batch.group)
@@ -153,9 +151,8 @@ class _OpenGroup(contextlib.ExitStack):
         for part in range(parts):
             if (split, round_, part) not in opened:
                 place = f"{made.unit:05d}-{made.group:05d}-{round_:02d}-{part:02d}"
-                shard = opened[split, round_, part] = _OpenShard(
-                    folder, f"{split}-{place}.tfrecord"
-                )
+                shard = _OpenShard(folder, f"{split}-{place}.tfrecord")
+                opened[split, round_, part] = shard
                 self.push(shard.abandon)
         shards = [opened[split, round_, part] for part in range(parts)]
         written = sum(shard.made.instances for shard in shards)

@@ -61,14 +61,10 @@ def work(task: Task) -> int:
     from pipelines.shards.units import write_units
 
     job, unit = pickle.loads(pickled)
-    made = 0
-
-    def count(unit: int, read: int, instances: int) -> None:
-        nonlocal made
-        made += instances
-
-    write_units(job, [unit], *_shared(job.folder, job.plan_hash), count)
-    return made
+    made: list[int] = []
+    shared = _shared(job.folder, job.plan_hash)
+    write_units(job, [unit], *shared, lambda unit, read, instances: made.append(instances))
+    return sum(made)
 
 
 @functools.lru_cache(maxsize=1)

@@ -424,9 +424,7 @@ def estimate_shards(
 
     began, traced, made = time.monotonic(), 0.0, 0
     with input_errors():
-        records = record_batches(
-            batches(), tokenizer, options, corpus.split_sentences, threads=threads
-        )
+        records = record_batches(batches(), tokenizer, options, corpus.split_sentences, threads)
         for batch in records:
             traced = traced or time.monotonic() - began  # of the first batch
             for each in batch.lengths:
