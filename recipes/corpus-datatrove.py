@@ -58,6 +58,8 @@ def clean(source: str, output: Path, language: str, tasks: int, workers: int) ->
         ],
         tasks,
     )
+    if not documents(work / "kept"):
+        return  # the report says why
     signatures, buckets, clusters = (str(work / name) for name in ("signatures", "buckets", "ids"))
     run(
         "signatures",

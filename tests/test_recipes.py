@@ -100,17 +100,30 @@ def test_the_recipe_for_web_text_leaves_a_corpus_and_says_what_it_dropped(shared
     paragraphs = gzip.decompress(book.read_bytes()).decode().split("\n\n")
     prose = ["\n\n".join(paragraphs[n : n + 20]) for n in range(60, 180, 20)]
     texts = [*prose, f"{prose[0]} And so on.", "buy now " * 300]
-    (tmp_path / "in").mkdir()
-    lines = (json.dumps({"text": text, "id": str(n)}) + "\n" for n, text in enumerate(texts))
-    (tmp_path / "in" / "a.jsonl").write_text("".join(lines))
-    command = [os.environ["BERT_TF_DATATROVE"], str(RECIPES / "corpus-datatrove.py")]
-    command += ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--tasks", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    report = (tmp_path / "out" / "report.md").read_text()
+
+    def run(texts, name):
+        (tmp_path / name).mkdir()
+        lines = (json.dumps({"text": text, "id": str(n)}) + "\n" for n, text in enumerate(texts))
+        (tmp_path / name / "a.jsonl").write_text("".join(lines))
+        command = [os.environ["BERT_TF_DATATROVE"], str(RECIPES / "corpus-datatrove.py")]
+        command += [
+            "--input",
+            tmp_path / name,
+            "--output",
+            tmp_path / f"{name}-out",
+            "--tasks",
+            "2",
+        ]
+        done = subprocess.run(
+            [*command, "--tasks", "2"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return (tmp_path / f"{name}-out" / "report.md").read_text()
+
+    report = run(texts, "in")
     assert "'buy now buy" in report
     assert "## duplicates: 1 documents" in report
-    corpus = open_corpus(tmp_path / "out" / "text")
+    corpus = open_corpus(tmp_path / "in-out" / "text")
     left = [
         line.lines
         for unit in corpus.units
@@ -118,3 +131,4 @@ def test_the_recipe_for_web_text_leaves_a_corpus_and_says_what_it_dropped(shared
         for line in read_slice(slice_, corpus.options, Counter())
     ]
     assert sum(lines.count(b"") for lines in left) == int(report.split()[-4])
+    assert "0 documents are left." in run(["buy now " * 300], "spam")

@@ -30,7 +30,7 @@ _OTHER_MODELS = (".pb", ".index")
 def open_models(options: Any) -> Iterator[Path]:
     """Replaces URLs and names of models on the Hugging Face hub with folders of their files.
 
-    Yields each of these folders.
+    Yields each of these folders. What is marked as a model may be a tokenizer alone.
     """
     for field, given in _values(options, "model"):
         if Path(given).exists():

@@ -81,7 +81,7 @@ def keywords(given: Callable[P, object]) -> Callable[[Callable[..., R]], Callabl
                 checked = own(**(empty | values))
                 for folder in open_models(checked):
                     if shown:
-                        console.print(f"Model: {folder}")
+                        console.print(f"Local copy: {folder}")
                 check_inputs(checked)
                 _start()
                 return function(checked, shown=shown, **more)

@@ -30,8 +30,8 @@ class ShardsOptions(PretrainingDataOptions):
     corpus: list[str] = option(path=True)
     """text files, folders, globs, URLs (s3://BUCKET/KEY), or names of TensorFlow Datasets
     (tfds:NAME/CONFIG)."""
-    tokenizer: str = option(path=True)
-    """folder that `bert-tf vocab` wrote, or any BERT model directory."""
+    tokenizer: str = option(path=True, model=True)
+    """folder that `bert-tf vocab` wrote, or any BERT model directory; or the URL of one."""
     output: str
     """folder to make, or a URL."""
     max_seq_length: list[int] = option(  # type: ignore[assignment]
@@ -88,7 +88,7 @@ class ShardsOptions(PretrainingDataOptions):
 
 @dataclass(kw_only=True)
 class _Keywords(Documents, ShardsOptions):  # type: ignore[misc]
-    tokenizer: PathName = option(path=True)  # type: ignore[assignment]
+    tokenizer: PathName = option(path=True, model=True)  # type: ignore[assignment]
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

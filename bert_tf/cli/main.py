@@ -161,7 +161,7 @@ def _run(called: str | None, arguments: Sequence[str]) -> None:
     module = importlib.import_module(f"bert_tf.cli.{called}")
     options = read_options(called, arguments)
     for folder in open_models(options):
-        console.print(f"Model: {folder}")
+        console.print(f"Local copy: {folder}")
     check_inputs(options)
     if hasattr(module, "prepare"):  # what needs no TensorFlow, whose import takes seconds
         module.prepare(options)

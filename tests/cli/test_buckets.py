@@ -91,6 +91,26 @@ def test_from_a_model_in_a_bucket_to_answers_of_an_export_there(
     assert (Path(options.models) / "cls" / "2" / "saved_model.pb").is_file()
 
 
+@pytest.mark.slow
+def test_shards_are_made_with_a_tokenizer_in_a_bucket(s3, corpus, pretrained, tmp_path, capsys):
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        mirror.RemoteFolder(f"{s3}/vocab").upload(pretrained / "last" / name, name)
+
+    def shards(tokenizer, output):
+        return main(
+            ["shards", "--corpus", str(corpus), "--tokenizer", tokenizer, "--output", str(output)]
+        )
+
+    assert shards(str(pretrained / "last"), tmp_path / "local") == 0
+    assert shards(f"{s3}/vocab", tmp_path / "remote") == 0
+    for path in (tmp_path / "local").glob("*.tfrecord"):
+        assert (tmp_path / "remote" / path.name).read_bytes() == path.read_bytes()
+    capsys.readouterr()
+    assert shards(f"{s3}/none", tmp_path / "none") == 2
+    assert f"{s3}/none: no object there has content" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
 def test_mistakes_with_runs_in_buckets_are_named(s3, shards, small_config, capsys):
     def error(*arguments):
         assert main(pretraining(*arguments)) == 2
