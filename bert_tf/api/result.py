@@ -66,8 +66,7 @@ def score_table(title: str, scores: dict[str, float | None]) -> Table:
 
 
 def report_pictures(report: "Report") -> Iterator[bytes]:
-    from bert_tf.tasks.reports.pictures import png
-    from bert_tf.tasks.reports.report import Picture
+    from bert_tf.tasks.reports.report import Picture, png
 
     return (png(part.draw()) for part in report if isinstance(part, Picture))
 

@@ -17,8 +17,7 @@ from bert_tf.experiments.step_speed import StepSpeed
 from bert_tf.experiments.training_stages import NO_SCORE, Score
 from bert_tf.outputs import check_output_folder
 from bert_tf.pretraining.word_frequencies import is_on_plateau, losses_per_word
-from bert_tf.tasks.reports import pictures
-from bert_tf.tasks.reports.report import markdown
+from bert_tf.tasks.reports.report import compared, curves, markdown, save_png
 from bert_tf.training.workers import hold_run_directory
 from pipelines.examples.records import is_dataset_name
 
@@ -80,7 +79,7 @@ class Reproduction:
                     raise InputError("no text was held out: give a corpus of more documents")
             result, folder = _Result(self.plan, self._cache), self.output / self.plan.table.name
             write_json(folder / "table.json", result.as_json())
-            pictures.save_png(folder / "table.png", result.picture())
+            save_png(folder / "table.png", result.picture())
             write_text(folder / "table.md", result.page())
             return result.rows
 
@@ -217,14 +216,14 @@ class _Result:
             for number, column in enumerate(columns)
         }
         if not any(system.line for system in systems):
-            return pictures.compared(title, [system.name for system in systems], values)
+            return compared(title, [system.name for system in systems], values)
         drawn = []
         for name, of_systems in values.items():
             lines: dict[str, list[tuple[float, list[float]]]] = {}
             for system, scores in zip(systems, of_systems, strict=True):
                 if scores:
                     lines.setdefault(system.line, []).append((system.step or 0, scores))
-            drawn.append(pictures.curves(title, lines, "steps of pre-training", name))
+            drawn.append(curves(title, lines, "steps of pre-training", name))
         width = max(each.shape[1] for each in drawn)
         padded = [
             np.pad(each, [(0, 0), (0, width - each.shape[1]), (0, 0)], constant_values=255)

@@ -34,8 +34,7 @@ class FinetuningData:
     doubts: list[str]  # duplicates and suspicious findings in both, a sentence each
     columns: Mapping[str, Sequence[Any]]  # R training rows: the examples, or several rows of each
     arrays: list[np.ndarray]  # targets [R, ...], and weights [R] or [R, ...] if there are any
-    # What a split of one file left undivided, such as "context"; None for single examples.
-    kept_whole: str | None = None
+    kept_whole: str | None = None  # what a split of one file left undivided, such as "context"
 
     @classmethod
     def read(cls, task: Task, options: FinetuningSetup) -> "FinetuningData":
@@ -52,13 +51,13 @@ class FinetuningData:
         if config.labels and sorted(config.labels) == sorted(labels):
             labels = config.labels  # the model's head is kept, with its order
         validation = options.validation or (train if task.has(train, "validation") else None)
-        held_out = task.read(validation, "validation") if validation else None
         splits = {}
         with contextlib.suppress(InputError):  # nothing else depends on the test examples
             if task.has(train, "test"):
                 splits["test"] = task.read(train, "test", labelled=False)
         kept_whole = None
-        if held_out is not None:
+        if validation:
+            held_out = task.read(validation, "validation")
             doubts += held_out.remarks()
             found = kind.occurring(kind.targets(held_out, labels))  # refuses unknown labels
             if missing := [label for number, label in enumerate(labels) if number not in found]:
@@ -171,15 +170,11 @@ def split(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draws a stratified share of the examples: every class (or range of values) gives its part.
 
-    Args:
-        targets: numbers [E]; arrays [E, ...] give no classes.
-        keys: E keys, as `Kind.split_keys` gives them; examples with the same key stay together, and
-            count for the class of the first of them.
-        share: share to set aside, at least one example.
-        seed: random seed.
-        unit: what the keys stand for. A text of more examples than the share is divided.
+    `targets` are numbers [E]; arrays [E, ...] give no classes. `keys` and `unit` are those of
+    `Kind.split_keys`: examples with the same key stay together, and count for the class of the
+    first of them; only a text of more examples than the share is divided.
 
-    Returns the indices that stay and the indices set aside.
+    Returns the indices that stay and the indices set aside, at least one.
     """
     count = len(targets)
     number = min(count, max(1, round(count * share)))

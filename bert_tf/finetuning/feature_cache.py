@@ -25,21 +25,20 @@ _SPARE = 0.1  # share of the free space that stays free
 class FeatureCache:
     """Remembers the vectors that `FrozenLayers` have computed, by the tokens of each row.
 
-    A run that was killed finds again what it has kept. Once there is no more room, nothing more is
-    kept, and the vectors that are missing are computed each time.
+    A run that was killed finds again what it has kept. Once nine tenths of the free space are used,
+    nothing more is kept, and the vectors that are missing are computed each time.
 
     Args:
         features: the layers; a cache of other weights or layers is replaced.
         folder: folder of the cache, made when needed; None for temporary files.
-        limit: maximum bytes of vectors; None for nine tenths of the free space.
     """
 
-    def __init__(self, features: FrozenLayers, folder: Path | None, limit: int | None = None):
+    def __init__(self, features: FrozenLayers, folder: Path | None) -> None:
         self.full = False  # whether there was no room for some vectors
         self._features = features
         self._vector_bytes = features.width * np.dtype(np.float32).itemsize
         self._folder = folder
-        self._limit = limit
+        self._limit = 0  # bytes of vectors; known with the files
         self._kept: dict[bytes, tuple[int, int]] = {}  # key -> first vector, count
         self._end = 0  # number of vectors
         self._lock = threading.Lock()
@@ -89,20 +88,17 @@ class FeatureCache:
         *rows, computed = arrays
         with self._lock:
             vectors, index = self._files
-            new = {
-                key: row[:count]
-                for (key, count), row in zip(_keys(*rows), computed, strict=True)
-                if key not in self._kept
-            }
-            places, end = {}, self._end
-            for key, row in new.items():
-                places[key] = end, len(row)
-                end += len(row)
-            self.full |= bool(new) and end * self._vector_bytes > (self._limit or 0)
+            places, new, end = {}, [], self._end
+            for (key, count), row in zip(_keys(*rows), computed, strict=True):
+                if key not in self._kept and key not in places:
+                    places[key] = end, count
+                    new.append(row[:count])
+                    end += count
+            self.full |= bool(new) and end * self._vector_bytes > self._limit
             if self.full:
                 return np.bool_(False)
             try:
-                vectors.writelines(row.tobytes() for row in new.values())
+                vectors.writelines(row.tobytes() for row in new)
                 vectors.flush()
                 os.fsync(vectors.fileno())
                 # After the vectors: a killed run leaves no entry without them.
@@ -129,8 +125,7 @@ class FeatureCache:
         if index.read(len(identity)) == identity:
             stored = os.fstat(vectors.fileno()).st_size // self._vector_bytes
             data = index.read()
-            whole = len(data) // _ENTRY.itemsize * _ENTRY.itemsize
-            for key, first, count in np.frombuffer(data[:whole], _ENTRY):
+            for key, first, count in np.frombuffer(data, _ENTRY, len(data) // _ENTRY.itemsize):
                 if first + count <= stored:
                     self._kept[key.tobytes()] = int(first), int(count)
                     self._end = max(self._end, int(first + count))
@@ -138,9 +133,8 @@ class FeatureCache:
         index.truncate(len(identity) + len(self._kept) * _ENTRY.itemsize if self._kept else 0)
         if not self._kept:
             index.write(identity)
-        if self._limit is None:
-            free = shutil.disk_usage(folder).free
-            self._limit = self._end * self._vector_bytes + int((1 - _SPARE) * free)
+        free = shutil.disk_usage(folder).free
+        self._limit = self._end * self._vector_bytes + int((1 - _SPARE) * free)
         return vectors, index
 
 

@@ -39,11 +39,8 @@ from bert_tf.training.strategy import check_batch_size, distribute_batches
 from bert_tf.training.training_options import save_config
 from pipelines.examples.labelled_text import Examples
 
-# Enough batches to measure the mean length of examples.
-_SAMPLED_BATCHES = 8
-
-# A head on frozen vectors learns faster than a whole BERT.
-_FEATURES_LEARNING_RATE = 1e-3
+_SAMPLED_BATCHES = 8  # enough to measure the mean length of examples
+_FEATURES_LEARNING_RATE = 1e-3  # a head on frozen vectors learns faster than a whole BERT
 
 
 @dataclass(frozen=True)
@@ -66,10 +63,8 @@ def finetune(
     """Fine-tunes a model; the run directory is `options.output`.
 
     `best/` there is the model with the best score on the validation examples (the first of them in
-    a tie), with its predictions and `metrics.json`, both computed in float32.
-
-    The `listener` is told how the run goes; by default notices are printed. Returns None for a dry
-    run.
+    a tie), with its predictions and `metrics.json`, both computed in float32. Returns None for a
+    dry run.
 
     Raises:
         InputError: the data, the model or the options cannot be used.
@@ -132,14 +127,12 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     check_steps_per_execution(options.steps_per_execution, evaluate_every, [total_steps])
 
     tuned = _new_model(run, data, options)
-    content = content_hash(options.model)
     cache = None
     if options.features_only is not None:
         is_kept = run.is_chief and not options.dry_run and not is_remote(options.output)
         folder = run.directory / "features" if is_kept else None
         cache = FeatureCache(tuned.model.encoder.features, folder)
         tuned.model.encoder.features.remember = cache.remember
-    plateau = plateau_notice(options.model)
     loss = task.kind.loss(label_smoothing=options.label_smoothing)
     with run.strategy.scope():
         trained, trained_loss, metrics, taught = _taught_by(options, tuned, loss, run.precision)
@@ -148,7 +141,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
     settings = {
         "config": tuned.model.config.to_dict(),
-        "model_content": content,
+        "model_content": content_hash(options.model),
         **data.settings(),
         **taught,
     }
@@ -178,17 +171,15 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         batch_size=size,
         evaluate=lambda: _validation_scores(tuned, evaluated, loss, rows_at_once),
         batches=lambda step: distribute_batches(
-            functools.partial(batches, start_step=step),
-            run.strategy,
-            size,
-            fixed_rows=fixed_length,
+            functools.partial(batches, start_step=step), run.strategy, size, fixed_rows=fixed_length
         ),
         tokens=tokens,
         flops=flops,
         peak=strategy_peak(run.strategy, tuned.model.encoder.compute_dtype),
     )
     steps = f"{total_steps:,} step{'s' * (total_steps != 1)} of {size}"
-    lines = [f"{run.devices}: {data}, {steps}", *data.doubts, *filter(None, [plateau])]
+    lines = [f"{run.devices}: {data}, {steps}", *data.doubts]
+    lines += filter(None, [plateau_notice(options.model)])
     if options.dry_run:
         lines += dry_run(trainer, [phase])
     else:
@@ -218,12 +209,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         if training.best is None:
             run.notice(f"{best_by} was undefined at every evaluation: best/ is the last model")
             tuned.save(run.directory / "best")
-        # A float32 model computes what a reloaded copy would, and is already traced.
-        traced = run.precision == "float32" and options.features_only is None
-        evaluation = _evaluate_best(
-            run.directory / "best", data, rows_at_once, tuned if traced else None,
-            calibrates=options.calibrate, notice=run.notice,
-        )  # fmt: skip
+        evaluation = _evaluate_best(run, options, tuned, data.validation, rows_at_once)
     run.meet()
     evaluations = math.ceil(training.step / evaluate_every)
     return FinetuningResult(training, best_by, evaluation, len(data.train), evaluations)
@@ -256,15 +242,11 @@ def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> Fi
 def _taught_by(
     options: FinetuningSetup, student: FineTuned, loss: Values, precision: str
 ) -> tuple[Any, Values, Mapping[str, Values], dict[str, Any]]:
-    """What a trainer gets: model, loss, metrics and settings, of a student if there is a teacher.
-
-    Raises:
-        InputError: the teacher has another task, other labels, another vocabulary or fewer
-            positions, or the kind of task has no loss of a teacher's outputs.
-    """
+    """Model, loss, metrics and settings for a trainer: those of a student if there is a teacher."""
     kind = student.task.kind
+    model = kind.trained(student.model)
     if options.teacher is None:
-        return kind.trained(student.model), loss, kind.metrics, {}
+        return model, loss, kind.metrics, {}
     soft = kind.soft_loss(options.teacher_temperature or TEMPERATURE)
     if soft is None:
         raise InputError(f"--teacher is not for the task {student.task.name}: leave it out")
@@ -272,7 +254,7 @@ def _taught_by(
     matched = _matched(options.teacher, teacher, student)
     weight = WEIGHT if options.teacher_weight is None else options.teacher_weight
     return (
-        Taught(kind.trained(student.model), kind.trained(teacher.model), matched),
+        Taught(model, kind.trained(teacher.model), matched),
         distilled(loss, soft, weight),
         {name: of_student(metric) for name, metric in kind.metrics.items()},
         {"teacher_content": content_hash(options.teacher)},
@@ -336,30 +318,26 @@ def _validation_scores(
 
 
 def _evaluate_best(
-    folder: Path,
-    data: FinetuningData,
-    size: int,
-    traced: FineTuned | None,
-    *,
-    calibrates: bool,
-    notice: Callable[[str], object],
+    run: Run, options: FinetuningOptions, tuned: FineTuned, examples: Examples, size: int
 ) -> Evaluation:
     """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome."""
+    folder = run.directory / "best"
     best = FineTuned.from_directory(folder)
-    if traced is not None:
-        traced.model.set_weights(best.model.get_weights())
-        best = traced
-    evaluation = best.evaluate(data.validation, size)
-    if calibrates:
+    if run.precision == "float32" and options.features_only is None:
+        # The trained model computes what a reloaded copy would, and is already traced.
+        tuned.model.set_weights(best.model.get_weights())
+        best = tuned
+    evaluation = best.evaluate(examples, size)
+    if options.calibrate:
         temperature = best.task.kind.temperature(evaluation.given)
         for variable in best.model.head.dense.weights:
             variable.assign(variable / temperature)
         best.save(folder)
-        evaluation = best.evaluate(data.validation, size)
-        notice(f"calibrated: the logits were divided by {temperature:.4g}")
+        evaluation = best.evaluate(examples, size)
+        run.notice(f"calibrated: the logits were divided by {temperature:.4g}")
     chosen = best.tuned(evaluation)
     if chosen is not best:
         chosen.save(folder)
-        evaluation = chosen.evaluate(data.validation, size)
+        evaluation = chosen.evaluate(examples, size)
     evaluation.write(folder)
     return evaluation

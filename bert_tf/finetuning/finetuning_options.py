@@ -47,8 +47,7 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions, TeacherOptions)
     evaluate_every: int | None = option(None, at_least=1)
     """steps between two evaluations on the validation examples; by default an epoch."""
     best_by: str | None = None
-    """score that chooses the best model, such as accuracy, f1 or matthews_correlation; by default
-    the task's first."""
+    """score that chooses the best model, such as accuracy or f1; by default the task's first."""
     warmup_share: float = option(0.1, at_least=0, at_most=1)
     """share of the steps with linear warm-up."""
     label_smoothing: float = option(0.0, at_least=0, below=1)

@@ -31,19 +31,21 @@ class Restarts:
     # Seed -> evaluations that the best model is the best of, if known.
     evaluations: dict[int, int] = field(default_factory=dict)
 
-    def make(self, options: FinetuningOptions, listener: Listener, run: OneRun) -> str | None:
-        """Makes the run of a seed and adds its outcome; returns a line if it diverged."""
+    def make(
+        self, options: FinetuningOptions, listener: Listener, run: OneRun, title: str = ""
+    ) -> None:
+        """Makes the run of a seed and adds its outcome; tells the listener if it diverged."""
         try:
             result = run(options, listener)
         except DivergedError as error:
             self.runs[options.seed] = {}
-            return f"seed {options.seed} diverged: {error}"
+            listener.notice(f"{title}seed {options.seed} diverged: {error}")
+            return
         assert result is not None and result.evaluation is not None  # no dry run, and one worker
         scores = result.evaluation.scores.items()
         self.best_by = result.best_by
         self.evaluations[options.seed] = result.evaluations
         self.runs[options.seed] = {n: v for n, v in scores if n != "examples" and v is not None}
-        return None
 
     @property
     def best_seed(self) -> int | None:
@@ -113,8 +115,7 @@ def finetune_seeds(
     output = check_output_folder(options.output, inputs)
     with hold_run_directory(output, tf.distribute.get_strategy()):
         for one in seed_options(options):
-            if (line := restarts.make(one, listener, run)) is not None:
-                listener.notice(line)
+            restarts.make(one, listener, run)
         finished = [seed for seed, scores in restarts.runs.items() if scores]
         if not finished:
             raise DivergedError("every seed diverged: give a smaller --learning_rate")
@@ -136,7 +137,6 @@ def refuse_workers(options: FinetuningSetup, what: str) -> None:
 
 
 def seed_options(options: FinetuningOptions) -> Iterator[FinetuningOptions]:
-    """The options of the runs with one seed each."""
     for seed in range(options.seed, options.seed + options.seeds):
         yield replace(options, seeds=1, seed=seed, output=str(seed_folder(options.output, seed)))
 

@@ -17,21 +17,13 @@ import tensorflow as tf
 from bert_tf.atomic import write_json, write_text, write_tsv
 from bert_tf.checkpoints.formats import content_hash
 from bert_tf.errors import InputError
+from bert_tf.finetuning import restarts
 from bert_tf.finetuning.finetune import finetune, task_to_train
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup, SearchOptions
-from bert_tf.finetuning.restarts import (
-    OneRun,
-    Restarts,
-    best_of,
-    keep_best,
-    refuse_workers,
-    seed_folder,
-    seed_options,
-)
+from bert_tf.finetuning.restarts import OneRun, Restarts
 from bert_tf.options import identity, joined
 from bert_tf.outputs import check_output_folder
-from bert_tf.tasks.reports.pictures import curves, save_png
-from bert_tf.tasks.reports.report import markdown
+from bert_tf.tasks.reports.report import curves, markdown, save_png
 from bert_tf.training.listener import Listener
 from bert_tf.training.monitoring import write_columns
 from bert_tf.training.training_options import save_config
@@ -75,8 +67,6 @@ class Setting:
 
 @dataclass
 class Trial(Restarts):
-    """A setting and the scores of its runs."""
-
     setting: Setting = field(kw_only=True)
 
 
@@ -94,8 +84,7 @@ def best_by(trials: Sequence[Trial]) -> str:
 def table(trials: Sequence[Trial]) -> list[list[str]]:
     """A row of column names, and one for each setting: the best first, those without a score last.
 
-    After the setting come mean, deviation and each run of the score that chooses, the evaluations
-    that each run is the best of, then the means of the other scores.
+    `runs` are the scores of each run, `evaluations` what each is the best of; others are means.
     """
     score = best_by(trials)
     others = dict.fromkeys(name for t in trials for name in t.summary() if name != score)
@@ -129,11 +118,11 @@ def _shown(score: float | None) -> str:
 
 def page(trials: Sequence[Trial]) -> str:
     """The table as Markdown, and what its scores are."""
-    evaluations = [number for trial in trials for number in trial.evaluations.values()]
+    evaluations = (number for trial in trials for number in trial.evaluations.values())
     return (
         f"{markdown(table(trials))}\n\n"
-        f"Each run is the {best_of(evaluations) or 'model'} on the validation examples, which "
-        "choose the setting, too: a development score. Report one of other examples.\n"
+        f"Each run is the {restarts.best_of(evaluations) or 'model'} on the validation examples, "
+        "which choose the setting, too: a development score. Report one of other examples.\n"
     )
 
 
@@ -151,17 +140,14 @@ def picture(trials: Sequence[Trial]) -> np.ndarray:
 def search(options: SearchOptions, listener: Listener, run: OneRun = finetune) -> list[Trial]:
     """Fine-tunes with one setting after another, in `<output>/<setting>/seed-N`.
 
-    A search that was stopped goes on with the run that was stopped; it repeats no finished one. It
-    may go on with more values, trials or seeds. Beside best/, the best model of the best setting,
-    it keeps the logs of every run, and `keep_models` models.
-
-    Returns the settings tried, in their order; none for a dry run.
+    The search of the folder goes on, perhaps with more values, trials or seeds; no finished run is
+    repeated. Returns the settings tried, in their order; none for a dry run.
 
     Raises:
         InputError: the options or the data cannot be used, or the search of the folder is another.
         Preempted: a run was stopped.
     """
-    refuse_workers(options, "a search")
+    restarts.refuse_workers(options, "a search")
     inputs = [options.model, options.source, options.validation]
     output = check_output_folder(options.output, inputs)
     found = _Search(options, output)
@@ -176,12 +162,10 @@ def search(options: SearchOptions, listener: Listener, run: OneRun = finetune) -
             number = found.trials.index(trial) + 1
             listener.started(str(trial.setting), number, found.size)
             for one in found.runs(trial.setting):
-                if one.seed in trial.runs:
-                    continue
-                if (line := trial.make(one, listener, run)) is not None:
-                    listener.notice(f"{trial.setting}: {line}")
-                found.write()
-                save_config(options, output)
+                if one.seed not in trial.runs:
+                    trial.make(one, listener, run, f"{trial.setting}: ")
+                    found.write()
+                    save_config(options, output)
             found.report()
         found.report()
         for line in found.remarks():
@@ -258,7 +242,7 @@ class _Search:
         of_run = joined(FinetuningOptions, task_to_train(self.options).kind.options)
         values = {each.name: getattr(self.options, each.name) for each in fields(of_run)}
         values |= {"output": str(self.output / setting.folder), **asdict(setting)}
-        return seed_options(of_run(**values))
+        return restarts.seed_options(of_run(**values))
 
     def unfinished(self) -> Iterator[Trial]:
         """The trials of the given values with a run to make: known ones, then new ones."""
@@ -320,7 +304,7 @@ class _Search:
         kept = self._keep_best() if complete else []
         for trial in trials:
             for seed in trial.runs:
-                folder = seed_folder(output / trial.setting.folder, seed)
+                folder = restarts.seed_folder(output / trial.setting.folder, seed)
                 is_kept = not complete or folder in kept
                 for name in ("checkpoints", "last", *(() if is_kept else ("best",))):
                     shutil.rmtree(folder / name, ignore_errors=True)
@@ -343,14 +327,16 @@ class _Search:
         if models:
             best = str(models[0].relative_to(self.output))
             if best != self.best or not (self.output / "best").is_dir():
-                keep_best(models[0], self.output)
+                restarts.keep_best(models[0], self.output)
                 self.best = best
                 self.write()
         return models[: self.options.keep_models]
 
     def _best_kept(self, trial: Trial) -> Path | None:
         """The run of the best seed whose model is there: further seeds may find it deleted."""
-        folders = {s: seed_folder(self.output / trial.setting.folder, s) for s in trial.runs}
+        folders = {
+            s: restarts.seed_folder(self.output / trial.setting.folder, s) for s in trial.runs
+        }
         kept = {s: scores for s, scores in trial.runs.items() if (folders[s] / "best").is_dir()}
         seed = Restarts(trial.best_by, kept).best_seed
         return None if seed is None else folders[seed]

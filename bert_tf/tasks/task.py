@@ -69,8 +69,7 @@ class Task:
     text: str = "text"  # column of the (first) text: its name, or its number from 0
     pair: str | None = None  # column of the second text of a pair
     label: str = "label"
-    # In the order of a new model's outputs; by default those of the training data, sorted.
-    labels: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()  # of a new model, in its order; by default the data's, sorted
     # Functions of `bert_tf.tasks.scoring.metrics`, or names of scores that the kind computes; the
     # first chooses the best model.
     scores: tuple[Score | str, ...] = ()
@@ -83,8 +82,7 @@ class Task:
     test_columns: Mapping[str, str] = field(default_factory=dict)
     tfds: Mapping[str, str] = field(default_factory=dict)
     label_aliases: Mapping[str, str] = field(default_factory=dict)  # other name -> label
-    # Split -> name of the official file of predictions.
-    submissions: Mapping[str, str] = field(default_factory=dict)
+    submissions: Mapping[str, str] = field(default_factory=dict)  # split -> its official file
     # Defaults of options, the paper's where it names them.
     max_length: int = 128
     epochs: int = 3
@@ -97,7 +95,6 @@ class Task:
     reached: Mapping[str, float] = field(default_factory=dict)
 
     def columns(self, *, labelled: bool = True) -> dict[str, str]:
-        """Role -> column."""
         pair = {} if self.pair is None else {"text_pair": self.pair}
         return {"text": self.text, **pair, **({"label": self.label} if labelled else {})}
 
@@ -106,7 +103,6 @@ class Task:
         return [macro_f1 if x is f1 and len(labels) != 2 else x for x in self.scores]
 
     def score_names(self, labels: Sequence[str]) -> list[str]:
-        """The names of `scores` for a model's labels."""
         return [x if isinstance(x, str) else x.__name__ for x in self.score_functions(labels)]
 
     def read(self, data: str | Path, split: str, *, labelled: bool = True) -> Examples:

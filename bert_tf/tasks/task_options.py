@@ -51,8 +51,7 @@ class EmbeddingOptions(CheckedOptions):
         None, identity=False
     )
     """for vectors of texts, what they learn from: infonce from pairs, with the other texts of a
-    batch as wrong answers (the default); cosent or cosine from pairs with scores; simcse from texts
-    alone."""
+    batch as wrong answers (the default); cosent or cosine from scored pairs; simcse from texts."""
     negatives: str | None = option(None, identity=False)
     """for infonce, column of a wrong answer for each pair; "negative*" for negative0, negative1."""
     pooling: Literal["mean", "cls", "max", "last"] | None = option(None, identity=False)
@@ -61,8 +60,7 @@ class EmbeddingOptions(CheckedOptions):
     normalize: bool | None = option(None, identity=False)
     """whether vectors of texts have length 1; by default what the model directory records."""
     scale: float | None = option(None, above=0, identity=False)
-    """factor of cosines in infonce, simcse and cosent, the inverse of a temperature; 20 by
-    default."""
+    """factor of cosines in infonce, simcse and cosent (inverse temperature); 20 by default."""
 
 
 @dataclass(kw_only=True)
@@ -105,7 +103,6 @@ class EvaluationOptions(TaskOptions, FileOptions):
     label_map: list[str] = option(factory=list)
     """names in the data for labels of the model, as MODEL_LABEL=LABEL."""
     output: str | None = option(None, writes="folder")
-    """folder for metrics.json, the task's predictions and the report; without it none are
-    written."""
+    """folder for metrics.json, the task's predictions and the report; by default none."""
     batch_size: int = option(32, at_least=1)
     """examples per batch."""

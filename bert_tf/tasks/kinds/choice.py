@@ -12,15 +12,8 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertChooser
 from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
-from bert_tf.tasks.kinds.kind import (
-    Answered,
-    Answers,
-    Columns,
-    RowKind,
-    count_pieces,
-    in_lists,
-    paired_rows,
-)
+from bert_tf.tasks.kinds import kind
+from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, RowKind
 from bert_tf.tasks.reports.report import Report, classes_report
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.windows import map_rows
@@ -45,7 +38,6 @@ class Choice(RowKind):
         return {DEFAULT: Signature({"context": TEXTS, "choices": LISTS}, self.respond)}
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
-        """Reads tables, and JSON lines with a list of choices."""
         columns = {"context": layout.columns["text"]}
         columns["choices"] = layout.columns.get("text_pair", "choices*")
         if self.opening is not None:
@@ -85,12 +77,12 @@ class Choice(RowKind):
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
         """[CLS] context [SEP] choice [SEP] for each choice, [B, n, T] each."""
         choices = strings["choices"]
-        return in_lists(paired_rows(strings["context"], choices, tokenizer, max_length)[0], choices)
+        rows, _ = kind.paired_rows(strings["context"], choices, tokenizer, max_length)
+        return kind.in_lists(rows, choices)
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        """Refuses, in graph, lists without a choice, or not as many lists as contexts."""
         choices = strings["choices"]
-        rows, truncated = paired_rows(
+        rows, truncated = kind.paired_rows(
             strings["context"], choices, parts.tokenizer, parts.max_length
         )
         alone = {name: x[:, tf.newaxis] for name, x in rows.items()}
@@ -103,8 +95,8 @@ class Choice(RowKind):
     def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
         """Tokens of each example's longest choice with the context, int64 [E]."""
         choices = [text for choices in columns["choices"] for text in choices]
-        of_choices = count_pieces(choices, tokenizer).reshape(len(columns["choices"]), -1)
-        return 3 + count_pieces(columns["context"], tokenizer) + of_choices.max(axis=1)
+        of_choices = kind.count_pieces(choices, tokenizer).reshape(len(columns["choices"]), -1)
+        return 3 + kind.count_pieces(columns["context"], tokenizer) + of_choices.max(axis=1)
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         probabilities = keras.ops.softmax(outputs, axis=-1)
@@ -116,7 +108,6 @@ class Choice(RowKind):
         }
 
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
-        """Logarithms of the probabilities, float32 [E, n]."""
         return np.log(np.maximum(answers["probabilities"], np.finfo(np.float32).tiny))
 
     def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:

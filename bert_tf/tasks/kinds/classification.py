@@ -38,7 +38,6 @@ class Classification(LongTextKind):
         return with_classify(super().signatures(task))
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
-        """The task's labels, or the sorted labels of the training examples."""
         labels = list(task.labels) or sorted(set(examples.columns["label"]))
         if len(labels) < 2:
             raise InputError(
@@ -91,7 +90,6 @@ class Classification(LongTextKind):
         return tf.nn.softmax(tf.cast(outputs, tf.float32))[:, -1]
 
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
-        """Logarithms of the probabilities, float32 [E, C], in the order of `labels`."""
         return np.log(np.maximum(in_order(answers, labels), _SMALLEST))
 
     def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:

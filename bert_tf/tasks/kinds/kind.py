@@ -51,46 +51,42 @@ class Kind(ABC):
 
     # Options of the commands that set attributes of the same names; their defaults are None.
     options: ClassVar[type[CheckedOptions]] = CheckedOptions
+    tuned_settings: ClassVar[tuple[str, ...]] = ()  # attributes that no option sets
     # The model with this kind's head, and whether fine-tuning trains it.
     model_class: ClassVar[type[keras.Model]]
     is_trained: ClassVar[bool] = True
-    # Whether scores range from 0 to 100, as the official scripts print them, instead of 0 to 1.
-    scores_are_percentages: ClassVar[bool] = False
+    scores_are_percentages: ClassVar[bool] = False  # as the official scripts print them
     # Bidirectional LSTM layers that `--features_only` puts between the frozen encoder and the head.
     feature_lstm_layers: ClassVar[int] = 0
-    # Other model classes whose saved weights include this head.
-    opens: ClassVar[tuple[type[keras.Model], ...]] = ()
-    # The signature that evaluation asks, and the model's inputs, of the signature `tokens`.
-    evaluated: ClassVar[str] = DEFAULT
+    opens: ClassVar[tuple[type[keras.Model], ...]] = ()  # others whose weights include this head
+    evaluated: ClassVar[str] = DEFAULT  # the signature that evaluation asks
+    # The model's inputs, of the signature `tokens`.
     token_inputs: ClassVar[Mapping[str, tf.TensorSpec]] = {
         "token_ids": _IDS, "segment_ids": _IDS, "padding_mask": _IDS,
     }  # fmt: skip
     # Whether training batches hold rows of similar length, which saves padding. Not where the loss
     # is a mean over the words of a batch: words of short sentences would count more.
     batches_of_like_length: ClassVar[bool] = True
-    # Whether the loss compares the examples of a batch, which then cannot be cut.
-    compares_rows: ClassVar[bool] = False
-    # Whether the model takes single texts, too, though it learns from pairs.
-    pair_is_optional: ClassVar[bool] = False
-    # Whether an example has any number of labels, instead of one.
-    many_labels: ClassVar[bool] = False
-    # Whether training needs a label for each example.
-    needs_labels: Any = True
-    # Whether long texts are read in windows, so that nothing is cut.
-    reads_windows: Any = False
-    # Where a score has no value, as `remarks` says.
-    undefined: ClassVar[str] = "for constant values"
+    compares_rows: ClassVar[bool] = False  # the loss compares a batch's examples: it cannot be cut
+    pair_is_optional: ClassVar[bool] = False  # learns from pairs, and takes single texts, too
+    many_labels: ClassVar[bool] = False  # an example has any number of labels, instead of one
+    needs_labels: Any = True  # training needs a label for each example
+    reads_windows: Any = False  # long texts are read in windows, so that nothing is cut
+    undefined: ClassVar[str] = "for constant values"  # where a score has no value
+    has_probabilities: ClassVar[bool] = False  # outputs are logits, which a temperature calibrates
     # The loss, and what is logged while training, as of `Trainer`.
     loss_function: ClassVar[Any] = staticmethod(cross_entropy)
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": accuracy}
 
     def settings(self) -> dict[str, Any]:
-        """The settings that task.json keeps: by default those of the kind's `options`."""
-        return {field.name: getattr(self, field.name) for field in fields(self.options)}
+        """The settings that task.json keeps: those of the kind's `options`, and tuned ones."""
+        names = [field.name for field in fields(self.options)]
+        return {name: getattr(self, name) for name in (*names, *self.tuned_settings)}
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """The kind with other `settings`; None keeps a value, and other keys are ignored."""
-        given = {n: settings[n] for n in self.settings() if settings.get(n) is not None}
+        names = self.settings().keys() | {field.name for field in fields(self.options)}
+        given = {n: settings[n] for n in names if settings.get(n) is not None}
         return replace(self, **given) if given else self  # type: ignore[type-var]
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
@@ -109,7 +105,7 @@ class Kind(ABC):
         return examples.remarks()
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
-        """The labels of a new model; `examples` is the training data."""
+        """The labels of a new model: the task's, or those of the training examples, sorted."""
         return []
 
     def accepts(self, labels: Sequence[str]) -> bool:
@@ -153,9 +149,7 @@ class Kind(ABC):
         columns = {name: examples.columns[name] for name in self.inputs(task)}
         return columns, self.targets(examples, labels)
 
-    def batch(
-        self, strings: Tensors, arrays: list[tf.Tensor], tokenizer: Any, max_length: int
-    ) -> tuple:
+    def batch(self, strings: Tensors, arrays: list[Any], tokenizer: Any, max_length: int) -> tuple:
         """(inputs, targets, ...) to train on, in graph; `arrays` are targets and any weights."""
         return (self.model_inputs(strings, tokenizer, max_length), *arrays)
 
@@ -258,9 +252,6 @@ class Kind(ABC):
         """Notes for a reader of the scores, a sentence each."""
         undefined = [name for name, value in scores.items() if value is None]
         return [f"{', '.join(undefined)}: undefined {self.undefined}"] if undefined else []
-
-    # Whether outputs are logits of probabilities, which a temperature can calibrate.
-    has_probabilities: ClassVar[bool] = False
 
     def temperature(self, given: Answered) -> float:
         """What to divide the outputs by for the least loss on these examples (Guo et al. 2017)."""

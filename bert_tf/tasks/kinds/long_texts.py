@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import tensorflow as tf
 
@@ -42,12 +42,6 @@ class LongTextKind(RowKind):
         of_windows = ("doc_stride", "window_pooling") if self.long_texts is None else ()
         return {name: value for name, value in own.items() if name not in of_windows}
 
-    def with_settings(self, settings: Mapping[str, Any]) -> Self:
-        found = super().with_settings(settings)
-        if found.long_texts == self.long_texts:
-            return found
-        return super(LongTextKind, found).with_settings(settings)  # it has those of windows now
-
     def check_training(self, options: Any, batch_size: int, validation: Any) -> None:
         if self.long_texts is None:
             return
@@ -82,9 +76,7 @@ class LongTextKind(RowKind):
         pieces = tf.gather(ids.flat_values, tf.ragged.range(found.starts, found.ends))
         return Packer(tokenizer, max_length)(pieces), found.text, found.counts
 
-    def batch(
-        self, strings: Tensors, arrays: list[tf.Tensor], tokenizer: Any, max_length: int
-    ) -> tuple:
+    def batch(self, strings: Tensors, arrays: list[Any], tokenizer: Any, max_length: int) -> tuple:
         """Inputs are [B, N, T], without a token where a text has fewer than N windows."""
         if self.long_texts is None:
             return super().batch(strings, arrays, tokenizer, max_length)

@@ -145,14 +145,14 @@ def _scores(texts: tf.Tensor, parts: Parts) -> Tensors:
         return own, tf.argmax(logs, -1, output_type=tf.int32)
 
     rows = _rows(ids, text, tf.size(texts), parts)
-    log, guess = _predict(rows.inputs, rows.pieces, predict, parts, ids, hide=True)
+    log, guess = _predict(rows.inputs, rows.pieces, predict, parts, hide=True, ids=ids)
     vocabulary = tf.constant(parts.tokenizer.vocabulary)
     names, guesses = tf.gather(vocabulary, ids), tf.gather(vocabulary, guess)
     lists = {"text": names, "log_probability": log, "guess": guesses}
     drawn, corrupted = _draw(texts, pieces, parts.tokenizer)
     rows = _rows(corrupted, text, tf.size(texts), parts)
     places, truth = tf.gather(rows.pieces, drawn), tf.gather(ids, drawn)
-    log, guess = _predict(rows.inputs, places, predict, parts, truth)
+    log, guess = _predict(rows.inputs, places, predict, parts, ids=truth)
     right, of_drawn = tf.cast(guess == truth, tf.int32), tf.gather(text, drawn)
     of_texts = {"count": tf.ones_like(drawn), "right": right, "log_probability": log}
     return {
@@ -213,13 +213,9 @@ def guess_masked_words(texts: tf.Tensor, number: int, parts: Parts) -> Tensors:
 def _best(inputs: Tensors, places: tf.Tensor, number: int, parts: Parts) -> Tensors:
     """The most probable words at N places of rows, string [N, number], and their probabilities."""
     number = min(number, parts.tokenizer.vocabulary_size)
-
-    def best(logs: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        found = tf.math.top_k(tf.exp(logs), number)
-        return found.values, found.indices
-
-    unknown = tf.zeros_like(places[:, 0], tf.int32)
-    probabilities, words = _predict(inputs, places, best, parts, unknown)
+    probabilities, words = _predict(
+        inputs, places, lambda logs: tuple(tf.math.top_k(tf.exp(logs), number)), parts
+    )
     vocabulary = tf.constant(parts.tokenizer.vocabulary)
     return {"words": tf.gather(vocabulary, words), "probabilities": probabilities}
 
@@ -233,14 +229,14 @@ def _rows(ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, parts: Parts) -> Wo
 
 
 def _predict(
-    inputs: Tensors, places: tf.Tensor, function: Any, parts: Parts, ids: tf.Tensor, *,
-    hide: bool = False,
+    inputs: Tensors, places: tf.Tensor, function: Any, parts: Parts, *, hide: bool = False,
+    **more: tf.Tensor,
 ) -> Any:  # fmt: skip
     """What `function` makes of the predictions at some places of rows, each in a row of its own.
 
-    `inputs` are rows, int32 [R, T] each, `places` row and place of N tokens, int64 [N, 2], and
-    `ids` their true pieces, int32 [N]. `function` maps log-probabilities [r, V] and true pieces [r]
-    to tensors [r, ...]. With `hide` the token to predict is masked.
+    `inputs` are rows, int32 [R, T] each, and `places` row and place of N tokens, int64 [N, 2].
+    `function` maps log-probabilities [r, V], and parts of `more`, [N, ...] each, to tensors
+    [r, ...]. With `hide` the token to predict is masked.
     """
     # One row more: without any place `map_rows` computes one of a row that is not there.
     inputs = {name: tf.pad(values, [[0, 1], [0, 0]]) for name, values in inputs.items()}
@@ -254,6 +250,6 @@ def _predict(
             given["token_ids"] = tf.where(here, tokenizer.mask_token_id, given["token_ids"])
         given["mask_positions"] = tf.cast(column, tf.int32)[:, tf.newaxis]
         logits = parts.predict(given)[:, 0, : tokenizer.vocabulary_size]  # padded tables
-        return function(tf.nn.log_softmax(logits), part["ids"])
+        return function(tf.nn.log_softmax(logits), **{name: part[name] for name in more})
 
-    return map_rows(predict, {"places": places, "ids": ids}, length)
+    return map_rows(predict, {"places": places, **more}, length)

@@ -49,15 +49,13 @@ class MultiLabel(LongTextKind):
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
     options = MultiLabelOptions
+    tuned_settings = ("thresholds",)
     model_class = BertMultiLabelClassifier
     has_probabilities = True
     many_labels = True
     undefined = "without an example"
     loss_function = staticmethod(binary_cross_entropy)
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": right_decisions}
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "thresholds": dict(self.thresholds)}
 
     def soft_loss(self, temperature: float) -> Values:
         return soft_binary_cross_entropy(temperature)
@@ -101,7 +99,6 @@ class MultiLabel(LongTextKind):
         return {column: text} if len(names) == 1 else {name: int(name in own) for name in names}
 
     def parts(self, text: str) -> list[str]:
-        """The labels in a string."""
         return [part.strip() for part in text.split(self.label_separator) if part.strip()]
 
     def doubts(self, examples: Examples) -> list[str]:
@@ -111,7 +108,6 @@ class MultiLabel(LongTextKind):
         return found
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
-        """The task's labels, or the sorted labels of the training examples."""
         found = {label for text in examples.columns["label"] for label in self.parts(text)}
         if not found:
             raise InputError(f"{examples.path}: no example has a label; give some that have")
@@ -192,7 +188,6 @@ class MultiLabel(LongTextKind):
         return LabelSets(given.labels, truth, predicted, probabilities)
 
     def tuned(self, given: Answered) -> "MultiLabel":
-        """The kind with the threshold of each label that has the best F1 here."""
         sets = self._sets(given)
         limits = best_thresholds(sets.truth, sets.probabilities)
         return replace(self, thresholds=dict(zip(given.labels, limits, strict=True)))
@@ -224,7 +219,6 @@ class MultiLabel(LongTextKind):
         return sets.truth, sets.predicted
 
     def predicted(self, given: Answered) -> Columns:
-        """The predicted labels, and the probability of each label."""
         return [("predicted", self._predicted(given)), *share_columns(given)]
 
     def _predicted(self, given: Answered) -> list[str]:

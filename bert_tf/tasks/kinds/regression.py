@@ -12,8 +12,7 @@ from bert_tf.models.task_models import BertRegressor
 from bert_tf.serving.signatures import DEFAULT, REGRESS, Signature, Tensors, of_examples
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, numbers
 from bert_tf.tasks.kinds.long_texts import LongTextKind
-from bert_tf.tasks.reports.pictures import scatter
-from bert_tf.tasks.reports.report import Picture, Report, ReportTable, worst
+from bert_tf.tasks.reports.report import Picture, Report, ReportTable, scatter, worst
 from bert_tf.tasks.task import Task
 from bert_tf.training.means import Values
 from pipelines.examples.labelled_text import Examples
@@ -45,7 +44,6 @@ class Regression(LongTextKind):
         return {**own, "regress": of_examples(own[DEFAULT], REGRESS, {"outputs": "score"})}
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
-        """The numbers, float32 [E]."""
         return numbers(examples, "label", "give --task classification")
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
@@ -74,15 +72,11 @@ class Regression(LongTextKind):
         title = "Predicted and true numbers"
         texts = {role: x for role, x in given.examples.columns.items() if role != "label"}
         shown = {**texts, "label": truth, "predicted": found, "error": errors}
+        columns = ["true", "examples", "mean error", "mean absolute error"]
+        note = f"mean absolute error {abs(errors).mean():.4f}"
+        by_range = "Errors by range of the true number"
         return [
-            ReportTable(
-                "errors",
-                "Errors by range of the true number",
-                ["true", "examples", "mean error", "mean absolute error"],
-                rows,
-                f"mean absolute error {abs(errors).mean():.4f}",
-                brief=True,
-            ),
+            ReportTable("errors", by_range, columns, rows, note, brief=True),
             Picture("scatter", lambda: scatter(title, truth, found, "true", "predicted")),
             worst("Largest errors", given.examples.place, abs(errors), errors != 0, shown),
         ]
@@ -91,6 +85,5 @@ class Regression(LongTextKind):
         return [("predicted", [f"{score:.6f}" for score in given.answers["score"]])]
 
     def submitted(self, given: Answered) -> Sequence[object]:
-        """The numbers with three decimals, within the range."""
         scores = np.clip(given.answers["score"], self.lowest, self.highest)
         return [f"{score:.3f}" for score in scores]

@@ -16,15 +16,8 @@ from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.sentence_encoder import BertSentenceEncoder
 from bert_tf.serving import encoder_signatures
 from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
-from bert_tf.tasks.kinds.kind import (
-    Answered,
-    Kind,
-    checked_rows,
-    count_pieces,
-    in_lists,
-    numbers,
-    write_table,
-)
+from bert_tf.tasks.kinds import kind
+from bert_tf.tasks.kinds.kind import Answered, Kind
 from bert_tf.tasks.reports.report import Report, worst
 from bert_tf.tasks.scoring.metrics import pearson, retrieval_scores, spearman
 from bert_tf.tasks.task import Layout, Task
@@ -52,7 +45,7 @@ class Embedding(Kind):
         return encoder_signatures.embed(strings, parts)
 
     def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
-        return encoder_signatures.vectors(checked_rows(tensors, parts.model), parts.model)
+        return encoder_signatures.vectors(kind.checked_rows(tensors, parts.model), parts.model)
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
         return self._refuse() if layout.labelled else super().read(layout, path)
@@ -98,14 +91,10 @@ class SentenceEmbedding(Kind):
     def metrics(self) -> Mapping[str, Values]:  # type: ignore[override]
         return {} if self.needs_labels else {"accuracy": in_batch_accuracy}
 
-    def loss(self, *, label_smoothing: float = 0.0) -> Values:
-        if label_smoothing:
-            raise InputError("--label_smoothing is for tasks with classes: leave it out")
+    @property
+    def loss_function(self) -> Values:
         functions = {"cosent": cosent, "cosine": squared_cosine_error}
         return functions.get(self.embedding_loss, in_batch_cross_entropy)(self.scale)
-
-    def soft_loss(self, temperature: float) -> Values | None:
-        return None
 
     def check_training(self, options: Any, batch_size: int, validation: Examples) -> None:
         for name in ("features_only", "bilstm", "jit_compile", "class_weights"):
@@ -204,12 +193,12 @@ class SentenceEmbedding(Kind):
         texts = tf.stack([strings["text"], strings["text_pair"]], 1)
         if "negatives" in strings:
             texts = tf.concat([texts, strings["negatives"]], 1)
-        return in_lists(_rows(texts, tokenizer, max_length)[0], texts)
+        return kind.in_lists(_rows(texts, tokenizer, max_length)[0], texts)
 
     def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
         """Tokens of each example's longer text, int64 [E]."""
         texts = [values for values in columns.values() if isinstance(values[0], str)]
-        return 2 + np.max([count_pieces(values, tokenizer) for values in texts], axis=0)
+        return 2 + np.max([kind.count_pieces(values, tokenizer) for values in texts], axis=0)
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
         found, truncated = _vectors(strings["text"][:, tf.newaxis], parts)
@@ -231,7 +220,7 @@ class SentenceEmbedding(Kind):
         return {"scores": _cosines(found[:, :1], found[:, 1:]), "truncated": truncated[:, 1:]}
 
     def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
-        inputs = checked_rows(tensors, parts.model)
+        inputs = kind.checked_rows(tensors, parts.model)
         rows = {name: x[:, tf.newaxis] for name, x in inputs.items()}
         return {"vector": map_rows(parts.predict, rows)[:, 0]}
 
@@ -264,11 +253,13 @@ class SentenceEmbedding(Kind):
 
     def write_predictions(self, folder: Path, given: Answered) -> None:
         cosines = [f"{score:.6f}" for score in given.answers["score"]]
-        write_table(folder / "predictions.tsv", given, [("predicted", cosines)])
+        kind.write_table(folder / "predictions.tsv", given, [("predicted", cosines)])
 
 
 def _scores_of(examples: Examples) -> np.ndarray:
-    return numbers(examples, "score", "learn from pairs without scores (--embedding_loss infonce)")
+    return kind.numbers(
+        examples, "score", "learn from pairs without scores (--embedding_loss infonce)"
+    )
 
 
 def _rows(texts: tf.Tensor, tokenizer: Any, max_length: int) -> tuple[Tensors, tf.Tensor]:
@@ -306,20 +297,17 @@ def in_batch_cross_entropy(scale: float) -> Values:
     """
 
     def loss(labels: Any, vectors: Any) -> Any:
-        return tf.stack(
-            [tf.nn.sparse_softmax_cross_entropy_with_logits(right, logits)
-             for right, logits in _both_directions(labels, vectors, scale)], 1,
-        )  # fmt: skip
+        entropy = tf.nn.sparse_softmax_cross_entropy_with_logits
+        return tf.stack([entropy(*each) for each in _both_directions(labels, vectors, scale)], 1)
 
     return loss
 
 
 def in_batch_accuracy(labels: Any, vectors: Any) -> Any:
     """1.0 where the right text has the highest cosine, in both directions: [B, 2]."""
-    return tf.stack(
-        [tf.cast(tf.argmax(logits, 1, right.dtype) == right, tf.float32)
-         for right, logits in _both_directions(labels, vectors, 1.0)], 1,
-    )  # fmt: skip
+    directions = _both_directions(labels, vectors, 1.0)
+    hits = [tf.argmax(logits, 1, right.dtype) == right for right, logits in directions]
+    return tf.cast(tf.stack(hits, 1), tf.float32)
 
 
 def cosent(scale: float) -> Values:

@@ -58,14 +58,11 @@ class Span(Kind):
     null_score_diff_threshold: float = 0.0
 
     options = SpanOptions
+    tuned_settings = ("null_score_diff_threshold",)
     model_class = BertSpanClassifier
     scores_are_percentages = True
     loss_function = staticmethod(span_loss)
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": span_accuracy}
-
-    def settings(self) -> dict[str, Any]:
-        tuned = {"null_score_diff_threshold": self.null_score_diff_threshold}
-        return {**super().settings(), **tuned}
 
     def soft_loss(self, temperature: float) -> Values:
         soft = soft_cross_entropy(temperature)
@@ -203,15 +200,10 @@ class Span(Kind):
             groups[_question_group(question)].append(index)
             groups[_answer_group(gold[index])].append(index)
         ordered = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1])))
-        report: Report = [
-            ReportTable(
-                "groups",
-                "Scores by question word and by right answer",
-                ["group", "examples", "exact match", "f1"],
-                [[name, len(own), np.mean(exact[own]), np.mean(f1[own])] for name, own in ordered],
-                brief=True,
-            )
-        ]
+        rows = [[name, len(own), np.mean(exact[own]), np.mean(f1[own])] for name, own in ordered]
+        columns = ["group", "examples", "exact match", "f1"]
+        title = "Scores by question word and by right answer"
+        report: Report = [ReportTable("groups", title, columns, rows, brief=True)]
         if self.unanswerable:
             truth, found = (np.array([not x for x in values], int) for values in (gold, answers))
             report += confusion(["answer", "no answer"], truth, found)

@@ -1,9 +1,8 @@
 """A label for every word, decided at its first piece: entities (paper, section 5.3), or tags."""
 
-import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -24,12 +23,7 @@ from bert_tf.tasks.reports.report import (
     per_class,
     worst,
 )
-from bert_tf.tasks.scoring.conlleval import (
-    EntityScores,
-    defined,
-    entity_score_names,
-    score_entities,
-)
+from bert_tf.tasks.scoring import conlleval
 from bert_tf.tasks.scoring.metrics import Counts, mean_known
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.windows import map_rows, word_rows
@@ -131,9 +125,7 @@ class Tagging(Kind):
         of_document = {document: "\n".join(words) for document, words in texts.items()}
         return "document", [of_document[document] for document in examples.documents]
 
-    def batch(
-        self, strings: Tensors, arrays: Sequence[tf.Tensor], tokenizer: Any, max_length: int
-    ) -> tuple:
+    def batch(self, strings: Tensors, arrays: list[Any], tokenizer: Any, max_length: int) -> tuple:
         """Windows, with the label and the weight 1 at the first piece of every word."""
         words = words_between_spaces(strings["words"], tokenizer)
         rows = word_rows(words, tf.size(strings["words"]), tokenizer, max_length)
@@ -182,25 +174,20 @@ class Tagging(Kind):
             }
             return padded_lists(name, {**spanned, **more}, of_text, tf.size(texts, tf.int64))
 
-        entities: Tensors = {}
+        found: Tensors = {}
         if self.are_entities:
             first, last, of_entity, of_words = _entities(text, classes, labels)
             types = tf.constant([label.partition("-")[2] for label in labels])
-            entities = lists(
+            found = lists(
                 "entities", first, last,
                 type=tf.gather(types, tf.gather(classes, first)),
                 score=tf.math.segment_mean(tf.gather(scores, of_words), of_entity),
             )  # fmt: skip
         every = tf.range(tf.size(classes))
+        names = tf.gather(tf.constant(list(labels)), classes)
         detail = {"probabilities": probabilities} if self.in_detail else {}
-        return {
-            **entities,
-            **lists(
-                "words", every, every,
-                label=tf.gather(tf.constant(list(labels)), classes), score=scores, **detail,
-            ),
-            "truncated": tf.zeros_like(texts, tf.int32),
-        }  # fmt: skip
+        found |= lists("words", every, every, label=names, score=scores, **detail)
+        return {**found, "truncated": tf.zeros_like(texts, tf.int32)}
 
     def in_ensemble(self, kinds: Sequence[Kind]) -> "Tagging":
         return replace(self, in_detail=True)
@@ -221,14 +208,14 @@ class Tagging(Kind):
         return {name: values.numpy() for name, values in found.items()}
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
-        return list(entity_score_names(labels))
+        return list(conlleval.entity_score_names(labels))
 
     def scores(self, given: Answered) -> dict[str, float | None]:
         return dict(_compare(given).scores())
 
     def report(self, given: Answered) -> Report:
         rows = [
-            [type_, *defined(counts), counts.gold, counts.found]
+            [type_, *conlleval.defined(counts), counts.gold, counts.found]
             for type_, counts in _compare(given).by_type.items()
         ]
         columns = ["type", "precision", "recall", "f1", "examples", "predicted"]
@@ -280,11 +267,9 @@ class Tagging(Kind):
             else:
                 words = answers["words_text"][index][: answers["words_count"][index]]
                 lines = [[word.decode() for word in words]]
-            golds: Iterable[str] = itertools.repeat("")
-            if "label" in columns:
-                golds = columns["label"][index].split("\n")
+            golds = columns["label"][index].split("\n") if "label" in columns else [""] * len(lines)
             start = 0
-            for words, gold in zip(lines, golds, strict=False):
+            for words, gold in zip(lines, golds, strict=True):
                 here = slice(start, start + len(words))
                 predicted = [label.decode() for label in of_words[here]]
                 scores = answers["words_score"][index][here].tolist()
@@ -305,7 +290,6 @@ class Tags(Tagging):
     are_entities = False
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
-        """The task's labels, or the sorted labels of the training examples."""
         found = sorted({label for text in examples.columns["label"] for label in text.split()})
         if len(found) < 2:
             raise InputError(f"{examples.path}: every label is {found[0]}; give two or more")
@@ -366,8 +350,6 @@ def _in_context(words: list[str], place: int) -> str:
 
 
 class Sentence(NamedTuple):
-    """A sentence and its labels."""
-
     example: int
     words: list[str]
     gold: list[str] | None  # right labels, if they are known
@@ -375,6 +357,6 @@ class Sentence(NamedTuple):
     scores: list[float]
 
 
-def _compare(given: Answered) -> EntityScores:
+def _compare(given: Answered) -> conlleval.EntityScores:
     pairs = [(each.gold or [], each.predicted) for each in given.task.kind.sentences(given)]
-    return score_entities(*zip(*pairs, strict=True))
+    return conlleval.score_entities(*zip(*pairs, strict=True))

@@ -76,11 +76,8 @@ class Counts(NamedTuple):
     @property
     def shares(self) -> list[float | None]:
         """Precision, recall and F1; None where nothing is in the denominator."""
-        pairs = (
-            (self.right, self.found), (self.right, self.gold),
-            (2 * self.right, self.gold + self.found),
-        )  # fmt: skip
-        return [part / whole if whole else None for part, whole in pairs]
+        wholes = self.found, self.gold, (self.gold + self.found) / 2
+        return [self.right / whole if whole else None for whole in wholes]
 
     @property
     def f1(self) -> float | None:
@@ -161,16 +158,11 @@ def best_thresholds(truth: np.ndarray, probabilities: np.ndarray) -> list[float]
 def retrieval_scores(
     questions: np.ndarray, answers: np.ndarray, texts: Sequence[str], right: Sequence[str]
 ) -> dict[str, float | None]:
-    """How well each text finds the one that belongs to it among all others.
+    """Mean reciprocal rank, and the share of right answers among the first 1 and 10.
 
-    Returns the mean reciprocal rank, and the share of right answers among the first 1 and 10.
-
-    Args:
-        questions: vectors, float [E, W].
-        answers: vectors, float [E, W]; that of a row is its question's right one.
-        texts: the questions. One that comes with several answers is asked once, and the best of
-            them is its right one.
-        right: the answers. Equal ones are one candidate.
+    From vectors, float [E, W], of the questions `texts` and of their `right` answers. A question
+    with several answers is asked once, and the best of them is its right one; equal answers are one
+    candidate.
     """
     first = {text: place for place, text in reversed(list(enumerate(right)))}
     number_of = {text: number for number, text in enumerate(first)}

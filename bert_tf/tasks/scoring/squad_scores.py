@@ -48,13 +48,12 @@ def squad_2_scores(
     gold: Mapping[str, Sequence[str]],
     answers: Mapping[str, str],
     null_odds: Mapping[str, float] | None = None,
-    threshold: float = 1.0,
 ) -> dict[str, float]:
     """The scores of SQuAD 2.0: over all questions, and those with (HasAns_) and without (NoAns_).
 
     `answers` are empty for none; a question without an entry is left out. `null_odds`, the scores
     of "no answer", are for finding the best thresholds: `answers` then hold the best text for each
-    question, whatever its odds. Questions with odds above `threshold` count as not answered.
+    question, whatever its odds.
     """
     scored = [id_ for id_ in gold if id_ in answers]
     right = {id_: [text for text in gold[id_] if normalize(text)] or [""] for id_ in scored}
@@ -62,7 +61,6 @@ def squad_2_scores(
     # Unlike in SQuAD 1.1, F1 is 1 where both texts are empty.
     overlap = {id_: exact[id_] or max(f1(answers[id_], x) for x in right[id_]) for id_ in scored}
     raw = {"exact": exact, "f1": overlap}
-    odds = null_odds or dict.fromkeys(scored, 0.0)
     scores: dict[str, float] = {}
     parts = {
         "": scored,
@@ -72,9 +70,7 @@ def squad_2_scores(
     for prefix, ids in parts.items():
         if ids or not prefix:
             for name, each in raw.items():
-                scores[prefix + name] = _mean(
-                    float(not gold[id_]) if odds[id_] > threshold else each[id_] for id_ in ids
-                )
+                scores[prefix + name] = _mean(each[id_] for id_ in ids)
             scores[f"{prefix}total"] = len(ids)
     if null_odds is not None:
         for name, each in raw.items():

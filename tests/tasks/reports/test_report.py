@@ -10,7 +10,7 @@ from PIL import Image
 
 from bert_tf.cli.main import main
 from bert_tf.tasks.kinds.kind import Answered
-from bert_tf.tasks.reports import pictures
+from bert_tf.tasks.reports import report as reports
 from bert_tf.tasks.reports.report import (
     ReportTable,
     calibration,
@@ -95,8 +95,8 @@ def test_files_pictures_and_events(tmp_path):
 
 
 def test_curves_join_the_means_of_hollow_points(monkeypatch):
-    monkeypatch.setattr(pictures, "_drawn", lambda figure: figure.axes[0])
-    axes = pictures.curves("title", {"one": [(1e-4, [3.0]), (1e-5, [0.0, 2.0])]}, "x", "y")
+    monkeypatch.setattr(reports, "_drawn", lambda figure: figure.axes[0])
+    axes = reports.curves("title", {"one": [(1e-4, [3.0]), (1e-5, [0.0, 2.0])]}, "x", "y")
     (line,), (points,) = axes.lines, axes.collections
     assert line.get_xydata().tolist() == [[1e-5, 1.0], [1e-4, 3.0]]
     assert points.get_offsets().tolist() == [[1e-4, 3.0], [1e-5, 0.0], [1e-5, 2.0]]
@@ -105,7 +105,7 @@ def test_curves_join_the_means_of_hollow_points(monkeypatch):
 
 
 def test_curves_without_lines():
-    picture = pictures.curves("title", {}, "x", "y")
+    picture = reports.curves("title", {}, "x", "y")
     assert picture.dtype == np.uint8 and picture.shape == (500, 640, 3)
 
 

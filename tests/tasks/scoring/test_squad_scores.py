@@ -86,16 +86,14 @@ def test_squad_2_best_thresholds():
     gold = {"q1": ["cat"], "q2": ["brown cow"], "q3": [], "q4": ["sea"], "q5": []}
     answers = {"q1": "cat", "q2": "cow", "q3": "no", "q4": "sea", "q5": ""}
     odds = {"q1": -5.0, "q2": -4.0, "q3": -2.0, "q4": 1.0, "q5": 2.0}
-    found = squad_2_scores(gold, answers, odds, threshold=-4.0)
+    found = squad_2_scores(gold, answers, odds)
     assert found["best_exact"] == 60 and found["best_exact_thresh"] == -5
     assert found["best_f1"] == pytest.approx(100 * (3 + 2 / 3) / 5)
     assert found["best_f1_thresh"] == -4
     # With that threshold the scores are the best: q4 is lost, q3 and q5 are won.
-    assert found["exact"] == 60 and found["f1"] == found["best_f1"]
+    found = squad_2_scores(gold, {id_: answers[id_] if odds[id_] <= -4 else "" for id_ in gold})
+    assert found["exact"] == 60 and found["f1"] == pytest.approx(100 * (3 + 2 / 3) / 5)
     assert found["HasAns_exact"] == pytest.approx(100 / 3) and found["NoAns_exact"] == 100
-    # The official script's default threshold is 1: only q5 goes without an answer.
-    assert squad_2_scores(gold, answers, odds)["exact"] == 60
-    assert squad_2_scores(gold, answers, odds)["NoAns_exact"] == 50
 
 
 def test_squad_2_threshold_is_0_where_answering_never_helps():
