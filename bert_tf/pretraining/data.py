@@ -63,6 +63,15 @@ class PhaseShards:
         return counted["length_mean"] * counted["instances"] / manifest.instances(split)
 
     @property
+    def fingerprint(self) -> str:
+        """Hash of the manifest, or of the names and sizes of shards without one."""
+        found = _fingerprint(self.train)
+        if self.mixed:
+            mixed = [(_fingerprint(shards), share) for shards, share in self.mixed]
+            found = hashlib.sha256(json.dumps([found, mixed]).encode()).hexdigest()
+        return found
+
+    @property
     def left_out(self) -> dict[str, int]:
         """Path of a shard -> number of records in its damaged blocks, which are skipped."""
         opened = [self.train, self.held_out, *(shards for shards, _ in self.mixed)]
@@ -117,15 +126,6 @@ class PretrainingData:
             steps += f", the last {last.until - first.until:,} of {last.batch_size}"
         return f"{', then '.join(dict.fromkeys(shards))}, {steps}"
 
-    def fingerprint(self, phase: int) -> str:
-        """Hash of a phase's manifest, or of the names and sizes of shards without one."""
-        of_phase = self.phases[phase]
-        found = _fingerprint(of_phase.train)
-        if of_phase.mixed:
-            mixed = [(_fingerprint(shards), share) for shards, share in of_phase.mixed]
-            found = hashlib.sha256(json.dumps([found, mixed]).encode()).hexdigest()
-        return found
-
     def train_batches(
         self, phase: PhaseShards, strategy: tf.distribute.Strategy, step: int
     ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
@@ -149,11 +149,11 @@ class PretrainingData:
         self, phase: PhaseShards, strategy: tf.distribute.Strategy
     ) -> tf.data.Dataset | tf.distribute.DistributedDataset | None:
         """The held-out batches that each evaluation of the phase uses, spread over all files."""
-        sample, options = self.held_out_sample(phase), self._options
+        sample = self.held_out_sample(phase)
         if sample is None:
             return None
-        fixed_rows = options.jit_compile is True
-        return share_batches(sample, strategy, options.batch_size, fixed_rows=fixed_rows)
+        fixed_rows = self._options.jit_compile is True
+        return share_batches(sample, strategy, self._options.batch_size, fixed_rows=fixed_rows)
 
     def held_out_sample(self, phase: PhaseShards) -> tf.data.Dataset | None:
         """The same batches, whole; None where nothing was held out."""

@@ -155,13 +155,13 @@ def _pretrain(
             model.next_sentence.trainable = False
     settings: dict[str, Any] = {
         "config": model.encoder.config.to_dict(),
-        "data": data.fingerprint(0),
+        "data": data.phases[0].fingerprint,
         "tokenizer": {"vocabulary": data.tokenizer.vocabulary_hash, **data.tokenizer.settings},
     }
     if options.model is not None:
         settings["model_content"] = content_hash(options.model)
     if options.long_shards is not None:
-        settings["long"] = {"data": data.fingerprint(1), "share": options.long_share}
+        settings["long"] = {"data": data.phases[1].fingerprint, "share": options.long_share}
     # Means over the words to predict, not over the padded slots.
     losses: dict[str, Values] = {f"{name}_logits": cross_entropy for name in data.predicted}
     metrics: dict[str, dict[str, Values]] = {name: {"accuracy": accuracy} for name in losses}

@@ -17,6 +17,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.layers import Dense
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from bert_tf.primitives import activations, own_gradients, vocabulary_loss
@@ -58,7 +59,7 @@ class Inference(Primitives):
         change = _change.get()
         return change(table, ids, found) if change else found
 
-    def dense(self, x: tf.Tensor, layer: keras.layers.Dense) -> tf.Tensor:
+    def dense(self, x: tf.Tensor, layer: Dense) -> tf.Tensor:
         if layer.quantization_mode:
             return super().dense(x, layer)
         y = self.products(x, [layer])
@@ -66,14 +67,12 @@ class Inference(Primitives):
             return y
         return self.gelu(y) if layer.activation is activations.gelu else layer.activation(y)
 
-    def joined(self, name: str, layers: Sequence[keras.layers.Dense], scale: float) -> tf.Tensor:
+    def joined(self, name: str, layers: Sequence[Dense], scale: float) -> tf.Tensor:
         """Kernels or biases of layers side by side, the first multiplied, in the compute dtype."""
         weights = [getattr(layer, name) for layer in layers]
         return side_by_side(weights, layers[0].compute_dtype, scale)
 
-    def products(
-        self, x: tf.Tensor, layers: Sequence[keras.layers.Dense], scale: float = 1.0
-    ) -> tf.Tensor:
+    def products(self, x: tf.Tensor, layers: Sequence[Dense], scale: float = 1.0) -> tf.Tensor:
         """X W + b of layers side by side, [n, M]; the first one's is multiplied by `scale`."""
         if len(layers) > 1:  # joining kernels takes longer
             first, *others = (self.products(x, [layer]) for layer in layers)
@@ -82,7 +81,7 @@ class Inference(Primitives):
         product = tf.matmul(tf.cast(x, dtype), tf.cast(layer.kernel, dtype))
         return tf.nn.bias_add(product, tf.cast(layer.bias, dtype))
 
-    def heads(self, x: Any, layers: list[keras.layers.Dense], places: Places, number: int) -> list:
+    def heads(self, x: Any, layers: list[Dense], places: Places, number: int) -> list:
         if any(layer.quantization_mode for layer in layers):
             return super().heads(x, layers, places, number)
         shape = [places.batch, places.length, len(layers), number, layers[0].units // number]
@@ -91,7 +90,7 @@ class Inference(Primitives):
         return tf.unstack(tf.transpose(heads, [2, 0, 3, 1, 4]))
 
     def attend(
-        self, x: Any, layers: list[keras.layers.Dense], places: Places, number: int, dropout: Any,
+        self, x: Any, layers: list[Dense], places: Places, number: int, dropout: Any,
         **options: bool,
     ) -> tuple[Any, Any]:  # fmt: skip
         is_replaced = any(layer.quantization_mode for layer in layers)
@@ -156,9 +155,7 @@ class CopiedWeights(Inference):
                 self._copies[key] = tf.Variable(make(), trainable=False)
         return tf.convert_to_tensor(self._copies[key])
 
-    def products(
-        self, x: tf.Tensor, layers: Sequence[keras.layers.Dense], scale: float = 1.0
-    ) -> tf.Tensor:
+    def products(self, x: tf.Tensor, layers: Sequence[Dense], scale: float = 1.0) -> tf.Tensor:
         kernel, bias = (
             self._copy((name, *layers), functools.partial(self.joined, name, layers, scale))
             for name in ("kernel", "bias")
@@ -176,9 +173,7 @@ class Training(Inference):
     gelu = staticmethod(own_gradients.gelu)
     fork = staticmethod(own_gradients.fork)
 
-    def products(
-        self, x: tf.Tensor, layers: Sequence[keras.layers.Dense], scale: float = 1.0
-    ) -> tf.Tensor:
+    def products(self, x: tf.Tensor, layers: Sequence[Dense], scale: float = 1.0) -> tf.Tensor:
         kernel = step_kernel([layer.kernel for layer in layers], layers[0].compute_dtype, scale)
         bias = self.joined("bias", layers, scale)
         return own_gradients.dense(tf.cast(x, kernel.dtype), kernel, bias)

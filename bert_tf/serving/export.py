@@ -18,7 +18,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 from bert_tf.atomic import hold_output, replace_directory, write_text
 from bert_tf.device_errors import full_disk_errors
 from bert_tf.errors import InputError
-from bert_tf.primitives import int8_product
+from bert_tf.primitives import int8
 from bert_tf.serving.precisions import versions
 from bert_tf.serving.saved_model import LoadedModel, nodes_of, read_saved_model
 from bert_tf.serving.signatures import RawTextModel
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 SERVED_TEXT_OPS = {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"}
 # Not in tf.raw_ops, but in every TensorFlow for x86-64 that is built with oneDNN, released servers
 # among them, from 2.17 on; elsewhere no kernel is there, and such an export names its float32 twin.
-SERVED_OPS = {*SERVED_TEXT_OPS, int8_product.OP}
+SERVED_OPS = {*SERVED_TEXT_OPS, int8.OP}
 # Ops that call Python of the exporting process.
 _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 # Marks a function of `tf.function(jit_compile=True)`, and each call of it.

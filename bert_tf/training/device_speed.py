@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from bert_tf.processor import Remembered, processor, processor_flags
 
-# Rows, width and inner width of a feed-forward layer: large enough for arithmetic to dominate,
-# small enough to be quick.
+# Rows, width and inner width of a feed-forward layer: enough for arithmetic to dominate.
 _SHAPES = {"CPU": (1024, 512, 1024), "GPU": (8192, 8192, 8192)}
 _AT_ONCE = 2  # halves of a batch, as a core may have each to itself (`share_cores`)
 _LEAST_ROUNDS = 2  # however long they take, as on a busy machine

@@ -174,8 +174,7 @@ def _is_kept(line: str, state: TrainingState) -> bool:
 
 def _forget_later_events(path: Path, last: int) -> None:
     """Rewrites an event file without the events after step `last`, if it has any."""
-    kept = []
-    is_altered = False
+    kept, is_altered = [], False
     try:
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             if tf.compat.v1.Event.FromString(record).step <= last:

@@ -11,7 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +53,8 @@ def check_steps_per_execution(
             )
 
 
-def train(
-    phases: Sequence[Phase],
-    *,
-    state: TrainingState,
-    directory: str | Path,
-    plan: TrainingPlan,
-    save_model: Callable[[Path], None],
-    report: Callable[[int, str, dict[str, float]], object],
-    on_step: Callable[[int], object] = lambda step: None,
-    watchers: Sequence[Watcher] = (),
-) -> TrainingResult:
+@dataclass(eq=False)
+class TrainingLoop:
     """Trains the trainer of `state` from `state.step` to the end of the last phase.
 
     A run stopped in an evaluation repeats the evaluation. Scores of different phases do not
@@ -72,79 +63,78 @@ def train(
     In the main thread SIGTERM (which raises Preempted) and Ctrl-C end the run after the present
     step, or batch of an evaluation, and a checkpoint. With several workers all end, whichever gets
     the signal, once the chief has written its files.
-
-    `save_model` writes the model into a folder. For `report` and `on_step` see `Listener`. Watchers
-    are called after a step is logged and before the state is saved, on the chief worker alone.
-
-    Raises InputError if `steps_per_execution` does not divide the steps between two evaluations or
-    workers resume from different checkpoints; DivergedError after more non-finite steps than the
-    plan allows; OSError if a file cannot be written, where earlier checkpoints stay.
     """
-    directory = Path(directory)
-    started_at = state.step
-    strategy = state.trainer.strategy
-    workers.check_same_step(strategy, started_at)
-    if workers.is_chief(strategy):
-        forget_later_scalars(directory / "logs", state)
-    else:
-        watchers = ()
 
-    def save(name: str) -> None:
-        if workers.is_chief(strategy):
-            save_model(directory / name)
-
-    log = ScalarLog(directory / "logs", state, plan, report)
-    starts = [0, *(phase.until for phase in phases)]
-    with StopSignals() as signals:
-        loop = _Loop(state, plan, log, watchers, on_step, signals, lambda: save("best"))
-        try:
-            for watcher in watchers:
-                watcher.begin()
-            for number, (start, phase) in enumerate(zip(starts, phases, strict=False), 1):
-                # An evaluation that is due belongs to the phase whose steps it follows.
-                is_done = state.step == phase.until and not state.evaluation_due
-                if is_done or state.step > phase.until or state.ended_early:
-                    continue
-                phase.begin()
-                if state.step == start:
-                    state.best = state.best_step = None
-                    state.evaluations_since_best = 0
-                later = zip(starts[number:], phases[number:], strict=False)
-                steps_after = sum((p.until - begin) * p.cost for begin, p in later) / phase.cost
-                log.begin(phase, steps_after)
-                loop.run(phase, start, may_end=phase is phases[-1])
-            state.wait()
-        except BaseException:
-            # Report what ended the run, after finishing a checkpoint under way.
-            with contextlib.suppress(Exception):
-                state.wait()
-            raise
-        save("last")
-        workers.meet(strategy)
-    return TrainingResult(
-        **asdict(state),
-        started_at=started_at,
-        step_seconds=statistics.median(log.step_seconds) if log.step_seconds else None,
-        is_chief=workers.is_chief(strategy),
-    )
-
-
-@dataclass(eq=False)
-class _Loop:
+    phases: Sequence[Phase]
+    _: KW_ONLY
     state: TrainingState
+    directory: Path
     plan: TrainingPlan
-    log: ScalarLog
-    watchers: Sequence[Watcher]
-    on_step: Callable[[int], object]
-    signals: StopSignals
-    save_best: Callable[[], None]
+    save_model: Callable[[Path], None]  # writes the model into a folder
+    report: Callable[[int, str, dict[str, float]], object]  # see `Listener`, as of the next
+    on_step: Callable[[int], object] = lambda step: None
+    # Called after a step is logged and before the state is saved, on the chief worker alone.
+    watchers: Sequence[Watcher] = ()
 
-    def run(self, phase: Phase, start: int, *, may_end: bool) -> None:
-        """Trains to the end of a phase that begins after `start` steps; it `may_end` early."""
+    def run(self) -> TrainingResult:
+        """Trains, and writes the models best/ and last/.
+
+        Raises InputError if `steps_per_execution` does not divide the steps between two evaluations
+        or workers resume from different checkpoints; DivergedError after more non-finite steps than
+        the plan allows; OSError if a file cannot be written, where earlier checkpoints stay.
+        """
+        state, strategy = self.state, self.state.trainer.strategy
+        started_at, is_chief = state.step, workers.is_chief(strategy)
+        workers.check_same_step(strategy, started_at)
+        if is_chief:
+            forget_later_scalars(self.directory / "logs", state)
+        else:
+            self.watchers = ()
+        self._log = ScalarLog(self.directory / "logs", state, self.plan, self.report)
+        starts = [0, *(phase.until for phase in self.phases)]
+        with StopSignals() as self._signals:
+            try:
+                for watcher in self.watchers:
+                    watcher.begin()
+                for number, (start, phase) in enumerate(zip(starts, self.phases, strict=False), 1):
+                    # An evaluation that is due belongs to the phase whose steps it follows.
+                    is_done = state.step == phase.until and not state.evaluation_due
+                    if is_done or state.step > phase.until or state.ended_early:
+                        continue
+                    phase.begin()
+                    if state.step == start:
+                        state.best = state.best_step = None
+                        state.evaluations_since_best = 0
+                    later = zip(starts[number:], self.phases[number:], strict=False)
+                    steps_after = sum((p.until - begin) * p.cost for begin, p in later) / phase.cost
+                    self._log.begin(phase, steps_after)
+                    self._train(phase, start)
+                state.wait()
+            except BaseException:
+                # Report what ended the run, after finishing a checkpoint under way.
+                with contextlib.suppress(Exception):
+                    state.wait()
+                raise
+            self._save("last")
+            workers.meet(strategy)
+        seconds = self._log.step_seconds
+        return TrainingResult(
+            **asdict(state),
+            started_at=started_at,
+            step_seconds=statistics.median(seconds) if seconds else None,
+            is_chief=is_chief,
+        )
+
+    def _save(self, name: str) -> None:
+        if workers.is_chief(self.state.trainer.strategy):
+            self.save_model(self.directory / name)
+
+    def _train(self, phase: Phase, start: int) -> None:
+        """Trains to the end of a phase that begins after `start` steps."""
         state, trainer = self.state, self.state.trainer
         steps = trainer.steps_per_execution
         if state.evaluation_due:
-            self._evaluate(phase, may_end)
+            self._evaluate(phase)
         batches = trainer.iterate(without_autotuning(phase.batches(state.step - start)))
         while state.step < phase.until and not state.ended_early:
             every = self.plan.evaluate_every
@@ -168,7 +158,7 @@ class _Loop:
                 state.nonfinite_steps = int(keras.ops.convert_to_numpy(trainer.nonfinite_steps))
                 if state.nonfinite_steps > self.plan.skip_nonfinite:
                     raise _divergence(state, phase, start, logs)  # without a checkpoint
-            self.log.step(seconds, logs)
+            self._log.step(seconds, logs)
             for watcher in self.watchers:
                 watcher.after_step()
             state.raise_failure()
@@ -177,35 +167,35 @@ class _Loop:
                 state.save(wait=False)
             self._after(logs)
             if state.evaluation_due:
-                self._evaluate(phase, may_end)
+                self._evaluate(phase)
         for watcher in self.watchers:
             watcher.end()
 
-    def _evaluate(self, phase: Phase, may_end: bool) -> None:
-        state, trainer = self.state, self.state.trainer
+    def _evaluate(self, phase: Phase) -> None:
+        state, strategy = self.state, self.state.trainer.strategy
         scores = {}
         if phase.held_out is not None:
             held_out = without_autotuning(phase.held_out)
-            scores = trainer.evaluate(held_out, before=self._before, after=self._after)
-        if phase.evaluate is not None and workers.is_chief(trainer.strategy):
-            if workers.has_workers(trainer.strategy):  # they stop together, with the next step
+            scores = state.trainer.evaluate(held_out, before=self._before, after=self._after)
+        if phase.evaluate is not None and workers.is_chief(strategy):
+            if workers.has_workers(strategy):  # they stop together, with the next step
                 more = phase.evaluate()
             else:
-                more = self.signals.unless_stopped(phase.evaluate)
+                more = self._signals.unless_stopped(phase.evaluate)
             if more is None:
                 state.save()
-                self.signals.stop(state.step)
+                self._signals.stop(state.step)
             scores |= more
         if scores:
-            self.log.held_out(scores)
-        self._keep_best(scores.get(self.plan.best_by), may_end)
+            self._log.held_out(scores)
+        self._keep_best(scores.get(self.plan.best_by), phase)
         for watcher in self.watchers:
             watcher.after_evaluation()
         state.evaluation_due = False
         state.save(wait=False)
         self._after({})
 
-    def _keep_best(self, score: float | None, may_end: bool) -> None:
+    def _keep_best(self, score: float | None, phase: Phase) -> None:
         """Saves the model if the score beats every earlier one; ends the run if none has lately."""
         state, plan = self.state, self.plan
         if score is not None:
@@ -213,10 +203,10 @@ class _Loop:
             sign = 1 if plan.larger_is_better else -1
             is_better = state.best is None or sign * score > sign * state.best
             if is_better and math.isfinite(score):
-                self.save_best()
+                self._save("best")
                 state.best, state.best_step = float(score), state.step
                 state.evaluations_since_best = 0
-        if plan.patience is not None and may_end:
+        if plan.patience is not None and phase is self.phases[-1]:
             is_over = state.evaluations_since_best >= plan.patience
             # Only the chief may have scores: its number is the first.
             numbers = workers.from_all_replicas(state.trainer.strategy, int(is_over))
@@ -225,21 +215,21 @@ class _Loop:
     def _before(self) -> None:
         """Tells the other workers of a signal with the next step, of training or evaluation."""
         stop_flag = self.state.trainer.stop_flag
-        if stop_flag is not None and self.signals.received is not None:
+        if stop_flag is not None and self._signals.received is not None:
             stop_flag.ask()
 
     def _after(self, logs: Mapping[str, Any]) -> None:
         """Saves the state and ends the run if a signal has arrived, here or at another worker."""
         trainer = self.state.trainer
         if trainer.stop_flag is None:
-            is_told = self.signals.received is not None
+            is_told = self._signals.received is not None
         else:
             is_told = float(logs.get("stop_asked", 0)) > 0
         if is_told:
             self.state.save()
             workers.meet(trainer.strategy)
             workers.leave(trainer.strategy)
-            self.signals.stop(self.state.step)
+            self._signals.stop(self.state.step)
 
 
 def _divergence(

@@ -16,7 +16,7 @@ from tensorflow.python.framework import ops
 from bert_tf.device_errors import memory_errors
 from bert_tf.training import workers
 from bert_tf.training.device_speed import fast_precision
-from bert_tf.training.loop import TrainingResult, train
+from bert_tf.training.loop import TrainingLoop, TrainingResult
 from bert_tf.training.monitoring import Watcher
 from bert_tf.training.plan import Phase
 from bert_tf.training.state import TrainingState, stored_settings
@@ -34,20 +34,10 @@ _SMALLER = (
 class Run(AbstractContextManager):
     """Everything a training run needs, made once; the process is left as it was found.
 
-    ```python
-    with Run("runs/classifier", seed=1, precision="mixed_bfloat16") as run:
-        with run.strategy.scope():
-            trainer = Trainer(model, AdamWeightDecay(5e-5), loss=cross_entropy)
-        run.prepare(trainer, settings={"train": fingerprint})
-        run.watch(HyperParameters(run.state, run.logs, ...))
-        run.open()
-        phase = Phase(until=100, batch_size=32, batches=batches, evaluate=scores)
-        result = run.train([phase], plan=plan, ...)
-    ```
-
-    Nothing is written before `open`. Inside the `with` block layers are made in `precision`, and
-    Python's and NumPy's random numbers start from `seed`. Enter it before TensorFlow runs its first
-    op: several workers must connect first.
+    Enter it, then call `prepare`, `watch`, `open` and `train`. Nothing is written before `open`.
+    Inside the `with` block layers are made in `precision`, and Python's and NumPy's random numbers
+    start from `seed`. Enter it before TensorFlow runs its first op: several workers must connect
+    first.
 
     Args:
         directory: run directory; see `bert_tf.training.loop`.
@@ -74,13 +64,10 @@ class Run(AbstractContextManager):
         deterministic: bool = False,
         notice: Callable[[str], object] = print,
     ) -> None:
-        self.directory = Path(directory)
-        self.logs = self.directory / "logs"
-        self._seed = seed
-        self._strategy_name = strategy
+        self.directory, self.logs = Path(directory), Path(directory) / "logs"
         self.precision = precision
-        self._deterministic = deterministic
-        self._notice = notice
+        self._seed, self._strategy_name = seed, strategy
+        self._deterministic, self._notice = deterministic, notice
         self._watchers: list[Watcher] = []
         self._stack = ExitStack()
 
@@ -151,7 +138,7 @@ class Run(AbstractContextManager):
         )
 
     def watch(self, *watchers: Watcher) -> None:
-        """Adds watchers to the training; see `train`."""
+        """Adds watchers to the training."""
         self._watchers += watchers
 
     def open(self, *, override: bool = False) -> None:
@@ -160,10 +147,10 @@ class Run(AbstractContextManager):
         self.state.restore(override=override)
 
     def train(self, phases: Sequence[Phase], **arguments: Any) -> TrainingResult:
-        """Trains to the end of the last phase; the arguments are those of `loop.train`."""
-        return train(
+        """Trains to the end of the last phase; the arguments are those of `TrainingLoop`."""
+        return TrainingLoop(
             phases, state=self.state, directory=self.directory, watchers=self._watchers, **arguments
-        )
+        ).run()
 
     def meet(self) -> None:
         """Waits for all workers, so that none leaves while the chief still works."""

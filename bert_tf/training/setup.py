@@ -20,13 +20,12 @@ from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
 from bert_tf.version import TRAJECTORY
 
-# Settings that runs of earlier versions did not record.
-_LATER = (
+# Settings that earlier versions did not record, or recorded for every run, not those with dropout
+# alone.
+_COMPARED_IF_KNOWN = (
     "version", "workers", "devices", "jit_compile", "rematerialize", "model_content", "dropout",
+    "gradient_accumulation_steps", "long.gradient_accumulation_steps", "model",
 )  # fmt: skip
-
-# Settings that only runs with dropout compare; earlier versions recorded them for every run.
-_MICRO_BATCHES = ("gradient_accumulation_steps", "long.gradient_accumulation_steps")
 
 
 def _layer_factors(layers: int, decay: float) -> dict[str, float]:
@@ -90,7 +89,6 @@ def prepare(
     if options.freeze_layers is not None:
         model.encoder.freeze_layers(options.freeze_layers)
     model.encoder.rematerialize = options.rematerialize
-    own = identity(options)
     jit_compile = compiles_step(
         options.jit_compile,
         run.strategy,
@@ -123,20 +121,19 @@ def prepare(
             jit_compile=jit_compile,
             whole_batches=whole_batches,
         )
-    precision = {"precision": run.precision}  # the one that "auto" has found
+    own = {**identity(options), "precision": run.precision}  # the one that "auto" has found
     run.prepare(
         trainer,
-        settings={**own, **precision, **settings, **_order_of(trainer, options)},
-        compared_if_known=[*_LATER, *_MICRO_BATCHES, "model"],
+        settings={**own, **settings, **_order_of(trainer, options)},
+        compared_if_known=_COMPARED_IF_KNOWN,
         keep=options.keep,
         keep_every=options.keep_every,
     )
     accumulation = {"gradient_accumulation_steps": options.gradient_accumulation_steps}
-    shown = {**own, **accumulation, **precision, **values}
+    shown = {**own, **accumulation, **values}
     name = options.output if is_remote(options.output) else str(run.directory)
     run.watch(HyperParameters(run.state, run.logs, name, shown, score, total_steps))
-    every, profile = options.histograms_every, options.profiled
-    if every is not None:
+    if options.histograms_every is not None:
 
         @functools.cache  # the same examples each time
         def inputs() -> dict[str, tf.Tensor]:
@@ -145,15 +142,16 @@ def prepare(
             given = {n: tf.reshape(x, [-1, tf.shape(x)[-1]]) for n, x in given.items()
                      if not n.endswith("_positions")}  # fmt: skip
             is_row = tf.reduce_any(given["padding_mask"] != 0, -1)
-            return {name: tf.boolean_mask(x, is_row) for name, x in given.items()}
+            return {n: tf.boolean_mask(x, is_row) for n, x in given.items()}
 
         def activations() -> dict[str, tf.Tensor]:
             states = model.encoder(inputs(), training=False)["hidden_states"]
             return {f"hidden_state_{layer}": values for layer, values in enumerate(states)}
 
+        every = options.histograms_every
         run.watch(Histograms(run.state, run.logs, every, model, activations))
-    if profile is not None:
-        run.watch(Profile(run.state, run.logs, *profile))
+    if options.profiled is not None:
+        run.watch(Profile(run.state, run.logs, *options.profiled))
     return trainer
 
 

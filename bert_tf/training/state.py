@@ -11,7 +11,7 @@ import json
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -49,8 +49,7 @@ class Progress:
 class TrainingState(Progress):
     """Saves and restores a trainer, and the progress of its run, in a folder.
 
-    With several workers each one calls every method and the chief writes, to a folder that all of
-    them share.
+    Several workers share the folder: each one calls every method, and the chief writes.
 
     `settings` are JSON values that must be the same when the run is resumed. Those named in
     `compared_if_known`, with dots for nested ones, are compared only where the checkpoint and
@@ -74,8 +73,7 @@ class TrainingState(Progress):
         self.directory = Path(directory)
         self.settings = json.loads(json.dumps(settings))  # as it will be read again
         self._compared_if_known = frozenset(compared_if_known)
-        self.keep = keep
-        self.keep_every = keep_every
+        self.keep, self.keep_every = keep, keep_every
         self.notice = notice
         self._previous_step = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -92,11 +90,10 @@ class TrainingState(Progress):
         return every is not None and self.step // every > self._previous_step // every
 
     def save(self, *, wait: bool = True) -> Path:
-        """Writes a checkpoint and removes older ones; returns its path.
+        """Writes a checkpoint, in a thread of its own, and removes older ones; returns its path.
 
-        A thread of its own makes the file from copies of the variables, one at a time. With `wait`
-        it is on disk at the end. Raises OSError if this checkpoint or the one before cannot be
-        written; those on disk stay.
+        With `wait` it is on disk at the end. Raises OSError if this checkpoint or the one before
+        cannot be written; those on disk stay.
         """
         self.wait()
         wait = wait or is_mirrored(self.directory)
@@ -188,11 +185,14 @@ class TrainingState(Progress):
         tensors = {_MEANS: np.zeros(self.trainer.means.shape, np.float32)} | {
             name: x for name, x in tensors.items() if name in variables or "metric/" not in name
         }
-        if _shapes(tensors) != _shapes(variables):
-            differing = _shapes(tensors).items() ^ _shapes(variables).items()
+        found, wanted = (
+            {(name, tuple(x.shape)) for name, x in arrays.items()}
+            for arrays in (tensors, variables)
+        )
+        if found != wanted:
             raise InputError(
                 f"{path} holds another model, or an earlier version wrote it (it differs in "
-                f"{min(name for name, _ in differing)}): give another --output"
+                f"{min(found ^ wanted)[0]}): give another --output"
             )
         for name, variable in variables.items():
             variable.assign(tensors[name])
@@ -274,10 +274,6 @@ def _flattened(settings: dict, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(array.shape) for name, array in arrays.items()}
-
-
 class DamagedCheckpointError(Exception):
     """A file that cannot be read, is no checkpoint, or is not as it was written."""
 
@@ -293,10 +289,8 @@ def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         metadata = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     checksum = metadata.pop(_CHECKSUM, None)
-    if checksum is None:
-        raise DamagedCheckpointError("no checksum")
     if checksum != _checksum(tensors, metadata):
-        raise DamagedCheckpointError("checksum mismatch")
+        raise DamagedCheckpointError("checksum mismatch" if checksum else "no checksum")
     return tensors, metadata
 
 

@@ -1,5 +1,6 @@
 """The devices that a run trains on."""
 
+import functools
 import itertools
 import json
 import os
@@ -115,8 +116,8 @@ def distribute_batches(
     if fixed_rows or device_type(strategy) == "TPU":
         of_any_rows = batches
 
-        def batches(size: int, worker: int, workers: int) -> tf.data.Dataset:
-            return _with_fixed_rows(of_any_rows(size, worker, workers), size)
+        def batches(size: int, *worker: int) -> tf.data.Dataset:
+            return _with_fixed_rows(of_any_rows(size, *worker), size)
 
     if not isinstance(strategy, _READERS):
         return without_autotuning(batches(batch_size, 0, 1))
@@ -149,7 +150,8 @@ def share_batches(
     """`distribute_batches` of a dataset of tuples, which every worker reads whole."""
 
     def of_worker(size: int, worker: int, workers: int) -> tf.data.Dataset:
-        return dataset.map(_rows(worker * size, size)) if workers > 1 else dataset
+        rows = functools.partial(_rows, worker * size, size)
+        return dataset.map(rows) if workers > 1 else dataset
 
     return distribute_batches(of_worker, strategy, batch_size, fixed_rows=fixed_rows)
 
@@ -162,7 +164,7 @@ def _parts(dataset: tf.data.Dataset, replicas: int, size: int) -> tf.data.Datase
 
     @tf.autograph.experimental.do_not_convert
     def parts(*batch: Any) -> tf.data.Dataset:
-        part = tf.autograph.experimental.do_not_convert(lambda n: _rows(n * size, size)(*batch))
+        part = tf.autograph.experimental.do_not_convert(lambda n: _rows(n * size, size, *batch))
         return places.map(part)
 
     cut_up = dataset.flat_map(parts)
@@ -190,19 +192,16 @@ def _with_fixed_rows(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
     return dataset.map(padded)
 
 
-def _rows(first: Any, size: int) -> Callable:
-    """A function of a batch that gives up to `size` of its rows."""
+@tf.autograph.experimental.do_not_convert
+def _rows(first: Any, size: int, *batch: Any) -> Any:
+    """Up to `size` rows of a batch."""
 
     def cut(values: tf.Tensor) -> tf.Tensor:  # [B, ...] -> [size, ...]
         is_full = values.shape[0] is not None
         shape = [size if is_full else None, *values.shape[1:]]
         return tf.ensure_shape(values[first : first + size], shape)
 
-    @tf.autograph.experimental.do_not_convert
-    def rows(*batch: Any) -> Any:
-        return tf.nest.map_structure(cut, batch)
-
-    return rows
+    return tf.nest.map_structure(cut, batch)
 
 
 def without_autotuning(
@@ -268,10 +267,9 @@ def compiles_step(
 
 def unseen_gpu() -> str | None:
     """A warning, if this machine has an NVIDIA device that TensorFlow cannot use."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    if hidden or not any(_DEVICE_FILES.glob("nvidia[0-9]*")):
-        return None
-    if tf.config.list_physical_devices("GPU"):
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    is_there = any(_DEVICE_FILES.glob("nvidia[0-9]*"))
+    if is_hidden or not is_there or tf.config.list_physical_devices("GPU"):
         return None
     return (
         "warning: this machine has an NVIDIA GPU that TensorFlow does not see: install its "

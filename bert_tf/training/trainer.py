@@ -29,15 +29,12 @@ class Trainer:
     Several replicas give what one device gives on the same global batch:
 
     - A loss or metric is the sum of weight * value over the sum of the weights, over the whole
-      global batch, however many masked words a replica or micro-batch holds. The training loss is
-      the sum of the outputs' losses.
+      global batch. The training loss is the sum of the outputs' losses.
     - The gradients of micro-batches and of replicas are summed, then clipped by their global norm.
-    - A step with a non-finite loss or gradient is skipped: parameters and optimizer means stay
-      unchanged. `optimizer.iterations`, the learning rate and the dropout seeds still advance, as
-      they are functions of the number of batches seen.
+    - A step with a non-finite loss or gradient is skipped: of all state only
+      `optimizer.iterations`, which the learning rate follows, and the dropout seeds advance.
     - Each replica has dropout seeds of its own. So has each half of a batch on a lone CPU device,
-      which computes both at the same time: while one half waits for the memory, the other one
-      multiplies (see `bert_tf.startup.share_cores`).
+      which computes both at the same time (see `bert_tf.startup.share_cores`).
 
     In float16 the loss is scaled (see `LossScale`). A gradient that overflows at a scale above 1
     while the loss is finite skips the step, but is not a divergence.
@@ -80,24 +77,24 @@ class Trainer:
         jit_compile: bool = False,
         whole_batches: bool = False,
     ):
-        for name, number in (
-            ("gradient_accumulation_steps", gradient_accumulation_steps),
-            ("steps_per_execution", steps_per_execution),
-        ):
-            if number < 1:
-                raise InputError(f"{name} is {number}: give at least 1")
+        if min(gradient_accumulation_steps, steps_per_execution) < 1:
+            raise InputError(
+                f"gradient_accumulation_steps is {gradient_accumulation_steps} and "
+                f"steps_per_execution {steps_per_execution}: give at least 1 for each"
+            )
         self.strategy = strategy = tf.distribute.get_strategy()
         check_optimizer(optimizer)
         check_jit_compile(jit_compile, strategy)
         self.model, self.optimizer = model, optimizer
         self.steps_per_execution, self.jit_compile = steps_per_execution, jit_compile
-        is_one_cpu = strategy.num_replicas_in_sync == 1 and device_type(strategy) == "CPU"
-        self._halves = is_one_cpu and not jit_compile and not whole_batches
+        is_lone = strategy.num_replicas_in_sync == 1 and not jit_compile
+        is_lone_cpu = is_lone and device_type(strategy) == "CPU"
+        self._halves = is_lone_cpu and not whole_batches
         # Where the loss needs all rows, the encoder may still compute the halves apart.
-        self._encoder_halves = is_one_cpu and not jit_compile and whole_batches
+        self._encoder_halves = is_lone_cpu and whole_batches
 
         metrics = metrics or {}
-        losses = dict(loss) if isinstance(loss, Mapping) else {None: loss}
+        losses = loss if isinstance(loss, Mapping) else {None: loss}
         # For each output its name, None for the only one, and its functions, the loss first.
         self._outputs = [
             (name, {"loss": function, **(metrics.get(name, {}) if name else metrics)})
@@ -373,15 +370,21 @@ class Trainer:
 
         `added` makes sums of what `of_rows` gives for several rows.
         """
-        at_once = _at_once(of_rows)
+        of_half = tf.function(of_rows, autograph=False)  # traced once for halves of one shape
 
         def of_piece(*arguments: Any) -> tuple[list, list]:
-            if self._halves:
-                parts, states = at_once(*arguments)
-            else:
+            if not self._halves:
                 part, states = of_rows(*arguments)
-                parts = [part]
-            return added(parts), states
+                return added([part]), states
+            *data, states = arguments
+            offset = tf.constant([_HALF_SEEDS, 0], tf.int64)
+            others = [state + tf.cast(offset, state.dtype) for state in states]
+            first = keras.tree.flatten(data)[0]
+            rows = tf.shape(first)[0] if first.shape[0] is None else first.shape[0]
+            middle = (rows + 1) // 2
+            one, after = of_half(*keras.tree.map_structure(lambda x: x[:middle], data), states)
+            other, _ = of_half(*keras.tree.map_structure(lambda x: x[middle:], data), others)
+            return added([one, other]), after
 
         if pieces == 1:
             return of_piece(*data, states)
@@ -423,28 +426,6 @@ class Trainer:
             parallel_iterations=1,
         )
         return [-t if there else None for t, there in zip(totals, reached, strict=True)], states
-
-
-def _at_once(of_rows: Callable) -> Callable:
-    """`of_rows` of each half of the rows, computed at the same time, and the first one's states."""
-    of_half = tf.function(of_rows, autograph=False)  # traced once for halves of one shape
-
-    def of_both(*arguments: Any) -> tuple:
-        *data, states = arguments
-        offset = tf.constant([_HALF_SEEDS, 0], tf.int64)
-        others = [state + tf.cast(offset, state.dtype) for state in states]
-        first = keras.tree.flatten(data)[0]
-        rows = tf.shape(first)[0] if first.shape[0] is None else first.shape[0]
-        middle = (rows + 1) // 2
-        upper, lower = (
-            keras.tree.map_structure(lambda x, part=part: x[part], data)
-            for part in (slice(None, middle), slice(middle, None))
-        )
-        one, after = of_half(*upper, states)
-        other, _ = of_half(*lower, others)
-        return [one, other], after
-
-    return of_both
 
 
 def _of(output: str | None, values: Any) -> Any:

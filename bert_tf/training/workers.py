@@ -101,10 +101,10 @@ def lost_worker_errors() -> Iterator[None]:
 
 @contextmanager
 def hold_run_directory(directory: str | Path, strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Locks a run directory, which is made if needed, while the `with` block lasts.
+    """Locks a run directory, which is made if needed, and removes what a killed process left.
 
-    The chief's lock (`flock`) ends with the process. Files that a killed process left half-written
-    are removed. Raises InputError in all workers if another run holds the directory.
+    The chief's lock (`flock`) ends with the `with` block, or with the process. Raises InputError in
+    all workers if another run holds the directory.
     """
     with ExitStack() as stack:
         is_held = is_chief(strategy) and _is_held(stack, Path(directory))

@@ -592,10 +592,10 @@ def test_other_shards_of_the_original_script_are_other_data(
     folder = Path(shutil.copytree(shards, tmp_path / "shards"))
     (folder / "manifest.json").unlink()
     made = options(folder, small_config, tmp_path / "run", tokenizer=str(tokenizer))
-    before = PretrainingData(made).fingerprint(0)
-    assert PretrainingData(made).fingerprint(0) == before
+    before = PretrainingData(made).phases[0].fingerprint
+    assert PretrainingData(made).phases[0].fingerprint == before
     next(iter(sorted(folder.glob("*.tfrecord*")))).unlink()
-    assert PretrainingData(made).fingerprint(0) != before
+    assert PretrainingData(made).phases[0].fingerprint != before
 
 
 def test_an_output_in_the_shards_is_refused(shards, small_config, capsys):

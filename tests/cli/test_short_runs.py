@@ -11,7 +11,7 @@ from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.table import TASKS
-from bert_tf.training.loop import train
+from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.plan import Phase, TrainingPlan
@@ -29,7 +29,7 @@ def seconds_of_runs(trainer, batches, held_out, directory) -> list[float]:
     seconds = []
     for number in range(13):
         began = time.monotonic()
-        train(
+        TrainingLoop(
             [Phase(until=4, batch_size=8, batches=batches, held_out=held_out)],
             state=TrainingState(trainer, directory / str(number) / "checkpoints", settings={}),
             directory=directory / str(number),
@@ -38,7 +38,7 @@ def seconds_of_runs(trainer, batches, held_out, directory) -> list[float]:
                 best_by="loss", larger_is_better=False,
             ),
             save_model=lambda path: None, report=lambda *line: None,
-        )  # fmt: skip
+        ).run()  # fmt: skip
         seconds.append(time.monotonic() - began)
     return seconds[1:]  # the first one traces the graphs
 

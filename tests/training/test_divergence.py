@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training.loop import train
+from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.schedule import WarmupLinearDecay
@@ -46,7 +46,7 @@ def run(directory, model, bad, *, skip_nonfinite=0, kill_at=None, phases=None):
 
     state = TrainingState(model, directory / "checkpoints", settings={})
     state.restore()
-    result = train(
+    result = TrainingLoop(
         phases or [Phase(until=12, batch_size=4, batches=batches(bad), held_out=None)],
         state=state, directory=directory,
         plan=TrainingPlan(
@@ -55,7 +55,7 @@ def run(directory, model, bad, *, skip_nonfinite=0, kill_at=None, phases=None):
             skip_nonfinite=skip_nonfinite,
         ),
         save_model=lambda path: None, report=report,
-    )  # fmt: skip
+    ).run()  # fmt: skip
     return result, lines
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 import bert_tf.training.state
 from bert_tf.errors import InputError
 from bert_tf.training.logs import ScalarLog
-from bert_tf.training.loop import train
+from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.preemption import Preempted
@@ -119,10 +119,10 @@ def run(
         saved.append((path.name, [w.copy() for w in trainer.model.get_weights()]))
 
     try:
-        result = train(
+        result = TrainingLoop(
             phases, state=state, directory=directory, plan=plan,
             save_model=save_model, report=report, **arguments,
-        )  # fmt: skip
+        ).run()  # fmt: skip
     except stop_on:
         result = None
     return end_of(trainer), result, lines, saved
@@ -261,7 +261,7 @@ def test_the_time_left_counts_dear_steps_for_more(tmp_path, monkeypatch):
     def report(step, kind, scalars):
         left[step] = scalars.get("minutes_left")
 
-    train(
+    TrainingLoop(
         two_phases(), state=state, directory=tmp_path,
         plan=TrainingPlan(
             evaluate_every=100, save_every=100, log_every=1, best_by="loss",
@@ -269,7 +269,7 @@ def test_the_time_left_counts_dear_steps_for_more(tmp_path, monkeypatch):
         ),
         save_model=lambda path: None,
         report=lambda step, kind, scalars: kind == "train" and report(step, kind, scalars),
-    )  # fmt: skip
+    ).run()  # fmt: skip
     # A step takes a minute by this clock; the first of each phase is not timed.
     assert left == {
         1: None, 2: 3 + 5 * 2, 3: 2 + 5 * 2, 4: 1 + 5 * 2, 5: 5 * 2,
@@ -442,7 +442,7 @@ def test_many_short_runs_never_stall(tmp_path):
     ends = []
     for number in range(31):
         state = TrainingState(trainer, tmp_path / str(number) / "checkpoints", settings={})
-        train(
+        TrainingLoop(
             [Phase(until=2, batch_size=4, batches=batches, held_out=batches(1000).take(2))],
             state=state, directory=tmp_path / str(number),
             plan=TrainingPlan(
@@ -450,7 +450,7 @@ def test_many_short_runs_never_stall(tmp_path):
                 best_by="loss", larger_is_better=False,
             ),
             save_model=lambda path: None, report=lambda *line: None,
-        )  # fmt: skip
+        ).run()  # fmt: skip
         ends.append(time.monotonic())
     assert max(np.diff(ends)) < 10
 

@@ -152,12 +152,12 @@ def test_one_process_writes(state, tmp_path, monkeypatch):
     for module in (workers, logs, states):
         monkeypatch.setattr(module, "is_chief", lambda strategy: False)
     batches = tf.data.Dataset.from_tensors((tf.ones((8, 4)), tf.ones((8, 2)))).repeat()
-    loop.train(
+    loop.TrainingLoop(
         [Phase(until=2, batch_size=8, batches=lambda step: batches)], state=state,
         directory=tmp_path, watchers=[Never(state)], report=lambda *line: None,
         plan=TrainingPlan(
             evaluate_every=1, save_every=1, log_every=1, best_by="loss", larger_is_better=False
         ),
         save_model=lambda path: path.mkdir(),
-    )  # fmt: skip
+    ).run()  # fmt: skip
     assert not list(tmp_path.iterdir())
