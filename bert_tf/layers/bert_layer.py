@@ -12,8 +12,8 @@ from bert_tf.primitives.activations import ACTIVATIONS
 def child_seed(seed: int | None, name: str) -> int | None:
     """The seed, in [0, 2^31), of the part called `name` of something seeded; None if it is not.
 
-    Keras initializers with equal integer seeds draw equal values, so every weight needs its own.
-    Deriving it from the name, not from a counter, keeps a weight's value when parts are added.
+    Keras initializers with equal seeds draw equal values, so every weight needs its own. One from
+    the name, not from a counter, stays when parts are added.
     """
     return None if seed is None else zlib.crc32(f"{seed}/{name}".encode()) & 0x7FFFFFFF
 
@@ -24,12 +24,9 @@ def part(name: str, seed: int | None, dtype: Any) -> dict[str, Any]:
 
 
 class BertLayer(keras.layers.Layer):
-    """A layer made from a `BertConfig`, a seed and a dtype.
+    """A layer made from a `BertConfig`, a seed and Keras' own arguments.
 
-    Args:
-        config: hyper-parameters of the model.
-        seed: random seed for weight initialization and dropout; None for no fixed seed.
-        kwargs: Keras' own, such as `dtype` and `name`.
+    The seed is for weight initialization and dropout; None for no fixed seed.
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):

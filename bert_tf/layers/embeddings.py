@@ -24,11 +24,8 @@ class BertEmbeddings(BertLayer):
         position_ids: int [B, T], or None for 0 to T - 1 in each row.
         places: the n places to compute; None for all.
 
-    Returns:
-        [B, T, H] in the layer's compute dtype, or [n, H] with `places`.
-
-    Raises:
-        ValueError: T is above `max_position_embeddings`.
+    Returns [B, T, H] in the layer's compute dtype, or [n, H] with `places`. Raises ValueError if T
+    is above `max_position_embeddings`.
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
@@ -57,8 +54,7 @@ class BertEmbeddings(BertLayer):
             )
         if places is None:
             places = Places(ops.ones_like(token_ids), "both")
-            x = self.call(token_ids, segment_ids, position_ids, training, places)
-            return places.spread(x)
+            return places.spread(self.call(token_ids, segment_ids, position_ids, training, places))
 
         def collect(ids: Any) -> Any:  # (n,)
             return places.collect(ops.reshape(ids, (-1,)))
@@ -75,9 +71,8 @@ class BertEmbeddings(BertLayer):
         else:
             # A product with one-hot rows, as in the original: the gradient of a lookup in so
             # small a table would add thousands of rows into two.
-            one_hot = ops.one_hot(
-                collect(segment_ids), self.config.type_vocab_size, dtype=segment_table.dtype
-            )
+            types, dtype = self.config.type_vocab_size, segment_table.dtype
+            one_hot = ops.one_hot(collect(segment_ids), types, dtype=dtype)
             others = others + ops.matmul(one_hot, segment_table)
         return compute.drop(compute.add_and_normalize(words, others, self.layer_norm), self.dropout)
 

@@ -15,11 +15,8 @@ from bert_tf.primitives.table import primitives
 class Pooler(BertLayer):
     """tanh(x W + b) of a token's vector (`BertModel` in the original's modeling.py).
 
-    The token is [CLS], or in a left-to-right model the last one: see `summary`.
-
-    Call arguments:
-        sequence_output: [B, T, H]; or the vectors of these tokens alone, [B, H].
-        padding_mask: int [B, T], 0 at padding.
+    Takes [B, T, H] and the padding mask, and finds the token as `summary` does; or the vectors of
+    these tokens alone, [B, H].
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
@@ -42,9 +39,9 @@ class Pooler(BertLayer):
 def summary(states: Any, padding_mask: Any, direction: str) -> Any:
     """The vectors [B, W] of the tokens that have seen all others, of states [B, T, W].
 
-    That is the last token in a left-to-right model, and [CLS] in others. Of two encoders each has
-    its own, and half of the vector. `padding_mask` is int [B, T], 0 at padding; `direction` is the
-    encoder's `attention_direction`.
+    That is the last token in a left-to-right model, and [CLS] in others; of two encoders each has
+    its own, and half of the vector. The padding mask is int [B, T], 0 at padding; `direction` is
+    the encoder's `attention_direction`.
     """
     if direction == "left_to_right+right_to_left":
         parts = zip(ops.split(states, 2, axis=-1), direction.split("+"), strict=True)
@@ -95,18 +92,12 @@ def take_tokens(states: Any, positions: Any) -> Any:
 class MaskedLanguageModelHead(BertLayer):
     """Logits of every vocabulary entry at the masked positions, float32 [B, P, V].
 
-    Gathers the masked positions' vectors, then dense, activation, LayerNorm, and a product with
-    the word embedding table plus a bias per entry (paper, section 3.1; `get_masked_lm_output` in
-    the original's run_pretraining.py).
+    Dense, activation, LayerNorm, and a product with the encoder's table of word embeddings, which
+    is shared, plus a bias per entry (paper, section 3.1; `get_masked_lm_output` in the original's
+    run_pretraining.py).
 
-    Args:
-        word_embeddings: the encoder's `keras.layers.Embedding`, V rows of H; shared, not copied.
-
-    Call arguments:
-        sequence_output: [B, T, H].
-        mask_positions: int [B, P], positions of the masked tokens. Unused slots may hold any
-            number, such as 0 or -1: a position outside [0, T) reads the nearest token of its own
-            example.
+    Takes states [B, T, H] and the positions of the masked tokens, int [B, P]. Unused slots may hold
+    any number, such as 0 or -1: see `take_tokens`.
     """
 
     def __init__(
@@ -127,7 +118,7 @@ class MaskedLanguageModelHead(BertLayer):
         self.bias = self.add_weight(name="bias", shape=(size,), initializer="zeros")
 
     def call(self, sequence_output: Any, mask_positions: Any, training: bool = False) -> Any:
-        """Gathers first: of 512 positions about 80 need the product with the vocabulary."""
+        # Gathers first: of 512 positions about 80 need the product with the vocabulary.
         x = self.layer_norm(self.dense(take_tokens(sequence_output, mask_positions)))  # (B * P, H)
         x = ops.reshape(x, (*ops.shape(mask_positions), x.shape[-1]))  # (B, P, H)
         return primitives(training).word_logits(x, self.word_embeddings, self.bias)
@@ -159,7 +150,6 @@ class ClassificationHead(BertLayer):
     Args:
         num_classes: C.
         dropout: dropout rate of the input; None for the config's `head_dropout`.
-
     """
 
     def __init__(
@@ -173,9 +163,8 @@ class ClassificationHead(BertLayer):
         super().__init__(config, seed, **kwargs)
         self.num_classes = num_classes
         self.supports_masking = True  # each vector is transformed alone
-        self.dropout = self.new_dropout(
-            "dropout", config.head_dropout if dropout is None else dropout
-        )
+        rate = config.head_dropout if dropout is None else dropout
+        self.dropout = self.new_dropout("dropout", rate)
         self.dense = self.new_dense("dense", num_classes)
 
     def build(self, states_shape: Any = None) -> None:

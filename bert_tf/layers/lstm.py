@@ -1,7 +1,4 @@
-"""LSTM layers, of Keras.
-
-B is the batch, T its length, H the width of the hidden states.
-"""
+"""LSTM layers. B is the batch, T its length, H the width of the hidden states."""
 
 from typing import Any
 
@@ -35,19 +32,13 @@ def new_lstm(
 class LstmBlock(BertLayer):
     """A layer of a forward and a backward language model (Peters et al. 2018, section 3.1).
 
-    Each direction has dropout, an LSTM of H units, and a residual connection, except in the first
+    Each direction has dropout, an LSTM of H units, and a `residual` connection, except in the first
     layer (`use_skip_connections` in the original's training.py).
 
-    Args:
-        residual: whether to add the inputs to the outputs.
-
-    Call arguments:
-        states: [B, T, 2 H], those of the forward model, then those of the backward one.
-        padding_mask: [B, T], nonzero at tokens and 0 at padding.
-
-    Returns:
-        [B, T, 2 H] in the layer's compute dtype. The first half depends on no later token, the
-        second on no earlier one, and neither on padding after the tokens.
+    Takes [B, T, 2 H], the states of the forward model, then those of the backward one, and the
+    padding mask [B, T], 0 at padding. Returns [B, T, 2 H] in the layer's compute dtype: the first
+    half depends on no later token, the second on no earlier one, and neither on padding after the
+    tokens.
     """
 
     def __init__(

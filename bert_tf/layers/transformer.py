@@ -20,15 +20,13 @@ class AttentionLayer(BertLayer):
 
     Call arguments:
         hidden_states: [B, T, H]; or [n, H] with `places`.
-        padding_mask: [B, T], nonzero at tokens and 0 at padding; or [B, T, T], nonzero where the
-            token of the second axis may see that of the third; or None for no padding.
-        return_probabilities: also return the attention probabilities, before dropout.
+        padding_mask: that of `Places`; None for no padding.
+        return_probabilities: also return the attention probabilities before dropout, [B, N, T, T],
+            whose last axis is the tokens attended to.
         places: the n places to compute; replaces `padding_mask`.
         summary_only: with `places`, return one token of each row, [B, H]: see `Places.summary`.
 
-    Returns:
-        The shape of the hidden states in the layer's compute dtype; on request also
-        [B, N, T, T], whose last axis is the tokens attended to.
+    Returns the shape of the hidden states in the layer's compute dtype.
     """
 
     def call(
@@ -119,8 +117,7 @@ class SelfAttention(AttentionLayer):
 class FeedForward(BertLayer):
     """act(x W1 + b1) W2 + b2 at every position (Vaswani et al. 2017, section 3.3).
 
-    Call arguments:
-        hidden_states: [..., H]; returned in the same shape, in the layer's compute dtype.
+    Takes [..., H] and returns the same shape, in the layer's compute dtype.
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
@@ -149,8 +146,7 @@ class TransformerBlock(AttentionLayer):
     Attributes:
         rematerialize: whether training keeps only the block's input and recomputes everything in
             between for the gradient (Chen et al. 2016, "Training Deep Nets with Sublinear Memory
-            Cost"): less memory, a third more time, the same numbers. False at first, and not part
-            of the config: it changes how the layer is computed, not its result.
+            Cost"): less memory, a third more time, the same numbers. False at first.
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):

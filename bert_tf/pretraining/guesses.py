@@ -21,7 +21,6 @@ _WINDOW = 15
 
 _LOG = "masked_words"
 
-
 # Where the prediction of a [MASK] is read: a language model predicts a token from its neighbour.
 _READ_AT = {"mlm_logits": 0, "ltr_logits": -1, "rtl_logits": 1}
 
@@ -80,16 +79,10 @@ class MaskedWords:
     """Predicts the words at each [MASK] of some texts.
 
     A left-to-right model knows the text before the [MASK], a right-to-left one the text after it;
-    of both, it is the mean of their probabilities.
+    of both, it is the mean of their probabilities. Each call uses the model's current weights.
 
-    Args:
-        model: a pre-trainer or a language model; each call uses its current weights.
-        tokenizer: its tokenizer.
-        texts: each with at least one [MASK]; may map each to the word behind it.
-        guesses: number of words for each [MASK].
-
-    Raises:
-        InputError: a text has no [MASK].
+    `texts` may map each text to the word behind its [MASK]. There are so many `guesses` for each
+    [MASK]. Raises InputError for a text without one.
     """
 
     def __init__(

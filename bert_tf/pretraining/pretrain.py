@@ -108,11 +108,8 @@ def pretrain(
     The loss is the mean over the words to predict plus, for the objective mlm+nsp, the mean over
     the next-sentence labels. Without these the pooler and the next-sentence head are not trained.
     The `listener` is told how the run goes; by default notices are printed. Returns None for a dry
-    run.
-
-    Raises:
-        InputError: the shards, the model or the options cannot be used; the message says why.
-        Preempted: see `train`; or another worker of the run has gone.
+    run. Raises InputError if the shards, the model or the options cannot be used, Preempted if the
+    run was stopped or another worker has gone.
     """
     listener = listener or Listener()
     inputs = [

@@ -1,7 +1,7 @@
 """Checks whether a pre-trained model has learned more than word frequencies.
 
-Pre-training first learns the frequencies of words, and stays on that plateau for a while: the loss
-stands still and every guess is "the" or ",". A model from there is hardly worth fine-tuning.
+Pre-training first learns these, and stays on that plateau for a while: the loss stands still and
+every guess is "the" or ",". A model from there is hardly worth fine-tuning.
 """
 
 import json

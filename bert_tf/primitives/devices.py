@@ -4,10 +4,9 @@ import tensorflow as tf
 
 
 def device_type(strategy: tf.distribute.Strategy | None = None) -> str:
-    """The kind of a strategy's devices: "CPU", "GPU" or "TPU".
+    """The kind of a strategy's devices, "CPU", "GPU" or "TPU"; by default of the present strategy.
 
-    By default that is the strategy in whose scope or step the caller is. Other devices of the
-    machine do not matter: the host of a TPU has no GPU, but its step does not run on its CPU.
+    Other devices of the machine do not matter: the step of a TPU does not run on its host's CPU.
     """
     strategy = strategy or tf.distribute.get_strategy()
     try:

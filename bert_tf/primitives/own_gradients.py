@@ -23,7 +23,7 @@ def fork(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return forked(x)
 
 
-_sum = in_few_passes(tf.add)
+_sum, _product = in_few_passes(tf.add), in_few_passes(tf.multiply)
 
 
 def dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
@@ -57,9 +57,6 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
         return y, lambda upstream: _product(upstream, derivative)
 
     return activated(x)
-
-
-_product = in_few_passes(tf.multiply)
 
 
 @in_few_passes

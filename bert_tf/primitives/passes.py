@@ -1,8 +1,7 @@
 """What lies between the matrix products of a step, compiled into few passes over the memory.
 
-TensorFlow computes an expression operation by operation, each a pass over the memory. Where shapes
-are static XLA compiles it into few. The products stay outside: on a CPU TensorFlow's are faster
-than XLA's.
+TensorFlow makes a pass for each operation. Where shapes are static XLA compiles them into few. The
+products stay outside: on a CPU TensorFlow's are faster than XLA's.
 """
 
 import functools
@@ -25,7 +24,7 @@ def known_shape(x: tf.Tensor) -> list[Any]:
 def pays(*sizes: Any) -> bool:
     """Whether to compile what has tensors of these sizes, None if unknown when it is traced.
 
-    On CPUs it does, for a large one. TPUs cannot compile a part of what they compile whole.
+    On CPUs, for a large one. TPUs cannot compile a part of what they compile whole.
     """
     is_known = all(isinstance(size, int) for size in sizes)
     return is_known and max(sizes, default=0) >= _WORTH_COMPILING and device_type() == "CPU"

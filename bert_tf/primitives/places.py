@@ -7,10 +7,6 @@ from typing import Any
 
 from keras import ops
 
-# Added to the scores of padding, as in the original. exp(-10000) is 0 in every float type, and
-# the sum stays finite in float16, whose largest number is 65504.
-MASKED_SCORE = -10000.0
-
 
 class Places:
     """All places of a batch, n = B * T: every method that moves rows is the identity.
@@ -77,7 +73,9 @@ class Places:
 
 def scores_of(seen: Any) -> Any:
     """The mask for attention scores: 0 for tokens that may be seen."""
-    return ops.cast(ops.logical_not(seen), "float32") * MASKED_SCORE
+    # -10000 as in the original: its exponential is 0 in every float type, and the sum stays finite
+    # in float16, whose largest number is 65504.
+    return ops.cast(ops.logical_not(seen), "float32") * -10000.0
 
 
 def last_places(padding_mask: Any) -> Any:

@@ -1,8 +1,7 @@
 """Kernels and word tables of one training step, in the compute dtype.
 
 Without them each half of a batch and each micro-batch would cast the variables, and its gradients
-back. They are tensors of the step's graph, made from the variables at its beginning: nothing is
-kept from one step to the next, so they are never older than the variables.
+back. The step's graph makes them from the variables, so they are never older than these.
 """
 
 from collections.abc import Iterator, Sequence
@@ -116,10 +115,9 @@ _reading = ContextVar("reading", default=None)
 
 def step_kernel(variables: Sequence[Any], dtype: str, scale: float = 1.0) -> tf.Tensor:
     """Kernels [.., M] `side_by_side`: the step's, if it has them, or made here."""
-    reading = _reading.get()
     are_variables = all(isinstance(variable, keras.Variable) for variable in variables)
     # Without a record, as within `keras.remat`, their gradient would be lost.
-    if reading is not None and are_variables and could_possibly_record():
+    if (reading := _reading.get()) and are_variables and could_possibly_record():
         kernels, tape = reading
         return kernels.read(variables, dtype, scale, tape)
     return side_by_side(variables, dtype, scale)

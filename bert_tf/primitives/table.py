@@ -30,8 +30,7 @@ def halves(apart: bool) -> Iterator[None]:
 def of_halves(compute: Callable[[Any], Any], inputs: dict[str, Any], training: bool | None) -> Any:
     """`compute` of inputs [B, ...]: of both halves at the same time, where that is quicker."""
     apart = _in_halves.get()
-    apart = bool(training) if apart is None else apart
-    if not (apart and primitives(training).computes_halves()):
+    if not ((training if apart is None else apart) and primitives(training).computes_halves()):
         return compute(inputs)
     middle = (ops.shape(next(iter(inputs.values())))[0] + 1) // 2
     with halves(False):

@@ -13,10 +13,9 @@ from bert_tf.primitives.passes import in_few_passes, known_shape, pays
 
 @dataclasses.dataclass(eq=False)
 class WordLogits:
-    """Logits in two parts, whose float32 sum would be a pass over twice the memory.
+    """Logits in two parts; `word_logits` attaches them to their sum as its attribute `parts`.
 
-    `word_logits` attaches them to the sum as its attribute `parts`. A graph whose losses and
-    metrics read these never computes the sum.
+    A graph whose losses and metrics read these never makes a pass over the float32 sum.
     """
 
     products: tf.Tensor  # [..., V] in the compute dtype

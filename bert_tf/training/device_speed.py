@@ -95,9 +95,9 @@ _peak = functools.cache(_Peak)  # once per process and dtype
 def fast_precision(strategy: tf.distribute.Strategy) -> tuple[str, str]:
     """The Keras dtype policy that is fastest on the devices of a strategy, and why.
 
-    mixed_bfloat16 on TPUs, on GPUs from Ampere on, and on processors whose matrix products are
-    clearly faster in bfloat16: those that have it (AVX512-BF16, AMX, Arm's BF16) are measured once.
-    The reason, such as "products 397 GFLOP/s, float32 203", is empty without measurement.
+    mixed_bfloat16 on TPUs, on GPUs from Ampere on, and on processors with bfloat16 whose matrix
+    products are measured to be clearly faster in it. The reason, such as "products 397 GFLOP/s,
+    float32 203", is empty without measurement.
     """
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return "mixed_bfloat16", ""

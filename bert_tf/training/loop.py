@@ -57,12 +57,10 @@ def check_steps_per_execution(
 class TrainingLoop:
     """Trains the trainer of `state` from `state.step` to the end of the last phase.
 
-    A run stopped in an evaluation repeats the evaluation. Scores of different phases do not
-    compare: the best model is the best of the last phase.
+    Scores of different phases do not compare: the best model is the best of the last phase.
 
-    In the main thread SIGTERM (which raises Preempted) and Ctrl-C end the run after the present
-    step, or batch of an evaluation, and a checkpoint. With several workers all end, whichever gets
-    the signal, once the chief has written its files.
+    In the main thread SIGTERM (which raises Preempted) and Ctrl-C end the run, on all workers,
+    after the present step, or batch of an evaluation, which is repeated later, and a checkpoint.
     """
 
     phases: Sequence[Phase]

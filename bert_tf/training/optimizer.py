@@ -14,10 +14,8 @@ from bert_tf.primitives.passes import pays
 
 # Keras' weight decay and clipping, which every optimizer takes, would come on top: they stay off.
 _KERAS_OWN = ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay")
-
 # Options that `Optimizer.apply` handles, which a step with summed gradients bypasses.
 _HANDLED_BY_APPLY = (*_KERAS_OWN, "use_ema", "gradient_accumulation_steps", "loss_scale_factor")
-
 # Arguments that are attributes of the same name.
 _SETTINGS = (
     "weight_decay_rate", "beta_1", "beta_2", "epsilon", "clip_norm", "bias_correction",
@@ -47,7 +45,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         exclude_from_weight_decay: patterns; a parameter whose path contains one is not decayed.
         learning_rate_factors: pattern -> factor on the learning rate of the parameters whose path
             contains it; the first that matches counts.
-        kwargs: other arguments of `keras.optimizers.Optimizer`, such as `use_ema`.
+        kwargs: other arguments of `keras.optimizers.Optimizer`.
     """
 
     def __init__(
@@ -235,8 +233,7 @@ def apply_summed(
 ) -> None:  # fmt: skip
     """One step of a built optimizer, called in a replica; `norm` is the gradients' global norm.
 
-    Without `finite`, bool [], parameters and optimizer variables stay unchanged, but `iterations`
-    counts the step, too, and `skipped`, if the optimizer has it, counts such steps.
+    Without `finite`, bool [], only `iterations`, and `skipped` if the optimizer has it, change.
     """
     values = [variable.value for variable in variables]
     factors = [optimizer.clip_factor(norm)] if hasattr(optimizer, "clip_factor") else []

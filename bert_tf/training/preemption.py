@@ -1,7 +1,4 @@
-"""Stopping a run from outside: Ctrl-C, and SIGTERM, which clusters send before they take a machine.
-
-Importing this module is quick.
-"""
+"""Stopping a run by Ctrl-C, or by SIGTERM, which clusters send before they take a machine."""
 
 import contextlib
 import os

@@ -42,7 +42,7 @@ class Run(AbstractContextManager):
     Args:
         directory: run directory; see `bert_tf.training.loop`.
         seed: seed for what draws random numbers without a seed of its own.
-        strategy: name of the devices, as `make_strategy` takes it.
+        strategy: name that `make_strategy` takes.
         precision: Keras dtype policy, or "auto" for that of the run's checkpoints, else the fastest
             one here (`fast_precision`).
         deterministic: use deterministic TensorFlow ops alone.

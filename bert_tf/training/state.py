@@ -2,7 +2,7 @@
 
 A checkpoint is one safetensors file, `step-00001000.safetensors`: every variable of the model
 (dropout generators included), of the optimizer and of the means since the last line of scalars; the
-progress and settings of the run as metadata; a SHA-256 of everything. No pickle is read or written.
+progress and settings of the run as metadata; a SHA-256 of everything.
 """
 
 import contextlib
@@ -52,9 +52,9 @@ class TrainingState(Progress):
     Several workers share the folder: each one calls every method, and the chief writes.
 
     `settings` are JSON values that must be the same when the run is resumed. Those named in
-    `compared_if_known`, with dots for nested ones, are compared only where the checkpoint and
-    `settings` have them: older runs did not record them. For `keep` and `keep_every` see
-    `TrainingOptions`. `notice` gets lines for the user.
+    `compared_if_known`, with dots for nested ones, are compared only where both have them: older
+    runs did not record them. For `keep` and `keep_every` see `TrainingOptions`. `notice` gets lines
+    for the user.
     """
 
     def __init__(
@@ -112,10 +112,7 @@ class TrainingState(Progress):
         return path
 
     def wait(self) -> None:
-        """Waits for the checkpoint being written, and uploads a run at a URL.
-
-        Raises OSError if either fails.
-        """
+        """Waits for the checkpoint being written, and uploads a run at a URL; both may fail."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()

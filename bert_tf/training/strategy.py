@@ -111,7 +111,7 @@ def distribute_batches(
 
     `batches` maps (batch size, worker, number of workers) to a worker's batches, as many for each
     worker, some perhaps with fewer rows or none. With `fixed_rows`, and on TPUs, they get rows of
-    weight 0 instead: what XLA compiles has fixed shapes. Neither kind of dataset tunes itself.
+    weight 0 instead: what XLA compiles has fixed shapes. No dataset tunes itself.
     """
     if fixed_rows or device_type(strategy) == "TPU":
         of_any_rows = batches

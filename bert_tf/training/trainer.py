@@ -39,9 +39,8 @@ class Trainer:
     In float16 the loss is scaled (see `LossScale`). A gradient that overflows at a scale above 1
     while the loss is finite skips the step, but is not a divergence.
 
-    Make it under the strategy's scope, as the model. Data is (inputs, labels) or (inputs, labels,
-    weights), with labels and weights by output for several. Weights have the shape of the labels,
-    or are one per example [B].
+    Make it under the strategy's scope, as the model. Data is (inputs, labels[, weights]), with
+    labels and weights by output for several. Weights are one per label, or one per example [B].
 
     Args:
         model: a built model with one output or a dict of outputs. The first step refuses losses of
@@ -144,8 +143,8 @@ class Trainer:
         They are the same on all workers: `loss`, and each loss and metric by name, after that of
         the output where there are several (`mlm_logits_loss`), as means since `reset_means` without
         steps of non-finite loss; `gradient_norm` of the last step, before clipping; `nonfinite`,
-        1.0 if a step counts in `nonfinite_steps`, else 0.0; `loss_scale` in float16; with several
-        workers `stop_asked`, the sum of their `StopFlag`s.
+        1.0 if a step counts in `nonfinite_steps`; `loss_scale` in float16; with several workers
+        `stop_asked`, the sum of their `StopFlag`s.
         """
         return self._train(batches)
 
