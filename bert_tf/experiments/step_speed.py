@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,6 +21,7 @@ from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.run import Run
 from bert_tf.training.trainer import Trainer
+from bert_tf.training.training_options import TrainingOptions
 
 _MEASURED_LAYERS = 2
 _MEASURED_TOKENS = 4096
@@ -68,7 +70,7 @@ def predicted_positions(options: PretrainingOptions, length: int) -> int:
 
 
 def _pretraining_seconds(
-    config: BertConfig, precision: str, batch: int, length: int, predictions: int
+    config: BertConfig, precision: Any, batch: int, length: int, predictions: int
 ) -> float:
     draw = np.random.default_rng(0)
     inputs = {
@@ -83,7 +85,7 @@ def _pretraining_seconds(
     }
     weights = {name: np.ones(each.shape, np.float32) for name, each in labels.items()}
     inputs, labels = keras.tree.map_structure(lambda each: each.astype(np.int32), (inputs, labels))
-    with Run("unused", precision=precision) as run:
+    with Run("unused", TrainingOptions(output="unused", precision=precision)) as run:
         with run.strategy.scope():
             model = BertPreTrainer(config, seed=0)
             losses = {"mlm_logits": cross_entropy, "nsp_logits": cross_entropy}
@@ -92,9 +94,9 @@ def _pretraining_seconds(
         return step_seconds(trainer, batches)
 
 
-def _lstm_seconds(units: int, precision: str) -> float:
+def _lstm_seconds(units: int, precision: Any) -> float:
     states = tf.random.stateless_normal([*_LSTM_STEP, 2 * units], [0, 0])
-    with Run("unused", precision=precision) as run:
+    with Run("unused", TrainingOptions(output="unused", precision=precision)) as run:
         with run.strategy.scope():
             lstm = keras.layers.Bidirectional(new_lstm(units, 0, None))
             model = keras.Sequential([keras.Input(states.shape[1:]), lstm])

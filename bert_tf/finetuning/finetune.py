@@ -34,7 +34,7 @@ from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.means import Values
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
-from bert_tf.training.setup import dropout_settings, make_plan, make_run, prepare
+from bert_tf.training.setup import dropout_settings, make_run, prepare
 from bert_tf.training.strategy import check_batch_size, distribute_batches
 from bert_tf.training.training_options import save_config
 from pipelines.examples.labelled_text import Examples
@@ -193,9 +193,10 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     listener.planned(total_steps)
     training = run.train(
         [phase],
-        plan=make_plan(
-            options, evaluate_every=evaluate_every, best_by=best_by, larger_is_better=True
-        ),
+        options=options,
+        evaluate_every=evaluate_every,
+        best_by=best_by,
+        larger_is_better=True,
         save_model=tuned.save,
         report=listener.report,
         on_step=listener.on_step,

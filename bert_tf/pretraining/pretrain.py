@@ -37,7 +37,7 @@ from bert_tf.training.means import Values, accuracy, cross_entropy
 from bert_tf.training.monitoring import ProjectorLog
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
-from bert_tf.training.setup import dropout_settings, make_plan, make_run, prepare
+from bert_tf.training.setup import dropout_settings, make_run, prepare
 from bert_tf.training.strategy import check_batch_size
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import save_config
@@ -221,15 +221,16 @@ def _pretrain(
     listener.planned(options.steps)
     if run.is_chief:
         save_config(options, run.directory)
-    plan = make_plan(
-        options,
+    return run.train(
+        phases,
+        options=options,
         evaluate_every=options.evaluate_every,
         best_by="loss",
         larger_is_better=False,
         scalar_names=_SCALAR_NAMES,
-    )
-    return run.train(
-        phases, plan=plan, save_model=save, report=keep_scores, on_step=listener.on_step
+        save_model=save,
+        report=keep_scores,
+        on_step=listener.on_step,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.atomic import replace_file, write_text
-from bert_tf.training.plan import Phase, TrainingPlan
+from bert_tf.training.plan import Phase
 from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.state import TrainingState
 from bert_tf.training.workers import is_chief
@@ -69,16 +69,19 @@ class ScalarLog:
     Every `log_every` steps, before an evaluation, and to the user after 20 seconds without a line:
     means since the last line, the last step's `learning_rate`, the rate of the steps alone (without
     the first one, which compiles, evaluations and checkpoints), and the time left at that rate.
+    `names` maps logs of the trainer to other names for them.
     """
 
     def __init__(
         self,
         directory: Path,
         state: TrainingState,
-        plan: TrainingPlan,
         report: Callable[[int, str, dict[str, float]], object],
+        log_every: int,
+        names: Mapping[str, str],
     ) -> None:
-        self._directory, self._state, self._plan, self._shown = directory, state, plan, report
+        self._directory, self._state, self._shown = directory, state, report
+        self._log_every, self._names = log_every, names
         self._is_chief = is_chief(state.trainer.strategy)
         self._folders = {kind: EventFolder(directory / kind) for kind in ("train", "held_out")}
         self.step_seconds: list[float] = []  # of each execution but a phase's first
@@ -100,7 +103,7 @@ class ScalarLog:
                 self._peaks.append(self._phase.peak())
             self.step_seconds.append(seconds)
         self._is_compiled = True
-        if state.passed(self._plan.log_every) or state.evaluation_due:
+        if state.passed(self._log_every) or state.evaluation_due:
             self._write("train", self._train_scalars(logs))
             self._window, self._peaks = [], []
             state.trainer.reset_means()
@@ -131,8 +134,8 @@ class ScalarLog:
         return scalars
 
     def _renamed(self, logs: Mapping[str, Any]) -> dict[str, float]:
-        shown = self._plan.scalar_names
-        return {shown.get(n, n): float(value) for n, value in logs.items() if n not in _OF_ONE_STEP}
+        names = self._names
+        return {names.get(n, n): float(value) for n, value in logs.items() if n not in _OF_ONE_STEP}
 
     def _write(self, kind: str, scalars: dict[str, float]) -> None:
         """Writes and flushes a line; in JSON non-finite scalars are null."""

@@ -11,7 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from bert_tf.errors import InputError
 from bert_tf.training import workers
 from bert_tf.training.logs import ScalarLog, forget_later_scalars
 from bert_tf.training.monitoring import Watcher
-from bert_tf.training.plan import Phase, TrainingPlan
+from bert_tf.training.plan import Phase
 from bert_tf.training.preemption import StopSignals
 from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.state import Progress, TrainingState
 from bert_tf.training.strategy import without_autotuning
+from bert_tf.training.training_options import TrainingOptions
 
 
 class DivergedError(InputError):
@@ -67,7 +68,11 @@ class TrainingLoop:
     _: KW_ONLY
     state: TrainingState
     directory: Path
-    plan: TrainingPlan
+    options: TrainingOptions  # of the intervals between lines and checkpoints, and of the end
+    evaluate_every: int  # steps; each phase ends with an evaluation, too
+    best_by: str  # name of the score that chooses the best model
+    larger_is_better: bool  # True if that score is an accuracy, False if a loss
+    scalar_names: Mapping[str, str] = field(default_factory=dict)  # trainer's log -> shown name
     save_model: Callable[[Path], None]  # writes the model into a folder
     report: Callable[[int, str, dict[str, float]], object]  # see `Listener`, as of the next
     on_step: Callable[[int], object] = lambda step: None
@@ -79,7 +84,7 @@ class TrainingLoop:
 
         Raises InputError if `steps_per_execution` does not divide the steps between two evaluations
         or workers resume from different checkpoints; DivergedError after more non-finite steps than
-        the plan allows; OSError if a file cannot be written, where earlier checkpoints stay.
+        `skip_nonfinite`; OSError if a file cannot be written, where earlier checkpoints stay.
         """
         state, strategy = self.state, self.state.trainer.strategy
         started_at, is_chief = state.step, workers.is_chief(strategy)
@@ -88,7 +93,8 @@ class TrainingLoop:
             forget_later_scalars(self.directory / "logs", state)
         else:
             self.watchers = ()
-        self._log = ScalarLog(self.directory / "logs", state, self.plan, self.report)
+        every, names = self.options.log_every, self.scalar_names
+        self._log = ScalarLog(self.directory / "logs", state, self.report, every, names)
         starts = [0, *(phase.until for phase in self.phases)]
         with StopSignals() as self._signals:
             try:
@@ -135,7 +141,7 @@ class TrainingLoop:
             self._evaluate(phase)
         batches = trainer.iterate(without_autotuning(phase.batches(state.step - start)))
         while state.step < phase.until and not state.ended_early:
-            every = self.plan.evaluate_every
+            every = self.evaluate_every
             left = min(every - state.step % every, phase.until - state.step)
             if left % steps:  # it may have changed since the run stopped
                 raise InputError(
@@ -154,13 +160,13 @@ class TrainingLoop:
             self.on_step(state.step)
             if not is_finite:
                 state.nonfinite_steps = int(keras.ops.convert_to_numpy(trainer.nonfinite_steps))
-                if state.nonfinite_steps > self.plan.skip_nonfinite:
+                if state.nonfinite_steps > self.options.skip_nonfinite:
                     raise _divergence(state, phase, start, logs)  # without a checkpoint
             self._log.step(seconds, logs)
             for watcher in self.watchers:
                 watcher.after_step()
             state.raise_failure()
-            is_due = state.passed(self.plan.save_every) or state.passed(state.keep_every)
+            is_due = state.passed(self.options.save_every) or state.passed(state.keep_every)
             if is_due and not state.evaluation_due:
                 state.save(wait=False)
             self._after(logs)
@@ -186,7 +192,7 @@ class TrainingLoop:
             scores |= more
         if scores:
             self._log.held_out(scores)
-        self._keep_best(scores.get(self.plan.best_by), phase)
+        self._keep_best(scores.get(self.best_by), phase)
         for watcher in self.watchers:
             watcher.after_evaluation()
         state.evaluation_due = False
@@ -195,17 +201,17 @@ class TrainingLoop:
 
     def _keep_best(self, score: float | None, phase: Phase) -> None:
         """Saves the model if the score beats every earlier one; ends the run if none has lately."""
-        state, plan = self.state, self.plan
+        state, patience = self.state, self.options.patience
         if score is not None:
             state.evaluations_since_best += 1
-            sign = 1 if plan.larger_is_better else -1
+            sign = 1 if self.larger_is_better else -1
             is_better = state.best is None or sign * score > sign * state.best
             if is_better and math.isfinite(score):
                 self._save("best")
                 state.best, state.best_step = float(score), state.step
                 state.evaluations_since_best = 0
-        if plan.patience is not None and phase is self.phases[-1]:
-            is_over = state.evaluations_since_best >= plan.patience
+        if patience is not None and phase is self.phases[-1]:
+            is_over = state.evaluations_since_best >= patience
             # Only the chief may have scores: its number is the first.
             numbers = workers.from_all_replicas(state.trainer.strategy, int(is_over))
             state.ended_early = bool(numbers[0])

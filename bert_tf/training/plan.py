@@ -1,23 +1,9 @@
-"""The plan of a run: its intervals, its scores and its phases."""
+"""The plan of a run: its phases."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import tensorflow as tf
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingPlan:
-    """Intervals and scores of a run; see `TrainingOptions`."""
-
-    evaluate_every: int  # each phase ends with an evaluation, too
-    save_every: int  # each evaluation is followed by a checkpoint, too
-    log_every: int
-    best_by: str  # name of the score that chooses the best model
-    larger_is_better: bool  # True if that score is an accuracy, False if a loss
-    patience: int | None = None  # in the last phase
-    scalar_names: dict[str, str] = field(default_factory=dict)  # log of the trainer -> shown name
-    skip_nonfinite: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from bert_tf.training.plan import Phase
 from bert_tf.training.state import TrainingState, stored_settings
 from bert_tf.training.strategy import device_names, make_strategy, unseen_gpu
 from bert_tf.training.trainer import Trainer
+from bert_tf.training.training_options import TrainingOptions
 
 _POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
@@ -36,19 +37,10 @@ class Run(AbstractContextManager):
 
     Enter it, then call `prepare`, `watch`, `open` and `train`. Nothing is written before `open`.
     Inside the `with` block layers are made in `precision`, and Python's and NumPy's random numbers
-    start from `seed`. Enter it before TensorFlow runs its first op: several workers must connect
-    first.
+    start from the options' seed. Enter it before TensorFlow runs its first op: several workers must
+    connect first. `notice` gets lines for the user, on the chief worker.
 
-    Args:
-        directory: run directory; see `bert_tf.training.loop`.
-        seed: seed for what draws random numbers without a seed of its own.
-        strategy: name that `make_strategy` takes.
-        precision: Keras dtype policy, or "auto" for that of the run's checkpoints, else the fastest
-            one here (`fast_precision`).
-        deterministic: use deterministic TensorFlow ops alone.
-        notice: called with lines for the user, on the chief worker.
-
-    Raises InputError if `strategy` cannot be used here, Preempted if another worker has gone.
+    Raises InputError if the strategy cannot be used here, Preempted if another worker has gone.
     """
 
     strategy: tf.distribute.Strategy  # make models and optimizers under its `scope()`
@@ -57,17 +49,13 @@ class Run(AbstractContextManager):
     def __init__(
         self,
         directory: str | Path,
-        *,
-        seed: int = 0,
-        strategy: str = "auto",
-        precision: str = "float32",
-        deterministic: bool = False,
+        options: TrainingOptions,
         notice: Callable[[str], object] = print,
     ) -> None:
         self.directory, self.logs = Path(directory), Path(directory) / "logs"
-        self.precision = precision
-        self._seed, self._strategy_name = seed, strategy
-        self._deterministic, self._notice = deterministic, notice
+        # Keras dtype policy; of "auto" that of the run's checkpoints, else the fastest one here.
+        self.precision: str = options.precision
+        self._options, self._notice = options, notice
         self._watchers: list[Watcher] = []
         self._stack = ExitStack()
 
@@ -76,10 +64,10 @@ class Run(AbstractContextManager):
             stack.enter_context(workers.lost_worker_errors())
             stack.enter_context(memory_errors(_SMALLER))
             stack.callback(_forget_gradients, set(ops.gradient_registry.list()))
-            if self._deterministic and not tf_config.is_op_determinism_enabled():
+            if self._options.deterministic and not tf_config.is_op_determinism_enabled():
                 stack.callback(tf_config.disable_op_determinism)
                 tf.config.experimental.enable_op_determinism()
-            self.strategy = make_strategy(self._strategy_name)
+            self.strategy = make_strategy(self._options.strategy)
             if warning := unseen_gpu():
                 self.notice(warning)
             if not self.is_chief:  # the chief logs what all workers would
@@ -92,8 +80,8 @@ class Run(AbstractContextManager):
             keras.config.set_dtype_policy(self.precision)
             stack.callback(random.setstate, random.getstate())
             stack.callback(np.random.set_state, np.random.get_state())
-            random.seed(self._seed)
-            np.random.seed(self._seed)
+            random.seed(self._options.seed)
+            np.random.seed(self._options.seed)
             self._stack = stack.pop_all()
         return self
 
@@ -130,7 +118,7 @@ class Run(AbstractContextManager):
 
     def prepare(self, trainer: Trainer, *, settings: dict[str, Any], **keep: Any) -> None:
         """Makes the state, not yet restored, of a trainer; `keep` is of `TrainingState`."""
-        if self._deterministic:  # the last bits of sums differ
+        if self._options.deterministic:  # the last bits of sums differ
             settings = {**settings, "deterministic": True}
         self.trainer = trainer
         self.state = TrainingState(

@@ -12,7 +12,6 @@ from bert_tf.startup import share_cores
 from bert_tf.storage import is_remote
 from bert_tf.training.monitoring import Histograms, HyperParameters, Profile
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
-from bert_tf.training.plan import TrainingPlan
 from bert_tf.training.run import Run
 from bert_tf.training.schedule import SCHEDULES
 from bert_tf.training.strategy import compiles_step, reader_count
@@ -53,14 +52,7 @@ def make_run(
     # Not under XLA nor for workers, whose steps have no halves.
     if options.strategy in ("auto", "one") and options.jit_compile is not True:
         share_cores()
-    return Run(
-        folder,
-        seed=options.seed,
-        strategy=options.strategy,
-        precision=options.precision,
-        deterministic=options.deterministic,
-        notice=notice,
-    )
+    return Run(folder, options, notice)
 
 
 def prepare(
@@ -169,14 +161,3 @@ def _order_of(trainer: Trainer, options: TrainingOptions) -> dict[str, Any]:
         "jit_compile": trainer.jit_compile,
         "rematerialize": options.rematerialize,
     }
-
-
-def make_plan(options: TrainingOptions, **values: Any) -> TrainingPlan:
-    """The plan that `options` ask for; `values` are the other fields of `TrainingPlan`."""
-    return TrainingPlan(
-        save_every=options.save_every,
-        log_every=options.log_every,
-        patience=options.patience,
-        skip_nonfinite=options.skip_nonfinite,
-        **values,
-    )

@@ -14,9 +14,10 @@ from bert_tf.tasks.table import TASKS
 from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
-from bert_tf.training.plan import Phase, TrainingPlan
+from bert_tf.training.plan import Phase
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
+from bert_tf.training.training_options import TrainingOptions
 from pipelines.examples.batches import example_batches
 from pipelines.shards.pretraining_batches import pretraining_batches
 
@@ -33,10 +34,8 @@ def seconds_of_runs(trainer, batches, held_out, directory) -> list[float]:
             [Phase(until=4, batch_size=8, batches=batches, held_out=held_out)],
             state=TrainingState(trainer, directory / str(number) / "checkpoints", settings={}),
             directory=directory / str(number),
-            plan=TrainingPlan(
-                evaluate_every=2, save_every=100, log_every=1,
-                best_by="loss", larger_is_better=False,
-            ),
+            options=TrainingOptions(output="run", save_every=100, log_every=1), evaluate_every=2,
+            best_by="loss", larger_is_better=False,
             save_model=lambda path: None, report=lambda *line: None,
         ).run()  # fmt: skip
         seconds.append(time.monotonic() - began)

@@ -6,10 +6,11 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.optimizer import AdamWeightDecay
-from bert_tf.training.plan import Phase, TrainingPlan
+from bert_tf.training.plan import Phase
 from bert_tf.training.schedule import WarmupLinearDecay
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
+from bert_tf.training.training_options import TrainingOptions
 
 
 def batches(bad: set[int]):
@@ -49,11 +50,10 @@ def run(directory, model, bad, *, skip_nonfinite=0, kill_at=None, phases=None):
     result = TrainingLoop(
         phases or [Phase(until=12, batch_size=4, batches=batches(bad), held_out=None)],
         state=state, directory=directory,
-        plan=TrainingPlan(
-            evaluate_every=100, save_every=2, log_every=4,
-            best_by="loss", larger_is_better=False,
-            skip_nonfinite=skip_nonfinite,
+        options=TrainingOptions(
+            output="run", save_every=2, log_every=4, skip_nonfinite=skip_nonfinite
         ),
+        evaluate_every=100, best_by="loss", larger_is_better=False,
         save_model=lambda path: None, report=report,
     ).run()  # fmt: skip
     return result, lines

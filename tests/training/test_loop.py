@@ -16,10 +16,11 @@ from bert_tf.errors import InputError
 from bert_tf.training.logs import ScalarLog
 from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.optimizer import AdamWeightDecay
-from bert_tf.training.plan import Phase, TrainingPlan
+from bert_tf.training.plan import Phase
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
+from bert_tf.training.training_options import TrainingOptions
 
 # Parts of the names of scalars that differ between two runs of the same.
 TIMED = {"second", "minutes"}
@@ -101,13 +102,7 @@ def run(
         if kill_at in (step, (step, kind)):
             raise Killed
 
-    plan = TrainingPlan(
-        evaluate_every=evaluate_every,
-        save_every=save_every,
-        log_every=log_every,
-        best_by="loss",
-        larger_is_better=False,
-    )
+    options = TrainingOptions(output="run", save_every=save_every, log_every=log_every)
     state = TrainingState(trainer, directory / "checkpoints", settings={"total_steps": total_steps})
     state.restore()
     held_out = batches(1000).take(2) if with_held_out else None
@@ -120,7 +115,8 @@ def run(
 
     try:
         result = TrainingLoop(
-            phases, state=state, directory=directory, plan=plan,
+            phases, state=state, directory=directory, options=options,
+            evaluate_every=evaluate_every, best_by="loss", larger_is_better=False,
             save_model=save_model, report=report, **arguments,
         ).run()  # fmt: skip
     except stop_on:
@@ -263,10 +259,8 @@ def test_the_time_left_counts_dear_steps_for_more(tmp_path, monkeypatch):
 
     TrainingLoop(
         two_phases(), state=state, directory=tmp_path,
-        plan=TrainingPlan(
-            evaluate_every=100, save_every=100, log_every=1, best_by="loss",
-            larger_is_better=False,
-        ),
+        options=TrainingOptions(output="run", save_every=100, log_every=1), evaluate_every=100,
+        best_by="loss", larger_is_better=False,
         save_model=lambda path: None,
         report=lambda step, kind, scalars: kind == "train" and report(step, kind, scalars),
     ).run()  # fmt: skip
@@ -302,10 +296,8 @@ def test_scalars_that_are_not_finite_are_null_in_the_json(tmp_path):
     path = tmp_path / "logs" / "scalars.jsonl"
     state = TrainingState(new_trainer(), tmp_path / "checkpoints", settings={})
     state.step = 2
-    plan = TrainingPlan(
-        evaluate_every=1, save_every=1, log_every=1, best_by="loss", larger_is_better=False
-    )
-    ScalarLog(tmp_path / "logs", state, plan, lambda *line: None).held_out({"loss": float("nan")})
+    log = ScalarLog(tmp_path / "logs", state, lambda *line: None, log_every=1, names={})
+    log.held_out({"loss": float("nan")})
     last = path.read_text().splitlines()[-1]
     assert json.loads(last) == {"step": 2, "kind": "held_out", "loss": None}
 
@@ -445,10 +437,8 @@ def test_many_short_runs_never_stall(tmp_path):
         TrainingLoop(
             [Phase(until=2, batch_size=4, batches=batches, held_out=batches(1000).take(2))],
             state=state, directory=tmp_path / str(number),
-            plan=TrainingPlan(
-                evaluate_every=1, save_every=1, log_every=1,
-                best_by="loss", larger_is_better=False,
-            ),
+            options=TrainingOptions(output="run", save_every=1, log_every=1), evaluate_every=1,
+            best_by="loss", larger_is_better=False,
             save_model=lambda path: None, report=lambda *line: None,
         ).run()  # fmt: skip
         ends.append(time.monotonic())

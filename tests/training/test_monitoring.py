@@ -7,9 +7,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from bert_tf.training import logs, loop, workers
 from bert_tf.training import state as states
 from bert_tf.training.monitoring import Histograms, HyperParameters, Profile, ProjectorLog, Watcher
-from bert_tf.training.plan import Phase, TrainingPlan
+from bert_tf.training.plan import Phase
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
+from bert_tf.training.training_options import TrainingOptions
 
 
 @pytest.fixture
@@ -155,9 +156,8 @@ def test_one_process_writes(state, tmp_path, monkeypatch):
     loop.TrainingLoop(
         [Phase(until=2, batch_size=8, batches=lambda step: batches)], state=state,
         directory=tmp_path, watchers=[Never(state)], report=lambda *line: None,
-        plan=TrainingPlan(
-            evaluate_every=1, save_every=1, log_every=1, best_by="loss", larger_is_better=False
-        ),
+        options=TrainingOptions(output="run", save_every=1, log_every=1), evaluate_every=1,
+        best_by="loss", larger_is_better=False,
         save_model=lambda path: path.mkdir(),
     ).run()  # fmt: skip
     assert not list(tmp_path.iterdir())

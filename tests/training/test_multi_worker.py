@@ -83,11 +83,12 @@ _LEAVING = """
 import sys
 from bert_tf.errors import InputError
 from bert_tf.training.run import Run
+from bert_tf.training.training_options import TrainingOptions
 from bert_tf.training.workers import check_same_step, hold_run_directory
 
 how, path, index = sys.argv[1:]
 try:
-    with Run(path, strategy="multi_worker") as run:
+    with Run(path, TrainingOptions(output=path, strategy="multi_worker")) as run:
         if how == "different steps":
             check_same_step(run.strategy, int(index))
         if how == "directory held":

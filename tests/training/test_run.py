@@ -13,10 +13,11 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.primitives.activations import gelu
-from bert_tf.training.plan import Phase, TrainingPlan
+from bert_tf.training.plan import Phase
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.run import Run
 from bert_tf.training.trainer import Trainer
+from bert_tf.training.training_options import TrainingOptions
 
 
 def batches(step):
@@ -28,18 +29,22 @@ def new_trainer():
     return Trainer(model, keras.optimizers.SGD(), loss=lambda labels, outputs: outputs - labels)
 
 
-def train(directory, *, evaluate, until=8, phase=None, **plan):
+def new_run(directory, notice=print, **options):
+    return Run(
+        directory, TrainingOptions(**{"output": "run", "strategy": "one", **options}), notice
+    )
+
+
+def train(directory, *, evaluate, until=8, phase=None, patience=None):
     """A run of 8 steps, an evaluation every two; the result, and the lines logged."""
     lines = []
-    with Run(directory, strategy="one") as run:
+    with new_run(directory) as run:
         run.prepare(new_trainer(), settings={})
         run.open()
         result = run.train(
             [Phase(until=until, batch_size=4, batches=batches, evaluate=evaluate, **phase or {})],
-            plan=TrainingPlan(
-                evaluate_every=2, save_every=100, log_every=100,
-                **{"best_by": "f1", "larger_is_better": True, **plan},
-            ),
+            options=TrainingOptions(output="run", save_every=100, log_every=100, patience=patience),
+            evaluate_every=2, best_by="f1", larger_is_better=True,
             save_model=lambda path: path.mkdir(exist_ok=True),
             report=lambda *line: lines.append(line),
         )  # fmt: skip
@@ -64,7 +69,7 @@ def test_a_resumed_run_keeps_its_precision(tmp_path, monkeypatch):
     def run(directory, fast):
         monkeypatch.setattr("bert_tf.training.run.fast_precision", lambda strategy: (fast, "x"))
         lines = []
-        with Run(directory, strategy="one", precision="auto", notice=lines.append) as run:
+        with new_run(directory, lines.append, precision="auto") as run:
             run.prepare(new_trainer(), settings={"precision": run.precision})
             run.open()
             run.state.save()
@@ -89,10 +94,8 @@ def test_runs_leave_nothing_behind_in_the_process(tmp_path):
     random.seed(7)
     np.random.seed(7)
     for number, precision in enumerate(("mixed_float16", "float32", "mixed_bfloat16")):
-        with Run(
-            tmp_path / str(number), seed=1, strategy="mirrored", precision=precision,
-            deterministic=True,
-        ) as run:  # fmt: skip
+        options = {"seed": 1, "strategy": "mirrored", "precision": precision}
+        with new_run(tmp_path / str(number), **options, deterministic=True) as run:
             drawn = random.random()
             with run.strategy.scope():
                 assert keras.layers.Dense(1).compute_dtype == precision.removeprefix("mixed_")
@@ -104,7 +107,7 @@ def test_runs_leave_nothing_behind_in_the_process(tmp_path):
 
 
 def test_a_run_that_fails_leaves_nothing_behind(tmp_path):
-    with pytest.raises(RuntimeError), Run(tmp_path, precision="mixed_float16") as run:
+    with pytest.raises(RuntimeError), new_run(tmp_path, precision="mixed_float16") as run:
         run.prepare(new_trainer(), settings={})
         run.open()
         raise RuntimeError
@@ -149,7 +152,7 @@ def test_the_graphs_of_a_run_are_freed(tmp_path):
         function = tf.function(lambda x: gelu(x), autograph=False)
         return weakref.ref(function.get_concrete_function(tf.TensorSpec([2])).graph)
 
-    with Run(tmp_path / "run", strategy="one"):
+    with new_run(tmp_path / "run"):
         graph = traced()
         gc.collect()
         assert graph() is not None
@@ -161,7 +164,7 @@ def test_too_little_memory_is_said_in_one_line(tmp_path):
     message = (
         "too little memory .*--gradient_accumulation_steps, --rematerialize, a smaller --batch"
     )
-    with pytest.raises(InputError, match=message), Run(tmp_path, strategy="one"):
+    with pytest.raises(InputError, match=message), new_run(tmp_path):
         tf.zeros([2**62])  # more bytes than 64 bits can count: refused without a retry
-    with pytest.raises(tf.errors.ResourceExhaustedError), Run(tmp_path, strategy="one"):
+    with pytest.raises(tf.errors.ResourceExhaustedError), new_run(tmp_path):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
