@@ -91,9 +91,8 @@ class PretrainingOptions(TrainingOptions, TeacherOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        new_models_alone = {"size": self.size, "initializer_range": self.initializer_range}
-        for name, value in new_models_alone.items():
-            if self.model is not None and value is not None:
+        for name in ("size", "initializer_range"):
+            if self.model is not None and getattr(self, name) is not None:
                 raise InputError(
                     f"--{name} is for new models, and --model {self.model} is given: leave one out"
                 )
@@ -105,19 +104,20 @@ class PretrainingOptions(TrainingOptions, TeacherOptions):
         for name, other in needed.items():
             if getattr(self, name) is not None and getattr(self, other) is None:
                 raise InputError(f"--{name} is for --{other}: give both or leave it out")
-        for name in ("long_shards", "data_service"):
-            if self.mix_shards and getattr(self, name) is not None:
-                raise InputError(f"--mix_shards and --{name} cannot be combined: leave one out")
-        if sum(self.mixed.values()) > 1 - _LEAST_SHARE:
+        alternatives = [
+            ("mix_shards", "long_shards"),
+            ("mix_shards", "data_service"),
+            ("late_batch_size", "long_shards"),
+        ]
+        for name, other in alternatives:
+            if getattr(self, name) and getattr(self, other) is not None:
+                raise InputError(f"--{name} and --{other} cannot be combined: leave one out")
+        if (share := sum(self.mixed.values())) > 1 - _LEAST_SHARE:
             raise InputError(
-                f"--mix_shards has {sum(self.mixed.values()):g} of the examples, which leaves none "
-                f"for --shards: give less than 1"
+                f"--mix_shards has {share:g} of the examples, which leaves none for --shards: give "
+                "less than 1"
             )
         late = self.late_batch_size
-        if late is not None and self.long_shards is not None:
-            raise InputError(
-                "--late_batch_size and --long_shards cannot be combined: leave one of them out"
-            )
         if late is not None and (late % self.batch_size or late == self.batch_size):
             raise InputError(
                 f"--late_batch_size {late} is no multiple of --batch_size {self.batch_size}: give "

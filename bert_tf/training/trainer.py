@@ -12,7 +12,6 @@ from bert_tf.errors import InputError
 from bert_tf.primitives.devices import device_type
 from bert_tf.primitives.step_kernels import StepKernels
 from bert_tf.primitives.table import halves
-from bert_tf.training.loss_scale import LossScale, add_counter, computes_in_float16
 from bert_tf.training.means import Values
 from bert_tf.training.optimizer import apply_summed, check_optimizer
 from bert_tf.training.strategy import check_jit_compile
@@ -21,6 +20,9 @@ from bert_tf.training.workers import StopFlag, has_workers
 # Between the dropout seeds of two replicas, and of the halves of a batch: odd numbers far from the
 # layers' own seeds and from each other.
 _REPLICA_SEEDS, _HALF_SEEDS = 0x9E3779B1, 0x85EBCA77
+
+# Of the loss in float16, as in Keras' LossScaleOptimizer.
+_FIRST_SCALE, _GROWTH_STEPS = 2.0**15, 2000
 
 
 class Trainer:
@@ -252,7 +254,7 @@ class Trainer:
     def _over_replicas(self, sums: tf.Tensor, *gradients: tf.Tensor) -> tuple:
         """Sums over all replicas: `sums`, more logs, and the gradients."""
         if self.stop_flag:
-            sums = self.stop_flag.appended_to(sums)
+            sums = tf.concat([sums, [self.stop_flag.asked]], 0)
         sums, *gradients = _all_reduced([sums, *gradients])
         if not self.stop_flag:
             return sums, {}, *gradients
@@ -425,6 +427,48 @@ class Trainer:
             parallel_iterations=1,
         )
         return [-t if there else None for t, there in zip(totals, reached, strict=True)], states
+
+
+def computes_in_float16(layer: keras.layers.Layer) -> bool:
+    """Whether a layer or one inside it computes in float16."""
+    inner = getattr(layer, "layers", [])  # a functional model's own policy says nothing of them
+    return layer.compute_dtype == "float16" or any(computes_in_float16(each) for each in inner)
+
+
+def add_counter(
+    path: str, dtype: str = "int64", shape: tuple[int, ...] = (), first: float = 0
+) -> keras.Variable:
+    """A variable of which every replica writes the same to its own copy."""
+    *scope, name = path.split("/")
+    with keras.name_scope("/".join(scope)):
+        return keras.Variable(
+            keras.initializers.Constant(first),
+            shape=shape,
+            dtype=dtype,
+            trainable=False,
+            aggregation="none",
+            name=name,
+        )
+
+
+class LossScale:
+    """The factor on the loss in float16, whose small gradients would become 0.
+
+    Halved if a gradient overflows, doubled after 2000 steps without.
+    """
+
+    def __init__(self) -> None:
+        self.scale = add_counter("loss_scale/scale", "float32", first=_FIRST_SCALE)
+        self.steps = add_counter("loss_scale/steps")  # since the scale changed
+        self.variables = [self.scale, self.steps]
+
+    def update(self, overflow: tf.Tensor) -> None:
+        """Counts a step; `overflow`, bool [], says whether its gradient has overflowed."""
+        scale = tf.convert_to_tensor(self.scale)
+        steps = self.steps + 1
+        is_due = tf.equal(steps, _GROWTH_STEPS)
+        self.scale.assign(tf.where(overflow, scale / 2, tf.where(is_due, scale * 2, scale)))
+        self.steps.assign(tf.where(tf.logical_or(overflow, is_due), tf.zeros_like(steps), steps))
 
 
 def _of(output: str | None, values: Any) -> Any:

@@ -73,16 +73,12 @@ class StopFlag:
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
         # Not part of the training state: a plain variable, of which each worker sets its own copy.
-        self._asked = tf.Variable(0.0, trainable=False, name="stop_asked")
+        self.asked = tf.Variable(0.0, trainable=False, name="stop_asked")
 
     def ask(self) -> None:
         """Makes the sum positive from the next step on."""
-        for own in self._strategy.experimental_local_results(self._asked):
+        for own in self._strategy.experimental_local_results(self.asked):
             own.assign(1.0)
-
-    def appended_to(self, sums: tf.Tensor) -> tf.Tensor:
-        """The vector to sum over the workers, with this worker's number at its end."""
-        return tf.concat([sums, [self._asked]], 0)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from killed import copy_when_saved  # tests/processes/killed.py
 from preloaded import start_code
 from safetensors.numpy import load_file
 
-import bert_tf.training.loss_scale
+import bert_tf.training.trainer
 from bert_tf.atomic import hold_output, temporary_name
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.cli.main import main
@@ -130,7 +130,7 @@ def test_a_killed_run_in_half_precision_goes_on_as_if_nothing_had_happened(
     shards, small_config, tmp_path, monkeypatch, precision
 ):
     # The scale of the loss changes every so many steps: 2 and 4 of them are half-way when killed.
-    monkeypatch.setattr(bert_tf.training.loss_scale, "_GROWTH_STEPS", 3)
+    monkeypatch.setattr(bert_tf.training.trainer, "_GROWTH_STEPS", 3)
     settings = {"precision": precision, "steps": 7, "save_every": 1}
     try:
         output = tmp_path / "run"
