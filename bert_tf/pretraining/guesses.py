@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,7 +131,6 @@ class MaskedWords:
 class MaskedWordLog(Watcher):
     """Writes the guesses after every evaluation, as text for TensorBoard."""
 
-    directory: Path
     words: MaskedWords
 
     def __post_init__(self) -> None:

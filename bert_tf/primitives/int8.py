@@ -53,6 +53,7 @@ class Range:
     limit: float  # what 127 stands for, after division
     divisors: np.ndarray | None  # [K], of the inputs' columns; the kernel's rows are multiplied
     is_divided: bool  # whether the product before it divides them
+    error: float  # the product's relative error on the recorded rows
 
 
 @dataclass
@@ -97,29 +98,27 @@ def make_plan(recorder: Recorder) -> ProductPlan:
     """The ranges of the products that int8 computes well enough."""
     plan = ProductPlan()
     for block in recorder.blocks:
-        value, attended, outer = block.heads[2], block.attended, block.outer
-        smoothed, error = _range(recorder, [attended], is_divided=True)
-        if error <= _LARGEST_ERROR:  # the values' weights divide for it: free
-            plan.ranges[attended] = smoothed
-            plan.divisors[value] = np.asarray(smoothed.divisors)
-        for layers in (block.heads, (block.inner,)):
-            smoothed, error = _range(recorder, layers)
-            if error <= _LARGEST_ERROR:
-                plan.ranges[layers[0]] = smoothed
-        plain, error = _range(recorder, [outer], is_smoothed=False)
-        smoothed, smoothed_error = _range(recorder, [outer])
-        if smoothed_error * _WORTH_A_PASS < error:
-            plain, error = smoothed, smoothed_error
-        if error <= _LARGEST_ERROR:
-            plan.ranges[outer] = plain
-        plan.products += 4
+        plain = _range(recorder, [block.outer], is_smoothed=False)
+        smoothed = _range(recorder, [block.outer])
+        found = {
+            block.heads[0]: _range(recorder, block.heads),
+            # The values' weights divide for it: free.
+            block.attended: _range(recorder, [block.attended], is_divided=True),
+            block.inner: _range(recorder, [block.inner]),
+            block.outer: smoothed if smoothed.error * _WORTH_A_PASS < plain.error else plain,
+        }
+        good = {layer: each for layer, each in found.items() if each.error <= _LARGEST_ERROR}
+        if block.attended in good:
+            plan.divisors[block.heads[2]] = np.asarray(good[block.attended].divisors)
+        plan.ranges |= good
+        plan.products += len(found)
     return plan
 
 
 def _range(
     recorder: Recorder, layers: Sequence[Any], *, is_smoothed: bool = True, is_divided: bool = False
-) -> tuple[Range, float]:
-    """The range of a product, and the product's relative error with it on the recorded rows."""
+) -> Range:
+    """The range of a product."""
     kernel = np.concatenate([layer.kernel.numpy() for layer in layers], -1)
     largest, rows = recorder.largest[layers[0]], np.concatenate(recorder.samples[layers[0]])
     divisors = np.ones(len(largest), np.float32)
@@ -135,7 +134,7 @@ def _range(
     found = found @ (steps * (scale / LARGEST_INPUT))
     wanted = rows @ kernel
     error = float(np.linalg.norm(found - wanted)) / max(float(np.linalg.norm(wanted)), 1e-30)
-    return Range(limit, divisors if is_smoothed else None, is_divided), error
+    return Range(limit, divisors if is_smoothed else None, is_divided, error)
 
 
 class Int8(CopiedWeights):

@@ -29,6 +29,7 @@ class Watcher:
     """Watches a run on the chief worker; each method does nothing by default."""
 
     state: TrainingState
+    directory: Path  # TensorBoard log folder
 
     def begin(self) -> None:
         """Called before the first step in this process."""
@@ -48,7 +49,6 @@ class Watcher:
 
 @dataclass(eq=False)
 class Histograms(Watcher):
-    directory: Path  # TensorBoard log folder
     every: int  # steps between two histograms
     weights: keras.Model  # model whose variables to show
     activations: Callable[[], dict[str, tf.Tensor]] = dict  # tensors by name for a fixed batch
@@ -71,7 +71,6 @@ class Histograms(Watcher):
 class Profile(Watcher):
     """Profiles the executions of steps `first` to `last`, counted from 1, of one phase."""
 
-    directory: Path
     first: int
     last: int
     _running: bool = False
@@ -96,9 +95,9 @@ class ProjectorLog(Watcher):
     """Writes a table of embeddings after every evaluation, replacing the one before.
 
     TensorBoard's projector (2.21) reloads a checkpoint whose name has changed, but no text file.
+    The files are in the log folder's `train`, beside the events.
     """
 
-    directory: Path  # TensorBoard log folder; the files are in its `train`, beside the events
     name: str  # of the table
     table: keras.Variable  # float [rows, width]; rows that `columns` lack are skipped
     columns: Mapping[str, Sequence[object]]  # name -> a value for each row, the label first
@@ -143,7 +142,6 @@ class HyperParameters(Watcher):
     The log folder is one session of the HParams plugin; a resumed run rewrites its start unchanged.
     """
 
-    directory: Path  # TensorBoard log folder
     run: str  # name of the run
     values: Mapping[str, bool | int | float | str | None]  # None values are skipped
     score: str  # name of the best score, such as "best_loss"

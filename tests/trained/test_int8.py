@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -210,10 +211,10 @@ def test_outliers_are_smoothed(run):
     with inferring_with(recorder):
         function = model.function()
     function(text=tf.constant(rows.ranges.columns["text"]))
-    _, plain = plans._range(recorder, [layer], is_smoothed=False)
-    smoothed, error = plans._range(recorder, [layer])
+    plain = plans._range(recorder, [layer], is_smoothed=False)
+    smoothed = plans._range(recorder, [layer])
     assert smoothed.divisors.argmax() == 3
-    assert error < 0.03 < plain / 2
+    assert smoothed.error < 0.03 < plain.error / 2
 
 
 @pytest.mark.slow
@@ -225,8 +226,8 @@ def test_a_product_that_int8_computes_badly_stays_in_float32(run, monkeypatch):
     made = plans._range
 
     def range_of(recorder, layers, **options):
-        found, error = made(recorder, layers, **options)
-        return found, 0.5 if layers[0] is bad else error
+        found = made(recorder, layers, **options)
+        return replace(found, error=0.5) if layers[0] is bad else found
 
     monkeypatch.setattr(plans, "_range", range_of)
     plan = export_precisions.make_plan_for(model, rows)
@@ -234,7 +235,7 @@ def test_a_product_that_int8_computes_badly_stays_in_float32(run, monkeypatch):
     planned = FineTuned(model.task, model.model, model.tokenizer, LABELS, plan)
     comparison = export_precisions.compare(model, planned, rows)
     assert comparison.int8 > 0.9
-    monkeypatch.setattr(plans, "_range", lambda *a, **o: (made(*a, **o)[0], 0.5))
+    monkeypatch.setattr(plans, "_range", lambda *a, **o: replace(made(*a, **o), error=0.5))
     with pytest.raises(InputError, match="none of the model's products"):
         export_precisions.make_plan_for(model, rows)
 

@@ -155,7 +155,7 @@ def test_one_process_writes(state, tmp_path, monkeypatch):
     batches = tf.data.Dataset.from_tensors((tf.ones((8, 4)), tf.ones((8, 2)))).repeat()
     loop.TrainingLoop(
         [Phase(until=2, batch_size=8, batches=lambda step: batches)], state=state,
-        directory=tmp_path, watchers=[Never(state)], report=lambda *line: None,
+        directory=tmp_path, watchers=[Never(state, tmp_path)], report=lambda *line: None,
         options=TrainingOptions(output="run", save_every=1, log_every=1), evaluate_every=1,
         best_by="loss", larger_is_better=False,
         save_model=lambda path: path.mkdir(),
