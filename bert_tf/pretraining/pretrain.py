@@ -21,15 +21,8 @@ from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.pretraining.word_frequencies import METRICS, word_frequency_loss
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
+from bert_tf.training import distillation
 from bert_tf.training.device_speed import strategy_peak
-from bert_tf.training.distillation import (
-    TEMPERATURE,
-    WEIGHT,
-    Taught,
-    distilled,
-    of_student,
-    soft_cross_entropy,
-)
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
@@ -160,17 +153,19 @@ def _pretrain(
     if options.long_shards is not None:
         settings["long"] = {"data": data.phases[1].fingerprint, "share": options.long_share}
     # Means over the words to predict, not over the padded slots.
-    losses: dict[str, Values] = {f"{name}_logits": cross_entropy for name in data.predicted}
-    metrics: dict[str, dict[str, Values]] = {name: {"accuracy": accuracy} for name in losses}
+    outputs = [f"{name}_logits" for name in data.predicted]
     trained: Any = model
+    loss: Values = cross_entropy
+    metric: Values = accuracy
     if options.teacher is not None:
         with run.strategy.scope():
-            trained = Taught(model, _teacher(options.teacher, model, data))
-        temperature = options.teacher_temperature or TEMPERATURE
-        weight = WEIGHT if options.teacher_weight is None else options.teacher_weight
-        soft = soft_cross_entropy(temperature)
-        losses = {name: distilled(loss, soft, weight) for name, loss in losses.items()}
-        metrics = {name: {"accuracy": of_student(accuracy)} for name in losses}
+            trained = distillation.Taught(model, _teacher(options.teacher, model, data))
+        soft = distillation.soft_cross_entropy(
+            options.teacher_temperature or distillation.TEMPERATURE
+        )
+        weight = options.teacher_weight or distillation.WEIGHT
+        loss = distillation.distilled(cross_entropy, soft, weight)
+        metric = distillation.of_student(accuracy)
         settings["teacher_content"] = content_hash(options.teacher)
     trainer = prepare(
         run,
@@ -179,8 +174,8 @@ def _pretrain(
         learning_rate=options.learning_rate,
         total_steps=options.steps,
         warmup_steps=warmup_steps,
-        loss=losses,
-        metrics=metrics,
+        loss=dict.fromkeys(outputs, loss),
+        metrics={name: {"accuracy": metric} for name in outputs},
         settings=settings,
         examples=data.watched_batches,
         values={
