@@ -24,9 +24,7 @@ from pipelines.shards.pretraining_batches import (
     pretraining_batches,
 )
 
-# Sample batch for histograms of activations.
-_WATCHED_EXAMPLES = 8
-
+_WATCHED_EXAMPLES = 8  # sample batch for histograms of activations
 _PAPERS_LONG_SHARE = 0.1
 
 # Options of shards that are read together.

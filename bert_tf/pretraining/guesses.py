@@ -15,9 +15,7 @@ from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.logs import EventFolder
 from bert_tf.training.monitoring import Watcher
 
-# Pieces shown before and after a hidden word.
-_WINDOW = 15
-
+_WINDOW = 15  # pieces shown before and after a hidden word
 _LOG = "masked_words"
 
 # Where the prediction of a [MASK] is read: a language model predicts a token from its neighbour.

@@ -7,9 +7,7 @@ from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.training.training_options import TeacherOptions, TrainingOptions
 
-# Share of the steps with large batches, where a run has them and does not say.
-LATE_SHARE = 0.5
-
+LATE_SHARE = 0.5  # of the steps, with large batches, where a run has them and does not say
 _LEAST_SHARE = 0.0001  # of mixed shards
 
 

@@ -1,1 +1,1 @@
-"""Optimizers, schedules and what else `model.fit` is given."""
+"""Training runs: optimizers, schedules, strategies, the step, its loop and its state on disk."""

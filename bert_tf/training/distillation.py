@@ -15,12 +15,9 @@ class Taught:
     """A student and its teacher, in place of the model that a `Trainer` trains.
 
     In training a call returns pairs (student's output, teacher's output), without gradients of the
-    latter. Everything else, the variables among it, is the student's.
-
-    Args:
-        student: the model to train.
-        teacher: a model with the student's inputs and outputs; it is frozen.
-        matched: (teacher's outputs, inputs) -> the outputs as the student's loss compares them.
+    latter. Everything else, the variables among it, is the student's. The teacher, with the same
+    inputs and outputs, is frozen. `matched` maps its outputs and the inputs to the outputs as the
+    student's loss compares them.
     """
 
     def __init__(

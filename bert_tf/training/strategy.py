@@ -209,7 +209,7 @@ def without_autotuning(
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """The dataset with tf.data's autotuning off; a distributed one keeps the options of its parts.
 
-    It can stall the end of a run for tens of seconds: the tuning thread sleeps ever longer.
+    The tuning thread sleeps ever longer, and can stall the end of a run for tens of seconds.
     """
     if not isinstance(dataset, tf.data.Dataset):
         return dataset
