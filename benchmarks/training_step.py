@@ -127,7 +127,7 @@ def ours(side: str, size: Size, precision: str) -> Callable[[], Any]:
     import tensorflow as tf
 
     from bert_tf import AdamWeightDecay, BertPreTrainer, WarmupLinearDecay
-    from bert_tf.primitives import keras_ops, on_tensorflow
+    from bert_tf.primitives import on_tensorflow, table
     from bert_tf.startup import keep_freed_memory, share_cores
     from bert_tf.training.means import accuracy, cross_entropy
     from bert_tf.training.strategy import without_autotuning
@@ -139,7 +139,7 @@ def ours(side: str, size: Size, precision: str) -> Callable[[], Any]:
         share_cores()
     keras.config.set_dtype_policy(precision)
     if side == "layers":
-        on_tensorflow.chosen = keras_ops.Primitives
+        on_tensorflow.chosen = table.Primitives
     model = BertPreTrainer(size.config(), seed=0)
     outputs = ("mlm_logits", "nsp_logits")
     trainer = Trainer(

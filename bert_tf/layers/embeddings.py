@@ -7,9 +7,8 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.layers.bert_layer import BertLayer
-from bert_tf.primitives.keras_ops import values
 from bert_tf.primitives.places import Places
-from bert_tf.primitives.table import primitives
+from bert_tf.primitives.table import primitives, values
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

@@ -10,9 +10,8 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.layers.bert_layer import BertLayer, part
-from bert_tf.primitives.keras_ops import Primitives
 from bert_tf.primitives.places import Places
-from bert_tf.primitives.table import primitives
+from bert_tf.primitives.table import Primitives, primitives
 
 
 class AttentionLayer(BertLayer):

@@ -23,10 +23,10 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from bert_tf.primitives import activations, own_gradients, vocabulary_loss
 from bert_tf.primitives.devices import device_type
 from bert_tf.primitives.dropout import Dropout, draw_dropout, drop
-from bert_tf.primitives.keras_ops import Primitives, is_replaced
 from bert_tf.primitives.passes import known_shape
 from bert_tf.primitives.places import Places
 from bert_tf.primitives.step_kernels import side_by_side, step_kernel
+from bert_tf.primitives.table import Primitives, is_replaced
 from bert_tf.primitives.token_places import TokenPlaces
 from bert_tf.startup import shares_cores
 

@@ -1,7 +1,7 @@
 """Dense layer, GELU, attention, and residual sum with LayerNorm, with gradients of few passes.
 
 n is a number of tokens, H the width of their vectors; B, T, Q, N and D as in
-`bert_tf.primitives.keras_ops`. Statistics are computed in float32.
+`bert_tf.primitives.table`. Statistics are computed in float32.
 """
 
 import math

@@ -15,7 +15,7 @@ from bert_tf.layers import SummaryFirst
 from bert_tf.layers.heads import summary
 from bert_tf.models.encoders import TwoEncoders
 from bert_tf.primitives import on_tensorflow
-from bert_tf.primitives.keras_ops import Primitives
+from bert_tf.primitives.table import Primitives
 
 V, T = 13, 7
 CONFIG = BertConfig(

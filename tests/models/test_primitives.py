@@ -27,10 +27,9 @@ from bert_tf.primitives import (
     vocabulary_loss,
 )
 from bert_tf.primitives.dropout import draw_dropout
-from bert_tf.primitives.keras_ops import Primitives
 from bert_tf.primitives.on_tensorflow import Training
 from bert_tf.primitives.passes import known_shape
-from bert_tf.primitives.table import halves
+from bert_tf.primitives.table import Primitives, halves
 
 PLAIN = {
     "vocab_size": 13, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,

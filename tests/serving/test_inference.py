@@ -22,8 +22,8 @@ from bert_tf.models.task_models import (
     BertTagger,
 )
 from bert_tf.primitives import on_tensorflow
-from bert_tf.primitives.keras_ops import Primitives
 from bert_tf.primitives.on_tensorflow import CopiedWeights, inferring_with
+from bert_tf.primitives.table import Primitives
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
