@@ -68,7 +68,7 @@ class TrainingLoop:
     _: KW_ONLY
     state: TrainingState
     directory: Path
-    options: TrainingOptions  # of the intervals between lines and checkpoints, and of the end
+    options: TrainingOptions  # log_every, save_every, patience and skip_nonfinite
     evaluate_every: int  # steps; each phase ends with an evaluation, too
     best_by: str  # name of the score that chooses the best model
     larger_is_better: bool  # True if that score is an accuracy, False if a loss
