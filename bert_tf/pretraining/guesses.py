@@ -37,13 +37,8 @@ def hide_words(batches: Iterable[Any], tokenizer: BertTokenizer, count: int = 5)
     found: dict[str, str] = {}
     for inputs, labels, weights in batches:
         name = next(name for name in _READ_AT if name in labels)
-        for ids, positions, words, weight in zip(
-            inputs["token_ids"].numpy(),
-            inputs["mask_positions"].numpy(),
-            labels[name].numpy(),
-            weights[name].numpy(),
-            strict=True,
-        ):
+        batch = inputs["token_ids"], inputs["mask_positions"], labels[name], weights[name]
+        for ids, positions, words, weight in zip(*(x.numpy() for x in batch), strict=True):
             places = positions[weight > 0]
             if name == "mlm_logits":
                 ids[places] = words[weight > 0]  # the text as it was

@@ -20,9 +20,9 @@ class Dropout(NamedTuple):
 def draw_dropout(seed: tf.Tensor, shape: Any, rate: float) -> Dropout | None:
     """Draws what to drop; None at rate 0.
 
-    Stateless: equal seeds give equal numbers. The rate is a multiple of 2^-16, 0.10001 for 0.1:
-    half as many random bits as a float32 takes. Two numbers are a hash of their place under keys
-    from TensorFlow's generator, which alone would take seven times as long.
+    Equal seeds give equal numbers. The rate is a multiple of 2^-16, 0.10001 for 0.1. Two numbers
+    are a hash of their place under keys from TensorFlow's generator, which alone would take seven
+    times as long.
     """
     threshold = round(rate * 2**_BITS)
     if not threshold:

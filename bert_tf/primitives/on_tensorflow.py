@@ -231,11 +231,7 @@ def changing_rows(change: Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]) -> I
 
 
 def chosen(training: bool) -> Primitives:
-    """The primitives where the caller is.
-
-    XLA needs all places; accelerators train with the primitives in keras.ops, as others were not
-    measured there.
-    """
+    """The primitives where the caller is: in keras.ops for XLA and training on accelerators."""
     if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         return Primitives(training)
     if training:

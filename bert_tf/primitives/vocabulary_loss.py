@@ -1,7 +1,7 @@
 """Logits over a vocabulary, their cross-entropy and their largest, in few passes."""
 
-import dataclasses
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -11,7 +11,7 @@ from bert_tf.primitives.own_gradients import sum_of_rows
 from bert_tf.primitives.passes import in_few_passes, known_shape, pays
 
 
-@dataclasses.dataclass(eq=False)
+@dataclass(eq=False)
 class WordLogits:
     """Logits in two parts; `word_logits` attaches them to their sum as its attribute `parts`.
 

@@ -20,8 +20,7 @@ from bert_tf.training.state import TrainingState
 # Sorts before the names that writers make from the time: TensorBoard reads files in that order.
 _START = "events.out.tfevents.0.hyper_parameters"
 _COLUMNS = "events.out.tfevents.0.columns"
-# The projector asks for no more rows.
-_MOST_ROWS = 100_000
+_MOST_ROWS = 100_000  # the projector asks for no more
 
 
 @dataclass(eq=False)

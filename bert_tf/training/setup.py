@@ -121,10 +121,9 @@ def prepare(
         keep=options.keep,
         keep_every=options.keep_every,
     )
-    accumulation = {"gradient_accumulation_steps": options.gradient_accumulation_steps}
-    shown = {**own, **accumulation, **values}
+    values = {"gradient_accumulation_steps": options.gradient_accumulation_steps, **values}
     name = options.output if is_remote(options.output) else str(run.directory)
-    run.watch(HyperParameters(run.state, run.logs, name, shown, score, total_steps))
+    run.watch(HyperParameters(run.state, run.logs, name, own | values, score, total_steps))
     if options.histograms_every is not None:
 
         @functools.cache  # the same examples each time
