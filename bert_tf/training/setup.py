@@ -92,12 +92,11 @@ def prepare(
     # The options admit it for the one schedule that takes it.
     decay = {} if options.decay_share is None else {"decay_share": options.decay_share}
     schedule = SCHEDULES[options.schedule](learning_rate, warmup_steps, total_steps, **decay)
+    layers = model.encoder.config.num_hidden_layers
     with run.strategy.scope():
         optimizer = {"adam": AdamWeightDecay, "lamb": Lamb}[options.optimizer](
             learning_rate=schedule,
-            learning_rate_factors=_layer_factors(
-                model.encoder.config.num_hidden_layers, options.layer_decay
-            ),
+            learning_rate_factors=_layer_factors(layers, options.layer_decay),
             weight_decay_rate=options.weight_decay,
             clip_norm=options.clip_norm,
             bias_correction=options.bias_correction or options.optimizer == "lamb",
@@ -139,8 +138,7 @@ def prepare(
             states = model.encoder(inputs(), training=False)["hidden_states"]
             return {f"hidden_state_{layer}": values for layer, values in enumerate(states)}
 
-        every = options.histograms_every
-        run.watch(Histograms(run.state, run.logs, every, model, activations))
+        run.watch(Histograms(run.state, run.logs, options.histograms_every, model, activations))
     if options.profiled is not None:
         run.watch(Profile(run.state, run.logs, *options.profiled))
     return trainer
