@@ -78,11 +78,12 @@ class Trainer:
         jit_compile: bool = False,
         whole_batches: bool = False,
     ):
-        if min(gradient_accumulation_steps, steps_per_execution) < 1:
-            raise InputError(
-                f"gradient_accumulation_steps is {gradient_accumulation_steps} and "
-                f"steps_per_execution {steps_per_execution}: give at least 1 for each"
-            )
+        for name, number in (
+            ("gradient_accumulation_steps", gradient_accumulation_steps),
+            ("steps_per_execution", steps_per_execution),
+        ):
+            if number < 1:
+                raise InputError(f"{name} is {number}: give at least 1")
         self.strategy = strategy = tf.distribute.get_strategy()
         check_optimizer(optimizer)
         check_jit_compile(jit_compile, strategy)
