@@ -38,10 +38,12 @@ def is_remote(path: str | os.PathLike) -> bool:
     return "://" in os.fspath(path)
 
 
-def sha256(path: Path) -> str:
-    """The checksum of a file, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256(path: str | os.PathLike) -> str:
+    """The checksum of a file or an object, hexadecimal."""
+    path = os.fspath(path)
+    of_store = remote_errors(path) if is_remote(path) else contextlib.nullcontext()
+    with of_store, open_for_reading(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 @functools.cache
@@ -61,11 +63,12 @@ def _file_system(protocol: str) -> Any:
         raise InputError(f"{protocol}://: no such protocol: give s3, gs, az or hdfs") from error
 
 
-def _opened(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path there."""
+@contextmanager
+def _store(url: str) -> Iterator[tuple[Any, str]]:
+    """The file system of a URL, and the path there; see `remote_errors`."""
     protocol, _, path = url.partition("://")
     with remote_errors(url):
-        return _file_system(protocol), path.rstrip("/")
+        yield _file_system(protocol), path.rstrip("/")
 
 
 @contextmanager
@@ -96,8 +99,7 @@ def open_for_reading(path: str, read_ahead: int = _READ_AHEAD) -> IO[bytes]:
     """Opens a file or an object at its beginning."""
     if not is_remote(path):
         return Path(path).open("rb")
-    files, key = _opened(path)
-    with remote_errors(path):
+    with _store(path) as (files, key):
         opened = files.open(key, "rb", block_size=read_ahead, cache_type="readahead")
         return io.BufferedReader(opened, 1 << 16)  # whose lines may be read in part
 
@@ -105,8 +107,7 @@ def open_for_reading(path: str, read_ahead: int = _READ_AHEAD) -> IO[bytes]:
 def file_state(path: str) -> State:
     if not is_remote(path):
         return state_of(Path(path).stat())
-    files, key = _opened(path)
-    with remote_errors(path):
+    with _store(path) as (files, key):
         return _state_of_object(files.info(key))
 
 
@@ -123,8 +124,7 @@ def _state_of_object(info: dict[str, Any]) -> State:
 
 def find_objects(url: str) -> dict[str, State]:
     """The objects of a URL: one, those below it, or those that match it; by URL, sorted."""
-    files, key = _opened(url)
-    with remote_errors(url):
+    with _store(url) as (files, key):
         if set(key) & set("*?["):
             found = files.glob(key, detail=True)
         else:
@@ -140,9 +140,9 @@ def fetch_ranges(urls: list[str], starts: list[int], ends: list[int]) -> list[by
     """Ranges of bytes of objects in one store, read at the same time."""
     if not urls:
         return []
-    opened = [_opened(url) for url in urls]
-    with remote_errors(urls[0]):
-        return opened[0][0].cat_ranges([key for _, key in opened], starts, ends, on_error="raise")
+    keys = [url.partition("://")[2] for url in urls]
+    with _store(urls[0]) as (files, _):
+        return files.cat_ranges(keys, starts, ends, on_error="raise")
 
 
 @dataclass(frozen=True)
@@ -242,8 +242,7 @@ class RemoteFolder:
         return self.url
 
     def sizes(self) -> dict[str, int]:
-        files, key = _opened(self.url)
-        with remote_errors(self.url):
+        with _store(self.url) as (files, key):
             try:
                 found = files.ls(key, detail=True)
             except FileNotFoundError:
@@ -254,21 +253,18 @@ class RemoteFolder:
         }
 
     def size(self, name: str) -> int | None:
-        files, key = _opened(self.url)
-        with remote_errors(f"{self.url}/{name}"), contextlib.suppress(FileNotFoundError):
-            return files.info(f"{key}/{name}")["size"]
+        with _store(f"{self.url}/{name}") as (files, key), contextlib.suppress(FileNotFoundError):
+            return files.info(key)["size"]
         return None
 
     def read(self, name: str) -> bytes | None:
-        files, key = _opened(self.url)
-        with remote_errors(f"{self.url}/{name}"), contextlib.suppress(FileNotFoundError):
-            return files.cat_file(f"{key}/{name}")
+        with _store(f"{self.url}/{name}") as (files, key), contextlib.suppress(FileNotFoundError):
+            return files.cat_file(key)
         return None
 
     def write(self, name: str, content: bytes) -> None:
-        files, key = _opened(self.url)
-        with remote_errors(f"{self.url}/{name}"):
-            files.pipe_file(f"{key}/{name}", content)
+        with _store(f"{self.url}/{name}") as (files, key):
+            files.pipe_file(key, content)
 
     @contextmanager
     def new_file(self, name: str) -> Iterator[Path]:
@@ -279,9 +275,8 @@ class RemoteFolder:
 
     def upload(self, path: Path, name: str) -> None:
         """Copies a local file to a name in the folder."""
-        files, key = _opened(self.url)
-        with remote_errors(f"{self.url}/{name}"):
-            files.put_file(str(path), f"{key}/{name}")
+        with _store(f"{self.url}/{name}") as (files, key):
+            files.put_file(str(path), key)
 
     def download(self, names: Sequence[str], folder: Path) -> None:
         """Copies files of the folder into a local one."""
@@ -292,20 +287,17 @@ class RemoteFolder:
                 copied.result()
 
     def _download(self, name: str, folder: Path) -> None:
-        files, key = _opened(self.url)
-        with remote_errors(f"{self.url}/{name}"):
-            files.get_file(f"{key}/{name}", str(folder / name))
+        with _store(f"{self.url}/{name}") as (files, key):
+            files.get_file(key, str(folder / name))
 
     def sync(self) -> None:
         """Does nothing: objects are durable."""
 
     def sha256(self, name: str) -> str:
-        with remote_errors(f"{self.url}/{name}"), open_for_reading(f"{self.url}/{name}") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        return sha256(f"{self.url}/{name}")
 
     def all_names(self) -> list[str]:
-        files, key = _opened(self.url)
-        with remote_errors(self.url):
+        with _store(self.url) as (files, key):
             try:
                 return [name.removeprefix(f"{key}/") for name in files.find(key)]
             except FileNotFoundError:
@@ -313,14 +305,12 @@ class RemoteFolder:
                 return []
 
     def remove(self, names: Iterable[str]) -> None:
-        files, key = _opened(self.url)
-        if keys := [f"{key}/{name}" for name in names]:
-            with remote_errors(self.url), contextlib.suppress(FileNotFoundError):
+        with _store(self.url) as (files, key), contextlib.suppress(FileNotFoundError):
+            if keys := [f"{key}/{name}" for name in names]:
                 files.rm(keys)
 
     def clear(self) -> None:
-        files, key = _opened(self.url)
-        with remote_errors(self.url), contextlib.suppress(FileNotFoundError):
+        with _store(self.url) as (files, key), contextlib.suppress(FileNotFoundError):
             files.rm(key, recursive=True)
 
 

@@ -10,10 +10,13 @@ from bert_tf.atomic import replace_directory
 from bert_tf.checkpoints.formats import TITLES, Format, Location, locate
 from bert_tf.checkpoints.keras_hub_preset import read_keras_hub, write_keras_hub
 from bert_tf.checkpoints.model_directory import SHARD_BYTES, read_hugging_face, write_hugging_face
-from bert_tf.checkpoints.model_garden_checkpoint import read_model_garden, write_model_garden
+from bert_tf.checkpoints.model_garden_checkpoint import (
+    read_model_garden,
+    read_tf_hub,
+    write_model_garden,
+)
 from bert_tf.checkpoints.stored_model import StoredModel, check_vocabulary
 from bert_tf.checkpoints.tensorflow_checkpoint import read_tf1, write_tf1
-from bert_tf.checkpoints.tf_hub_model import read_tf_hub
 from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder

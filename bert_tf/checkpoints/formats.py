@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bert_tf.checkpoints.safetensors_file import WEIGHTS, WEIGHTS_FILES
-from bert_tf.checkpoints.tensorflow_weights import H5
+from bert_tf.checkpoints.weights_files import H5, WEIGHTS, WEIGHTS_FILES
 from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from bert_tf.checkpoints import safetensors_file, tensorflow_weights, weight_names
+from bert_tf.checkpoints import weight_names, weights_files
 from bert_tf.checkpoints.formats import CONFIG, Location, check_is_model_directory
 from bert_tf.checkpoints.sentence_files import read_sentence_files, write_sentence_files
 from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary, left_out
@@ -239,12 +239,12 @@ def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...]) ->
 def read_weights(folder: Path) -> StoredModel:
     """Reads config.json and the weights, including a decoder's copies of other weights."""
     config = BertConfig.from_json(folder / CONFIG)
-    path = safetensors_file.weights_path(folder)
+    path = weights_files.weights_path(folder)
     found: dict[str, dict[str, np.ndarray]] = {}  # canonical name -> prefix -> tensor
     others = []
-    for name, tensor in safetensors_file.read_tensors(path):
-        if name.endswith(tensorflow_weights.SUFFIX):
-            name, tensor = tensorflow_weights.pytorch_form(name, tensor, config)
+    for name, tensor in weights_files.read_tensors(path):
+        if name.endswith(weights_files.TENSORFLOW_SUFFIX):
+            name, tensor = weights_files.pytorch_form(name, tensor, config)
         canonical = weight_names.canonical_name(name)
         if not canonical.startswith(_OF_BERT) and not name.startswith("bert."):
             others.append(name)
@@ -299,7 +299,7 @@ def write_hugging_face(
     path = folder / CONFIG
     if path.exists() and path.read_bytes() != config.to_json_text().encode():
         path.unlink()  # it describes other weights than those to come
-    safetensors_file.write_sharded_weights(folder, tensors, shard_bytes)
+    weights_files.write_sharded_weights(folder, tensors, shard_bytes)
     if model.tokenizer is not None:
         model.tokenizer.save(folder, model_max_length=config.max_position_embeddings)
     config.to_json(path)
@@ -321,7 +321,7 @@ def _config_on_disk(model: StoredModel, dtype: str) -> BertConfig:
 
 def _cast(name: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
     with np.errstate(over="ignore"):  # reported below
-        cast = np.ascontiguousarray(tensor.astype(safetensors_file.FLOATS[dtype], copy=False))
+        cast = np.ascontiguousarray(tensor.astype(weights_files.FLOATS[dtype], copy=False))
     if dtype != "float32" and not np.array_equal(np.isfinite(cast), np.isfinite(tensor)):
         raise InputError(
             f"{name} has values too large for {dtype} ({np.abs(tensor).max():.3g}): "

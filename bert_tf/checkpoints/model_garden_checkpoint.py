@@ -1,9 +1,13 @@
-"""Checkpoints of TensorFlow's Model Garden (official.nlp): variables in a graph of objects.
+"""What TensorFlow's Model Garden (official.nlp) writes: variables in a graph of objects.
 
-`BertEncoderV2`, the functional `BertEncoder` and `BertPretrainerV2` around either, saved from any
-object: `tf.train.Checkpoint(encoder=...)`, `(model=...)` or a pre-trainer's `checkpoint_items`.
+Checkpoints of `BertEncoderV2`, the functional `BertEncoder` and `BertPretrainerV2` around either,
+saved from any object: `tf.train.Checkpoint(encoder=...)`, `(model=...)` or a pre-trainer's
+`checkpoint_items`. And the SavedModels of TF Hub's BERT encoders, such as
+"bert_en_uncased_L-12_H-768_A-12", whose variables are found by their names; their graph is not
+loaded, so nothing in it runs.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,14 +16,33 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from bert_tf.checkpoints import tensorflow_checkpoint
 from bert_tf.checkpoints.formats import Location
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensorflow_checkpoint import (
+    OBJECT_GRAPH,
+    PREFIX,
+    Checkpoint,
+    config_path,
+    write_config,
+)
 from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, POOLER
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
+from bert_tf.tokenization.vocabulary import read_vocabulary
 
 _HEADS_POOLER = "next_sentence.pooler_dense"  # of BertPretrainerV2's next sentence head
+# Of the variables in TF Hub's SavedModels, beside `LayerNames.tf_hub`.
+_HUB_BLOCKS = "transformer/layer_"
+_HUB_MASKED_WORDS = "cls/predictions/"
+# Variables of versions 1 and 2 -> since version 3.
+_OLDER_HUB_NAMES = {
+    r"\bembedding_postprocessor/layer_norm/": "embeddings/layer_norm/",
+    r"\bembedding_postprocessor/type_embeddings$": "type_embeddings/embeddings",
+    r"\bembedding_postprocessor/position_embeddings$": "position_embedding/embeddings",
+    r"\bencoder/layer_(\d+)/": rf"{_HUB_BLOCKS}\1/",
+    r"/self_attention_output/": "/self_attention/attention_output/",
+}
 
 
 class Graph:
@@ -29,9 +52,9 @@ class Graph:
         self.prefix = prefix
         self.tensors: dict[str, np.ndarray] = {}
         self.heads: set[int] = set()
-        self._checkpoint = tensorflow_checkpoint.Checkpoint(prefix)
+        self._checkpoint = Checkpoint(prefix)
         graph = TrackableObjectGraph()
-        graph.ParseFromString(self._checkpoint.read(tensorflow_checkpoint.OBJECT_GRAPH))
+        graph.ParseFromString(self._checkpoint.read(OBJECT_GRAPH))
         self.children = [
             {child.local_name: child.node_id for child in node.children} for node in graph.nodes
         ]
@@ -106,7 +129,7 @@ def read_model_garden(location: Location) -> StoredModel:
     notes: list[str] = []
     blocks, pooler = _read_encoder(graph)
     graph.take("pooler.dense", _read_heads(graph, pooler, notes))
-    config = config_of(location.folder, graph, blocks, notes)
+    config = _config(location.folder, graph, blocks, notes)
     return StoredModel(config, graph.tensors, location.path, notes=notes)
 
 
@@ -158,9 +181,9 @@ def _read_heads(graph: Graph, pooler: int | None, notes: list[str]) -> int | Non
     return heads_pooler
 
 
-def config_of(folder: Path, graph: Graph, blocks: int, notes: list[str]) -> BertConfig:
+def _config(folder: Path, graph: Graph, blocks: int, notes: list[str]) -> BertConfig:
     """The config on disk, or one by the shapes of the tensors."""
-    path = tensorflow_checkpoint.config_path(folder)
+    path = config_path(folder)
     if path is not None:
         config = BertConfig.from_json(path)
         if graph.heads != {config.num_attention_heads}:
@@ -195,7 +218,7 @@ def write_model_garden(model: StoredModel, folder: Path) -> None:
 
     Either encoder, and all `checkpoint_items` of a `BertPretrainerV2`, restore from it.
     """
-    tensorflow_checkpoint.write_config(model, folder, "Model Garden")
+    write_config(model, folder, "Model Garden")
     # The next sentence head needs a pooler.
     sentences = ("cls.seq_relationship.",) if model.has("pooler.") else ()
     tensors = model.keep(("pooler.", "cls.predictions.", *sentences), "this layout")
@@ -249,5 +272,62 @@ def write_model_garden(model: StoredModel, folder: Path) -> None:
         items[_HEADS_POOLER] = layer("pooler.dense")
         head = node(dense=items[_HEADS_POOLER], out_proj=layer("cls.seq_relationship"))
         whole["classification_heads"] = [head]
-    prefix = folder / tensorflow_checkpoint.PREFIX
+    prefix = folder / PREFIX
     tf.train.Checkpoint(**items, model=node(**whole)).write(str(prefix))
+
+
+def current_name(name: str) -> str:
+    """A variable's name since version 3, without the model's scope."""
+    for older, newer in _OLDER_HUB_NAMES.items():
+        name = re.sub(older, newer, name)
+    starts = (each.tf_hub for each in (*EMBEDDINGS, POOLER))
+    return re.sub(rf"^.*?\b(?=({'|'.join([*starts, _HUB_BLOCKS, _HUB_MASKED_WORDS])}))", "", name)
+
+
+def read_tf_hub(location: Location, do_lower_case: bool | None = None) -> StoredModel:
+    """Reads an encoder, its masked language model head if it has one, and its vocabulary."""
+    folder = location.folder
+    vocabulary = folder / "assets" / VOCABULARY_FILE
+    if OBJECT_GRAPH not in Checkpoint(location.path).names:
+        variables = location.path.parent
+        raise InputError(
+            f"{folder} is a module of TensorFlow 1's Hub: put the model's bert_config.json and "
+            f"vocab.txt into {variables}, and convert {location.path}."
+        )
+    graph = Graph(location.path)
+    layers = graph.layers_by_name(current_name)
+    if EMBEDDINGS[0].tf_hub not in layers:
+        what = "only a preprocessor" if vocabulary.is_file() else "no BERT encoder"
+        raise InputError(
+            f"{folder} holds {what} of TF Hub: give the SavedModel of an encoder such as "
+            "bert_en_uncased_L-12_H-768_A-12, which holds weights and vocabulary. (For an export "
+            "of bert-tf give the model directory that it was made from.)"
+        )
+    for each in (*EMBEDDINGS, POOLER):
+        graph.take(each.name, layers.get(each.tf_hub))
+    blocks = 0
+    while f"{_HUB_BLOCKS}{blocks}/{BLOCK[0].tf_hub}" in layers:
+        for each in BLOCK:
+            scope = f"{_HUB_BLOCKS}{blocks}/{each.tf_hub}"
+            graph.take(f"encoder.layer.{blocks}.{each.name}", layers.get(scope))
+        blocks += 1
+    for name in ("dense", "LayerNorm"):
+        transform = f"{_HUB_MASKED_WORDS}transform/{name}"
+        graph.take(transform.replace("/", "."), layers.get(transform))
+    if (bias := graph.read(layers.get(f"{_HUB_MASKED_WORDS}output_bias"), "bias")) is not None:
+        graph.tensors["cls.predictions.bias"] = bias
+    notes: list[str] = []
+    config = _config(folder, graph, blocks, notes)
+    model = StoredModel(config, graph.tensors, location.path, notes=notes)
+    model.check_tensors()
+    if do_lower_case is None and (said := graph.read(0, "do_lower_case")) is not None:
+        do_lower_case = bool(said)
+    if vocabulary.is_file():
+        if do_lower_case is None:
+            raise InputError(
+                f"{folder} does not say whether it is uncased: give --do_lower_case true if its "
+                "training text was lower-cased, else --do_lower_case false."
+            )
+        pieces = read_vocabulary(vocabulary).pieces
+        model.tokenizer = BertTokenizer(pieces, do_lower_case=do_lower_case)
+    return model

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_tf.checkpoints.formats import CONFIG
-from bert_tf.checkpoints.safetensors_file import INDEX, PICKLE, WEIGHTS, WEIGHTS_FILES
-from bert_tf.checkpoints.tensorflow_weights import H5
+from bert_tf.checkpoints.weights_files import H5, INDEX, PICKLE, WEIGHTS, WEIGHTS_FILES
 from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.atomic import write_json
+from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 
 MODULES = "modules.json"
@@ -31,7 +32,10 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
     folder = Path(directory)
     if not (folder / MODULES).is_file():
         return {}
-    modules = _read(folder / MODULES)
+    try:
+        modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder / MODULES} cannot be read ({error}): restore it") from error
     if not isinstance(modules, list) or not all(isinstance(each, dict) for each in modules):
         raise InputError(f"{folder / MODULES} is no list of modules: restore it")
     names = [str(module.get("type")).rpartition(".")[2] for module in modules]
@@ -42,15 +46,16 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
             "encoder alone"
         )
     place = folder / str(modules[1].get("path", _POOLING)) / _CONFIG
-    found = {"pooling": _pooling(place, _read(place)), "normalize": names[2:] == ["Normalize"]}
+    found = {"pooling": _pooling(place), "normalize": names[2:] == ["Normalize"]}
     for file, key in ((_LENGTH, "max_seq_length"), (_TOKENIZER, "model_max_length")):
-        length = _read(folder / file).get(key) if (folder / file).is_file() else None
+        length = read_json_object(folder / file).get(key) if (folder / file).is_file() else None
         if isinstance(length, int) and length < _NO_LENGTH:
             return {**found, "max_length": length}
     return found
 
 
-def _pooling(place: Path, config: Any) -> str:
+def _pooling(place: Path) -> str:
+    config = read_json_object(place)
     newer = config.get("pooling_mode")
     asked = [newer] if isinstance(newer, str) else list(newer or ())
     if not asked:
@@ -82,10 +87,3 @@ def write_sentence_files(
         for i, (path, name) in enumerate(modules)
     ]
     write_json(folder / MODULES, described)  # last: it names the others
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}): restore it") from error

@@ -21,7 +21,7 @@ import keras
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from bert_tf.checkpoints.safetensors_file import write_tensors
+from bert_tf.checkpoints.weights_files import write_tensors
 from bert_tf.errors import InputError
 from bert_tf.mirror import is_mirrored, push
 from bert_tf.training.trainer import Trainer

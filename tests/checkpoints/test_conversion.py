@@ -17,9 +17,9 @@ from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model
 from bert_tf.checkpoints.conversion import convert, read_model
 from bert_tf.checkpoints.formats import locate
 from bert_tf.checkpoints.model_directory import save_model
-from bert_tf.checkpoints.safetensors_file import read_tensors, write_sharded_weights
 from bert_tf.checkpoints.tensorflow_checkpoint import tf1_name, write_tf1
 from bert_tf.checkpoints.weight_names import canonical_name, named_weights, tensor_shapes
+from bert_tf.checkpoints.weights_files import read_tensors, write_sharded_weights
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
@@ -844,7 +844,7 @@ def test_the_output_is_whole_or_absent(models, out, monkeypatch):
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("bert_tf.checkpoints.safetensors_file.save_file", fail)
+        patch.setattr("bert_tf.checkpoints.weights_files.save_file", fail)
         with pytest.raises(OSError, match="disk full"):
             convert(models / "pretrainer", out, overwrite=True)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before

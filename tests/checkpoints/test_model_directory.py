@@ -182,7 +182,7 @@ def test_a_save_that_fails_leaves_no_mixture(directory, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError("disk full")
 
-    monkeypatch.setattr("bert_tf.checkpoints.safetensors_file.save_file", fail)
+    monkeypatch.setattr("bert_tf.checkpoints.weights_files.save_file", fail)
     same = BertEncoder(CONFIG, seed=2)
     with pytest.raises(OSError, match="disk full"):
         save_model(same, directory)

@@ -1,22 +1,32 @@
-"""Weights files, one or several to a model; each appears whole or not at all."""
+"""Weights files, one or several to a model; each appears whole or not at all.
+
+Safetensors; and, to read, those of Hugging Face's TensorFlow classes (`TFBert*`), as transformers 4
+saves them, in tf_model.h5, in several such files with an index, or in safetensors. Their names are
+those of the variables, such as "bert/encoder/layer_._0/output/dense/kernel:0"; safetensors lack the
+first part, which leaves a classifier's kernel as "kernel:0".
+"""
 
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import h5py
 import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from bert_tf.atomic import replace_file, write_text
-from bert_tf.checkpoints.tensorflow_weights import H5, H5_INDEX, read_h5, stored_name
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
+H5 = "tf_model.h5"
+H5_INDEX = f"{H5}.index.json"
 # What holds the weights of a directory, the preferred first.
 WEIGHTS_FILES = (WEIGHTS, INDEX, H5, H5_INDEX)
 PICKLE = "pytorch_model.bin"
@@ -29,6 +39,18 @@ FLOATS: dict[str, np.dtype] = {
 }
 _FLOATS_IN_FILES = ("F64", "F32", "F16", "BF16")
 _NO_WEIGHTS = ("embeddings.position_ids", "embeddings.token_type_ids")  # in older PyTorch models
+TENSORFLOW_SUFFIX = ":0"  # ends every name of TensorFlow's classes, and none of PyTorch's
+# The part of such a name after which it says the same as PyTorch's.
+_PARTS = ("embeddings", "encoder", "pooler", "predictions", "seq_relationship", "classifier",
+          "qa_outputs")  # fmt: skip
+_LAST = {"kernel": "weight", "gamma": "weight", "beta": "bias", "embeddings": "weight"}
+# Hugging Face's class -> its head's name, where safetensors do not keep it.
+_HEADS = {
+    "QuestionAnswering": "qa_outputs",
+    "SequenceClassification": "classifier",
+    "TokenClassification": "classifier",
+    "MultipleChoice": "classifier",
+}
 
 
 def weights_path(directory: Path) -> Path:
@@ -54,7 +76,7 @@ def weights_path(directory: Path) -> Path:
 
 def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     """Reads tensors, in float32, from a weights file or from all files that an index lists."""
-    read = read_h5 if H5 in path.name else _read_file
+    read = _read_h5 if H5 in path.name else _read_safetensors
     if path.name not in (INDEX, H5_INDEX):
         yield from read(path)
         return
@@ -68,7 +90,7 @@ def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
             f"{path} is no index of weights files ({error!r}): copy it again."
         ) from None
     for file in map(path.with_name, names):
-        missing = {stored_name(tensor) for tensor, home in listed.items() if home == file.name}
+        missing = {_stored_name(tensor) for tensor, home in listed.items() if home == file.name}
         for name, tensor in read(file):
             if name in missing:
                 missing.remove(name)
@@ -80,7 +102,7 @@ def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
             )
 
 
-def _read_file(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+def _read_safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     try:
         with safe_open(str(path), framework="numpy") as file:
             for name in file.keys():  # noqa: SIM118
@@ -97,6 +119,68 @@ def _read_file(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         raise InputError(f"{path} is damaged or cut short ({error}): copy it again.") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error}.") from None
+
+
+def _read_h5(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and tensors, in float32, of an HDF5 file. Links out of it are not followed."""
+    seen: dict[str, np.ndarray] = {}
+    try:
+        with h5py.File(path, "r") as file:
+            found: list[tuple[str, Any]] = []
+            file.visititems(lambda *each: found.append(each))
+            for name, data in found:
+                if not isinstance(data, h5py.Dataset):
+                    continue
+                if data.dtype.kind != "f":
+                    raise InputError(
+                        f"{path}: {name} is of type {data.dtype}, not a float: save it in float32."
+                    )
+                is_stored = not data.external and not data.is_virtual
+                if not is_stored or data.id.get_storage_size() != data.nbytes:
+                    raise InputError(f"{path}: {name} is not stored whole in the file: save it so.")
+                tensor = data[()].astype(np.float32, copy=False)
+                # Keras writes a layer's weights for each layer that holds it.
+                shared = name.partition("/")[2]
+                if shared in seen and np.array_equal(seen[shared], tensor):
+                    continue
+                seen[shared] = tensor
+                yield name, tensor
+    except (OSError, RuntimeError, KeyError) as error:
+        raise InputError(f"{path} is damaged or cut short ({error}): copy it again.") from None
+
+
+def _stored_name(listed: str) -> str:
+    """The name in the file of a tensor that an index lists: without the variable's first part."""
+    return (
+        listed.partition("/")[2] if listed.endswith(TENSORFLOW_SUFFIX) and "/" in listed else listed
+    )
+
+
+def pytorch_form(name: str, tensor: np.ndarray, config: BertConfig) -> tuple[str, np.ndarray]:
+    """The name and the tensor that PyTorch's class has for a variable, whose name ends with ":0".
+
+    Dense kernels are transposed, to [out, in]. A variable of no part of a BERT keeps its name.
+
+    Raises:
+        InputError: the name says of which head it is neither by itself nor with the config.
+    """
+    *parts, last = name.removesuffix(TENSORFLOW_SUFFIX).split("/")
+    places = [place for place, part in enumerate(parts) if part in _PARTS]
+    if places:
+        parts = parts[places[-1] :]
+    elif not parts and last in ("kernel", "bias"):
+        said = str(config.extra.get("architectures"))
+        parts = [head for architecture, head in _HEADS.items() if architecture in said][:1]
+        if not parts:
+            raise InputError(
+                f"{name} may belong to any head: write the class that saved it into config.json, "
+                f'such as "architectures": ["BertForSequenceClassification"], not {said}.'
+            )
+    else:
+        return name, tensor
+    prefix = ["cls"] if parts[0] in ("predictions", "seq_relationship") else []
+    renamed = ".".join([*prefix, *parts, _LAST.get(last, last)]).replace("layer_._", "layer.")
+    return renamed, tensor.T if last == "kernel" else tensor
 
 
 def write_sharded_weights(
