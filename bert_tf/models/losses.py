@@ -18,18 +18,12 @@ def classes_loss() -> keras.losses.Loss:
 
 
 def classes_metrics() -> list[Any]:
-    """The share of right labels."""
     return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
 
 def labels_loss() -> keras.losses.Loss:
     """Binary cross-entropy of labels 0 or 1 [B, C], each on its own, and logits [B, C]."""
     return keras.losses.BinaryCrossentropy(from_logits=True, reduction=_MEAN)
-
-
-def labels_metrics() -> list[Any]:
-    """The share of right decisions, of all labels, where a probability of 0.5 decides."""
-    return [LabelAccuracy(name="accuracy")]
 
 
 def squared_error() -> keras.losses.Loss:
@@ -51,10 +45,12 @@ class SpanCrossentropy(keras.losses.Loss):
 
 
 class _Accuracy(keras.metrics.MeanMetricWrapper):
-    """The mean of a share of right answers of each example."""
+    """The mean of `right`, the share of right answers of each example."""
 
-    def __init__(self, right: Any, name: str, dtype: Any = None):
-        super().__init__(right, name=name, dtype=dtype)
+    right: Any
+
+    def __init__(self, name: str = "accuracy", dtype: Any = None):
+        super().__init__(self.right, name=name, dtype=dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "dtype": self.dtype}
@@ -62,25 +58,21 @@ class _Accuracy(keras.metrics.MeanMetricWrapper):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class SpanAccuracy(_Accuracy):
-    """The share of right starts and ends."""
+    """The share of right starts and ends, int [B, 2], for logits [B, T, 2]."""
 
-    def __init__(self, name: str = "span_accuracy", dtype: Any = None):
-        super().__init__(_right_places, name, dtype)
+    @staticmethod
+    def right(y_true: Any, y_pred: Any) -> Any:
+        found = ops.argmax(ops.transpose(y_pred, (0, 2, 1)), axis=-1)  # (B, 2)
+        is_right = ops.equal(found, ops.cast(y_true, found.dtype))
+        return ops.mean(ops.cast(is_right, "float32"), axis=-1)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class LabelAccuracy(_Accuracy):
-    """The share of right decisions, of labels 0 or 1 [B, C] and logits [B, C]."""
+    """The share of right decisions, at a probability of 0.5, of labels 0 or 1 [B, C]."""
 
-    def __init__(self, name: str = "label_accuracy", dtype: Any = None):
-        super().__init__(_right_labels, name, dtype)
-
-
-def _right_labels(y_true: Any, y_pred: Any) -> Any:
-    right = ops.equal(ops.greater(y_pred, 0), ops.greater(ops.cast(y_true, y_pred.dtype), 0.5))
-    return ops.mean(ops.cast(right, "float32"), axis=-1)
-
-
-def _right_places(y_true: Any, y_pred: Any) -> Any:
-    found = ops.argmax(ops.transpose(y_pred, (0, 2, 1)), axis=-1)  # (B, 2)
-    return ops.mean(ops.cast(ops.equal(found, ops.cast(y_true, found.dtype)), "float32"), axis=-1)
+    @staticmethod
+    def right(y_true: Any, y_pred: Any) -> Any:
+        is_on = ops.greater(ops.cast(y_true, y_pred.dtype), 0.5)
+        is_right = ops.equal(ops.greater(y_pred, 0), is_on)
+        return ops.mean(ops.cast(is_right, "float32"), axis=-1)

@@ -48,10 +48,10 @@ class PretrainedModel(TextModel):
             self.compile()
 
     @staticmethod
-    def symbolic_inputs(*more: str) -> dict[str, Any]:
-        """Symbolic int32 inputs [B, T] of an encoder, and more of the same kind by name."""
+    def symbolic_inputs(*more: str, shape: tuple[None, ...] = (None,)) -> dict[str, Any]:
+        """Symbolic int32 inputs of an encoder, [B, T] by default, and more of that kind by name."""
         names = ("token_ids", "segment_ids", "padding_mask", *more)
-        return {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+        return {name: keras.Input(shape, dtype="int32", name=name) for name in names}
 
     @property
     def label_names(self) -> list[str]:
@@ -201,12 +201,7 @@ class Encoder(PretrainedModel):
         return _read(super().compute_output_spec(inputs), reads)
 
     def embed(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """Vectors of texts: `mean` of their tokens, `cls` and `pooled`, lists of H numbers.
-
-        Args:
-            x: texts.
-            batch_size: texts at a time.
-        """
+        """Vectors of texts: `mean` of their tokens, `cls` and `pooled`, lists of H numbers."""
         return self._answers("embed", x, batch_size)
 
     def towers(self) -> list[Any]:

@@ -48,10 +48,7 @@ class BertSentenceEncoder(PretrainedModel):
             raise InputError(f"pooling is {pooling!r}: give one of {', '.join(POOLINGS)}")
         encoder, dtype = encoder_for(encoder, seed, dtype)
         fold = FoldChoices(name="fold")
-        inputs = {
-            name: keras.Input((None, None), dtype="int32", name=name)
-            for name in self.symbolic_inputs()
-        }
+        inputs = self.symbolic_inputs(shape=(None, None))
         rows = {name: fold(x) for name, x in inputs.items()}  # (B * N, T)
         states = encoder(rows, reads="tokens")["sequence_output"]  # (B * N, T, W)
         pool = _SentencePooling(pooling, normalize, encoder.summary_direction, name="pooling")
@@ -62,12 +59,7 @@ class BertSentenceEncoder(PretrainedModel):
         self.normalize = normalize
 
     def embed(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """The `vector` of each text, a list of W numbers.
-
-        Args:
-            x: texts.
-            batch_size: texts at a time.
-        """
+        """The `vector` of each text, a list of W numbers."""
         return self._answers("embed", x, batch_size)
 
 

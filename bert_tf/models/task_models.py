@@ -10,17 +10,9 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers import ClassificationHead, SummaryFirst
 from bert_tf.layers.bert_layer import part
+from bert_tf.models import losses
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder, task_encoder
-from bert_tf.models.losses import (
-    SpanAccuracy,
-    SpanCrossentropy,
-    classes_loss,
-    classes_metrics,
-    labels_loss,
-    labels_metrics,
-    squared_error,
-)
 from bert_tf.models.pretrained_model import PretrainedModel
 
 
@@ -40,8 +32,8 @@ class TaskModel(PretrainedModel):
     # What the head reads: the pooled output, or the sequence output at tokens or in all places.
     reads = "pooled_output"
     head_name = "classifier"  # its seed follows from it
-    new_loss = staticmethod(classes_loss)
-    new_metrics = staticmethod(classes_metrics)
+    new_loss = staticmethod(losses.classes_loss)
+    new_metrics = staticmethod(losses.classes_metrics)
     arguments: tuple[str, ...] = ("encoder", "dropout")
 
     def __init__(
@@ -134,22 +126,13 @@ class BertClassifier(_LabelModel):
     """
 
     def classify(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """The label (or labels) of each text or pair, and the probabilities of all labels.
-
-        Args:
-            x: raw text, as of `fit`.
-            batch_size: texts at a time.
-        """
+        """The label (or labels) and the probabilities of all, of each text or pair, as of `fit`."""
         return self._answers("classify", x, batch_size)
 
     def explain(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The label of each text or pair, and what each of its word pieces adds to the logit.
 
         By integrated gradients, see the signature `explain` in docs/signatures.md.
-
-        Args:
-            x: raw text, as of `fit`.
-            batch_size: texts at a time.
         """
         return self._answers("explain", x, batch_size, signature="explain")
 
@@ -163,8 +146,8 @@ class BertMultiLabelClassifier(_LabelModel):
     """
 
     fewest = 1
-    new_loss = staticmethod(labels_loss)
-    new_metrics = staticmethod(labels_metrics)
+    new_loss = staticmethod(losses.labels_loss)
+    new_metrics = staticmethod(lambda: [losses.LabelAccuracy()])
     classify = BertClassifier.classify
     explain = BertClassifier.explain
 
@@ -181,9 +164,7 @@ class BertTagger(_LabelModel):
     def tag(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The entities and the labelled words of each text.
 
-        Args:
-            x: texts as strings, whose punctuation marks are words of their own, or lists of words.
-            batch_size: texts at a time.
+        Texts are lists of words, or strings, whose punctuation marks are words of their own.
         """
         return self._answers("tag", x, batch_size, splits_words=True)
 
@@ -196,7 +177,7 @@ class BertRegressor(TaskModel):
     """
 
     head_name = "regressor"
-    new_loss = staticmethod(squared_error)
+    new_loss = staticmethod(losses.squared_error)
     new_metrics = list
 
     @classmethod
@@ -219,8 +200,8 @@ class BertSpanClassifier(TaskModel):
 
     reads = "all_in_training"
     head_name = "span"
-    new_loss = SpanCrossentropy
-    new_metrics = staticmethod(lambda: [SpanAccuracy(name="accuracy")])
+    new_loss = losses.SpanCrossentropy
+    new_metrics = staticmethod(lambda: [losses.SpanAccuracy()])
     arguments = ("encoder",)
 
     def __init__(self, encoder: BertEncoder | BertConfig, **kwargs: Any):
@@ -229,9 +210,7 @@ class BertSpanClassifier(TaskModel):
     def answer(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The best answers to each question, with their probabilities and places.
 
-        Args:
-            x: (questions, contexts), or a dict or data frame of these.
-            batch_size: questions at a time.
+        `x` is (questions, contexts), or a dict or data frame of `question` and `context`.
         """
         return self._answers("answer", x, batch_size)
 
@@ -255,19 +234,14 @@ class BertChooser(TaskModel):
     def choose(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The number of the best choice for each context, and the probabilities of all.
 
-        Args:
-            x: (contexts, lists of choices), or a dict or data frame of `context` and `choices`.
-            batch_size: contexts at a time.
+        `x` is (contexts, lists of choices), or a dict or data frame of `context` and `choices`.
         """
         return self._answers("choose", x, batch_size)
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
         fold, unfold = FoldChoices(name="fold"), _UnfoldChoices(name="unfold", dtype="float32")
-        inputs = {
-            name: keras.Input((None, None), dtype="int32", name=name)
-            for name in cls.symbolic_inputs()
-        }
+        inputs = cls.symbolic_inputs(shape=(None, None))
         rows = {name: fold(x) for name, x in inputs.items()}  # (B * N, T)
         scores = head(cls.encode(encoder, rows))  # (B * N, 1)
         return inputs, unfold(scores, inputs["token_ids"])  # (B, N)

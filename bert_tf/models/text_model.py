@@ -65,18 +65,11 @@ class TextModel(keras.Model):
     ) -> None:
         """Keras' `compile`; "auto" keeps what the task has.
 
-        Args:
-            optimizer: "auto" for the recipe of `bert-tf finetune`, set up by each `fit`.
-            loss: "auto" for the task's.
-            loss_weights: as in Keras.
-            metrics: "auto" for the task's, if the loss is the task's, too, and there are no
-                `weighted_metrics`; None for none.
-            weighted_metrics: as in Keras; the task's are such.
-            run_eagerly: as in Keras.
-            steps_per_execution: as in Keras.
-            jit_compile: "auto" is False with TensorFlow, where XLA would compile the step anew for
-                every length of batch.
-            auto_scale_loss: as in Keras.
+        - optimizer: the recipe of `bert-tf finetune`, set up by each `fit`.
+        - metrics: the task's, which are weighted ones, if the loss is the task's, too, and there
+          are no `weighted_metrics`; None for none.
+        - jit_compile: False with TensorFlow, where XLA would compile the step anew for every length
+          of batch.
         """
         given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
         auto = [name for name, value in given.items() if isinstance(value, str) and value == AUTO]
@@ -191,9 +184,10 @@ class TextModel(keras.Model):
         validation_data = self._validation(validation_data, validation_batch_size or batch_size)
         if is_text:
             batch_size, shuffle, validation_split = None, False, 0.0
-        self._schedule(x, steps_per_epoch, epochs, initial_epoch, batch_size, validation_split)
         if "optimizer" in self._auto:
             _check_callbacks(callbacks)
+            steps = steps_per_epoch or _number_of_batches(x, batch_size, validation_split)
+            self._schedule(steps and steps * epochs, initial_epoch)
         with self._messages(is_text):
             return super().fit(
                 x, y, batch_size=batch_size, epochs=epochs, verbose=verbose, callbacks=callbacks,
@@ -285,16 +279,9 @@ class TextModel(keras.Model):
     ) -> Any:
         """Writes a SavedModel that answers raw strings, as `bert-tf export` does.
 
-        Args:
-            filepath: folder of the version, such as saved_models/review/1.
-            format: Keras' `export` in this format, such as "tf_saved_model", of token ids; None
-                for raw strings, if the model has a preprocessor.
-            verbose: as in Keras.
-            input_signature: as in Keras.
-            kwargs: other arguments of Keras' `export`.
-
-        Returns:
-            The folder, of an export that answers raw strings.
+        `filepath` is the folder of the version, such as saved_models/review/1, and is returned.
+        With a `format`, such as "tf_saved_model", or without a preprocessor, this is Keras'
+        `export` of a model of token ids; the other arguments are for that alone.
         """
         if format is None and self.preprocessor is not None:
             return self.preprocessor.export(self, filepath)
@@ -335,23 +322,11 @@ class TextModel(keras.Model):
             return data
         return self.preprocessor.batches(self, x, y, weights, batch_size=batch_size).dataset
 
-    def _schedule(
-        self,
-        x: Any,
-        steps: int | None,
-        epochs: int,
-        initial_epoch: int,
-        batch_size: int | None,
-        validation_split: float,
-    ) -> None:
-        """Sets the optimizer up for the steps of a fit, if the user has given none."""
-        if "optimizer" not in self._auto:
-            return
-        if steps is None:
-            steps = _number_of_batches(x, batch_size or _BATCH_SIZE, validation_split)
+    def _schedule(self, total_steps: int | None, initial_epoch: int) -> None:
+        """Sets the task's optimizer up for the steps of a fit."""
         strategy = getattr(self, "_distribute_strategy", None)
         with strategy.scope() if strategy else contextlib.nullcontext():
-            made = self._new_optimizer(steps and steps * epochs)
+            made = self._new_optimizer(total_steps)
             scales = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
             if initial_epoch and self.optimizer.built:
                 inner = self.optimizer.inner_optimizer if scales else self.optimizer
@@ -422,7 +397,7 @@ def _check_callbacks(callbacks: Any) -> None:
             )
 
 
-def _number_of_batches(x: Any, batch_size: int, validation_split: float) -> int | None:
+def _number_of_batches(x: Any, batch_size: int | None, validation_split: float) -> int | None:
     """Steps of an epoch over Keras' data, if they are known."""
     if hasattr(x, "cardinality"):
         return int(size) if (size := x.cardinality()) > 0 else None
@@ -431,4 +406,4 @@ def _number_of_batches(x: Any, batch_size: int, validation_split: float) -> int 
     arrays = [each for each in keras.tree.flatten(x) if hasattr(each, "shape")]
     if not arrays or not arrays[0].shape:
         return None
-    return -(-int(arrays[0].shape[0] * (1.0 - validation_split)) // batch_size)
+    return -(-int(arrays[0].shape[0] * (1.0 - validation_split)) // (batch_size or _BATCH_SIZE))
