@@ -47,7 +47,12 @@ class Mirror:
         self._uploaded: dict[str, State] = {}
 
     def pull(self, *, top_alone: bool) -> None:
-        """Downloads the folder; with `top_alone`, makes empty folders of those within it."""
+        """Downloads the folder; with `top_alone`, makes empty folders of those within it.
+
+        A place that cannot be written is refused now, not at the first checkpoint.
+        """
+        self._remote.write(_PROBE, b"")
+        self._remote.remove([_PROBE])
         names = self._remote.all_names()
         if top_alone:
             for name in names:
@@ -56,22 +61,15 @@ class Mirror:
         self._remote.download(names, self.path)
         self._uploaded = self._states()
 
-    def check_writable(self) -> None:
-        """Refuses a place without permissions now, not at the first checkpoint."""
-        self._remote.write(_PROBE, b"")
-        self._remote.remove([_PROBE])
-
     def push(self) -> None:
         """Uploads what has changed, and removes what is gone."""
         found = self._states()
         changed = [name for name, state in found.items() if self._uploaded.get(name) != state]
         for name in sorted(changed, key=_order):
             self._remote.upload(self.path / name, name)
-            self._uploaded[name] = found[name]
-        gone = self._uploaded.keys() - found.keys()
-        self._remote.remove(gone)
-        for name in gone:
-            del self._uploaded[name]
+            self._uploaded[name] = found[name]  # also if a later one fails
+        self._remote.remove(self._uploaded.keys() - found.keys())
+        self._uploaded = found
 
     def _states(self) -> dict[str, State]:
         """The files by name, without temporary and other hidden ones."""
@@ -106,7 +104,6 @@ def mirrored(
             raise InputError(f"--output {url} holds the input {given}: name a separate output")
     with tempfile.TemporaryDirectory(prefix="bert-tf-") as temporary:
         mirror = Mirror(url, Path(temporary).resolve())
-        mirror.check_writable()
         mirror.pull(top_alone=top_alone)
         _mirrors.append(mirror)
         try:

@@ -26,18 +26,13 @@ def processor() -> str:
     # Virtual machines of one name may have different processors, and hide some instructions.
     names = ("model name", "cpu family", "model", "CPU implementer", "CPU part")
     fields = dict(re.findall(r"^(\w[^\t:]*?)\s*:\s*(.+)$", text, re.MULTILINE))
-    switches = (
-        os.environ.get(name, "") for name in ("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA")
-    )
     found = [*(fields[name] for name in names if name in fields), *processor_flags()]
-    return " ".join([*found, _tensorflow(), *switches]).strip()
-
-
-def _tensorflow() -> str:
-    for name in ("tensorflow", "tensorflow-cpu", "tf-nightly"):
+    version = ""
+    for name in ("tf-nightly", "tensorflow-cpu", "tensorflow"):  # the last one counts
         with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(name)
-    return ""
+            version = metadata.version(name)
+    switches = (os.environ.get(x, "") for x in ("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA"))
+    return " ".join([*found, version, *switches]).strip()
 
 
 class Remembered:

@@ -86,7 +86,7 @@ def scan(path: Path) -> ScanReport:
     report = ScanReport([], len(files), [])
     for file in files:
         try:
-            _File(report).read(list(sources_of(file, str(file))))
+            _File(report).read(list(sources_of(file)))
         except InputError as error:
             if len(files) == 1:
                 raise
@@ -113,8 +113,7 @@ class _File:
         for source in sources:
             self.place = source.place
             if source.language == "python":
-                tree = self._parse(source)
-                if tree is not None:
+                if (tree := self._parse(source)) is not None:
                     trees.append((source, tree))
                     self._imports(tree)
             elif source.language == "shell":
@@ -152,9 +151,8 @@ class _File:
         return f"{self.place}:{node if isinstance(node, int) else node.lineno}"
 
     def _add(self, library: str, form: str, name: str, row: Symbol | None, place: str) -> None:
-        finding = self.found.setdefault(
-            (library, form, name), FoundSymbol(library, form, name, row)
-        )
+        found = FoundSymbol(library, form, name, row)
+        finding = self.found.setdefault((library, form, name), found)
         if place not in finding.places:
             finding.places.append(place)
 
@@ -211,8 +209,7 @@ class _File:
             elif isinstance(at.ctx, ast.Load):
                 for star in self.stars:
                     library = _ROOTS[star.split(".")[0]]
-                    row = find(library, "name", at.id)
-                    if row is not None and not _is_glob(row):
+                    if (row := find(library, "name", at.id)) and not _is_glob(row):
                         self._add(library, "name", at.id, row, self._at(node))
 
     def _name(self, path: str, place: str) -> None:
@@ -238,8 +235,7 @@ class _File:
 
         def add(form: str, name: str, node: ast.AST) -> None:
             for library in sorted(libraries):
-                row = find(library, form, name)
-                if row is not None:
+                if row := find(library, form, name):
                     shown = row.symbol.strip("*") if _is_glob(row) and form != "text" else name
                     self._add(library, form, shown, row, self._at(node))
                     return
@@ -301,9 +297,8 @@ class _File:
                 number += 1
                 whole = whole.rstrip()[:-1] + " " + lines[number]
             number += 1
-            if whole.lstrip().startswith(_COMMENTS):
-                continue
-            self._command(whole, lines, first, number)
+            if not whole.lstrip().startswith(_COMMENTS):
+                self._command(whole, lines, first, number)
 
     def _command(self, command: str, lines: list[str], first: int, last: int) -> None:
         script = _SCRIPT.search(command)

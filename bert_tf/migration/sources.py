@@ -9,8 +9,11 @@ from typing import Any
 
 from bert_tf.errors import InputError
 
-_SHELLS = (".sh", ".bash", ".bat", ".cmd")
-SUFFIXES = (".py", ".ipynb", *_SHELLS, ".yaml", ".yml")
+_LANGUAGES = {  # by the file's suffix
+    **dict.fromkeys((".py", ".ipynb"), "python"),
+    **dict.fromkeys((".sh", ".bash", ".bat", ".cmd"), "shell"),
+    **dict.fromkeys((".yaml", ".yml"), "yaml"),
+}
 # Folders that hold no code of the user's.
 _SKIPPED = {"node_modules", "site-packages", "__pycache__", "venv"}
 # Code of IPython, which is no Python: "!pip install", "%cd", "files = !ls", "model?".
@@ -34,37 +37,29 @@ def files_at(path: Path) -> list[Path]:
     for file in sorted(path.rglob("*")):
         parts = file.relative_to(path).parts
         is_hidden = any(part.startswith(".") or part in _SKIPPED for part in parts)
-        if file.suffix in SUFFIXES and file.is_file() and not is_hidden:
+        if file.suffix in _LANGUAGES and file.is_file() and not is_hidden:
             found.append(file)
     if not found:
         raise InputError(
             f"{path} holds no file to read: give a script, a notebook, or a folder with "
-            f"{', '.join(f'*{suffix}' for suffix in SUFFIXES)}."
+            f"{', '.join(f'*{suffix}' for suffix in _LANGUAGES)}."
         )
     return found
 
 
-def sources_of(path: Path, shown: str) -> Iterator[Source]:
-    """The code of a file; `shown` is its name in places.
-
-    Raises:
-        InputError: the file cannot be read, or is no notebook.
-    """
+def sources_of(path: Path) -> Iterator[Source]:
+    """The code of a file; refuses what cannot be read, or is no notebook."""
     try:
         text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}): give another file.") from None
     if path.suffix == ".ipynb":
-        yield from _cells(text, path, shown)
-    elif path.suffix in (".yaml", ".yml"):
-        yield Source("yaml", text, shown)
-    elif path.suffix in _SHELLS:
-        yield Source("shell", text, shown)
+        yield from _cells(text, path)
     else:
-        yield Source("python", text, shown)
+        yield Source(_LANGUAGES.get(path.suffix, "python"), text, str(path))
 
 
-def _cells(text: str, path: Path, shown: str) -> Iterator[Source]:
+def _cells(text: str, path: Path) -> Iterator[Source]:
     try:
         notebook = json.loads(text)
         # Version 3 of the format had worksheets, and "input" for "source".
@@ -74,7 +69,7 @@ def _cells(text: str, path: Path, shown: str) -> Iterator[Source]:
         raise InputError(f"{path} is no notebook ({error!r}): save it again.") from None
     for number, code in enumerate(codes, start=1):
         if code.strip():
-            yield from _languages(code, f"{shown}:cell {number}")
+            yield from _languages(code, f"{path}:cell {number}")
 
 
 def _code(cell: Any) -> str:
