@@ -109,10 +109,7 @@ def write_tsv(path: str | os.PathLike, rows: Iterable[Iterable[object]]) -> None
 
 @contextmanager
 def replace_directory(path: str | os.PathLike) -> Iterator[Path]:
-    """Yields an empty temporary folder, which replaces `path` when the block ends.
-
-    If the block raises, the temporary folder is removed and `path` stays unchanged.
-    """
+    """Yields an empty temporary folder, which replaces `path` as in `replace_file`."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)

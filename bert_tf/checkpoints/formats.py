@@ -10,6 +10,7 @@ from typing import Literal
 from bert_tf.checkpoints.weights_files import H5, WEIGHTS, WEIGHTS_FILES
 from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
+from bert_tf.storage import sha256
 
 Format = Literal["hugging_face", "tf1", "keras_hub", "model_garden", "tf_hub"]
 TITLES: dict[Format, str] = {
@@ -77,11 +78,9 @@ def content_hash(directory: str | os.PathLike) -> str:
     """SHA-256 of the config and the weights of a model directory, whatever its path."""
     folder = Path(directory)
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("tf_model*.h5"))
-    files = [folder / CONFIG, *weights]
     found = hashlib.sha256()
-    for path in filter(Path.is_file, files):
-        with path.open("rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
+    for path in filter(Path.is_file, [folder / CONFIG, *weights]):
+        found.update(bytes.fromhex(sha256(path)))
     return found.hexdigest()
 
 

@@ -18,6 +18,7 @@ from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.weights_files import H5, INDEX, PICKLE, WEIGHTS, WEIGHTS_FILES
 from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
+from bert_tf.storage import sha256
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo, RepoSibling
@@ -166,27 +167,23 @@ def _download(model: HubModel, absent: str) -> Path:
             files_metadata=True,
             timeout=_SECONDS_TO_ANSWER,
         )
-    config = None
     for file in _files_of_bert(model, info):
         # The commit is asked for, but for the last file, which makes the revision known to the
         # cache: until then nothing there has its name.
-        is_last = file.rfilename == CONFIG
+        name, revision = file.rfilename, info.sha
+        if name == CONFIG:
+            revision = model.revision
         with _hub_errors(model, absent):
-            path = hub.hf_hub_download(
-                model.repository,
-                file.rfilename,
-                revision=model.revision if is_last else info.sha,
-                cache_dir=_cache(),
+            path = Path(
+                hub.hf_hub_download(model.repository, name, revision=revision, cache_dir=_cache())
             )
-        _verify(Path(path), file, model)
-        config = Path(path)
-    assert config is not None and config.name == CONFIG
-    missing = [name for name in _missing(config.parent) if name != _VOCABULARY]
+        _verify(path, file, model)
+    missing = [name for name in _missing(path.parent) if name != _VOCABULARY]
     if missing:
         raise InputError(
             f"{model} lacks {' and '.join(missing)}, or changed while it was downloaded: try again"
         )
-    return config.parent
+    return path.parent
 
 
 def _files_of_bert(model: HubModel, info: "ModelInfo") -> list["RepoSibling"]:
@@ -230,14 +227,13 @@ def _verify(path: Path, file: "RepoSibling", model: HubModel) -> None:
     Large files have a SHA-256, others the SHA-1 by which Git knows them.
     """
     expected: str | None
-    with path.open("rb") as opened:
-        if file.lfs is not None:
-            expected, actual = file.lfs.sha256, hashlib.file_digest(opened, "sha256").hexdigest()
-        else:
-            content = opened.read()
-            header = b"blob %d\0" % len(content)
-            expected = file.blob_id
-            actual = hashlib.sha1(header + content, usedforsecurity=False).hexdigest()
+    if file.lfs is not None:
+        expected, actual = file.lfs.sha256, sha256(path)
+    else:
+        content = path.read_bytes()
+        header = b"blob %d\0" % len(content)
+        expected = file.blob_id
+        actual = hashlib.sha1(header + content, usedforsecurity=False).hexdigest()
     if actual != expected:
         blob = path.resolve()
         path.unlink()

@@ -203,21 +203,16 @@ def check_layers(layers: Sequence[str], config: BertConfig) -> int:
                 "the weights of a mix are learned with a task, for all layers: give it alone, to "
                 f"bert-tf finetune --features_only, or give {', '.join(CHOICES)}, or numbers"
             )
-        if layer not in CHOICES and not re.fullmatch(r"-?\d{1,6}", layer):
+        if layer.endswith("last_four") and layer in CHOICES and number < 4:
             raise InputError(
-                f"there is no layer {layer!r}: give {', '.join(CHOICES)}, or numbers, 0 for the "
-                "embeddings and -1 for the last layer"
+                f"{layer} needs 4 layers, the model has {number}: give last, or layers by number"
             )
-        if layer in CHOICES:
-            if layer.endswith("last_four") and number < 4:
-                raise InputError(
-                    f"{layer} needs 4 layers, the model has {number}: give last, or layers by "
-                    "number"
-                )
-        elif not -number - 1 <= int(layer) <= number:
+        is_number = re.fullmatch(r"-?\d{1,6}", layer) and -number - 1 <= int(layer) <= number
+        if layer not in CHOICES and not is_number:
             raise InputError(
-                f"there is no layer {layer}, the model has {number}: give numbers from 0, the "
-                f"embeddings, to {number}, or from -1, the last layer, to {-number - 1}"
+                f"there is no layer {layer!r}, the model has {number}: give {', '.join(CHOICES)}, "
+                f"or numbers from 0, the embeddings, to {number}, or from -1, the last layer, to "
+                f"{-number - 1}"
             )
     widths = [4 if layer == "concat_last_four" else 1 for layer in layers]
     return sum(widths) * config.width
