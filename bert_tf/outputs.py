@@ -62,8 +62,7 @@ def check_output_folder(
                 )
         if files and not overwrite:
             raise InputError(
-                f"{output}: is not empty: name another output folder, or replace it with "
-                "--overwrite"
+                f"{output}: is not empty: name another output, or replace it with --overwrite"
             )
     return folder
 

@@ -199,10 +199,7 @@ def _files_of_bert(model: HubModel, info: "ModelInfo") -> list["RepoSibling"]:
             f"{model} is a model of type {kind}, and only bert is supported: give a BERT"
         )
     if CONFIG not in files:
-        raise InputError(
-            f"{model} holds no {CONFIG} ({model.url}): give the repository of a BERT for "
-            "transformers"
-        )
+        raise InputError(f"{model} holds no {CONFIG} ({model.url}): give a BERT for transformers")
     weights = [WEIGHTS] if WEIGHTS in files else sorted(filter(_SHARD.fullmatch, files))
     if weights != [WEIGHTS] and INDEX in files:
         weights.append(INDEX)

@@ -97,8 +97,7 @@ def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
                 yield name, tensor
         if missing:
             raise InputError(
-                f"{file} lacks {min(missing)}, which {path.name} says it holds: "
-                "copy the files again."
+                f"{file} lacks {min(missing)}, which {path.name} lists: copy both again."
             )
 
 

@@ -6,9 +6,8 @@ to write instead, or why there is no equivalent. The first row that fits counts.
 
 import csv
 import functools
-import re
 from dataclasses import dataclass
-from fnmatch import translate
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 LIBRARIES = {
@@ -50,11 +49,6 @@ class Symbol:
     instead: str  # what to write here; empty without an equivalent
     because: str  # why there is no equivalent; empty with one
 
-    @functools.cached_property
-    def pattern(self) -> re.Pattern:
-        """Matches what the row is about."""
-        return re.compile(translate(self.symbol))
-
 
 @functools.cache
 def table() -> dict[tuple[str, str], list[Symbol]]:
@@ -71,4 +65,4 @@ def table() -> dict[tuple[str, str], list[Symbol]]:
 def find(library: str, form: str, symbol: str) -> Symbol | None:
     """The first row for a symbol, or None."""
     rows = table().get((library, form), [])
-    return next((row for row in rows if row.pattern.match(symbol)), None)
+    return next((row for row in rows if fnmatchcase(symbol, row.symbol)), None)
