@@ -26,11 +26,11 @@ if TYPE_CHECKING:
         BertMaskedLanguageModel as BertMaskedLanguageModel,
     )
     from bert_tf.models.language_model import BertPreTrainer as BertPreTrainer
-    from bert_tf.models.sentence_encoder import BertSentenceEncoder as BertSentenceEncoder
     from bert_tf.models.task_models import BertChooser as BertChooser
     from bert_tf.models.task_models import BertClassifier as BertClassifier
     from bert_tf.models.task_models import BertMultiLabelClassifier as BertMultiLabelClassifier
     from bert_tf.models.task_models import BertRegressor as BertRegressor
+    from bert_tf.models.task_models import BertSentenceEncoder as BertSentenceEncoder
     from bert_tf.models.task_models import BertSpanClassifier as BertSpanClassifier
     from bert_tf.models.task_models import BertTagger as BertTagger
     from bert_tf.raw_text.preprocessor import BertPreprocessor as BertPreprocessor
@@ -54,10 +54,9 @@ _PUBLIC = {
     "bert_tf.config": ("BertConfig",),
     "bert_tf.models.encoder": ("BertEncoder",),
     "bert_tf.models.language_model": ("BertMaskedLanguageModel", "BertPreTrainer"),
-    "bert_tf.models.sentence_encoder": ("BertSentenceEncoder",),
     "bert_tf.models.task_models": (
         "BertChooser", "BertClassifier", "BertMultiLabelClassifier", "BertRegressor",
-        "BertSpanClassifier", "BertTagger",
+        "BertSentenceEncoder", "BertSpanClassifier", "BertTagger",
     ),
     "bert_tf.raw_text.preprocessor": ("BertPreprocessor", "open_preset"),
     "bert_tf.serving.predictor": ("Predictor",),

@@ -26,10 +26,9 @@ _HOMES = {
         "BertLanguageModel", "BertMaskedLanguageModel", "BertPreTrainer",
     ),
     "bert_tf.models.losses": ("LabelAccuracy", "SpanAccuracy", "SpanCrossentropy"),
-    "bert_tf.models.sentence_encoder": ("BertSentenceEncoder",),
     "bert_tf.models.task_models": (
         "BertChooser", "BertClassifier", "BertMultiLabelClassifier", "BertRegressor",
-        "BertSpanClassifier", "BertTagger",
+        "BertSentenceEncoder", "BertSpanClassifier", "BertTagger",
     ),
     "bert_tf.raw_text.preprocessor": ("BertPreprocessor",),
     "bert_tf.training.optimizer": ("AdamWeightDecay", "Lamb"),

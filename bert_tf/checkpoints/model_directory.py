@@ -20,8 +20,7 @@ from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_class
 from bert_tf.models.feature_encoder import MIX
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel
-from bert_tf.models.sentence_encoder import BertSentenceEncoder
-from bert_tf.models.task_models import TaskModel
+from bert_tf.models.task_models import BertSentenceEncoder, TaskModel
 
 if TYPE_CHECKING:
     from bert_tf.tokenization.tokenizer import BertTokenizer

@@ -19,7 +19,6 @@ from bert_tf.models.encoders import LstmEncoder, TwoEncoders
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.pretrained_model import PretrainedModel
-from bert_tf.models.sentence_encoder import BertSentenceEncoder
 
 # What stands on top of the encoder, by the beginning of its canonical names; whole or not at all.
 PARTS = {
@@ -59,10 +58,8 @@ _MASKED_WORDS = {"cls.predictions.": "masked_language_model"}
 _NEXT_SENTENCE = {"cls.seq_relationship.": "next_sentence.dense"}
 SEQUENCES = "BertForSequenceClassification"
 HEADS: dict[type[PretrainedModel], Head] = {
-    BertEncoder: Head("BertModel"),
-    TwoEncoders: Head("BertModel"),
-    LstmEncoder: Head("BertModel"),
-    BertSentenceEncoder: Head("BertModel"),
+    **dict.fromkeys((BertEncoder, TwoEncoders, LstmEncoder), Head("BertModel")),
+    task_models.BertSentenceEncoder: Head("BertModel"),
     BertPreTrainer: Head("BertForPreTraining", _MASKED_WORDS | _NEXT_SENTENCE, made_by="pretrain"),
     BertMaskedLanguageModel: Head(
         "BertForMaskedLM", _MASKED_WORDS, reads_pooler=False, made_by="pretrain"

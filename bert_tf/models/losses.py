@@ -4,31 +4,24 @@ They are means over all weights of a batch, as those of `bert-tf finetune` are: 
 much in a short sentence as in a long one.
 """
 
+from functools import partial
 from typing import Any
 
 import keras
 from keras import ops
 
 _MEAN = "mean_with_sample_weight"
+_OF_LOGITS: Any = {"from_logits": True, "reduction": _MEAN}
 
-
-def classes_loss() -> keras.losses.Loss:
-    """Cross-entropy of labels int [...] and logits [..., C]."""
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=_MEAN)
+# Of labels int [...], and logits [..., C]; of labels 0 or 1 [B, C], each on its own, and logits
+# [B, C]; of numbers [B].
+classes_loss = partial(keras.losses.SparseCategoricalCrossentropy, **_OF_LOGITS)
+labels_loss = partial(keras.losses.BinaryCrossentropy, **_OF_LOGITS)
+squared_error = partial(keras.losses.MeanSquaredError, reduction=_MEAN)
 
 
 def classes_metrics() -> list[Any]:
     return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
-
-
-def labels_loss() -> keras.losses.Loss:
-    """Binary cross-entropy of labels 0 or 1 [B, C], each on its own, and logits [B, C]."""
-    return keras.losses.BinaryCrossentropy(from_logits=True, reduction=_MEAN)
-
-
-def squared_error() -> keras.losses.Loss:
-    """Mean squared error of numbers [B]."""
-    return keras.losses.MeanSquaredError(reduction=_MEAN)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

@@ -19,8 +19,7 @@ from bert_tf.checkpoints.presets import find_model, hub_hint
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.pretrained_model import Encoder
-from bert_tf.models.sentence_encoder import BertSentenceEncoder
-from bert_tf.models.task_models import BertTagger
+from bert_tf.models.task_models import BertSentenceEncoder, BertTagger
 from bert_tf.raw_text.batches import (
     BATCH_SIZE,
     ROW_MODELS,

@@ -13,7 +13,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import LstmEncoder, TwoEncoders
 from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.sentence_encoder import BertSentenceEncoder
+from bert_tf.models.task_models import BertSentenceEncoder
 from bert_tf.serving import encoder_signatures
 from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.kinds import kind
