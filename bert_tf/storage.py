@@ -30,7 +30,6 @@ State = tuple[int, int]
 
 _EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs"}
 _READ_AHEAD = 8 << 20
-_REASON = 300  # characters of a store's own message
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -81,7 +80,7 @@ def remote_errors(url: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise InputError(f"{url}: no such bucket or key: check the name") from error
     except Exception as error:  # each store has errors of its own
-        name, line = type(error).__name__, textwrap.shorten(str(error), _REASON, placeholder=" ...")
+        name, line = type(error).__name__, textwrap.shorten(str(error), 300, placeholder=" ...")
         is_refused = getattr(error, "code", None) in (401, 403)  # Google's HttpError
         if is_refused or isinstance(error, PermissionError):
             raise InputError(
@@ -242,15 +241,11 @@ class RemoteFolder:
         return self.url
 
     def sizes(self) -> dict[str, int]:
-        with _store(self.url) as (files, key):
-            try:
-                found = files.ls(key, detail=True)
-            except FileNotFoundError:
-                _check_bucket(files, key)
-                return {}
-        return {
-            one["name"].rpartition("/")[2]: one["size"] for one in found if one["type"] == "file"
-        }
+        found: list[dict[str, Any]] = []
+        with _store(self.url) as (files, key), _in_bucket(files, key):
+            found = files.ls(key, detail=True)
+        found = [each for each in found if each["type"] == "file"]
+        return {each["name"].rpartition("/")[2]: each["size"] for each in found}
 
     def size(self, name: str) -> int | None:
         with _store(f"{self.url}/{name}") as (files, key), contextlib.suppress(FileNotFoundError):
@@ -297,12 +292,9 @@ class RemoteFolder:
         return sha256(f"{self.url}/{name}")
 
     def all_names(self) -> list[str]:
-        with _store(self.url) as (files, key):
-            try:
-                return [name.removeprefix(f"{key}/") for name in files.find(key)]
-            except FileNotFoundError:
-                _check_bucket(files, key)
-                return []
+        with _store(self.url) as (files, key), _in_bucket(files, key):
+            return [name.removeprefix(f"{key}/") for name in files.find(key)]
+        return []
 
     def remove(self, names: Iterable[str]) -> None:
         with _store(self.url) as (files, key), contextlib.suppress(FileNotFoundError):
@@ -314,11 +306,14 @@ class RemoteFolder:
             files.rm(key, recursive=True)
 
 
-def _check_bucket(files: Any, key: str) -> None:
-    """Raises FileNotFoundError for a bucket that does not exist."""
-    bucket = key.partition("/")[0]
-    if not files.exists(bucket):
-        raise FileNotFoundError(bucket)
+@contextmanager
+def _in_bucket(files: Any, key: str) -> Iterator[None]:
+    """Lets a folder lack, but not its bucket."""
+    try:
+        yield
+    except FileNotFoundError:
+        if not files.exists(key.partition("/")[0]):
+            raise
 
 
 Folder = LocalFolder | RemoteFolder

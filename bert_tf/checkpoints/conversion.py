@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_tf.atomic import replace_directory
+from bert_tf.checkpoints import model_garden_checkpoint as model_garden
 from bert_tf.checkpoints.formats import TITLES, Format, Location, locate
 from bert_tf.checkpoints.keras_hub_preset import read_keras_hub, write_keras_hub
 from bert_tf.checkpoints.model_directory import SHARD_BYTES, read_hugging_face, write_hugging_face
-from bert_tf.checkpoints.model_garden_checkpoint import (
-    read_model_garden,
-    read_tf_hub,
-    write_model_garden,
-)
 from bert_tf.checkpoints.stored_model import StoredModel, check_vocabulary
 from bert_tf.checkpoints.tensorflow_checkpoint import read_tf1, write_tf1
 from bert_tf.config import read_json_object
@@ -28,10 +24,14 @@ from bert_tf.tokenization.tokenizer import CONFIG_FILE, TOKENIZER_JSON, VOCABULA
 _READ = {
     "hugging_face": read_hugging_face,
     "tf1": lambda location: read_tf1(location.path),
-    "model_garden": read_model_garden,
+    "model_garden": model_garden.read_model_garden,
 }
-_READ_WITH_TOKENIZER = {"keras_hub": read_keras_hub, "tf_hub": read_tf_hub}
-_WRITE = {"tf1": write_tf1, "keras_hub": write_keras_hub, "model_garden": write_model_garden}
+_READ_WITH_TOKENIZER = {"keras_hub": read_keras_hub, "tf_hub": model_garden.read_tf_hub}
+_WRITE = {
+    "tf1": write_tf1,
+    "keras_hub": write_keras_hub,
+    "model_garden": model_garden.write_model_garden,
+}
 _TASK_FILE = "task.json"  # columns, length and task, which fine-tuning keeps beside a model
 _OURS = (  # every file that a conversion writes
     "config.json", "model*.safetensors", "model.safetensors.index.json", "vocab.txt",

@@ -108,7 +108,7 @@ def _in_folder(folder: Path) -> Location | None:
 
 
 def _checkpoint(prefix: Path) -> Location:
-    from bert_tf.checkpoints.tensorflow_checkpoint import OBJECT_GRAPH, Checkpoint
+    from bert_tf.checkpoints.tensorflow_checkpoint import Checkpoint
 
-    is_object_based = OBJECT_GRAPH in Checkpoint(prefix).names
-    return Location("model_garden" if is_object_based else "tf1", prefix.parent, prefix)
+    format: Format = "model_garden" if Checkpoint(prefix).is_object_based else "tf1"
+    return Location(format, prefix.parent, prefix)

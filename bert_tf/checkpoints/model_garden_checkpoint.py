@@ -16,15 +16,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
+from bert_tf.checkpoints import tensorflow_checkpoint
 from bert_tf.checkpoints.formats import Location
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.checkpoints.tensorflow_checkpoint import (
-    OBJECT_GRAPH,
-    PREFIX,
-    Checkpoint,
-    config_path,
-    write_config,
-)
 from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, POOLER
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -52,9 +46,9 @@ class Graph:
         self.prefix = prefix
         self.tensors: dict[str, np.ndarray] = {}
         self.heads: set[int] = set()
-        self._checkpoint = Checkpoint(prefix)
+        self._checkpoint = tensorflow_checkpoint.Checkpoint(prefix)
         graph = TrackableObjectGraph()
-        graph.ParseFromString(self._checkpoint.read(OBJECT_GRAPH))
+        graph.ParseFromString(self._checkpoint.read(tensorflow_checkpoint.OBJECT_GRAPH))
         self.children = [
             {child.local_name: child.node_id for child in node.children} for node in graph.nodes
         ]
@@ -183,7 +177,7 @@ def _read_heads(graph: Graph, pooler: int | None, notes: list[str]) -> int | Non
 
 def _config(folder: Path, graph: Graph, blocks: int, notes: list[str]) -> BertConfig:
     """The config on disk, or one by the shapes of the tensors."""
-    path = config_path(folder)
+    path = tensorflow_checkpoint.config_path(folder)
     if path is not None:
         config = BertConfig.from_json(path)
         if graph.heads != {config.num_attention_heads}:
@@ -218,7 +212,7 @@ def write_model_garden(model: StoredModel, folder: Path) -> None:
 
     Either encoder, and all `checkpoint_items` of a `BertPretrainerV2`, restore from it.
     """
-    write_config(model, folder, "Model Garden")
+    tensorflow_checkpoint.write_config(model, folder, "Model Garden")
     # The next sentence head needs a pooler.
     sentences = ("cls.seq_relationship.",) if model.has("pooler.") else ()
     tensors = model.keep(("pooler.", "cls.predictions.", *sentences), "this layout")
@@ -272,7 +266,7 @@ def write_model_garden(model: StoredModel, folder: Path) -> None:
         items[_HEADS_POOLER] = layer("pooler.dense")
         head = node(dense=items[_HEADS_POOLER], out_proj=layer("cls.seq_relationship"))
         whole["classification_heads"] = [head]
-    prefix = folder / PREFIX
+    prefix = folder / tensorflow_checkpoint.PREFIX
     tf.train.Checkpoint(**items, model=node(**whole)).write(str(prefix))
 
 
@@ -288,7 +282,7 @@ def read_tf_hub(location: Location, do_lower_case: bool | None = None) -> Stored
     """Reads an encoder, its masked language model head if it has one, and its vocabulary."""
     folder = location.folder
     vocabulary = folder / "assets" / VOCABULARY_FILE
-    if OBJECT_GRAPH not in Checkpoint(location.path).names:
+    if not tensorflow_checkpoint.Checkpoint(location.path).is_object_based:
         variables = location.path.parent
         raise InputError(
             f"{folder} is a module of TensorFlow 1's Hub: put the model's bert_config.json and "

@@ -187,11 +187,7 @@ def _download(model: HubModel, absent: str) -> Path:
 
 
 def _files_of_bert(model: HubModel, info: "ModelInfo") -> list["RepoSibling"]:
-    """The files to download, config.json last.
-
-    Raises:
-        InputError: the repository holds no BERT, or none in safetensors.
-    """
+    """The files to download, config.json last; refuses what is no BERT in safetensors."""
     files = {file.rfilename: file for file in info.siblings or ()}
     kind = str((info.config or {}).get("model_type", "bert"))
     if kind.partition("_")[0] != "bert":  # own kinds have names such as bert_recurrent
@@ -219,10 +215,7 @@ def _files_of_bert(model: HubModel, info: "ModelInfo") -> list["RepoSibling"]:
 
 
 def _verify(path: Path, file: "RepoSibling", model: HubModel) -> None:
-    """Compares a downloaded file with the hub's checksum; deletes one that differs.
-
-    Large files have a SHA-256, others the SHA-1 by which Git knows them.
-    """
+    """Compares a file with the hub's checksum, SHA-256 or Git's SHA-1; deletes one that differs."""
     expected: str | None
     if file.lfs is not None:
         expected, actual = file.lfs.sha256, sha256(path)

@@ -24,11 +24,7 @@ _POOLINGS = {
 
 
 def read_sentence_files(directory: str | Path) -> dict[str, Any]:
-    """`pooling`, `normalize` and `max_length` that a directory records; nothing without files.
-
-    Raises:
-        InputError: a file is damaged, or asks for what is not computed here.
-    """
+    """`pooling`, `normalize` and `max_length` that a directory records; nothing without files."""
     folder = Path(directory)
     if not (folder / MODULES).is_file():
         return {}

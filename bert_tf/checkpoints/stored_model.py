@@ -58,11 +58,7 @@ class StoredModel:
         return any(name.startswith(part) for name in self.tensors)
 
     def keep_layers(self, number: int) -> None:
-        """Keeps `number` encoder layers, evenly spaced up to the last one, and numbers them anew.
-
-        Raises:
-            InputError: the model has fewer layers, or LSTMs.
-        """
+        """Keeps `number` Transformer layers, evenly spaced up to the last, and renumbers them."""
         held = self.config.num_hidden_layers
         if number > held or self.config.attention_direction == "recurrent":
             raise InputError(

@@ -51,6 +51,7 @@ class Checkpoint:
         with _readable(f"{prefix} is no complete TensorFlow checkpoint", "its .index and .data"):
             self._reader = tf.train.load_checkpoint(str(prefix))
             self.names = set(self._reader.get_variable_to_shape_map())
+        self.is_object_based = OBJECT_GRAPH in self.names
 
     def read(self, name: str) -> Any:
         """A tensor, numbers in float32."""

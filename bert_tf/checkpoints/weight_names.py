@@ -258,11 +258,7 @@ def _attribute(of: Any, path: str) -> Any:
 
 
 def head_of(model_class: type) -> Head:
-    """The row of `HEADS` for a class or its base; a new one for a user's own task model.
-
-    Raises:
-        InputError: there is none, as for a `FeatureEncoder`.
-    """
+    """The row of `HEADS` for a class or its base; a new one for a user's own task model."""
     for base in model_class.__mro__:
         if base in HEADS:
             return HEADS[base]

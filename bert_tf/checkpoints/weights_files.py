@@ -158,10 +158,8 @@ def _stored_name(listed: str) -> str:
 def pytorch_form(name: str, tensor: np.ndarray, config: BertConfig) -> tuple[str, np.ndarray]:
     """The name and the tensor that PyTorch's class has for a variable, whose name ends with ":0".
 
-    Dense kernels are transposed, to [out, in]. A variable of no part of a BERT keeps its name.
-
-    Raises:
-        InputError: the name says of which head it is neither by itself nor with the config.
+    Dense kernels are transposed, to [out, in]. A variable of no part of a BERT keeps its name; one
+    of a head that neither its name nor the config tells is refused.
     """
     *parts, last = name.removesuffix(TENSORFLOW_SUFFIX).split("/")
     places = [place for place, part in enumerate(parts) if part in _PARTS]

@@ -77,11 +77,7 @@ class ScanReport:
 
 
 def scan(path: Path) -> ScanReport:
-    """Reads a script, a notebook, or all code in a folder.
-
-    Raises:
-        InputError: there is nothing to read.
-    """
+    """Reads a script, a notebook, or all code in a folder; refuses one without any."""
     files = files_at(path)
     report = ScanReport([], len(files), [])
     for file in files:
@@ -195,17 +191,14 @@ class _File:
         for node in ast.walk(tree):
             if id(node) in inner or not isinstance(node, ast.Name | ast.Attribute):
                 continue
-            path, at = [], node
-            while isinstance(at, ast.Attribute):
-                path.append(at.attr)
-                at = at.value  # type: ignore[assignment]
-                inner.add(id(at))
+            *attributes, at = _chain(node)
+            inner.update(map(id, (*attributes, at)))
             if not isinstance(at, ast.Name):
                 continue
             if at.id in self.aliases:
                 self.used.add(at.id)
-                whole = ".".join([self.aliases[at.id], *reversed(path)])
-                self._name(whole, self._at(node))
+                path = [each.attr for each in reversed(attributes)]
+                self._name(".".join([self.aliases[at.id], *path]), self._at(node))
             elif isinstance(at.ctx, ast.Load):
                 for star in self.stars:
                     library = _ROOTS[star.split(".")[0]]
@@ -248,7 +241,7 @@ class _File:
             if isinstance(node, ast.Call):
                 if isinstance(node.func, ast.Attribute):
                     called.add(id(node.func))
-                    if not self._is_import(node.func):
+                    if getattr(_chain(node.func)[-1], "id", None) not in self.aliases:
                         of = _last_name(node.func.value).lower()
                         add("method", f"{of}.{node.func.attr}", node)
                     # The second positional argument of `compile` is the loss.
@@ -272,11 +265,6 @@ class _File:
                     add("text", node.value, node)
             elif isinstance(node, ast.UnaryOp) and ast.unparse(node).startswith("-"):
                 add("number", ast.unparse(node), node)
-
-    def _is_import(self, node: ast.expr) -> bool:
-        while isinstance(node, ast.Attribute):
-            node = node.value
-        return isinstance(node, ast.Name) and node.id in self.aliases
 
     def _definition(self, node: ast.Call) -> None:
         """A flag that a copy of the original's scripts defines."""
@@ -337,6 +325,14 @@ def _by_line(place: str) -> list[int]:
 
 def _is_glob(row: Symbol) -> bool:
     return "*" in row.symbol
+
+
+def _chain(node: ast.expr) -> list[Any]:
+    """The expressions a.b.c, a.b and a of a.b.c."""
+    chain = [node]
+    while isinstance(chain[-1], ast.Attribute):
+        chain.append(chain[-1].value)
+    return chain
 
 
 def _last_name(node: ast.expr) -> str:

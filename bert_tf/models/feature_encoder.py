@@ -191,11 +191,7 @@ def lstm_units(config: BertConfig) -> int:
 
 
 def check_layers(layers: Sequence[str], config: BertConfig) -> int:
-    """Refuses layers, as of `choose_layers`, that a model does not have.
-
-    Returns:
-        The width of the vectors.
-    """
+    """The width of vectors of layers, as of `choose_layers`; refuses those a model lacks."""
     number = config.num_hidden_layers
     for layer in layers:
         if layer in MIX:
