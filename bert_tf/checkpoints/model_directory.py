@@ -201,9 +201,10 @@ def _check_head(
     absent = [weight_names.PARTS[part] for part in needed if not stored.has(part)]
     if is_other or absent:
         lack = f"not a {head.kind}" if is_other else f"which has no {' and no '.join(absent)}"
+        command = "pretrain" if "cls.predictions." in head.parts else "finetune"
         raise InputError(
             f"{directory} holds a {stored.kind}, {lack}: train it first "
-            f"(bert-tf {head.made_by} --model {directory}), or start with a random head "
+            f"(bert-tf {command} --model {directory}), or start with a random head "
             "(allow_new_head=True in Python)."
         )
 

@@ -45,7 +45,6 @@ class Head:
     parts: Mapping[str, str] = field(default_factory=dict)  # key of `PARTS` -> attribute
     problem_type: str | None = None  # in config.json, of models for classification
     reads_pooler: bool = True  # whether the pooler is needed, and on disk
-    made_by: str = "finetune"  # the command that trains such a model
 
     @property
     def kind(self) -> str:
@@ -60,13 +59,9 @@ SEQUENCES = "BertForSequenceClassification"
 HEADS: dict[type[PretrainedModel], Head] = {
     **dict.fromkeys((BertEncoder, TwoEncoders, LstmEncoder), Head("BertModel")),
     task_models.BertSentenceEncoder: Head("BertModel"),
-    BertPreTrainer: Head("BertForPreTraining", _MASKED_WORDS | _NEXT_SENTENCE, made_by="pretrain"),
-    BertMaskedLanguageModel: Head(
-        "BertForMaskedLM", _MASKED_WORDS, reads_pooler=False, made_by="pretrain"
-    ),
-    BertLanguageModel: Head(
-        "BertLMHeadModel", {"cls.predictions.": "heads"}, reads_pooler=False, made_by="pretrain"
-    ),
+    BertPreTrainer: Head("BertForPreTraining", _MASKED_WORDS | _NEXT_SENTENCE),
+    BertMaskedLanguageModel: Head("BertForMaskedLM", _MASKED_WORDS, reads_pooler=False),
+    BertLanguageModel: Head("BertLMHeadModel", {"cls.predictions.": "heads"}, reads_pooler=False),
     task_models.BertClassifier: Head(SEQUENCES, _CLASSIFIER, "single_label_classification"),
     task_models.BertMultiLabelClassifier: Head(
         SEQUENCES, _CLASSIFIER, "multi_label_classification"

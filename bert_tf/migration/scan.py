@@ -77,7 +77,7 @@ class ScanReport:
 
 
 def scan(path: Path) -> ScanReport:
-    """Reads a script, a notebook, or all code in a folder; refuses one without any."""
+    """Reads a script, a notebook, or all code in a folder; refuses a folder without code."""
     files = files_at(path)
     report = ScanReport([], len(files), [])
     for file in files:

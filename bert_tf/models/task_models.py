@@ -131,7 +131,7 @@ class BertClassifier(_LabelModel):
     """
 
     def classify(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """The label (or labels) and the probabilities of all, of each text or pair, as of `fit`."""
+        """The label (or labels) of each text or pair, `x` as of `fit`, and all probabilities."""
         return self._answers("classify", x, batch_size)
 
     def explain(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
