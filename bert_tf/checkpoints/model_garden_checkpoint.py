@@ -8,7 +8,6 @@ loaded, so nothing in it runs.
 """
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +83,11 @@ class Graph:
             found.append(child)
         return found
 
-    def layers_by_name(self, rename: Callable[[str], str]) -> dict[str, int]:
-        """Adds an object for each scope of the variables' renamed names, such as "block/output"."""
+    def layers_by_name(self) -> dict[str, int]:
+        """Adds an object for each scope of the variables' names, such as "block/output"."""
         layers: dict[str, int] = {}
         for node, name in enumerate(self._names):
-            scope, _, edge = rename(name).rpartition("/")
+            scope, _, edge = current_name(name).rpartition("/")
             if scope:
                 if scope not in layers:
                     layers[scope] = len(self.children)
@@ -289,7 +288,7 @@ def read_tf_hub(location: Location, do_lower_case: bool | None = None) -> Stored
             f"vocab.txt into {variables}, and convert {location.path}."
         )
     graph = Graph(location.path)
-    layers = graph.layers_by_name(current_name)
+    layers = graph.layers_by_name()
     if EMBEDDINGS[0].tf_hub not in layers:
         what = "only a preprocessor" if vocabulary.is_file() else "no BERT encoder"
         raise InputError(
