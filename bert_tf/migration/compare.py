@@ -24,15 +24,9 @@ _INPUTS = {
     "segment_ids": ("segment_ids", "token_type_ids", "input_type_ids"),
     "padding_mask": ("padding_mask", "attention_mask", "input_mask"),
 }
-# Outputs of other libraries -> place of ours: of the encoder, or of the whole model. The whole
-# model's is "" for an array, a key of a dict, or an index of the last axis.
-_OF_ENCODER = {
-    "sequence_output": "sequence_output",
-    "last_hidden_state": "sequence_output",
-    "pooled_output": "pooled_output",
-    "pooler_output": "pooled_output",
-}
-_OF_MODEL: dict[str, str | int] = {
+# Outputs of other libraries -> place of ours: "" for an array, a key of a dict, or an index of the
+# last axis. The last ones are the encoder's.
+_OUTPUTS: dict[str, str | int] = {
     "logits": "",
     "mlm_logits": "mlm_logits",
     "prediction_logits": "mlm_logits",
@@ -40,6 +34,10 @@ _OF_MODEL: dict[str, str | int] = {
     "seq_relationship_logits": "nsp_logits",
     "start_logits": 0,
     "end_logits": 1,
+    "sequence_output": "sequence_output",
+    "last_hidden_state": "sequence_output",
+    "pooled_output": "pooled_output",
+    "pooler_output": "pooled_output",
 }
 
 
@@ -101,17 +99,17 @@ def compare(file: Path, directory: Path) -> Comparison:
         result.other_ids = _other_ids(texts, inputs, directory, file)
     encoder: Any = None
     model: Any = None
-    for name in arrays.keys() & (_OF_ENCODER.keys() | _OF_MODEL.keys()):
-        if name in _OF_ENCODER:
+    for name in arrays.keys() & _OUTPUTS.keys():
+        place = _OUTPUTS[name]
+        if place in ("sequence_output", "pooled_output"):
             encoder = encoder or BertEncoder.from_directory(directory)
-            found = encoder(inputs)[_OF_ENCODER[name]]
+            found = encoder(inputs)[place]
         else:
             model = model or load_model(directory)
-            found = _output(model, inputs, _OF_MODEL[name], name, file)
+            found = _output(model, inputs, place, name, file)
         result.outputs.append(_difference(name, found, arrays[name], inputs, file))
     if not result.outputs:
-        known = ", ".join([*_OF_MODEL, *_OF_ENCODER])
-        raise InputError(f"{file} holds no outputs: save some of {known}.")
+        raise InputError(f"{file} holds no outputs: save some of {', '.join(_OUTPUTS)}.")
     result.outputs.sort(key=lambda each: each.name)
     return result
 
