@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_tf.atomic import replace_directory
 from bert_tf.experiments.installed_documentation import installed_documentation
-from bert_tf.experiments.passages import SPLITS, write_task
+from bert_tf.experiments.passages import write_task
 from bert_tf.experiments.stage import FOLDER, Cache, Show, Stage, chosen_options
 from bert_tf.experiments.step_speed import StepSpeed
 from bert_tf.finetuning.finetuning_options import SearchOptions
@@ -64,8 +64,8 @@ class Corpus:
             return {}
         opened = open_corpus(self.given, self.options)
         content = [sha256(Path(file)) for file in opened.files]
-        datasets = [source for source in opened.sources if source not in opened.files]
-        return {"corpus": [*content, *datasets], **chosen_options(self.options)}
+        content += [source for source in opened.sources if source not in opened.files]
+        return {"corpus": content, **chosen_options(self.options)}
 
     @functools.cached_property
     def text_bytes(self) -> int:
@@ -149,14 +149,11 @@ class Shards(Stage):
 
 @dataclass(frozen=True, eq=False)
 class TaskData:
-    """The examples of a task: a user's, or passages of the documentation if `train` is empty.
-
-    `train` is a data set, a folder or a file; `validation` a file, if `train` is one.
-    """
+    """The examples of a task: a user's, or passages of the documentation if `train` is empty."""
 
     task: str
-    train: str = ""
-    validation: str | None = None
+    train: str = ""  # a data set, a folder or a file
+    validation: str | None = None  # a file, if `train` is one
 
     @functools.cached_property
     def stage(self) -> Documentation | None:
@@ -172,8 +169,8 @@ class TaskData:
 
     def options(self, cache: Cache | None) -> dict[str, Any]:
         """Its options in `SearchOptions`; without a cache, passages have placeholders for files."""
-        if self.stage is None:
-            return {"task": self.task, "data": self.train, "validation": self.validation}
-        folder = cache.of(self.stage) if cache else Path(FOLDER)
-        train, validation, _ = (str(folder / f"{split}.tsv") for split in SPLITS)
+        train, validation = self.train, self.validation
+        if self.stage is not None:
+            folder = cache.of(self.stage) if cache else Path(FOLDER)
+            train, validation = f"{folder}/train.tsv", f"{folder}/validation.tsv"
         return {"task": self.task, "data": train, "validation": validation}

@@ -88,17 +88,15 @@ def _prose(docstring: str) -> Iterator[str]:
 
 def _docstrings(source: tuple[str, Path]) -> list[list[str]]:
     """The sentences of each docstring of a source file."""
-    docstrings: list[list[str]] = []
     try:
         tree = ast.parse(source[1].read_bytes())
     except (SyntaxError, ValueError, OSError):  # a template, a source of another Python version
-        return docstrings
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            docstring = ast.get_docstring(node) or ""
-            if len(docstring) >= _SHORTEST_DOCSTRING and (prose := list(_prose(docstring))):
-                docstrings.append(prose)
-    return docstrings
+        return []
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    nodes = (node for node in ast.walk(tree) if isinstance(node, documented))
+    found = (ast.get_docstring(node) or "" for node in nodes)
+    proses = ([*_prose(each)] for each in found if len(each) >= _SHORTEST_DOCSTRING)
+    return [prose for prose in proses if prose]
 
 
 def installed_documentation(

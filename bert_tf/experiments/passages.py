@@ -72,7 +72,6 @@ def labelled_passages(
     by_label: dict[str, list[int]] = defaultdict(list)
     for number, document in enumerate(documents):
         by_label[document.label].append(number)
-    shares = [examples_per_label[split] for split in SPLITS]
     drawn: dict[str, dict[str, list[str]]] = {split: {} for split in SPLITS}
     held_out: set[int] = set()
     for label in sorted(by_label):
@@ -82,17 +81,13 @@ def labelled_passages(
         for number in numbers:
             # The next document goes to the split that lacks most of its share, or to training
             # once all have enough.
-            lacking = {
-                s: 1 - len(pools[s]) / max(n, 1) for s, n in zip(SPLITS, shares, strict=True)
-            }
-            split = max(SPLITS, key=lacking.__getitem__)
-            if lacking[split] <= 0:
-                split = "train"
+            had = {s: len(pools[s]) / max(examples_per_label[s], 1) for s in SPLITS}
+            split = min(SPLITS, key=had.__getitem__) if min(had.values()) < 1 else "train"
             passages = _passages(documents[number], names)
             passages = draw.sample(passages, min(len(passages), _MOST_OF_A_DOCUMENT))
             pools[split] += [(number, passage) for passage in passages]
-        for split, share in zip(SPLITS, shares, strict=True):
-            chosen = draw.sample(pools[split], min(share, len(pools[split])))
+        for split, pool in pools.items():
+            chosen = draw.sample(pool, min(examples_per_label[split], len(pool)))
             drawn[split][label] = [passage for _, passage in chosen]
             if split != "train":
                 held_out.update(number for number, _ in chosen)
@@ -173,12 +168,11 @@ def write_task(
     sizes = Counter(d.label for d in documents for _ in d.paragraphs)
     labels = {label for label, _ in sizes.most_common(_LABELS)}
     told_apart = [i for i, d in enumerate(documents) if d.label in labels]
+    names = [n for each in labels for n in _NAMES.get(each, [each])] if has_names else []
     splits, held_out = labelled_passages(
-        [documents[i] for i in told_apart],
-        names=[n for each in labels for n in _NAMES.get(each, [each])] if has_names else [],
-        examples_per_label=_EXAMPLES_PER_LABEL,
-        seed=seed,
-    )
+        [documents[i] for i in told_apart], names=names,
+        examples_per_label=_EXAMPLES_PER_LABEL, seed=seed,
+    )  # fmt: skip
     for split, examples in splits.items():
         write_labelled(labelled / f"{split}.tsv", examples)
     left_out = {told_apart[i] for i in held_out}

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +30,7 @@ def find_table(name: str) -> PaperTable:
 
 
 def task_data(given: Sequence[str]) -> list[TaskData]:
-    """The examples that a user names: TASK=DATA or TASK=DATA,VALIDATION each.
-
-    DATA is a folder of published files, a file, or a name of TensorFlow Datasets.
-    """
+    """The examples that a user names: TASK=DATA or TASK=DATA,VALIDATION each."""
     found: dict[str, TaskData] = {}
     for text in given:
         name, equals, data = text.partition("=")
@@ -74,19 +70,20 @@ class Plan:
     @functools.cached_property
     def cells(self) -> dict[tuple[int, int], Pretraining | Finetuning]:
         """(Row, column) -> the stage that has the score."""
-        found = {}
+        found: dict[tuple[int, int], Pretraining | Finetuning] = {}
         for row, system in enumerate(self.systems):
             pretraining = self._pretraining(system)
             for number, column in enumerate(self.columns):
-                found[row, number] = self._cell(system, column, pretraining)
+                tuned = self._finetuning(system, column, pretraining) if column.task else None
+                found[row, number] = tuned or pretraining
         return found
 
     @functools.cached_property
     def stages(self) -> list[Stage]:
         """All stages, each after those that it needs."""
         found: dict[str, Stage] = {}
-        for each in itertools.chain.from_iterable(s.with_inputs() for s in self.cells.values()):
-            found.setdefault(each.name, each)  # named for the first row that needs it
+        for stage in self.cells.values():
+            stage.add_to(found)
         return [*found.values()]
 
     @property
@@ -134,11 +131,7 @@ class Plan:
             ),
         )
 
-    def _cell(
-        self, system: System, column: Column, pretraining: Pretraining
-    ) -> Pretraining | Finetuning:
-        if not column.task:
-            return pretraining
+    def _finetuning(self, system: System, column: Column, pretraining: Pretraining) -> Finetuning:
         scale, own = self.scale, dict(system.finetuning)
         (data,) = (each for each in self.tasks if each.task == column.task)
         if column.features:

@@ -105,7 +105,7 @@ class _Result:
         return {each.title: self._outcome(each)["held_out"] for each in self.plan.pretrainings}
 
     @property
-    def seeds(self) -> list[int]:
+    def _seeds(self) -> list[int]:
         return self.plan.finetunings[0].seeds if self.plan.finetunings else []
 
     @functools.cached_property
@@ -132,26 +132,26 @@ class _Result:
         return rows
 
     def as_json(self) -> dict[str, Any]:
-        table, rows = self.plan.table, []
-        for row, system in enumerate(self.plan.systems):
-            scores = {}
-            for number, column in enumerate(self.plan.columns):
-                score = self.scores[row, number]
-                scores[column.title] = {
-                    "mean": score.mean, "deviation": score.deviation, "scores": score.values,
-                    "setting": score.setting, "best_of": score.best_of,
-                    "run": self.plan.cells[row, number].name,
-                }  # fmt: skip
-            paper = dict(table.published.get(system.name, {}))
-            rows.append({"system": system.name, "scores": scores, "paper": paper})
+        table = self.plan.table
+        scores: list[dict[str, Any]] = [{} for _ in self.plan.systems]
+        for (row, number), score in self.scores.items():
+            scores[row][self.plan.columns[number].title] = {
+                "mean": score.mean, "deviation": score.deviation, "scores": score.values,
+                "setting": score.setting, "best_of": score.best_of,
+                "run": self.plan.cells[row, number].name,
+            }  # fmt: skip
+        rows = [
+            {"system": system.name, "scores": own, "paper": table.published.get(system.name, {})}
+            for system, own in zip(self.plan.systems, scores, strict=True)
+        ]
         return {
             "table": table.name,
             "title": table.title,
             "paper": table.source,
             "scale": self.plan.scale.name,
-            "seeds": self.seeds,
+            "seeds": self._seeds,
             "rows": rows,
-            "published": {name: dict(row) for name, row in table.published.items()},
+            "published": table.published,
             "settings": {one.title: {"run": one.name, **one.identity} for one in self._untuned},
             "held_out": self.held_out,
         }
@@ -168,7 +168,7 @@ class _Result:
             f"`bert-tf reproduce {table.name} --scale {scale.name}`, beside the paper's "
             f"{table.source} (Devlin et al., arXiv 1810.04805v2).",
             markdown(self.rows),
-            f"Ours: mean ± standard deviation over {len(self.seeds)} seed(s) of the fine-tuning"
+            f"Ours: mean ± standard deviation over {len(self._seeds)} seed(s) of the fine-tuning"
             f"{', on the validation examples' if finetuned else ''}; one pre-training each. "
             f"{NOTE if finetuned else ''}",
             *table.remarks,

@@ -134,10 +134,11 @@ class Stage(ABC):
         """Name of the file of its outcome."""
         return self.name
 
-    def with_inputs(self) -> "list[Stage]":
-        """The stage after those that it needs, directly or not."""
-        found = {each.name: each for one in self.inputs for each in one.with_inputs()}
-        return [*found.values(), self]
+    def add_to(self, found: "dict[str, Stage]") -> None:
+        """Adds the stage behind those that it needs, unless one of its name is there."""
+        for each in self.inputs:
+            each.add_to(found)
+        found.setdefault(self.name, self)
 
 
 def chosen_options(options: CheckedOptions) -> dict[str, Any]:

@@ -184,9 +184,8 @@ class Finetuning(Stage):
         if score(chosen) == -math.inf:
             raise InputError(f"{self.title}: no setting has a score: give a lower learning rate")
         setting: dict[str, Any] = {n: [value] for n, value in vars(chosen.setting).items()}
-        for trial in search(replace(options, **setting), _Steps(show), finetune):
-            if trial.setting == chosen.setting:
-                chosen = trial
+        tried = search(replace(options, **setting), _Steps(show), finetune)
+        (chosen,) = (trial for trial in tried if trial.setting == chosen.setting)
         of_seeds = Restarts(chosen.best_by, {seed: chosen.runs[seed] for seed in self.seeds})
         return {
             "setting": str(chosen.setting),
@@ -229,18 +228,18 @@ class Finetuning(Stage):
         return self.pretraining.bytes_of(models=3, checkpoints=2)
 
 
+@dataclass
 class _Steps(Listener):
     """Shows the steps of a run, and no lines: a table has dozens of runs."""
 
-    def __init__(self, show: Show) -> None:
-        self._show = show
-        self._total = 0
+    show: Show
+    total: int = 0
 
     def notice(self, line: str) -> None:
         pass
 
     def planned(self, steps: int) -> None:
-        self._total = steps
+        self.total = steps
 
     def on_step(self, step: int) -> None:
-        self._show(step, self._total)
+        self.show(step, self.total)
