@@ -15,8 +15,7 @@ from mkdocs.structure.pages import Page
 
 import bert_tf
 from bert_tf.api.descriptions import is_required, option_helps, titled_fields
-from bert_tf.cli.command_line import usage
-from bert_tf.cli.main import COMMANDS
+from bert_tf.cli.main import COMMANDS, usage
 from bert_tf.options import choices_of
 
 ROOT = Path(__file__).parents[1]

@@ -68,13 +68,11 @@ def examples_in_memory(
 
 def columns_of(data: Any) -> dict[str, list[Any]]:
     """All columns of data in memory, none for inputs without names."""
+    from bert_tf.raw_text.values import as_list
+
     found = _columns(data)
-    if not isinstance(found, Mapping):
-        return {}
-    return {
-        str(name): values.tolist() if hasattr(values, "tolist") else list(values)
-        for name, values in found.items()
-    }
+    columns = found if isinstance(found, Mapping) else {}
+    return {str(name): as_list(str(name), values) for name, values in columns.items()}
 
 
 def _columns(data: Any) -> Any:
@@ -116,14 +114,13 @@ def examples_as_files(options: Setup) -> Iterator[Setup]:
     """
     given = {name: getattr(options, name) for name in _EXAMPLES}
     if isinstance(options.data, Mapping):  # a dict of splits, such as a datasets.DatasetDict
-        splits = [name for name in _EXAMPLES if name in options.data]
-        if "train" not in splits:
+        if "train" not in options.data:
             raise InputError(
                 f"data has the splits {', '.join(map(str, options.data))}: give train=..., or a "
                 "dict with train and validation"
             )
         given = {name: options.data.get(name) for name in _EXAMPLES}
-        options = replace(options, data=None, train=given["train"], validation=given["validation"])
+        options = replace(options, data=None, **given)
     elif is_in_memory(options.data):
         raise InputError("data takes the name of a data set, or a dict of splits: give train=...")
     in_memory = {name: data for name, data in given.items() if is_in_memory(data)}
@@ -139,8 +136,7 @@ def examples_as_files(options: Setup) -> Iterator[Setup]:
     folder = (output if is_remote(options.output) else Path(options.output)) / GIVEN_DATA
     begun = any(any(output.glob(f"{depth}config.yaml")) for depth in ("", "*/", "*/*/"))
     for name, text in texts.items():
-        file = output / GIVEN_DATA / f"{name}.jsonl"
-        if begun and not options.override and not (file.is_file() and _has(file, text)):
+        if begun and not options.override and not _has(folder / f"{name}.jsonl", text):
             raise InputError(
                 f"{options.output} holds a run with other data for {name}: give the same, or "
                 "another output"
@@ -156,12 +152,10 @@ def _as_json_lines(options: Setup, given: Mapping[str, Any]) -> tuple[Setup, dic
     texts = {}
     for name, data in given.items():
         try:
-            own, examples = examples_in_memory(task, data, task.labels)
+            task, examples = examples_in_memory(task, data, task.labels)
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
-        task = own
-        rows = _rows(own, examples)
-        texts[name] = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        texts[name] = _json_lines(_rows(task, examples))
     if task.format not in (None, "jsonl"):
         others = [n for n in _EXAMPLES if n not in given and getattr(options, n) is not None]
         if others:
@@ -196,6 +190,10 @@ def _rows(task: "Task", examples: "Examples") -> Iterator[dict[str, Any]]:
         yield named if opening is None else {**named, opening: ""}
 
 
+def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
 def _written(folder: Path, texts: Mapping[str, str]) -> dict[str, Any]:
     """Writes the files that are not there yet; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -213,26 +211,21 @@ def _has(file: Path, text: str) -> bool:
 def documents_as_file(options: Texts, documents: Any, unfinished: str = "") -> Iterator[Texts]:
     """The options with the path of JSON lines that hold the documents, if there are any.
 
-    The file lies beside the output. It is deleted at the end, unless there is unfinished work,
-    which can be resumed with the same file alone.
-
-    Args:
-        options: options with `corpus`, empty for documents, and `output`.
-        documents: texts; None for a corpus.
-        unfinished: name in the output that is there while the work is unfinished.
+    The file lies beside the output. It is deleted at the end, unless there is unfinished work, with
+    a file `unfinished` in the output: it can be resumed with the same documents alone.
 
     Raises:
-        InputError: both are given, or neither, or a document is no text.
+        InputError: both a corpus and documents are given, or neither, or a document is no text.
     """
     if bool(options.corpus) == (documents is not None):
-        raise InputError("give exactly one of corpus and documents")
+        found = "two texts are" if options.corpus else "no text is"
+        raise InputError(f"{found} given: give exactly one of corpus and documents (from Python)")
     if documents is None:
         yield options
         return
     if options.corpus_format not in ("auto", "jsonl"):
         raise InputError("corpus_format is for files: leave it out beside documents")
-    records = ({options.text_field: document} for document in _texts(documents))
-    text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    text = _json_lines({options.text_field: document} for document in _texts(documents))
     if not text:
         raise InputError("documents is empty: give at least one text")
     folder = check_output_folder(options.output)

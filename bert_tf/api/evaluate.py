@@ -78,40 +78,8 @@ class EvaluateResult(Result):
         return report_pictures(self.report)
 
 
-def run(options: EvaluateOptions, *, shown: bool = True) -> EvaluateResult:
-    inputs = [options.model, None if is_in_memory(options.data) else options.data]
-    output = options.output and check_output_folder(options.output, inputs)
-    with progress("evaluating", total=1, shown=shown) as bar:
-        from bert_tf.tasks.reports.report import write_report
-        from bert_tf.trained.fine_tuned import FineTuned
-
-        settings = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
-        model = FineTuned.from_directory(options.model, settings)
-        if is_in_memory(options.data):
-            task, examples = examples_in_memory(model.task, options.data, model.labels)
-            model = dataclasses.replace(model, task=task)
-        else:
-            examples = model.task.read(options.data, options.split)
-        evaluation = model.evaluate(
-            examples,
-            options.batch_size,
-            answered=lambda number: bar.update(number, total=len(examples)),
-        )
-        report = evaluation.report()
-        if output:
-            evaluation.write(output)
-            write_report(report, output)
-    return EvaluateResult(
-        scores=evaluation.scores,
-        evaluation=evaluation,
-        report=report,
-        output=Path(options.output) if options.output else None,
-        notices=bar.notices,
-    )
-
-
 @keywords(_Keywords)
-def evaluate(options: EvaluateOptions, *, shown: bool) -> EvaluateResult:
+def evaluate(options: EvaluateOptions, *, shown: bool = True) -> EvaluateResult:
     """Scores a fine-tuned model on labelled examples, as `bert-tf evaluate` does.
 
     ```python
@@ -124,4 +92,31 @@ def evaluate(options: EvaluateOptions, *, shown: bool) -> EvaluateResult:
     Raises:
         InputError: the data, the model or the options cannot be used; the message says why.
     """
-    return run(options, shown=shown)
+    inputs = [options.model, None if is_in_memory(options.data) else options.data]
+    output = options.output and check_output_folder(options.output, inputs)
+    with progress("evaluating", total=1, shown=shown) as bar:
+        from bert_tf.tasks.reports.report import write_report
+        from bert_tf.trained.fine_tuned import FineTuned
+
+        model = FineTuned.from_directory(options.model, vars(options))
+        if is_in_memory(options.data):
+            task, examples = examples_in_memory(model.task, options.data, model.labels)
+            model = dataclasses.replace(model, task=task)
+        else:
+            examples = model.task.read(options.data, options.split)
+
+        def answered(number: int) -> None:
+            bar.update(number, total=len(examples))
+
+        evaluation = model.evaluate(examples, options.batch_size, answered=answered)
+        report = evaluation.report()
+        if output:
+            evaluation.write(output)
+            write_report(report, output)
+    return EvaluateResult(
+        scores=evaluation.scores,
+        evaluation=evaluation,
+        report=report,
+        output=Path(options.output) if options.output else None,
+        notices=bar.notices,
+    )

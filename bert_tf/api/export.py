@@ -1,6 +1,5 @@
 """`bert_tf.export_model`."""
 
-import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -58,7 +57,7 @@ class ExportResult(Result):
         versions: type -> number of its version.
         inputs: input of the default signature -> the number of its axes: 1 for a string per
             example, 2 for a list of strings.
-        remark: on the precision, if there is one to make.
+        remarks: on the precision, if there are any to make.
     """
 
     path: Path | str
@@ -67,20 +66,23 @@ class ExportResult(Result):
     remarks: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        others = [f"{name} is version {number}" for name, number in self.versions.items()]
-        others = [", ".join(others)] if len(others) > 1 else []
-        return [
-            *self.remarks, *others, f"SavedModel: {self.path}, its model card in README.md"
-        ]  # fmt: skip
+        lines = list(self.remarks)
+        if len(self.versions) > 1:
+            numbers = (f"{name} is version {number}" for name, number in self.versions.items())
+            lines.append(", ".join(numbers))
+        return [*lines, f"SavedModel: {self.path}, its model card in README.md"]
 
 
-def run(options: ExportOptions, *, shown: bool = True) -> ExportResult:
-    with mirrored(options.output, top_alone=True):
-        return _export(options, shown)
+@keywords(_Keywords)
+def export_model(options: ExportOptions, *, shown: bool = True) -> ExportResult:
+    """Writes a SavedModel that takes raw strings, for TensorFlow Serving, as `bert-tf export` does.
 
+    Returns:
+        The folder of the new version.
 
-def _export(options: ExportOptions, shown: bool) -> ExportResult:
-    folder = check_output_folder(joined(options.output, options.name), [options.model])
+    Raises:
+        InputError: the model, the name or the version cannot be used; the message says why.
+    """
     takes_rows = options.precision in ("int8", "auto", "all")
     if options.calibration and not takes_rows:
         raise InputError(
@@ -91,13 +93,14 @@ def _export(options: ExportOptions, shown: bool) -> ExportResult:
             "--explanations needs gradients, which int8 has none of: give --precision float32 or "
             f"bfloat16, not {options.precision}"
         )
-    with progress("exporting", shown=shown) as bar:
+    with mirrored(options.output, top_alone=True), progress("exporting", shown=shown) as bar:
         from bert_tf.serving.export import check_export
         from bert_tf.trained.export_precisions import export_types
         from bert_tf.trained.fine_tuned import FineTuned
 
+        folder = check_output_folder(joined(options.output, options.name), [options.model])
         check_export(options.name, root=folder.parent, version=options.version)
-        settings = dataclasses.asdict(options)
+        settings = vars(options)
         if not takes_rows:
             dtype, remark = dtype_policy(options.precision)
             model = FineTuned.from_directory(options.model, settings, dtype)
@@ -135,16 +138,3 @@ def dtype_policy(precision: str) -> tuple[str, str]:
     reason = measured or "it does not multiply bfloat16"
     slow = f"the model will be slow on processors like this one: {reason}"
     return "mixed_bfloat16", slow if fast == "float32" else ""
-
-
-@keywords(_Keywords)
-def export_model(options: ExportOptions, *, shown: bool) -> ExportResult:
-    """Writes a SavedModel that takes raw strings, for TensorFlow Serving, as `bert-tf export` does.
-
-    Returns:
-        The folder of the new version.
-
-    Raises:
-        InputError: the model, the name or the version cannot be used; the message says why.
-    """
-    return run(options, shown=shown)

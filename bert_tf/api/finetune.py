@@ -70,9 +70,7 @@ class FinetuneResult(Result):
     def lines(self) -> list[str]:
         if self.best is None:
             return []
-        lines: list[str] = []
-        if self.restarts is not None:
-            lines += self.restarts.lines()
+        lines = [] if self.restarts is None else [*self.restarts.lines()]
         if self.run is not None and self.run.evaluation is not None:
             lines += [
                 *outcome_lines(self.run.training, self.total_steps),
@@ -83,52 +81,17 @@ class FinetuneResult(Result):
         return [*lines, f"Best model: {self.best}"]
 
     def tables(self) -> Iterable[Table]:
-        several = "means of several seeds, " if self.restarts is not None else ""
-        return [score_table(f"Scores, {several}validation examples", self.scores)][
-            : bool(self.scores)
-        ]
+        if self.scores:
+            several = "means of several seeds, " if self.restarts is not None else ""
+            yield score_table(f"Scores, {several}validation examples", self.scores)
 
     def pictures(self) -> Iterator[bytes]:
         if self.run is not None and self.run.evaluation is not None:
             yield from report_pictures(self.run.evaluation.report())
 
 
-def run(options: FinetuningOptions, *, shown: bool = True) -> FinetuneResult:
-    output, best = joined(options.output), joined(options.output, "best")
-    if options.seeds > 1 and is_remote(options.output):
-        raise InputError("--seeds needs a local --output: give one seed, or a folder")
-    with progress("fine-tuning", shown=shown) as bar:
-        from bert_tf.finetuning.finetune import finetune
-        from bert_tf.finetuning.restarts import finetune_seeds
-
-        told = RunProgress(bar)
-        if options.seeds > 1:
-            restarts = finetune_seeds(options, told)
-            means = {name: each["mean"] for name, each in restarts.summary().items()}
-            return FinetuneResult(
-                output=output,
-                best=best if restarts.runs else None,
-                scores=means,
-                best_by=restarts.best_by,
-                restarts=restarts,
-                notices=bar.notices,
-            )
-        with mirrored(options.output):
-            result = finetune(options, told)
-    evaluation = result and result.evaluation
-    return FinetuneResult(
-        output=output,
-        best=best if evaluation else None,
-        scores=evaluation.scores if evaluation else {},
-        best_by=result.best_by if result else "",
-        run=result,
-        total_steps=told.total_steps,
-        notices=bar.notices,
-    )
-
-
 @keywords(_Keywords)
-def finetune(options: FinetuningOptions, *, shown: bool) -> FinetuneResult:
+def finetune(options: FinetuningOptions, *, shown: bool = True) -> FinetuneResult:
     """Fine-tunes a model on labelled examples, as `bert-tf finetune` does, with the same bytes.
 
     Examples in memory are written to OUTPUT/data as JSON lines. The same call resumes a stopped
@@ -148,5 +111,36 @@ def finetune(options: FinetuningOptions, *, shown: bool) -> FinetuneResult:
         InputError: the data, the model or the options cannot be used; the message says why.
         Preempted: SIGTERM ended the run after a checkpoint.
     """
-    with mirrored(options.output), examples_as_files(options) as files:
-        return run(files, shown=shown)
+    output, best = joined(options.output), joined(options.output, "best")
+    if options.seeds > 1 and is_remote(options.output):
+        raise InputError("--seeds needs a local --output: give one seed, or a folder")
+    with (
+        mirrored(options.output),
+        examples_as_files(options) as options,
+        progress("fine-tuning", shown=shown) as bar,
+    ):
+        from bert_tf.finetuning.finetune import finetune
+        from bert_tf.finetuning.restarts import finetune_seeds
+
+        told = RunProgress(bar)
+        if options.seeds > 1:
+            restarts = finetune_seeds(options, told)
+            return FinetuneResult(
+                output=output,
+                best=best if restarts.runs else None,
+                scores={name: each["mean"] for name, each in restarts.summary().items()},
+                best_by=restarts.best_by,
+                restarts=restarts,
+                notices=bar.notices,
+            )
+        result = finetune(options, told)
+    evaluation = result and result.evaluation
+    return FinetuneResult(
+        output=output,
+        best=best if evaluation else None,
+        scores=evaluation.scores if evaluation else {},
+        best_by=result.best_by if result else "",
+        run=result,
+        total_steps=told.total_steps,
+        notices=bar.notices,
+    )

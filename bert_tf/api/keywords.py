@@ -51,20 +51,25 @@ class Verbosity:
     alone. The result keeps the notices."""
 
 
-def keywords(given: Callable[P, object]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+class Command(Protocol[P, R]):
+    """The function of a command; `of` takes the command's options."""
+
+    of: Callable[..., R]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+def keywords(given: Callable[P, object]) -> Callable[[Callable[..., R]], Command[P, R]]:
     """Turns `function(options, shown=..., ...)` into one whose keyword arguments are the options.
 
-    Its signature and the section "Args:" of its docstring are those of the options.
-
-    Args:
-        given: dataclass of the keyword arguments. Its last base is the dataclass of the command's
-            options; it may widen their types, to data in memory, and add arguments, which the
-            function gets beside the options.
+    Its signature and the section "Args:" of its docstring are those of `given`, the dataclass of
+    the keyword arguments. Its last base is the dataclass of the command's options; it may widen
+    their types, to data in memory, and add arguments, which the function gets beside the options.
     """
     cls: Any = given
     options: type = cls.__bases__[-1]
 
-    def decorate(function: Callable[..., R]) -> Callable[P, R]:
+    def decorate(function: Callable[..., R]) -> Command[P, R]:
         @functools.wraps(function)
         def call(*positional: Any, **values: Any) -> R:
             own = with_kind(options, values.get("task"), values.get("model"))
@@ -90,21 +95,13 @@ def keywords(given: Callable[P, object]) -> Callable[[Callable[..., R]], Callabl
                 raise
 
         returned = inspect.signature(function).return_annotation
-        parameters = [
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=_default(field),
-                annotation=field.type,
-            )
-            for _, field in titled_fields(cls)
-        ]
+        parameters = [_parameter(field) for _, field in titled_fields(cls)]
+        annotations = {each.name: each.annotation for each in parameters}
         described: Any = call
         described.__signature__ = inspect.Signature(parameters, return_annotation=returned)
-        described.__annotations__ = {p.name: p.annotation for p in parameters} | {
-            "return": returned
-        }
+        described.__annotations__ = annotations | {"return": returned}
         described.__doc__ = with_arguments(function.__doc__ or "", cls)
+        described.of = function
         del described.__wrapped__  # it takes options
         return described
 
@@ -137,12 +134,11 @@ def with_kind(options: type, task: object, model: object) -> type:
         task = stored(f"{brought_by}/task.json").get("task")
     if isinstance(task, os.PathLike):
         task = os.fspath(task)
-    if not isinstance(task, str) or task in TASKS:
-        return options
-    with suppress(InputError):
-        check_name(task)
-        import_tensorflow()
-        return joined(options, find_task(task, brought_by=brought_by).kind.options)
+    if isinstance(task, str) and task not in TASKS:
+        with suppress(InputError):
+            check_name(task)
+            import_tensorflow()
+            return joined(options, find_task(task, brought_by=brought_by).kind.options)
     return options
 
 
@@ -159,10 +155,12 @@ def _start() -> None:
         import_tensorflow()
 
 
-def _default(field: Any) -> Any:
+def _parameter(field: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if is_required(field) else field.default
     if field.default_factory is not MISSING:
-        return field.default_factory()
-    return inspect.Parameter.empty if is_required(field) else field.default
+        default = field.default_factory()
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(field.name, kind, default=default, annotation=field.type)
 
 
 def _check_names(

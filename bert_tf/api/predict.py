@@ -1,6 +1,5 @@
 """`bert_tf.predict`."""
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,7 +118,22 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def run(options: PredictOptions, *, shown: bool = True) -> Predictions:
+@keywords(_Keywords)
+def predict(options: PredictOptions, *, shown: bool = True) -> Predictions:
+    """Answers raw strings, from an exported SavedModel or a fine-tuned model directory.
+
+    It does what `bert-tf predict` does.
+
+    ```python
+    bert_tf.predict(model="runs/reviews/best", text=["a good film"])[0]["label"]
+    ```
+
+    Returns:
+        The answers, a dict for each text, with the columns of the input.
+
+    Raises:
+        InputError: the texts, the model or the options cannot be used; the message says why.
+    """
     inputs = [options.model, None if is_in_memory(options.input) else options.input]
     output = options.output and check_output_file(options.output, inputs)
     folder = options.submission and check_output_folder(options.submission, inputs)
@@ -130,9 +144,8 @@ def run(options: PredictOptions, *, shown: bool = True) -> Predictions:
         from bert_tf.trained.fine_tuned import load
         from pipelines.examples.labelled_text import read_columns_of
 
-        settings = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
         source = options.input
-        model = load(options.model, settings | {"input": isinstance(source, str)})
+        model = load(options.model, vars(options) | {"input": isinstance(source, str)})
         examples = None
         if source is not None:
             if isinstance(source, str):
@@ -188,22 +201,3 @@ def run(options: PredictOptions, *, shown: bool = True) -> Predictions:
         submission=Path(options.submission) if options.submission else None,
         notices=bar.notices,
     )
-
-
-@keywords(_Keywords)
-def predict(options: PredictOptions, *, shown: bool) -> Predictions:
-    """Answers raw strings, from an exported SavedModel or a fine-tuned model directory.
-
-    It does what `bert-tf predict` does.
-
-    ```python
-    bert_tf.predict(model="runs/reviews/best", text=["a good film"])[0]["label"]
-    ```
-
-    Returns:
-        The answers, a dict for each text, with the columns of the input.
-
-    Raises:
-        InputError: the texts, the model or the options cannot be used; the message says why.
-    """
-    return run(options, shown=shown)

@@ -63,19 +63,8 @@ class PretrainResult(Result):
             yield score_table("Held-out examples", {"loss": self.loss})
 
 
-def run(options: PretrainingOptions, *, shown: bool = True) -> PretrainResult:
-    with progress("pre-training", total=options.steps, shown=shown) as bar:
-        from bert_tf.pretraining.pretrain import pretrain
-
-        with mirrored(options.output, [options.shards, *options.mixed, options.long_shards]):
-            training = pretrain(options, RunProgress(bar))
-    return PretrainResult(
-        output=joined(options.output), training=training, steps=options.steps, notices=bar.notices
-    )
-
-
 @keywords(_Keywords)
-def pretrain(options: PretrainingOptions, *, shown: bool) -> PretrainResult:
+def pretrain(options: PretrainingOptions, *, shown: bool = True) -> PretrainResult:
     """Pre-trains a BERT on shards, as `bert-tf pretrain` does.
 
     The same call resumes a stopped run.
@@ -87,4 +76,11 @@ def pretrain(options: PretrainingOptions, *, shown: bool) -> PretrainResult:
         InputError: the shards, the model or the options cannot be used; the message says why.
         Preempted: SIGTERM ended the run after a checkpoint.
     """
-    return run(options, shown=shown)
+    with progress("pre-training", total=options.steps, shown=shown) as bar:
+        from bert_tf.pretraining.pretrain import pretrain
+
+        with mirrored(options.output, [options.shards, *options.mixed, options.long_shards]):
+            training = pretrain(options, RunProgress(bar))
+    return PretrainResult(
+        output=joined(options.output), training=training, steps=options.steps, notices=bar.notices
+    )

@@ -1,10 +1,14 @@
 """The progress of commands and calls: bars in terminals and notebooks, plain lines elsewhere."""
 
 import importlib.util
+import os
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import rich.progress
 from rich.console import Console
@@ -28,19 +32,16 @@ def progress(
     description: str, total: int | None = None, *, shown: bool = True
 ) -> Iterator["ProgressBar"]:
     """A bar from 0 to `total`, or a counter if `total` is unknown; nothing unless `shown`."""
-    counted = [
-        rich.progress.BarColumn(),
-        rich.progress.MofNCompleteColumn(),
-        rich.progress.TimeRemainingColumn(),
-    ]
+    columns: list[Any] = [rich.progress.SpinnerColumn(), "{task.description}"]
+    if total is not None:
+        columns += [rich.progress.BarColumn(), rich.progress.MofNCompleteColumn()]
+        columns.append(rich.progress.TimeRemainingColumn())
     # Elsewhere a bar would leave empty lines. In notebooks, Rich draws with ipywidgets.
     draws_bars = console.is_terminal
     if in_notebook():
         draws_bars = importlib.util.find_spec("ipywidgets") is not None
     with rich.progress.Progress(
-        rich.progress.SpinnerColumn(),
-        "{task.description}",
-        *(counted if total is not None else []),
+        *columns,
         rich.progress.TimeElapsedColumn(),
         console=console,
         transient=True,
@@ -73,12 +74,8 @@ class ProgressBar:
 
     def show(self, line: str) -> None:
         """Like `print`, for a line on a moment of the run: `notices` does not keep it."""
-        if not self._shown:
-            return
-        if in_notebook():  # Rich would make a paragraph of every line
-            print(line)
-        else:
-            console.print(line)
+        if self._shown:  # in notebooks, Rich would make a paragraph of every line
+            (print if in_notebook() else console.print)(line)
 
 
 class RunProgress(Listener):
@@ -130,11 +127,10 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 def training_line(
     step: int, kind: str, scalars: dict[str, float], total_steps: int | None = None
 ) -> str:
-    """The scalars of a training run in one line.
+    """The scalars of a training run in one line; the scores of tasks follow by name.
 
     "step 1,200/30,000  loss 6.212 (mlm 5.610 nsp 0.602)  accuracy mlm 18.1% nsp 66.0%
-    lr 4.8e-04  12,300 tokens/s  61% of peak  1 h 12 min left"; the scores of tasks follow by name.
-    A `kind` other than "train", such as "held_out", comes before them.
+    lr 4.8e-04  12,300 tokens/s  61% of peak  1 h 12 min left"
     """
     rest = {name: value for name, value in scalars.items() if name not in _HIDDEN}
     total = "" if total_steps is None else f"/{total_steps:,}"
@@ -167,8 +163,7 @@ def outcome_lines(result: "TrainingResult", total_steps: int) -> list[str]:
 
 def scores_line(scores: Mapping[str, float | None]) -> str:
     """Formats scores: "accuracy 0.786  f1 0.849"."""
-    shown = {n: shown_score(score) for n, score in scores.items() if n != "examples"}
-    return "  ".join(f"{name} {score}" for name, score in shown.items())
+    return "  ".join(f"{n} {shown_score(x)}" for n, x in scores.items() if n != "examples")
 
 
 def shown_score(score: float | None) -> str:
@@ -187,11 +182,24 @@ def _with_parts(name: str, shown: str, scalars: dict[str, float]) -> list[str]:
 
 def duration(minutes: float) -> str:
     """Formats minutes: "40 s", "12 min", "1 h 12 min", "3 d 4 h"."""
-    whole = round(minutes)
     if minutes < 1:
         return f"{60 * minutes:.0f} s"
-    if whole < 60:
-        return f"{whole} min"
-    if whole < 48 * 60:
-        return f"{whole // 60} h {whole % 60} min"
-    return f"{whole // 60 // 24} d {whole // 60 % 24} h"
+    hours, rest = divmod(round(minutes), 60)
+    if hours < 1:
+        return f"{rest} min"
+    return f"{hours} h {rest} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def export_line(model: str, options: str = "") -> str:
+    """The command that exports a model directory, under the name of its run."""
+    folder = Path(model).resolve()
+    name = folder.parent.name if folder.name in ("best", "last") else folder.name
+    return f"Next: {typed('bert-tf')} export --model {model} --name {name}{options}"
+
+
+def typed(command: str) -> str:
+    """How to type `command` here: with the folder of this Python's commands if PATH lacks it."""
+    beside = Path(sys.executable).parent / command
+    if shutil.which(command) or not beside.exists():
+        return command
+    return os.path.relpath(beside)

@@ -2,7 +2,6 @@
 
 import base64
 import html
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,7 +72,7 @@ def report_pictures(report: "Report") -> Iterator[bytes]:
 
 def _table(table: Table) -> str:
     def row(tag: str, cells: Sequence[Any]) -> str:
-        return "<tr>" + "".join(map(cell, itertools.repeat(tag), cells)) + "</tr>"
+        return "<tr>" + "".join(cell(tag, value) for value in cells) + "</tr>"
 
     def cell(tag: str, value: Any) -> str:
         text = html.escape(str(value))

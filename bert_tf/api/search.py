@@ -69,24 +69,8 @@ class SearchResult(Result):
             yield picture.read_bytes()
 
 
-def run(options: SearchOptions, *, shown: bool = True) -> SearchResult:
-    with progress("searching", shown=shown) as bar:
-        from bert_tf.finetuning.finetune import finetune
-        from bert_tf.finetuning.search import search
-
-        def one_run(options: FinetuningOptions, listener: Listener) -> "FinetuningResult | None":
-            result = finetune(options, listener)
-            if result is not None and result.evaluation is not None:
-                best = scores_line({result.best_by: result.score})
-                bar.show(f"  seed {options.seed}: {best}")
-            return result
-
-        trials = search(options, RunProgress(bar, "Setting"), one_run)
-    return SearchResult(output=Path(options.output), trials=trials, notices=bar.notices)
-
-
 @keywords(_Keywords)
-def search(options: SearchOptions, *, shown: bool) -> SearchResult:
+def search(options: SearchOptions, *, shown: bool = True) -> SearchResult:
     """Finds the best batch size, learning rate and number of epochs, as `bert-tf search` does.
 
     Examples in memory are written to OUTPUT/data as JSON lines. The same call continues a stopped
@@ -99,5 +83,16 @@ def search(options: SearchOptions, *, shown: bool) -> SearchResult:
         InputError: the data, the model or the options cannot be used; the message says why.
         Preempted: SIGTERM ended a run after a checkpoint.
     """
-    with examples_as_files(options) as files:
-        return run(files, shown=shown)
+    with examples_as_files(options) as options, progress("searching", shown=shown) as bar:
+        from bert_tf.finetuning.finetune import finetune
+        from bert_tf.finetuning.search import search
+
+        def one_run(options: FinetuningOptions, listener: Listener) -> "FinetuningResult | None":
+            result = finetune(options, listener)
+            if result is not None and result.evaluation is not None:
+                best = scores_line({result.best_by: result.score})
+                bar.show(f"  seed {options.seed}: {best}")
+            return result
+
+        trials = search(options, RunProgress(bar, "Setting"), one_run)
+    return SearchResult(output=Path(options.output), trials=trials, notices=bar.notices)

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +13,7 @@ from bert_tf.api.progress import duration, progress
 from bert_tf.api.result import Result, Table
 from bert_tf.api.vocabulary import Documents
 from bert_tf.errors import InputError
+from bert_tf.mirror import joined
 from bert_tf.options import CheckedOptions, option
 from bert_tf.outputs import check_output_folder
 from bert_tf.storage import is_remote
@@ -73,9 +74,9 @@ class ShardsOptions(PretrainingDataOptions):
             "--workers": self.workers > 1,
             "--dask": self.dask is not None,
             "--runner beam": self.runner == "beam",
+            "--finish": self.finish,
         }
         chosen = [name for name, is_chosen in several.items() if is_chosen]
-        chosen += ["--finish"] * self.finish
         if len(chosen) > 1:
             raise InputError(f"{chosen[0]} cannot be combined with {chosen[1]}: give one of them")
         if self.finish and self.units is not None:
@@ -103,7 +104,7 @@ class ShardsResult(Result):
     """
 
     folders: "list[Path | str]"
-    manifests: "list[Manifest]"
+    manifests: "list[Manifest]" = field(default_factory=list)
     estimate: "Estimate | None" = None
 
     def lines(self) -> list[str]:
@@ -116,11 +117,9 @@ class ShardsResult(Result):
             ]
         if not self.manifests:
             return [f"The units are made in {self.folders[0]}; when all are, give --finish"]
-        lines = []
-        found = {name: n for name, n in self.manifests[0].irregularities.items() if n}
-        if found:
-            listed = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in found.items())
-            lines.append(f"Found in the text: {listed}")
+        irregular = self.manifests[0].irregularities.items()
+        found = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in irregular if n)
+        lines = [f"Found in the text: {found}"] if found else []
         for manifest in self.manifests:
             lines += lost_text(manifest)
         made = self.manifests[0].data_options
@@ -140,18 +139,13 @@ class ShardsResult(Result):
 
     def tables(self) -> Iterable[Table]:
         columns = ["folder", "tokens", "training", "held out", "documents", "MB"]
-        rows = [
-            [
-                folder,
-                manifest.data_options.max_seq_length,
-                manifest.instances(),
-                manifest.instances("held_out"),
-                manifest.documents,
-                f"{_megabytes(manifest):.1f}",
-            ]
-            for folder, manifest in zip(self.folders, self.manifests, strict=True)
-        ]
-        return [Table("Instances", columns, rows)]
+        rows = []
+        for folder, made in zip(self.folders, self.manifests, strict=False):
+            counts = made.instances(), made.instances("held_out"), made.documents
+            size = f"{_megabytes(made):.1f}"
+            rows.append([folder, made.data_options.max_seq_length, *counts, size])
+        if rows:
+            yield Table("Instances", columns, rows)
 
 
 def _megabytes(manifest: "Manifest") -> float:
@@ -187,74 +181,10 @@ def lost_text(manifest: "Manifest") -> Iterator[str]:
         )
 
 
-def run(options: ShardsOptions, *, shown: bool = True) -> ShardsResult:
-    if not is_remote(options.output):
-        check_output_folder(options.output, [*options.corpus, options.tokenizer])
-    with progress("making instances", total=1, shown=shown) as bar:
-        from bert_tf.tokenization import BertTokenizer
-        from pipelines.shards.writing import ShardsProgress, UnitShare, write_shards_of_lengths
-
-        if options.dry_run:
-            from pipelines.shards.writing import estimate_shards
-
-            tokenizer = BertTokenizer.from_directory(options.tokenizer)
-            estimate = estimate_shards(
-                options.corpus, tokenizer, options.of_lengths, threads=_threads(options)
-            )
-            return ShardsResult(
-                folders=[Path(options.output)], manifests=[], estimate=estimate, notices=bar.notices
-            )
-        share = None if options.units is None else UnitShare.parse(options.units)
-
-        def show(done: ShardsProgress) -> None:
-            bar.update(done.bytes_read, done.total_bytes, note=f"{done.instances} so far")
-
-        manifests = write_shards_of_lengths(
-            options.corpus,
-            options.output,
-            BertTokenizer.from_directory(options.tokenizer),
-            options.of_lengths,
-            overwrite=options.overwrite,
-            progress=show,
-            runner=_runner(options),
-            share=share,
-            finish=options.finish,
-            threads=_threads(options),
-        )
-    folders = [options.output.rstrip("/") if is_remote(options.output) else Path(options.output)]
-    if len(manifests) > 1:
-        folders = [f"{folders[0]}/{m.options['max_seq_length']}" for m in manifests]
-        folders = folders if is_remote(options.output) else [*map(Path, folders)]
-    return ShardsResult(folders=folders, manifests=manifests, notices=bar.notices)
-
-
-def _runner(options: ShardsOptions) -> "Runner | None":
-    """What makes the units; None for this process."""
-    if options.runner == "beam":
-        # Its default runner's workers log every start and end.
-        logging.getLogger().setLevel(logging.ERROR)
-        from pipelines.shards.workers import BeamRunner
-
-        return BeamRunner(options.beam_options)
-    from pipelines.shards.workers import ExecutorRunner, dask_workers, process_pool
-
-    if options.dask is not None:
-        return ExecutorRunner(dask_workers(options.dask), options.retries)
-    if options.workers > 1:
-        return ExecutorRunner(process_pool(options.workers), options.retries)
-    return None
-
-
-def _threads(options: ShardsOptions) -> int | None:
-    if options.threads is None and options.dask is not None:
-        return 1  # the scheduler runs a unit on each thread of a worker
-    if options.threads is None and options.workers > 1:
-        return max(1, (os.cpu_count() or 1) // options.workers)
-    return options.threads
-
-
 @keywords(_Keywords)
-def make_shards(options: ShardsOptions, *, shown: bool, documents: Any = None) -> ShardsResult:
+def make_shards(
+    options: ShardsOptions, *, shown: bool = True, documents: Any = None
+) -> ShardsResult:
     """Makes TFRecord shards of pre-training instances from text, as `bert-tf shards` does.
 
     The same call continues a stopped run.
@@ -273,5 +203,67 @@ def make_shards(options: ShardsOptions, *, shown: bool, documents: Any = None) -
     """
     from pipelines.shards.manifest import JOURNAL
 
-    with documents_as_file(options, documents, JOURNAL) as files:
-        return run(files, shown=shown)
+    if not is_remote(options.output):
+        check_output_folder(options.output, [*options.corpus, options.tokenizer])
+    with (
+        documents_as_file(options, documents, JOURNAL) as options,
+        progress("making instances", total=1, shown=shown) as bar,
+    ):
+        from bert_tf.tokenization import BertTokenizer
+        from pipelines.shards.writing import ShardsProgress, UnitShare, write_shards_of_lengths
+
+        tokenizer = BertTokenizer.from_directory(options.tokenizer)
+        if options.dry_run:
+            from pipelines.shards.writing import estimate_shards
+
+            estimate = estimate_shards(
+                options.corpus, tokenizer, options.of_lengths, threads=_threads(options)
+            )
+            folders = [joined(options.output)]
+            return ShardsResult(folders=folders, estimate=estimate, notices=bar.notices)
+
+        def show(done: ShardsProgress) -> None:
+            bar.update(done.bytes_read, done.total_bytes, note=f"{done.instances} so far")
+
+        manifests = write_shards_of_lengths(
+            options.corpus,
+            options.output,
+            tokenizer,
+            options.of_lengths,
+            overwrite=options.overwrite,
+            progress=show,
+            runner=_runner(options),
+            share=None if options.units is None else UnitShare.parse(options.units),
+            finish=options.finish,
+            threads=_threads(options),
+        )
+    folders = [joined(options.output)]
+    if len(manifests) > 1:
+        lengths = [str(made.options["max_seq_length"]) for made in manifests]
+        folders = [joined(options.output, length) for length in lengths]
+    return ShardsResult(folders=folders, manifests=manifests, notices=bar.notices)
+
+
+def _runner(options: ShardsOptions) -> "Runner | None":
+    """What makes the units; None for this process."""
+    if options.runner == "beam":
+        # Its default runner's workers log every start and end.
+        logging.getLogger().setLevel(logging.ERROR)
+        from pipelines.shards.workers import BeamRunner
+
+        return BeamRunner(options.beam_options)
+    if options.dask is None and options.workers == 1:
+        return None
+    from pipelines.shards.workers import ExecutorRunner, dask_workers, process_pool
+
+    dask = options.dask
+    pool = process_pool(options.workers) if dask is None else dask_workers(dask)
+    return ExecutorRunner(pool, options.retries)
+
+
+def _threads(options: ShardsOptions) -> int | None:
+    if options.threads is not None:
+        return options.threads
+    if options.dask is not None:
+        return 1  # the scheduler runs a unit on each thread of a worker
+    return max(1, (os.cpu_count() or 1) // options.workers) if options.workers > 1 else None

@@ -57,7 +57,6 @@ class Documents(Verbosity):
     """Text in files or in memory."""
 
     corpus: PathNames | None = option(None, path=True)
-    """text files, folders, globs, or names of TensorFlow Datasets (tfds:NAME/CONFIG)."""
     documents: Texts | None = option(None, first=True)
     """texts in place of `corpus`: a list, an array or a column, with a document in each."""
     output: PathName
@@ -91,7 +90,7 @@ class VocabularyResult(Result):
         ]
 
 
-def run(options: VocabularyOptions, *, shown: bool = True) -> VocabularyResult:
+def _learn(options: VocabularyOptions, shown: bool) -> VocabularyResult:
     output = check_output_folder(
         options.output, options.corpus, ours=FILES, overwrite=options.overwrite
     )
@@ -117,9 +116,10 @@ def run(options: VocabularyOptions, *, shown: bool = True) -> VocabularyResult:
             corpus = corpus.sampled(options.sample_bytes, options.seed)
         units = [unit_hash(unit) for unit in corpus.units]
         read_as = [options.corpus_format, options.text_field]
-        of_counts = json.dumps([units, *read_as, *switches.values()])
+        settings = json.dumps([units, *read_as, *switches.values()])
+        identity = hashlib.sha256(settings.encode()).hexdigest()
         kept = output.with_name(f"{output.name}.counts.zst")
-        counts = _read_counts(kept, of_counts)
+        counts = _read_counts(kept, identity)
         if counts is not None:
             bar.print(f"The words of an earlier call are taken from {kept}")
         else:
@@ -132,7 +132,7 @@ def run(options: VocabularyOptions, *, shown: bool = True) -> VocabularyResult:
                     notice=bar.print,
                     threads=options.threads,
                 )
-            _write_counts(kept, of_counts, counts)
+            _write_counts(kept, identity, counts)
     notices = bar.notices
     title = f"learning {options.size} pieces from {len(counts)} words"
     with progress(title, shown=shown) as bar:
@@ -156,7 +156,7 @@ def _write_counts(path: Path, identity: str, counts: Mapping[str, int]) -> None:
     from backports import zstd
 
     with replace_file(path) as temporary, zstd.open(temporary, "wt", encoding="utf-8") as file:
-        print(_hash(identity), file=file)
+        print(identity, file=file)
         for word, count in counts.items():
             print(count, word, file=file)
 
@@ -168,19 +168,15 @@ def _read_counts(path: Path, identity: str) -> dict[str, int] | None:
     if not path.is_file():
         return None
     with zstd.open(path, "rt", encoding="utf-8", newline="\n") as file:
-        if file.readline().rstrip("\n") != _hash(identity):
+        if file.readline().rstrip("\n") != identity:
             return None
         pairs = (line.rstrip("\n").split(" ", 1) for line in file)
         return {word: int(count) for count, word in pairs}
 
 
-def _hash(identity: str) -> str:
-    return hashlib.sha256(identity.encode()).hexdigest()
-
-
 @keywords(_Keywords)
 def learn_vocabulary(
-    options: VocabularyOptions, *, shown: bool, documents: Any = None
+    options: VocabularyOptions, *, shown: bool = True, documents: Any = None
 ) -> VocabularyResult:
     """Learns a WordPiece vocabulary from text, as `bert-tf vocab` does.
 
@@ -195,4 +191,4 @@ def learn_vocabulary(
         InputError: the text or the options cannot be used; the message says why.
     """
     with documents_as_file(options, documents) as files:
-        return run(files, shown=shown)
+        return _learn(files, shown)

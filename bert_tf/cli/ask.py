@@ -9,7 +9,7 @@ Writes one JSON object per question: its texts, the nearest first, with their co
 import json
 from dataclasses import dataclass
 
-from bert_tf.cli.progress import progress
+from bert_tf.api.progress import progress
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 

@@ -11,15 +11,272 @@ are spelt in two ways. --output has a report with samples and a table of every k
 --clean writes a copy without them (docs/checking-data.md).
 """
 
-from bert_tf.api.check import CheckOptions as Options
-from bert_tf.api.check import run as check
-from bert_tf.cli.progress import console
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bert_tf.api.progress import console, progress
+from bert_tf.atomic import write_text, write_tsv
+from bert_tf.errors import InputError
+from bert_tf.options import option
+from bert_tf.outputs import check_output_folder
+from bert_tf.tasks.task_options import FileOptions, TaskOptions
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.task import Task
+    from pipelines.examples.labelled_text import Examples
+
+_SPLITS = ("train", "validation", "test")
+_SHOWN = 10  # findings of a kind in the report
+_LONGEST = 160  # characters of a text there
+# Kinds of findings, in the order of the report.
+_TITLES = {
+    "empty": "Empty texts",
+    "damaged": "Damaged characters, and texts that were read in a wrong encoding",
+    "script": "Texts in another script than most",
+    "cut": "Texts that the model would cut",
+    "spelling": "Labels that are spelt in two ways",
+    "conflict": "Equal texts with different labels",
+    "leak": "Training examples that are, nearly, among the examples of another split",
+    "duplicate": "Near-duplicates within a split",
+    "doubt": "Labels that are probably wrong",
+}
+
+
+@dataclass(kw_only=True)
+class Options(TaskOptions, FileOptions):
+    """Options of `bert-tf check`."""
+
+    data: str | None = option(None, path=True)
+    """folder of a data set's published files, or its name in TensorFlow Datasets, or one file."""
+    train: str | None = option(None, path=True)
+    """training examples, in place of --data: a .tsv, .csv or .jsonl file."""
+    validation: str | None = option(None, path=True)
+    """validation examples."""
+    test: str | None = option(None, path=True)
+    """test examples, with or without labels."""
+    label_column: str | None = None
+    """column of the label, by name or number."""
+    model: str | None = option(None, path=True, model=True)
+    """model directory whose tokenizer tells which texts are cut at --max_length."""
+    similarity: float = option(0.6, above=0, at_most=1)
+    """minimum share of five-character runs that near-duplicates have in common."""
+    wrong_share: float = option(0.05, above=0, below=0.5)
+    """share of all labels assumed to be wrong; a larger share doubts more labels."""
+    output: str | None = option(None, writes="folder")
+    """folder for report.md, a .tsv of each kind of finding, and the cleaned copy."""
+    clean: bool = False
+    """write OUTPUT/cleaned: without empty texts, later near-duplicates and training examples of
+    another split, each label spelt one way. Doubted labels stay: decide them yourself."""
+    seed: int = option(1, at_least=0, at_most=2**32 - 1)
+    """random seed of MinHash and of the cross-validation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.data is None) == (self.train is None):
+            raise InputError("give exactly one of --data and --train")
+        if self.clean and not self.output:
+            raise InputError("--clean writes a copy: give --output a folder for it")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong with an example."""
+
+    kind: str  # a key of `_TITLES`
+    split: str
+    index: int  # of the example in its split
+    place: str  # file and line
+    what: str  # what is wrong, in words
+    text: str
 
 
 def run(options: Options) -> None:
-    result = check(options)
-    for line in result.lines():
-        console.print(line)
-    for table in result.tables():
-        for place, what, text in table.rows[:3]:
-            console.print(f"  {place}: {what}: {' '.join(text.split())[:80]}")
+    read = [options.data, options.train, options.validation, options.test, options.model]
+    output = options.output and Path(options.output)
+    if output:
+        check_output_folder(output, read)
+    with progress("reading") as bar:
+        from bert_tf.tasks.table import find_task, with_options
+
+        task = with_options(find_task(options.task or "classification"), vars(options))
+        splits = dict(_read(task, options))
+        bar.update(0, note="and comparing")
+        findings = sorted(_findings(task, splits, options), key=_order)
+        found = {kind: [x for x in findings if x.kind == kind] for kind in _TITLES}
+        found = {kind: own for kind, own in found.items() if own}
+    lines = [f"checked {_counts({split: len(each) for split, each in splits.items()})} examples"]
+    lines += [f"{_TITLES[kind]}: {len(own):,}" for kind, own in found.items()]
+    console.print("\n".join(lines if found else [*lines, "nothing found"]))
+    if output:
+        _write_report(lines, found, output)
+        console.print(f"Report: {output / 'report.md'}")
+    if output and options.clean:
+        kept = _write_cleaned(task, splits, found, output / "cleaned")
+        console.print(f"Cleaned copy, {_counts(kept)} examples: {output / 'cleaned'}")
+    for own in found.values():
+        for each in own[:3]:
+            console.print(f"  {each.place}: {each.what}: {' '.join(each.text.split())[:80]}")
+
+
+def _counts(examples: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {split}" for split, count in examples.items())
+
+
+def _order(finding: Finding) -> tuple[int, int]:
+    # The surest doubts come first, in the order in which they were found.
+    return _SPLITS.index(finding.split), 0 if finding.kind == "doubt" else finding.index
+
+
+def _read(task: "Task", options: Options) -> "Iterator[tuple[str, Examples]]":
+    given = {split: getattr(options, split) for split in _SPLITS}
+    if options.data is not None:
+        own = [split for split in _SPLITS if task.has(options.data, split)]
+        given |= dict.fromkeys(own or ["train"], options.data)
+    for split, path in given.items():
+        if path is not None:
+            try:
+                yield split, task.read(path, split)
+            except InputError:
+                if split != "test":
+                    raise
+                yield split, task.read(path, split, labelled=False)  # published without labels
+
+
+def _findings(
+    task: "Task", splits: "Mapping[str, Examples]", options: Options
+) -> Iterator[Finding]:
+    from pipelines.examples import data_faults
+
+    rows = [(split, i) for split, examples in splits.items() for i in range(len(examples))]
+    texts = [text for examples in splits.values() for text in _texts(task, examples)]
+    labels = [
+        label
+        for examples in splits.values()
+        for label in examples.columns.get("label", [None] * len(examples))
+    ]
+
+    def place(number: int) -> str:
+        split, index = rows[number]
+        return splits[split].place(index)
+
+    def finding(number: int, kind: str, what: str) -> Finding:
+        return Finding(kind, *rows[number], place(number), what, texts[number])
+
+    for number, text in enumerate(texts):
+        if fault := data_faults.text_fault(text):
+            yield finding(number, "empty" if fault == "empty" else "damaged", fault)
+    main, others = data_faults.other_scripts(texts)
+    for number, script in others.items():
+        yield finding(number, "script", f"{script.lower()}, where most are {str(main).lower()}")
+    if options.model is not None:
+        for number, length in enumerate(_lengths(task, splits.values(), options.model)):
+            if length > task.max_length:
+                yield finding(number, "cut", f"{length:,} tokens, {task.max_length} are read")
+    # One label of a text, or of a pair.
+    is_class = (
+        task.kind.has_probabilities
+        and not task.kind.many_labels
+        and set(task.kind.inputs(task)) <= {"text", "text_pair"}
+    )
+    known = [label for label in labels if isinstance(label, str)]
+    spelling = data_faults.spelt_twice(known) if is_class else {}
+    for number, label in enumerate(labels):
+        if label in spelling:
+            yield finding(number, "spelling", f"{label!r} for {spelling[label]!r}")
+    labels = [spelling.get(label, label) for label in labels]
+    for group in data_faults.near_duplicates(texts, options.similarity, options.seed):
+        first = group.members[0]
+        of_text = defaultdict(set)
+        for number in group.members:
+            of_text[texts[number]].add(labels[number])
+        for number in group.members:
+            different = {str(x) for x in of_text[texts[number]] if x is not None}
+            if len(different) > 1:
+                yield finding(number, "conflict", f"has the labels {', '.join(sorted(different))}")
+        elsewhere = [n for n in group.members if rows[n][0] != "train"]
+        for number, alike in zip(group.members, group.similarities, strict=True):
+            if rows[number][0] == "train" and elsewhere:
+                like = f"like {place(elsewhere[0])}: {texts[elsewhere[0]][:_LONGEST]}"
+                yield finding(number, "leak", like)
+            before = [n for n in group.members if n < number and rows[n][0] == rows[number][0]]
+            if before:
+                share = f"{alike:.0%} of" if before[0] == first else "like"
+                yield finding(number, "duplicate", f"{share} {place(before[0])}")
+    if is_class and "label" in splits.get("train", next(iter(splits.values()))).columns:
+        chosen = [n for n, x in enumerate(labels) if isinstance(x, str) and texts[n].strip()]
+        doubts = data_faults.doubted_labels(
+            [texts[n] for n in chosen], [labels[n] for n in chosen],
+            wrong_share=options.wrong_share, seed=options.seed,
+        )  # fmt: skip
+        for doubt in doubts:
+            what = f"{doubt.label!r}, probably {doubt.proposed!r} ({doubt.probability:.2f})"
+            yield finding(chosen[doubt.place], "doubt", what)
+
+
+def _texts(task: "Task", examples: "Examples") -> list[str]:
+    """What is read of each example, as one string."""
+    columns = [
+        [" ".join(x) if isinstance(x, list) else x for x in examples.columns[name]]
+        for name in task.kind.inputs(task)
+    ]
+    return [" ".join(parts).strip() for parts in zip(*columns, strict=True)]
+
+
+def _lengths(task: "Task", splits: "Iterable[Examples]", model: str) -> Iterator[int]:
+    """Tokens of each example, before it is truncated."""
+    from bert_tf.tokenization.tokenizer import BertTokenizer
+
+    tokenizer = BertTokenizer.from_directory(model)
+    for examples in splits:
+        columns = {name: examples.columns[name] for name in task.kind.inputs(task)}
+        yield from task.kind.lengths(columns, tokenizer).tolist()
+
+
+def _write_cleaned(
+    task: "Task",
+    splits: "Mapping[str, Examples]",
+    found: Mapping[str, Sequence[Finding]],
+    folder: Path,
+) -> dict[str, int]:
+    """Writes each split as JSON lines with all columns of its file; returns their numbers."""
+    from pipelines.examples.data_faults import spelt_twice
+    from pipelines.examples.labelled_text import read_columns_of
+
+    bad = (each for kind in ("empty", "leak", "duplicate") for each in found.get(kind, ()))
+    dropped = {(each.split, each.index) for each in bad}
+    every = [x for each in splits.values() for x in each.columns.get("label", ())]
+    spelling = spelt_twice(every) if "spelling" in found else {}
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {}
+    for split, examples in splits.items():
+        columns = read_columns_of(examples.path, examples.lines, task.format)
+        lines = []
+        for index in range(len(examples)):
+            if (split, index) not in dropped:
+                row = {name: values[index] for name, values in columns.items()}
+                if (label := row.get(task.label)) in spelling:
+                    row[task.label] = spelling[label]
+                lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+        write_text(folder / f"{split}.jsonl", "".join(lines))
+        kept[split] = len(lines)
+    return kept
+
+
+def _write_report(
+    summary: Sequence[str], found: Mapping[str, Sequence[Finding]], folder: Path
+) -> None:
+    lines = ["# Check of the data", *summary]
+    for kind, own in found.items():
+        rows = [[each.split, each.place, each.what, each.text] for each in own]
+        write_tsv(folder / f"{kind}.tsv", [["split", "place", "what", "text"], *rows])
+        lines.append(f"## {_TITLES[kind]}: {len(own):,}")
+        lines.append(f"All: {kind}.tsv" if len(own) > _SHOWN else f"Also in {kind}.tsv")
+        lines += [
+            f"- {each.place}: {each.what}: {' '.join(each.text.split())[:_LONGEST]}"
+            for each in own[:_SHOWN]
+        ]
+    write_text(folder / "report.md", "\n\n".join(lines) + "\n")

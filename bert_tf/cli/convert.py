@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bert_tf.cli.progress import console, progress, typed
+from bert_tf.api.progress import console, progress, typed
 from bert_tf.options import CheckedOptions, option
 
 

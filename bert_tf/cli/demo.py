@@ -22,8 +22,8 @@ from typing import Any
 
 from rich.table import Table
 
+from bert_tf.api.progress import console, progress, typed
 from bert_tf.cli.main import main
-from bert_tf.cli.progress import console, progress, typed
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 from bert_tf.outputs import check_output_folder

@@ -15,7 +15,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
-from bert_tf.cli.progress import console, progress, scores_line
+from bert_tf.api.progress import console, progress, scores_line
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder

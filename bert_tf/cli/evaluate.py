@@ -20,9 +20,9 @@ import json
 import rich.table
 
 from bert_tf.api.evaluate import EvaluateOptions as Options
-from bert_tf.api.evaluate import run as evaluate
+from bert_tf.api.evaluate import evaluate
+from bert_tf.api.progress import console, export_line, typed
 from bert_tf.api.result import MOST_ROWS
-from bert_tf.cli.progress import console, export_line, typed
 from bert_tf.serving.packed_weights import pack_weights
 
 
@@ -31,7 +31,7 @@ def prepare(options: Options) -> None:
 
 
 def run(options: Options) -> None:
-    result = evaluate(options)
+    result = evaluate.of(options)
     print(json.dumps(result.scores, indent=2))
     from bert_tf.tasks.reports.report import Picture
 

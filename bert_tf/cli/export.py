@@ -16,8 +16,8 @@ the task, compared with float32 on others, and refused if it loses more than --m
 """
 
 from bert_tf.api.export import ExportOptions as Options
-from bert_tf.api.export import run as export
-from bert_tf.cli.progress import console, typed
+from bert_tf.api.export import export_model
+from bert_tf.api.progress import console, typed
 from bert_tf.mirror import joined
 from bert_tf.serving.packed_weights import pack_weights
 
@@ -28,7 +28,7 @@ def prepare(options: Options) -> None:
 
 
 def run(options: Options) -> None:
-    result = export(options)
+    result = export_model.of(options)
     given = '--text "a raw string"' + ' --pair "another"' * (len(result.inputs) - 1)
     if any(rank > 1 for rank in result.inputs.values()):
         given = "--input FILE"

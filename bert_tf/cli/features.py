@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bert_tf.cli.progress import console, progress
+from bert_tf.api.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_file

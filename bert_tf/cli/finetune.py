@@ -12,13 +12,13 @@ docs/task-files.md, and docs/adding-a-task.md to write one. The paper tries batc
 learning rates of 5e-5, 3e-5 and 2e-5, and 2 to 4 epochs. The same command resumes a stopped run.
 """
 
-from bert_tf.api.finetune import run as finetune
-from bert_tf.cli.progress import console, export_line, typed
+from bert_tf.api.finetune import finetune
+from bert_tf.api.progress import console, export_line, typed
 from bert_tf.finetuning.finetuning_options import FinetuningOptions as Options
 
 
 def run(options: Options) -> None:
-    result = finetune(options)
+    result = finetune.of(options)
     if result.best is None:  # a dry run, or a worker other than the chief
         return
     lines = [

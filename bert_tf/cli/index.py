@@ -12,7 +12,7 @@ text and where it is) and index.json.
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_tf.cli.progress import console, progress
+from bert_tf.api.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_tf.cli.progress import progress
+from bert_tf.api.progress import progress
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 from pipelines.shards.manifest import SPLITS, verify

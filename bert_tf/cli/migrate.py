@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bert_tf.cli.progress import console, progress, typed
+from bert_tf.api.progress import console, progress, typed
 from bert_tf.errors import InputError
 from bert_tf.migration.scan import FoundSymbol, ScanReport, scan
 from bert_tf.migration.symbols import LIBRARIES

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from bert_tf.cli.progress import console
+from bert_tf.api.progress import console
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 

@@ -16,8 +16,8 @@ your own.
 """
 
 from bert_tf.api.predict import PredictOptions as Options
-from bert_tf.api.predict import run as predict
-from bert_tf.cli.progress import console
+from bert_tf.api.predict import predict
+from bert_tf.api.progress import console
 from bert_tf.serving.packed_weights import pack_weights, types_of
 
 
@@ -26,7 +26,7 @@ def prepare(options: Options) -> None:
 
 
 def run(options: Options) -> None:
-    result = predict(options)
+    result = predict.of(options)
     for line in result.lines():
         console.print(line)
     if result.output is None and result.submission is None:

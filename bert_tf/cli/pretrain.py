@@ -10,13 +10,13 @@ The run directory holds the model with the lowest held-out loss (best/) and the 
 which load in Hugging Face, too (docs/objectives.md).
 """
 
-from bert_tf.api.pretrain import run as pretrain
-from bert_tf.cli.progress import console, typed
+from bert_tf.api.pretrain import pretrain
+from bert_tf.api.progress import console, typed
 from bert_tf.pretraining.pretraining_options import PretrainingOptions as Options
 
 
 def run(options: Options) -> None:
-    result = pretrain(options)
+    result = pretrain.of(options)
     if result.model is None:  # a dry run, or a worker other than the chief
         return
     from bert_tf.pretraining.word_frequencies import plateau_notice

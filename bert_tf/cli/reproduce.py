@@ -21,7 +21,7 @@ from typing import Literal
 
 from rich.table import Table
 
-from bert_tf.cli.progress import console, duration, progress, typed
+from bert_tf.api.progress import console, duration, progress, typed
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.startup import share_cores
@@ -85,11 +85,11 @@ def run(options: Options) -> None:
             f"{options.output}: the runs need about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB "
             "are free: free some space, or give another --output"
         )
-    if shortage and not options.dry_run:
-        raise InputError(shortage)
     if options.dry_run:
         console.print(shortage or "Nothing was written: leave --dry_run out to make the table")
         return
+    if shortage:
+        raise InputError(shortage)
 
     with progress("making runs", total=1) as bar:
 

@@ -13,13 +13,13 @@ continues a stopped search, without repeating finished runs; with more values, s
 extends a finished one. All other options are those of bert-tf finetune.
 """
 
-from bert_tf.api.search import run as search
-from bert_tf.cli.progress import console, export_line, typed
+from bert_tf.api.progress import console, export_line, typed
+from bert_tf.api.search import search
 from bert_tf.finetuning.finetuning_options import SearchOptions as Options
 
 
 def run(options: Options) -> None:
-    result = search(options)
+    result = search.of(options)
     if not result.trials:  # a dry run
         return
     from bert_tf.finetuning.search import page

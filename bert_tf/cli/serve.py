@@ -17,13 +17,13 @@ import ipaddress
 import json
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bert_tf.cli.progress import console, progress
-from bert_tf.cli.tensorflow_serving_flags import translated as translated
+from bert_tf.api.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.mirror import fetched
 from bert_tf.options import CheckedOptions, option
@@ -34,6 +34,18 @@ _LAST_SECONDS = 5  # after the last answers, for what still computes or loads
 _PACKAGES = (
     "grpc", "grpc_health", "httptools", "orjson", "prometheus_client", "starlette",
     "tensorflow_serving", "uvicorn",
+)  # fmt: skip
+# Flags of tensorflow_model_server with a value, and our options; "" is MODELS, None no option.
+_FLAGS = {
+    "rest_api_port": "rest_port", "port": "grpc_port", "rest_api_timeout_in_ms": "deadline",
+    "model_base_path": "", "model_config_file": "",
+    "model_config_file_poll_wait_seconds": None, "file_system_poll_wait_seconds": None,
+    "max_num_load_retries": None, "load_retry_interval_micros": None,
+}  # fmt: skip
+# Its switches, which take a value there: the first is ours, too; the others are always on here.
+_SWITCHES = (
+    "enable_per_model_batching_parameters", "enable_batching", "enable_model_warmup",
+    "allow_version_labels_for_unavailable_models",
 )  # fmt: skip
 
 
@@ -96,6 +108,47 @@ class Options(CheckedOptions):
     """send an OpenTelemetry span for each request to $OTEL_EXPORTER_OTLP_ENDPOINT."""
 
 
+def translated(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command line with the flags of tensorflow_model_server replaced.
+
+    Raises InputError for a flag whose value this server cannot follow.
+    """
+    given = [*arguments]
+    found: list[str] = []
+    sources: list[str] = []
+    while given:
+        argument = given.pop(0)
+        flag, equals, value = argument.partition("=")
+        name = flag.removeprefix("--") if flag.startswith("--") else ""
+        if name in _SWITCHES:
+            is_off = value.lower() in ("false", "0")
+            if name == _SWITCHES[0]:
+                found.append(f"--no_{name}" if is_off else flag)
+            elif is_off:
+                raise InputError(f"{flag} cannot be switched off in bert-tf serve: leave it out")
+        elif name in _FLAGS:
+            if not equals and not given:
+                raise InputError(f"{flag} needs a value")
+            value = value if equals else given.pop(0)
+            if name == "rest_api_timeout_in_ms":
+                if not value.isdecimal():
+                    raise InputError(f"{flag} {value} is not a whole number: correct it")
+                value = str(int(value) / 1000)
+            if _FLAGS[name]:
+                found.append(f"--{_FLAGS[name]}={value}")
+            elif _FLAGS[name] == "":
+                sources.append(flag)
+                found.append(value)
+        else:
+            found.append(argument)
+    if len(sources) > 1:
+        raise InputError(f"{' and '.join(sources)} cannot be combined: give one of them")
+    is_named = any(each.partition("=")[0] == "--model_name" for each in found)
+    if sources == ["--model_base_path"] and not is_named:
+        found.append("--model_name=default")  # tensorflow_model_server's own
+    return found
+
+
 def prepare(options: Options) -> None:
     """Checks what needs no TensorFlow, and says what will be loaded."""
     if any(find_spec(package) is None for package in _PACKAGES):
@@ -113,14 +166,11 @@ def prepare(options: Options) -> None:
     _port(options, "grpc_port", 8500)
     versions = (path for path in source.glob("*/*") if path.name.isdecimal())
     names = ", ".join(sorted({path.parent.name for path in versions}))
-    pack_weights(types_of(_folders(source)))
-    console.print(f"Loading TensorFlow, then the models of {source}{names and f': {names}'}")
-
-
-def _folders(source: Path) -> list[Path]:
-    """Folders of the models that are served, as far as is known before a models.config is read."""
+    # The models that are served, as far as is known before a models.config is read.
     folder = source.parent if source.is_file() else source
-    return [path for path in (folder, *folder.glob("*")) if any(path.glob("[0-9]*/saved_model.pb"))]
+    folders = [folder, *folder.glob("*")]
+    pack_weights(types_of([x for x in folders if any(x.glob("[0-9]*/saved_model.pb"))]))
+    console.print(f"Loading TensorFlow, then the models of {source}{names and f': {names}'}")
 
 
 def run(options: Options) -> None:
@@ -142,8 +192,7 @@ def run(options: Options) -> None:
     rest_socket = bind(options.host, _port(options, "rest_port", 8501), "--rest_port")
     # Found to be free now, before models are loaded.
     with bind(options.host, _port(options, "grpc_port", 8500), "--grpc_port") as grpc_socket:
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        grpc_address = f"{host}:{grpc_socket.getsockname()[1]}"
+        grpc_address = f"{_bracketed(options.host)}:{grpc_socket.getsockname()[1]}"
     batching = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches")
     given = ((name, getattr(options, name)) for name in batching)
     overrides = {name: value for name, value in given if value is not None}
@@ -173,16 +222,15 @@ def run(options: Options) -> None:
         ) from error
     request_bytes = options.max_request_mb * 2**20
     held_bytes = max(8 * request_bytes, 2**28)
+    watched: dict[str, Any] = {"tokens": tokens, "access_log": log, "tracer": tracer}
     app = make_app(
         models,
         limits=Limits(body_bytes=request_bytes, held_bytes=held_bytes, seconds=options.deadline),
         routes=playground.routes(models) if options.playground else (),
         hosts=_hosts(options),
-        tokens=tokens,
         cors_origins=options.cors_origins,
-        access_log=log,
-        tracer=tracer,
         metrics_path=metrics_path,
+        **watched,
     )
 
     loading, grace = contextlib.ExitStack(), 2 * options.deadline
@@ -212,9 +260,7 @@ def run(options: Options) -> None:
         max_request_bytes=request_bytes,
         max_held_bytes=held_bytes,
         tls=tls,
-        tokens=tokens,
-        access_log=log,
-        tracer=tracer,
+        **watched,
     )
     serving = serve(
         models, app, rest_socket, start, ready=ready, stopping=stopping, tls=tls, tokens=tokens,
@@ -265,6 +311,10 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
 def _ready_lines(models: Any, options: Options, rest_port: int, grpc_port: int) -> list[str]:
     """Addresses, and a request that works."""
     from bert_tf.serving.server.errors import ServingError
@@ -278,8 +328,7 @@ def _ready_lines(models: Any, options: Options, rest_port: int, grpc_port: int) 
             warning += "; texts travel in the clear: give --tls_certificate and --tls_key"
         lines.append(warning)
     # A client of this machine cannot ask for all addresses.
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)
-    host = f"[{host}]" if ":" in host else host
+    host = _bracketed({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host))
     address = f"{'https' if options.tls_key else 'http'}://{host}:{rest_port}"
     lines += [
         f"Models: {', '.join(models.names) or 'none yet'}",

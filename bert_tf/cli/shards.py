@@ -19,13 +19,13 @@ The output holds shards, held-out shards, the vocabulary and manifest.json. Choo
 for new work; static writes the features of the original's script.
 """
 
+from bert_tf.api.progress import console, typed
 from bert_tf.api.shards import ShardsOptions as Options
-from bert_tf.api.shards import run as make_shards
-from bert_tf.cli.progress import console, typed
+from bert_tf.api.shards import make_shards
 
 
 def run(options: Options) -> None:
-    result = make_shards(options)
+    result = make_shards.of(options)
     if not result.manifests:
         console.print("\n".join(result.lines()))
         return

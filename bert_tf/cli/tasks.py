@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bert_tf.cli.progress import console
+from bert_tf.api.progress import console
 from bert_tf.options import CheckedOptions, option
 from bert_tf.startup import import_tensorflow
 

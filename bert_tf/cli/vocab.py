@@ -10,14 +10,14 @@ false for Korean, and for languages that distinguish words by accents.
 import shlex
 from dataclasses import fields
 
+from bert_tf.api.progress import console, typed
 from bert_tf.api.vocabulary import VocabularyOptions as Options
-from bert_tf.api.vocabulary import run as learn_vocabulary
-from bert_tf.cli.progress import console, typed
+from bert_tf.api.vocabulary import learn_vocabulary
 from pipelines.data_options import CorpusOptions
 
 
 def run(options: Options) -> None:
-    result = learn_vocabulary(options)
+    result = learn_vocabulary.of(options)
     words = ["shards", "--corpus", *options.corpus]
     for each in fields(CorpusOptions):
         if (value := getattr(options, each.name)) != each.default:

@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from bert_tf.api import progress as api_progress
-from bert_tf.api.progress import progress, training_line
-from bert_tf.cli.progress import export_line, typed
+from bert_tf.api.progress import export_line, progress, training_line, typed
 
 PRETRAINING = {
     "loss": 6.21199, "mlm_loss": 5.61, "nsp_loss": 0.602, "mlm_accuracy": 0.18149,

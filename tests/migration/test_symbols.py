@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 import bert_tf
-from bert_tf.cli.command_line import option_helps
+from bert_tf.api.descriptions import option_helps
 from bert_tf.cli.main import COMMANDS
 from bert_tf.migration.symbols import FORMS, LIBRARIES, find, table
 from bert_tf.tasks.table import TASKS
