@@ -52,10 +52,11 @@ class Inference(Primitives):
 
     def rows(self, table: keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
         if is_replaced(table):
-            return super().rows(table, ids)
-        value = table.embeddings.value
-        # In training, rows taken from the variable itself would have all later reads copy it.
-        found = tf.gather(tf.convert_to_tensor(value) if self.training else value, ids)
+            found = super().rows(table, ids)
+        else:
+            value = table.embeddings.value
+            # In training, rows taken from the variable itself would have all later reads copy it.
+            found = tf.gather(tf.convert_to_tensor(value) if self.training else value, ids)
         change = _change.get()
         return change(table, ids, found) if change else found
 

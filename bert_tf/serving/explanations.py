@@ -118,7 +118,8 @@ def _logits_after(shares: tf.Tensor, rows: Tensors, parts: Parts, labels: tf.Ten
     def change(table: Any, ids: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
         if table.name != "word_embeddings":
             return vectors
-        way = vectors - tf.gather(table.embeddings.value, [vocabulary.index("[MASK]")])
+        mask = table(tf.constant([vocabulary.index("[MASK]")]))  # quantized, or with LoRA, too
+        way = vectors - tf.cast(mask, vectors.dtype)
         is_kept = tf.reduce_any(ids[:, tf.newaxis] == kept, -1, keepdims=True)
         return vectors - (1.0 - shares) * tf.where(is_kept, 0.0, way)
 

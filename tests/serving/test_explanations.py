@@ -50,6 +50,19 @@ def test_attributions_add_up_to_the_difference_of_the_logits(classifier, explain
     assert (found["truncated"] == answered["truncated"]).all()
 
 
+@pytest.mark.slow
+def test_word_vectors_that_keras_replaces_are_explained():
+    tuned = made("classification", ["no", "yes"])
+    table = tuned.model.encoder.embeddings.word_embeddings
+    table.enable_lora(2)
+    for weight in (table.lora_embeddings_a, table.lora_embeddings_b):
+        weight.assign(np.random.default_rng(1).normal(size=weight.shape))
+    found = answer(tuned.function("explain"), {"text": TEXTS}, 6)
+    rise = found["logit"] - found["masked_logit"]
+    assert np.abs(rise).max() > 0.1
+    np.testing.assert_allclose(found["pieces_attribution"].sum(-1), rise, **CLOSE)
+
+
 def test_each_piece_has_its_own(explain):
     found = answer(explain, {"text": TEXTS}, 6)
     texts = [[piece.decode() for piece in row] for row in found["pieces_text"]]
