@@ -19,8 +19,8 @@ class LongTextOptions(StrideOptions):
     """Options for texts longer than a row; those not given keep the kind's settings."""
 
     long_texts: Literal["windows"] | None = option(None, identity=False)
-    """for classification and regression of single texts, windows reads texts above --max_length
-    whole, in windows whose outputs are pooled; by default they are cut."""
+    """for classification and regression of single texts and for vectors, windows reads texts above
+    --max_length whole, in windows whose outputs are pooled; by default they are cut."""
     window_pooling: Literal["mean", "max"] | None = option(None, identity=False)
     """how the outputs of a text's windows become one: their mean, the default, or the maximum."""
 
@@ -44,7 +44,7 @@ class MultiLabelOptions(LongTextOptions):
 
 
 @dataclass(kw_only=True)
-class EmbeddingOptions(CheckedOptions):
+class EmbeddingOptions(LongTextOptions):
     """Options for vectors of texts; those not given keep the kind's settings."""
 
     embedding_loss: Literal["infonce", "cosent", "cosine", "simcse"] | None = option(

@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.serving.explanations import explain
 from bert_tf.serving.signatures import DEFAULT, Parts, Signature, Tensors
-from bert_tf.tasks.kinds.kind import RowKind
+from bert_tf.tasks.kinds.kind import Kind, RowKind
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_options import LongTextOptions
 from bert_tf.tokenization.packing import Packer
@@ -23,8 +23,8 @@ _POOL: Mapping[str, tuple[Callable, Callable]] = {  # for any order of windows, 
 
 
 @dataclass(frozen=True)
-class LongTextKind(RowKind):
-    """A kind of single texts that may be read in windows, in training and in answers alike."""
+class WindowedKind(Kind):
+    """A kind that may read texts in windows, in training and in answers alike."""
 
     long_texts: str | None = None  # "windows", or None to cut
     doc_stride: int | None = None  # pieces between the starts of windows; half a window by default
@@ -42,14 +42,11 @@ class LongTextKind(RowKind):
         of_windows = ("doc_stride", "window_pooling") if self.long_texts is None else ()
         return {name: value for name, value in own.items() if name not in of_windows}
 
-    def check_training(self, options: Any, batch_size: int, validation: Any) -> None:
+    def check_windows(self, options: Any) -> None:
+        """Refuses training options that windows are not for."""
         if self.long_texts is None:
             return
         self._stride(options.max_length)
-        if "text_pair" in validation.columns:
-            raise InputError(
-                "--long_texts windows is for single texts, not for pairs: leave it out"
-            )
         if options.jit_compile is True or options.strategy == "tpu":
             raise InputError(
                 "--long_texts windows makes batches of any number of rows, which neither XLA nor "
@@ -66,38 +63,58 @@ class LongTextKind(RowKind):
             )
         return stride
 
-    def _windows(
-        self, strings: Tensors, tokenizer: Any, max_length: int
+    def windows(
+        self, ids: tf.RaggedTensor, tokenizer: Any, max_length: int
     ) -> tuple[Tensors, tf.Tensor, tf.Tensor]:
-        """Rows [R, T] of all texts, the text of each, int64 [R], and windows a text, int64 [B]."""
-        (ids,) = self.pieces(strings, tokenizer)
+        """Rows [R, T] of B texts' pieces, the text of each, int64 [R], and windows a text [B]."""
         lengths = tf.cast(ids.row_lengths(), tf.int64)
         found = windows(lengths, max_length - 2, self._stride(max_length))
         pieces = tf.gather(ids.flat_values, tf.ragged.range(found.starts, found.ends))
         return Packer(tokenizer, max_length)(pieces), found.text, found.counts
 
-    def batch(self, strings: Tensors, arrays: list[Any], tokenizer: Any, max_length: int) -> tuple:
-        """Inputs are [B, N, T], without a token where a text has fewer than N windows."""
-        if self.long_texts is None:
-            return super().batch(strings, arrays, tokenizer, max_length)
-        rows, _, counts = self._windows(strings, tokenizer, max_length)
-        inputs = {
+    def pooled(self, outputs: tf.Tensor, text: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+        """Outputs of texts [B, ...] from those of their windows [R, ...]."""
+        return _POOL[self.window_pooling or "mean"][0](outputs, text, tf.size(counts))
+
+    def padded_windows(self, ids: tf.RaggedTensor, tokenizer: Any, max_length: int) -> Tensors:
+        """Rows [B, N, T], without a token where a text has fewer than N windows."""
+        rows, _, counts = self.windows(ids, tokenizer, max_length)
+        return {
             name: tf.RaggedTensor.from_row_lengths(x, counts, validate=False).to_tensor()
             for name, x in rows.items()
         }
-        return (inputs, *arrays)
+
+    def of_windows(self, model: Any, outputs: Callable) -> Any:
+        """A model of texts from `outputs` of rows, in training."""
+        return _OfWindows(model, outputs, _POOL[self.window_pooling or "mean"][1])
+
+
+@dataclass(frozen=True)
+class LongTextKind(WindowedKind, RowKind):
+    """A kind of single texts that may be read in windows."""
+
+    def check_training(self, options: Any, batch_size: int, validation: Any) -> None:
+        self.check_windows(options)
+        if self.reads_windows and "text_pair" in validation.columns:
+            raise InputError(
+                "--long_texts windows is for single texts, not for pairs: leave it out"
+            )
+
+    def batch(self, strings: Tensors, arrays: list[Any], tokenizer: Any, max_length: int) -> tuple:
+        if self.long_texts is None:
+            return super().batch(strings, arrays, tokenizer, max_length)
+        (ids,) = self.pieces(strings, tokenizer)
+        return (self.padded_windows(ids, tokenizer, max_length), *arrays)
 
     def trained(self, model: Any) -> Any:
-        if self.long_texts is None:
-            return model
-        return _OfWindows(model, _POOL[self.window_pooling or "mean"][1])
+        return model if self.long_texts is None else self.of_windows(model, model)
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
         if self.long_texts is None:
             return super().respond(strings, parts)
-        rows, text, counts = self._windows(strings, parts.tokenizer, parts.max_length)
-        pool, _ = _POOL[self.window_pooling or "mean"]
-        outputs = pool(map_rows(parts.predict, rows), text, tf.size(counts))
+        (ids,) = self.pieces(strings, parts.tokenizer)
+        rows, text, counts = self.windows(ids, parts.tokenizer, parts.max_length)
+        outputs = self.pooled(map_rows(parts.predict, rows), text, counts)
         nothing = tf.zeros_like(counts, tf.int32)
         return {**self.answers(outputs, parts.labels), "truncated": nothing}
 
@@ -109,17 +126,21 @@ class LongTextKind(RowKind):
 
 
 class _OfWindows:
-    """A model of rows, in training, as one of texts: [B, N, T] to pooled outputs [B, ...]."""
+    """In training, a model of rows as one of texts: [..., N, T] to pooled outputs [..., W]."""
 
-    def __init__(self, model: Any, pool: Callable[[Any, Any], Any]) -> None:
-        self._model, self._pool = model, pool
+    def __init__(self, model: Any, outputs: Callable, pool: Callable[[Any, Any], Any]) -> None:
+        self._model, self._outputs, self._pool = model, outputs, pool
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
     def __call__(self, inputs: Tensors, training: bool = False) -> Any:
-        is_window = tf.reduce_any(inputs["padding_mask"] != 0, -1)  # (B, N)
+        mask = inputs["padding_mask"]
+        is_window = tf.reduce_any(mask != 0, -1)  # (..., N)
         rows = {name: tf.boolean_mask(x, is_window) for name, x in inputs.items()}  # (R, T)
-        pooled = self._pool(self._model(rows, training=training), tf.where(is_window)[:, 0])
+        text = tf.where(tf.reshape(is_window, [-1, tf.shape(is_window)[-1]]))[:, 0]
+        pooled = self._pool(self._outputs(rows, training=training), text)
         # A text has a window at least, if only an empty one.
-        return tf.ensure_shape(pooled, [inputs["padding_mask"].shape[0], *pooled.shape[1:]])
+        texts, of_each = mask.shape[:-2], pooled.shape[1:]
+        pooled = tf.reshape(pooled, tf.concat([tf.shape(mask)[:-2], of_each], 0))
+        return tf.ensure_shape(pooled, [*texts, *of_each])

@@ -18,6 +18,7 @@ from bert_tf.serving import encoder_signatures
 from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.kinds import kind
 from bert_tf.tasks.kinds.kind import Answered, Kind
+from bert_tf.tasks.kinds.long_texts import WindowedKind
 from bert_tf.tasks.reports.report import Report, worst
 from bert_tf.tasks.scoring.metrics import pearson, retrieval_scores, spearman
 from bert_tf.tasks.task import Layout, Task
@@ -63,7 +64,7 @@ class Embedding(Kind):
 
 
 @dataclass(frozen=True)
-class SentenceEmbedding(Kind):
+class SentenceEmbedding(WindowedKind):
     """A vector for each text, such that texts of like meaning have a high cosine.
 
     Learns from pairs ("infonce": the other texts of a batch are wrong answers), from pairs with
@@ -97,6 +98,7 @@ class SentenceEmbedding(Kind):
         return functions.get(self.embedding_loss, in_batch_cross_entropy)(self.scale)
 
     def check_training(self, options: Any, batch_size: int, validation: Examples) -> None:
+        self.check_windows(options)
         for name in ("features_only", "bilstm", "jit_compile", "class_weights"):
             if getattr(options, name) not in (None, False, "auto"):
                 raise InputError(f"--{name} is not for vectors of texts: leave it out")
@@ -189,11 +191,23 @@ class SentenceEmbedding(Kind):
         return columns, targets
 
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
-        """Rows of each text, [B, N, T]: both of the pair, then wrong answers."""
+        """Rows of each text, [B, N, T]: both of the pair, then wrong answers.
+
+        In windows they are [B, N, K, T], without a token where a text has fewer than K windows.
+        """
         texts = tf.stack([strings["text"], strings["text_pair"]], 1)
         if "negatives" in strings:
             texts = tf.concat([texts, strings["negatives"]], 1)
-        return kind.in_lists(_rows(texts, tokenizer, max_length)[0], texts)
+        ids = tokenizer.tokenize(tf.reshape(texts, [-1]))
+        if self.reads_windows:
+            return kind.in_lists(self.padded_windows(ids, tokenizer, max_length), texts)
+        return kind.in_lists(Packer(tokenizer, max_length)(ids), texts)
+
+    def trained(self, model: Any) -> Any:
+        def vectors(rows: Tensors, training: bool) -> Any:
+            return model(_alone(rows), training=training)[:, 0]
+
+        return self.of_windows(model, vectors) if self.reads_windows else model
 
     def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
         """Tokens of each example's longer text, int64 [E]."""
@@ -201,12 +215,13 @@ class SentenceEmbedding(Kind):
         return 2 + np.max([kind.count_pieces(values, tokenizer) for values in texts], axis=0)
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        found, truncated = _vectors(strings["text"][:, tf.newaxis], parts)
+        found, truncated = self._vectors(strings["text"][:, tf.newaxis], parts)
         return {"vector": found[:, 0], "truncated": truncated[:, 0]}
 
     def compare(self, strings: Tensors, parts: Parts) -> Tensors:
         """The cosine of both texts of a pair, and their vectors."""
-        found, truncated = _vectors(tf.stack([strings["text"], strings["text_pair"]], 1), parts)
+        texts = tf.stack([strings["text"], strings["text_pair"]], 1)
+        found, truncated = self._vectors(texts, parts)
         return {
             "score": _cosines(found[:, :1], found[:, 1:])[:, 0],
             "vector": found[:, 0],
@@ -216,13 +231,29 @@ class SentenceEmbedding(Kind):
 
     def rerank(self, strings: Tensors, parts: Parts) -> Tensors:
         texts = tf.concat([strings["query"][:, tf.newaxis], strings["texts"]], 1)
-        found, truncated = _vectors(texts, parts)
+        found, truncated = self._vectors(texts, parts)
         return {"scores": _cosines(found[:, :1], found[:, 1:]), "truncated": truncated[:, 1:]}
 
     def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
         inputs = kind.checked_rows(tensors, parts.model)
-        rows = {name: x[:, tf.newaxis] for name, x in inputs.items()}
-        return {"vector": map_rows(parts.predict, rows)[:, 0]}
+        return {"vector": map_rows(parts.predict, _alone(inputs))[:, 0]}
+
+    def _vectors(self, texts: tf.Tensor, parts: Parts) -> tuple[tf.Tensor, tf.Tensor]:
+        """Vectors of texts [B, N], float32 [B, N, W], and the word pieces they lost [B, N]."""
+        ids = parts.tokenizer.tokenize(tf.reshape(texts, [-1]))
+        if self.reads_windows:
+            rows, text, counts = self.windows(ids, parts.tokenizer, parts.max_length)
+            of_rows = map_rows(parts.predict, _alone(rows))[:, 0]
+            found = self.pooled(of_rows, text, counts)  # (B * N, W)
+            found = tf.nn.l2_normalize(found, -1) if self.normalize else found
+            truncated = tf.zeros_like(counts, tf.int32)
+        else:
+            pack = Packer(parts.tokenizer, parts.max_length)
+            found = map_rows(parts.predict, _alone(pack(ids)))
+            truncated = pack.truncated(ids.row_lengths())
+        shape = tf.unstack(tf.shape(texts))
+        found = tf.reshape(found, [*shape, parts.model.config.width])
+        return found, tf.reshape(truncated, shape)
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         return list(_RETRIEVAL if self.embedding_loss == "infonce" else _OF_SCORED)
@@ -262,20 +293,9 @@ def _scores_of(examples: Examples) -> np.ndarray:
     )
 
 
-def _rows(texts: tf.Tensor, tokenizer: Any, max_length: int) -> tuple[Tensors, tf.Tensor]:
-    """Rows [B * N, T] of texts [B, N], and the word pieces they lost, int32 [B, N]."""
-    ids = tokenizer.tokenize(tf.reshape(texts, [-1]))
-    pack = Packer(tokenizer, max_length)
-    return pack(ids), tf.reshape(pack.truncated(ids.row_lengths()), tf.shape(texts))
-
-
-def _vectors(texts: tf.Tensor, parts: Parts) -> tuple[tf.Tensor, tf.Tensor]:
-    """Vectors of texts [B, N], float32 [B, N, W], and the word pieces they lost [B, N]."""
-    rows, truncated = _rows(texts, parts.tokenizer, parts.max_length)
-    alone = {name: x[:, tf.newaxis] for name, x in rows.items()}
-    found = map_rows(parts.predict, alone)  # (B * N, 1, W)
-    width = parts.model.config.width
-    return tf.reshape(found, [*tf.unstack(tf.shape(texts)), width]), truncated
+def _alone(rows: Tensors) -> Tensors:
+    """Rows [R, T] as texts that are compared with none, [R, 1, T]."""
+    return {name: x[:, tf.newaxis] for name, x in rows.items()}
 
 
 def _cosines(one: tf.Tensor, others: tf.Tensor) -> tf.Tensor:

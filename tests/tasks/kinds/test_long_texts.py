@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from rounding import rounding
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import finetune
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
-from bert_tf.models.task_models import BertClassifier
+from bert_tf.models.task_models import BertClassifier, BertSentenceEncoder
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.fine_tuned import FineTuned
@@ -58,6 +59,63 @@ def test_answers_pool_the_outputs_of_all_windows(pooling):
     batch, _ = kind.batch({"text": tf.constant(given)}, [tf.zeros([3])], TOKENIZER, 8)
     assert batch["token_ids"].shape[:2] == (3, 2)
     np.testing.assert_allclose(kind.trained(model)(batch), np.stack(pooled), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_vectors_pool_those_of_all_windows(pooling, normalize):
+    settings = {"long_texts": "windows", "max_length": 8, "doc_stride": 4, "normalize": normalize}
+    task = TASKS["embedding"].with_settings({**settings, "window_pooling": pooling})
+    model = BertSentenceEncoder(CONFIG, normalize=normalize, seed=3)
+    tuned = FineTuned(task, model, TOKENIZER)
+    given = ["", "sea cow the", "sea the and cow of the sea and cow"]
+    found = tuned.function("compare")(text=tf.constant(given), text_pair=tf.constant(given[::-1]))
+    rows = [[], [5, 6, 7], [5, 7, 8, 6, 9, 7], [9, 7, 5, 8, 6]]
+    ids = np.array([[2, *row, 3] + [0] * (6 - len(row)) for row in rows])[:, np.newaxis]
+    inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": (ids > 0).astype(int)}
+    each = np.array(model(inputs, training=False))[:, 0]
+    pooled = np.stack([each[0], each[1], getattr(np, pooling)(each[2:], axis=0)])
+    expected = pooled / np.linalg.norm(pooled, axis=1, keepdims=True) if normalize else pooled
+    np.testing.assert_allclose(found["vector"], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["vector_pair"], expected[::-1], rtol=1e-4, atol=1e-6)
+    assert found["truncated"].numpy().tolist() == [0, 0, 0]
+    none = tuned.function()(text=tf.constant([], tf.string))
+    assert none["vector"].shape == (0, 16)
+    # Training sees the same; losses give vectors their length.
+    strings = {"text": tf.constant(given), "text_pair": tf.constant(given[::-1])}
+    batch, _ = task.kind.batch(strings, [tf.zeros([3])], TOKENIZER, 8)
+    assert batch["token_ids"].shape[:3] == (3, 2, 2)
+    trained = task.kind.trained(model)(batch)
+    both = np.stack([pooled, pooled[::-1]], 1)
+    np.testing.assert_allclose(trained, both, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_vectors_of_long_texts_find_what_cutting_loses(tmp_path):
+    """The first half of all texts is the same: what tells them apart is behind the first window."""
+    config = replace(CONFIG, vocab_size=30, hidden_size=32, num_attention_heads=4)
+    words = [f"w{number}" for number in range(24)]
+    tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", *words])
+    save_model(BertEncoder(config, seed=1), tmp_path / "encoder", tokenizer)
+    rows = [f"{'the ' * 12}{word} the\t{'the ' * 9}{word}" for word in words]
+    (tmp_path / "pairs.tsv").write_text("\n".join(["text\ttext_pair", *rows]) + "\n")
+    options = FinetuningOptions(
+        model=str(tmp_path / "encoder"), task="embedding", train=str(tmp_path / "pairs.tsv"),
+        validation=str(tmp_path / "pairs.tsv"), output=str(tmp_path / "run"), epochs=20,
+        batch_size=12, learning_rate=1e-2, max_length=8, strategy="one", long_texts="windows",
+    )  # fmt: skip
+    result = finetune(options)
+    assert result.evaluation.scores["recall_at_1"] > 0.9
+    best = FineTuned.from_directory(tmp_path / "run" / "best")
+    assert best.task.kind.long_texts == "windows"
+    predictor = Predictor(best.export("model", root=tmp_path / "served"))
+    examples = best.task.read(options.validation, "validation")
+    served = answer(predictor.signature("compare"), best.evaluated_strings(examples), 7)
+    np.testing.assert_allclose(
+        served["score"], result.evaluation.given.answers["score"], atol=rounding(30, 32)
+    )
+    cut = finetune(replace(options, long_texts=None, output=str(tmp_path / "cut")))
+    assert cut.evaluation.scores["recall_at_1"] < 0.2
 
 
 def options_of(tmp_path) -> FinetuningOptions:
