@@ -40,6 +40,8 @@ PIECES = [
 ]  # fmt: skip
 LABELS = {
     "classification": ["bad", "good"],
+    "multi_label": ["calm", "cold", "deep"],
+    "tags": ["DT", "NN", "VB"],
     "tagging": ["O", "B-LOC", "I-LOC"],
     "conll2003": ["O", "B-LOC", "I-LOC", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-MISC", "I-MISC"],
 }
@@ -53,6 +55,11 @@ KINDS = [
     "tagging",
     "masked_words",
     "vectors",
+    "multi_label",
+    "multi_label-windows",
+    "tags",
+    "embedding",
+    "embedding-windows",
 ]
 
 
@@ -63,17 +70,18 @@ def export_of(tmp_path_factory):
     root = tmp_path_factory.mktemp("served")
 
     def make(served: str) -> Path:
-        name, is_int8 = served.removesuffix("-int8"), served.endswith("-int8")
+        name, _, how = served.partition("-")
+        windows = {"long_texts": "windows"} if how == "windows" else {}
         if served not in made:
             config = BertConfig(
                 vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
                 intermediate_size=16, max_position_embeddings=64, initializer_range=1.0,
             )  # fmt: skip
-            task = TASKS[name].with_settings({"max_length": 32})
+            task = TASKS[name].with_settings({"max_length": 32, **windows})
             head = {"labels": LABELS[name]} if name in LABELS else {}
             model = task.kind.model_class(config, seed=0, **head)
             tuned = FineTuned(task, model, BertTokenizer(PIECES), LABELS.get(name, []))
-            if is_int8:
+            if how == "int8":
                 texts = ["the ship left .", "sea crew set sails at dawn ?"] * 16
                 rows = Examples("rows", list(range(32)), {"text": texts})
                 tuned = replace(tuned, plan=make_plan_for(tuned, Calibration(rows, rows)))
