@@ -19,6 +19,7 @@ from bert_tf.finetuning.data import FinetuningData
 from bert_tf.finetuning.feature_cache import FeatureCache
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup
 from bert_tf.models.cost import classification_flops
+from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.pretraining.word_frequencies import plateau_notice
 from bert_tf.primitives.devices import device_type
 from bert_tf.storage import is_remote
@@ -254,8 +255,13 @@ def _taught_by(
     teacher = FineTuned.from_directory(options.teacher, dtype=precision)
     matched = _matched(options.teacher, teacher, student)
     weight = WEIGHT if options.teacher_weight is None else options.teacher_weight
+    layers = None
+    if options.teacher_layers is not None:
+        if model is not student.model:
+            raise InputError("--teacher_layers is not for --long_texts windows: leave one out")
+        layers = LayerLoss(options.teacher_layers, student.model, teacher.model)
     return (
-        Taught(model, kind.trained(teacher.model), matched),
+        Taught(model, kind.trained(teacher.model), matched, layers),
         distilled(loss, soft, weight),
         {name: of_student(metric) for name, metric in kind.metrics.items()},
         {"teacher_content": content_hash(options.teacher)},

@@ -1,7 +1,9 @@
 """The BERT encoder."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -13,6 +15,27 @@ from bert_tf.layers.bert_layer import part
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.primitives.places import Places
 from bert_tf.primitives.table import of_halves, primitives
+
+
+class ObservedStates(NamedTuple):
+    """What an encoder computed at n places: the embeddings' output, then that of each block."""
+
+    states: list[Any]  # [n, H]; without the last block's if that computed one token of each row
+    places: Places
+
+
+_observed: ContextVar[list[ObservedStates] | None] = ContextVar("observed", default=None)
+
+
+@contextmanager
+def observed_states() -> Iterator[list[ObservedStates]]:
+    """Lists what encoders compute within the context, a call each."""
+    found: list[ObservedStates] = []
+    token = _observed.set(found)
+    try:
+        yield found
+    finally:
+        _observed.reset(token)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -153,6 +176,8 @@ def _encode(
     names = ("token_ids", "segment_ids", "position_ids")
     x = embeddings(*(inputs[name] for name in names if name in inputs), **where)  # (n, H)
     states: list[Any] = [x]
+    if places is not None and (observed := _observed.get()) is not None:
+        observed.append(ObservedStates(states, places))
     probabilities: list[Any] = []
     for block in blocks:
         if summary_only and block is blocks[-1]:

@@ -15,6 +15,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
+from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.pretraining.data import PhaseShards, PretrainingData
 from bert_tf.pretraining.guesses import MaskedWordLog, MaskedWords, hide_words
 from bert_tf.pretraining.pretraining_options import PretrainingOptions
@@ -159,7 +160,10 @@ def _pretrain(
     metric: Values = accuracy
     if options.teacher is not None:
         with run.strategy.scope():
-            trained = distillation.Taught(model, _teacher(options.teacher, model, data))
+            teacher, layers = _teacher(options.teacher, model, data), None
+            if options.teacher_layers is not None:
+                layers = LayerLoss(options.teacher_layers, model, teacher)
+            trained = distillation.Taught(model, teacher, layers=layers)
         soft = distillation.soft_cross_entropy(
             options.teacher_temperature or distillation.TEMPERATURE
         )

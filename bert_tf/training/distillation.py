@@ -1,5 +1,6 @@
 """Distillation: a student learns from labels and from a teacher's outputs (Hinton et al. 2015)."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,37 +18,58 @@ class Taught:
     In training a call returns pairs (student's output, teacher's output), without gradients of the
     latter. Everything else, the variables among it, is the student's. The teacher, with the same
     inputs and outputs, is frozen. `matched` maps its outputs and the inputs to the outputs as the
-    student's loss compares them.
+    student's loss compares them. With `layers` (`LayerLoss`) the first output has a third part,
+    the loss of the layers in each row, float32 [R].
     """
 
     def __init__(
-        self, student: Any, teacher: Any, matched: Callable[[Any, Any], Any] = lambda x, _: x
+        self,
+        student: Any,
+        teacher: Any,
+        matched: Callable[[Any, Any], Any] = lambda x, _: x,
+        layers: Callable[..., tuple] | None = None,
     ) -> None:
         teacher.trainable = False
         self._student, self._teacher, self._matched = student, teacher, matched
+        self._layers = layers
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._student, name)
 
     def __call__(self, inputs: Any, training: bool = False) -> Any:
-        outputs = self._student(inputs, training=training)
+        student = functools.partial(self._student, inputs, training=training)
+        teacher = functools.partial(self._teacher, inputs, training=False)
         if not training:
-            return outputs
-        soft = self._matched(self._teacher(inputs, training=False), inputs)
-        soft = keras.tree.map_structure(tf.stop_gradient, soft)
-        if isinstance(outputs, Mapping):
-            return {name: (x, soft[name]) for name, x in outputs.items()}
-        return outputs, soft
+            return student()
+        more: list[Any] = []
+        if self._layers is None:
+            outputs, soft = student(), teacher()
+        else:
+            outputs, soft, *more = self._layers(student, teacher, inputs["padding_mask"])
+        soft = keras.tree.map_structure(tf.stop_gradient, self._matched(soft, inputs))
+        if not isinstance(outputs, Mapping):
+            return outputs, soft, *more
+        pairs = {name: (x, soft[name]) for name, x in outputs.items()}
+        first = next(iter(pairs))
+        return {**pairs, first: (*pairs[first], *more)}
 
 
 def distilled(loss: Values, soft: Values, weight: float) -> Values:
-    """`loss` and, with `weight` of 1, `soft`, (teacher's outputs, outputs) -> like `loss`."""
+    """`loss` and, with `weight` of 1, `soft`, (teacher's outputs, outputs) -> like `loss`.
+
+    The loss of layers, if there is one, is added with a weight of 1, as in TinyBERT.
+    """
 
     def values(labels: Any, outputs: Any) -> Any:
         if not isinstance(outputs, tuple):
             return loss(labels, outputs)
-        own, taught = outputs
-        return (1 - weight) * loss(labels, own) + weight * soft(taught, own)
+        own, taught, *layers = outputs
+        found = (1 - weight) * loss(labels, own) + weight * soft(taught, own)
+        for of_rows in layers:  # one or several rows an example
+            rest = [1] * (found.shape.rank - 1)
+            of_examples = tf.reduce_mean(tf.reshape(of_rows, [tf.shape(found)[0], -1]), 1)
+            found += tf.reshape(of_examples, [-1, *rest])
+        return found
 
     return values
 

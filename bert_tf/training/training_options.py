@@ -22,10 +22,14 @@ class TeacherOptions(CheckedOptions):
     teacher_temperature: float | None = option(None, above=0)
     """what the logits of teacher and student are divided by when they are compared; 2 by
     default."""
+    teacher_layers: Literal["hidden_states", "attention_relations"] | None = None
+    """what to learn of the teacher's layers, too: hidden_states of layers evenly spaced (TinyBERT),
+    for a student as wide as the teacher; or attention_relations, how queries, keys and values of
+    the last layer relate the tokens (MiniLMv2), for any width."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("teacher_weight", "teacher_temperature"):
+        for name in ("teacher_weight", "teacher_temperature", "teacher_layers"):
             if self.teacher is None and getattr(self, name) is not None:
                 raise InputError(f"--{name} is for --teacher: give both or leave it out")
 

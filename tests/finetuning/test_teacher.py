@@ -1,6 +1,7 @@
 """--teacher: a student learns a teacher's outputs, each label from the one of its name."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from bert_tf.checkpoints.conversion import convert
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import finetune
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
+from bert_tf.models.layer_distillation import LayerLoss
+from bert_tf.models.task_models import BertTagger
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.fine_tuned import FineTuned
 from bert_tf.training.listener import Listener
@@ -103,9 +106,99 @@ def test_a_student_learns_from_the_teacher_alone_and_resumes(teacher, tmp_path):
         finetune(again)
 
 
+@pytest.mark.parametrize("layers", ["hidden_states", "attention_relations"])
+def test_layers_are_compared_row_by_row(layers):
+    """As the formulae say, on the encoder's own outputs; without a difference at no cost."""
+    large = BertConfig(
+        vocab_size=9, hidden_size=16, num_hidden_layers=4, num_attention_heads=4,
+        intermediate_size=16, max_position_embeddings=8, initializer_range=0.5,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    small = replace(large, num_hidden_layers=2, num_attention_heads=2)
+    student, teacher = (
+        BertTagger(config, labels=["a", "b"], seed=seed)
+        for seed, config in enumerate((small, large))
+    )
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], np.int32)
+    inputs = {"token_ids": 6 * mask + np.arange(5) % 3, "segment_ids": 0 * mask}
+    inputs = {name: x.astype(np.int32) for name, x in {**inputs, "padding_mask": mask}.items()}
+    compare = LayerLoss(layers, student, teacher)
+
+    def found(student, teacher, compare):
+        call = tf.function(
+            lambda rows: compare(
+                lambda: student(rows, training=True), lambda: teacher(rows), rows["padding_mask"]
+            )
+        )
+        return call({name: tf.constant(x) for name, x in inputs.items()})
+
+    own, taught = (each.encoder(inputs)["hidden_states"] for each in (student, teacher))
+    if layers == "hidden_states":
+        pairs = zip(own, taught[::2], strict=True)
+        of_tokens = sum(np.mean(np.square(np.subtract(*pair)), -1) for pair in pairs)
+    else:
+        of_tokens = 0.0
+        for name in ("query", "key", "value"):
+            logs = []
+            for model, states in ((student, own), (teacher, taught)):
+                x = np.array(getattr(model.encoder.blocks[-1].attention, name)(states[-2]))
+                x = x.reshape(2, 5, 4, 4).transpose(0, 2, 1, 3)
+                scores = x @ x.transpose(0, 1, 3, 2) / 2 - 1e9 * (mask == 0)[:, None, None]
+                logs.append(tf.nn.log_softmax(scores).numpy())
+            of_tokens += np.sum(np.exp(logs[1]) * (logs[1] - logs[0]), -1).mean(1) / 3
+    outputs, soft, values = found(student, teacher, compare)
+    np.testing.assert_allclose(values, (of_tokens * mask).sum(1) / mask.sum(1), rtol=1e-4)
+    np.testing.assert_allclose(outputs[0], student(inputs)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(soft[0], teacher(inputs)[0], rtol=1e-4, atol=1e-5)
+    same = LayerLoss(layers, teacher, teacher)
+    np.testing.assert_allclose(found(teacher, teacher, same)[2], 0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", ["hidden_states", "attention_relations"])
+def test_a_student_learns_the_teachers_layers(teacher, tmp_path, layers):
+    """Its outputs read the last block's first token alone; the loss reads all layers before it."""
+    convert(teacher / "encoder", teacher / "student", layers=1, overwrite=True)
+    best = str(teacher / "large" / "best")
+    distance = {}
+    for chosen in (None, layers):
+        options = options_of(
+            teacher, teacher=best, teacher_weight=1.0, teacher_layers=chosen,
+            output=str(tmp_path / str(chosen)),
+        )  # fmt: skip
+        assert finetune(options).score == 1.0
+        student = FineTuned.from_directory(tmp_path / str(chosen) / "best").model
+        model = FineTuned.from_directory(best).model
+        rows = {"token_ids": [[2, 5, 6, 3]], "segment_ids": [[0] * 4], "padding_mask": [[1] * 4]}
+        rows = {name: tf.constant(x) for name, x in rows.items()}
+        loss = LayerLoss(layers, student, model)
+        called = partial(student, rows), partial(model, rows)
+        *_, distance[chosen] = loss(*called, rows["padding_mask"])
+    assert distance[layers] < 0.5 * distance[None]
+    other = options_of(teacher, teacher=best, teacher_layers=layers, output=str(tmp_path / "None"))
+    with pytest.raises(InputError, match="teacher_layers was None"):
+        finetune(other)
+
+
+def test_layers_that_cannot_be_compared_are_refused():
+    narrow = BertConfig(
+        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=8, max_position_embeddings=8,
+    )  # fmt: skip
+    small = BertTagger(narrow, labels=["a", "b"])
+    large = BertTagger(replace(narrow, hidden_size=16), labels=["a", "b"])
+    with pytest.raises(InputError, match="the student have width 8, of the teacher 16: give"):
+        LayerLoss("hidden_states", small, large)
+    LayerLoss("attention_relations", small, large)
+    sides = replace(narrow, attention_direction="left_to_right+right_to_left")
+    with pytest.raises(InputError, match="one Transformer each"):
+        LayerLoss("attention_relations", BertTagger(sides, labels=["a", "b"]), large)
+
+
 def test_what_no_teacher_can_teach_is_refused(teacher, tmp_path):
-    with pytest.raises(InputError, match="--teacher_weight is for --teacher"):
-        options_of(teacher, teacher_weight=0.5)
+    for name, value in (("teacher_weight", 0.5), ("teacher_layers", "hidden_states")):
+        with pytest.raises(InputError, match=f"--{name} is for --teacher"):
+            options_of(teacher, **{name: value})
     good = teacher / "large" / "best"
     base = {"model": str(teacher / "encoder"), "output": "none"}
     other = FineTuned.from_directory(good)

@@ -1,0 +1,99 @@
+"""What a student's layers learn from its teacher's, beside the outputs."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from keras import ops
+
+from bert_tf.errors import InputError
+from bert_tf.models.encoder import BertEncoder, observed_states
+from bert_tf.primitives.table import halves
+
+_FAR = -1e9  # added to scores of padding
+
+
+class LayerLoss:
+    """Calls a student and its teacher, and compares their layers.
+
+    Args:
+        of: "hidden_states": the mean squared difference of hidden states, summed over the
+            embeddings and the student's M layers, the m-th beside the teacher's m N / M-th of N
+            (Jiao et al. 2020, "TinyBERT", equations 8 and 9, where the widths are the same and no
+            projection is needed). "attention_relations": the mean over queries, keys and values of
+            the last layers of KL(teacher, student) of their scaled products with themselves, in as
+            many heads as the teacher's, or fewer that divide both widths (Wang et al. 2021,
+            "MiniLMv2", equations 4 to 6).
+        student, teacher: models with an `encoder`.
+
+    Raises:
+        InputError: an encoder is no Transformer, or hidden states differ in width.
+    """
+
+    def __init__(self, of: str, student: Any, teacher: Any):
+        encoders = student.encoder, teacher.encoder
+        if not all(isinstance(each, BertEncoder) for each in encoders):
+            raise InputError(
+                "--teacher_layers is for student and teacher of one Transformer each, without "
+                "LSTMs or a second encoder: leave it out"
+            )
+        self._own, self._taught = encoders
+        own, taught = (each.config.hidden_size for each in encoders)
+        if of == "hidden_states" and own != taught:
+            raise InputError(
+                f"hidden states of the student have width {own}, of the teacher {taught}: give "
+                "--teacher_layers attention_relations, or a student that bert-tf convert --layers "
+                "made of the teacher"
+            )
+        most = self._taught.config.num_attention_heads
+        width = math.gcd(own, taught)
+        self._heads = next(n for n in range(most, 0, -1) if width % n == 0)
+        self._compare: Any = self._states if of == "hidden_states" else self._relations
+
+    def __call__(
+        self, student: Callable[[], Any], teacher: Callable[[], Any], padding_mask: Any
+    ) -> tuple[Any, Any, Any]:
+        """What both give, and the loss of each row of the encoders' batch, float32 [R].
+
+        `padding_mask` is int [..., T], of the rows that both encoders read.
+        """
+        with halves(False):
+            with observed_states() as own:
+                outputs = student()
+            with observed_states() as taught:
+                soft = teacher()
+        mask = ops.not_equal(ops.reshape(padding_mask, (-1, ops.shape(padding_mask)[-1])), 0)
+        weights = ops.cast(mask, "float32")  # (R, T)
+        values = self._compare(*own, *taught, mask) * weights
+        return outputs, soft, ops.sum(values, 1) / ops.maximum(ops.sum(weights, 1), 1)
+
+    def _states(self, own: Any, taught: Any, mask: Any) -> Any:
+        ratio = len(self._taught.blocks) / len(self._own.blocks)
+        total: Any = 0.0
+        # Where the last block computes one token of each row, it has none to compare.
+        for number, states in enumerate(own.states):
+            others = taught.states[round(number * ratio)]
+            pair = (own.places.spread(states), taught.places.spread(others))
+            one, other = (ops.cast(x, "float32") for x in pair)
+            total += ops.mean(ops.square(one - ops.stop_gradient(other)), -1)
+        return total  # (R, T)
+
+    def _relations(self, own: Any, taught: Any, mask: Any) -> Any:
+        total: Any = 0.0
+        for name in ("query", "key", "value"):
+            logs = self._relation(self._own, own, name, mask)
+            others = ops.stop_gradient(self._relation(self._taught, taught, name, mask))
+            total += ops.mean(ops.sum(ops.exp(others) * (others - logs), -1), 1)
+        return total / 3  # (R, T)
+
+    def _relation(self, encoder: BertEncoder, observed: Any, name: str, mask: Any) -> Any:
+        """Logarithms of how each token relates to each other one, float32 [R, heads, T, T]."""
+        last = len(encoder.blocks) - 1
+        layer = getattr(encoder.blocks[last].attention, name)
+        x = ops.cast(observed.places.spread(layer(observed.states[last])), "float32")
+        rows, length, width = ops.shape(x)
+        heads = ops.reshape(x, (rows, length, self._heads, width // self._heads))
+        heads = ops.transpose(heads, (0, 2, 1, 3))
+        scores = ops.matmul(heads, ops.transpose(heads, (0, 1, 3, 2)))
+        scores /= math.sqrt(width // self._heads)
+        return ops.log_softmax(ops.where(mask[:, None, None, :], scores, _FAR))
