@@ -51,13 +51,13 @@ class FinetuningData:
         if config.labels and sorted(config.labels) == sorted(labels):
             labels = config.labels  # the model's head is kept, with its order
         validation = options.validation or (train if task.has(train, "validation") else None)
+        held_out = task.read(validation, "validation") if validation else None
         splits = {}
         with contextlib.suppress(InputError):  # nothing else depends on the test examples
             if task.has(train, "test"):
                 splits["test"] = task.read(train, "test", labelled=False)
         kept_whole = None
-        if validation:
-            held_out = task.read(validation, "validation")
+        if held_out is not None:
             doubts += held_out.remarks()
             found = kind.occurring(kind.targets(held_out, labels))  # refuses unknown labels
             if missing := [label for number, label in enumerate(labels) if number not in found]:

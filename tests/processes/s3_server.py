@@ -78,7 +78,7 @@ class Faults(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def bucket():
     """The URL of a bucket; requests go through `Faults`."""
-    pytest.importorskip("s3fs")
+    files = pytest.importorskip("s3fs").S3FileSystem
     server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
@@ -90,6 +90,7 @@ def bucket():
         patch.setenv("AWS_ACCESS_KEY_ID", "test")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        files.clear_instance_cache()  # of the server of another module
         storage._file_system.cache_clear()
         storage._file_system("s3").mkdir("bucket")
         yield "s3://bucket"
