@@ -83,6 +83,7 @@ def bucket():
     server.start()
     host, port = server.get_host_and_port()
     Faults.target = f"http://{host}:{port}"
+    urlopen(Request(f"{Faults.target}/moto-api/reset", method="POST")).close()
     proxy = ThreadingHTTPServer(("127.0.0.1", 0), Faults)
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
     with pytest.MonkeyPatch.context() as patch:
@@ -90,7 +91,7 @@ def bucket():
         patch.setenv("AWS_ACCESS_KEY_ID", "test")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        files.clear_instance_cache()  # of the server of another module
+        files.clear_instance_cache()  # what another module's server held is gone, too
         storage._file_system.cache_clear()
         storage._file_system("s3").mkdir("bucket")
         yield "s3://bucket"
