@@ -19,7 +19,8 @@ class AttentionLayer(BertLayer):
 
     Call arguments:
         hidden_states: [B, T, H]; or [n, H] with `places`.
-        padding_mask: that of `Places`; None for no padding.
+        padding_mask: [B, T], nonzero at tokens and 0 at padding; or [B, T, T], nonzero where the
+            token of the second axis may see that of the third; or None for no padding.
         return_probabilities: also return the attention probabilities before dropout, [B, N, T, T],
             whose last axis is the tokens attended to.
         places: the n places to compute; replaces `padding_mask`.

@@ -126,7 +126,12 @@ class BertMaskedLanguageModel(PretrainedModel):
         self.masked_language_model = head
 
     def fill(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """The most probable words for each [MASK] of texts, with their probabilities."""
+        """The most probable words for each [MASK] of the texts, with their probabilities.
+
+        Args:
+            x: texts.
+            batch_size: texts at a time.
+        """
         return self._answers("fill", x, batch_size)
 
 

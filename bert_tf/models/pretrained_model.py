@@ -201,7 +201,12 @@ class Encoder(PretrainedModel):
         return _read(super().compute_output_spec(inputs), reads)
 
     def embed(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """Vectors of texts: `mean` of their tokens, `cls` and `pooled`, lists of H numbers."""
+        """Vectors of texts: `mean` of their tokens, `cls` and `pooled`, lists of H numbers.
+
+        Args:
+            x: texts.
+            batch_size: texts at a time.
+        """
         return self._answers("embed", x, batch_size)
 
     def towers(self) -> list[Any]:

@@ -131,13 +131,22 @@ class BertClassifier(_LabelModel):
     """
 
     def classify(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """The label (or labels) of each text or pair, `x` as of `fit`, and all probabilities."""
+        """The label (or labels) of each text or pair, and the probabilities of all labels.
+
+        Args:
+            x: raw text, as of `fit`.
+            batch_size: texts at a time.
+        """
         return self._answers("classify", x, batch_size)
 
     def explain(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The label of each text or pair, and what each of its word pieces adds to the logit.
 
         By integrated gradients, see the signature `explain` in docs/signatures.md.
+
+        Args:
+            x: raw text, as of `fit`.
+            batch_size: texts at a time.
         """
         return self._answers("explain", x, batch_size, signature="explain")
 
@@ -169,7 +178,9 @@ class BertTagger(_LabelModel):
     def tag(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The entities and the labelled words of each text.
 
-        Texts are lists of words, or strings, whose punctuation marks are words of their own.
+        Args:
+            x: texts as strings, whose punctuation marks are words of their own, or lists of words.
+            batch_size: texts at a time.
         """
         return self._answers("tag", x, batch_size, splits_words=True)
 
@@ -215,7 +226,9 @@ class BertSpanClassifier(TaskModel):
     def answer(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The best answers to each question, with their probabilities and places.
 
-        `x` is (questions, contexts), or a dict or data frame of `question` and `context`.
+        Args:
+            x: (questions, contexts), or a dict or data frame of `question` and `context`.
+            batch_size: questions at a time.
         """
         return self._answers("answer", x, batch_size)
 
@@ -239,7 +252,9 @@ class BertChooser(TaskModel):
     def choose(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The number of the best choice for each context, and the probabilities of all.
 
-        `x` is (contexts, lists of choices), or a dict or data frame of `context` and `choices`.
+        Args:
+            x: (contexts, lists of choices), or a dict or data frame of `context` and `choices`.
+            batch_size: contexts at a time.
         """
         return self._answers("choose", x, batch_size)
 
@@ -295,7 +310,12 @@ class BertSentenceEncoder(PretrainedModel):
         self.normalize = normalize
 
     def embed(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """The `vector` of each text, a list of W numbers."""
+        """The `vector` of each text, a list of W numbers.
+
+        Args:
+            x: texts.
+            batch_size: texts at a time.
+        """
         return self._answers("embed", x, batch_size)
 
 

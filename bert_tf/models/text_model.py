@@ -65,11 +65,18 @@ class TextModel(keras.Model):
     ) -> None:
         """Keras' `compile`; "auto" keeps what the task has.
 
-        - optimizer: the recipe of `bert-tf finetune`, set up by each `fit`.
-        - metrics: the task's, which are weighted ones, if the loss is the task's, too, and there
-          are no `weighted_metrics`; None for none.
-        - jit_compile: False with TensorFlow, where XLA would compile the step anew for every length
-          of batch.
+        Args:
+            optimizer: "auto" for the recipe of `bert-tf finetune`, set up by each `fit`.
+            loss: "auto" for the task's.
+            loss_weights: as in Keras.
+            metrics: "auto" for the task's, if the loss is the task's, too, and there are no
+                `weighted_metrics`; None for none.
+            weighted_metrics: as in Keras; the task's are such.
+            run_eagerly: as in Keras.
+            steps_per_execution: as in Keras.
+            jit_compile: "auto" is False with TensorFlow, where XLA would compile the step anew for
+                every length of batch.
+            auto_scale_loss: as in Keras.
         """
         given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
         auto = [name for name, value in given.items() if isinstance(value, str) and value == AUTO]
@@ -279,9 +286,16 @@ class TextModel(keras.Model):
     ) -> Any:
         """Writes a SavedModel that answers raw strings, as `bert-tf export` does.
 
-        `filepath` is the folder of the version, such as saved_models/review/1, and is returned.
-        With a `format`, such as "tf_saved_model", or without a preprocessor, this is Keras'
-        `export` of a model of token ids; the other arguments are for that alone.
+        Args:
+            filepath: folder of the version, such as saved_models/review/1.
+            format: Keras' `export` in this format, such as "tf_saved_model", of token ids; None
+                for raw strings, if the model has a preprocessor.
+            verbose: as in Keras.
+            input_signature: as in Keras.
+            kwargs: other arguments of Keras' `export`.
+
+        Returns:
+            The folder, of an export that answers raw strings.
         """
         if format is None and self.preprocessor is not None:
             return self.preprocessor.export(self, filepath)

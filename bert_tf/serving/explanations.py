@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.primitives.on_tensorflow import changing_rows
+from bert_tf.primitives.table import is_replaced
 from bert_tf.serving.signatures import Parts, Tensors
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
@@ -118,7 +119,9 @@ def _logits_after(shares: tf.Tensor, rows: Tensors, parts: Parts, labels: tf.Ten
     def change(table: Any, ids: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
         if table.name != "word_embeddings":
             return vectors
-        mask = table(tf.constant([vocabulary.index("[MASK]")]))  # quantized, or with LoRA, too
+        place = tf.constant([vocabulary.index("[MASK]")])
+        # Not the layer where it can be avoided: in half precision Keras would cast all its rows.
+        mask = table(place) if is_replaced(table) else tf.gather(table.embeddings.value, place)
         way = vectors - tf.cast(mask, vectors.dtype)
         is_kept = tf.reduce_any(ids[:, tf.newaxis] == kept, -1, keepdims=True)
         return vectors - (1.0 - shares) * tf.where(is_kept, 0.0, way)

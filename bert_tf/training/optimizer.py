@@ -45,7 +45,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         exclude_from_weight_decay: patterns; a parameter whose path contains one is not decayed.
         learning_rate_factors: pattern -> factor on the learning rate of the parameters whose path
             contains it; the first that matches counts.
-        kwargs: other arguments of `keras.optimizers.Optimizer`.
+        kwargs: other arguments of `keras.optimizers.Optimizer`, such as `use_ema`.
     """
 
     def __init__(

@@ -16,8 +16,12 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     As in the original's optimization.py, the decay counts from step 0: at the end of the warm-up
     the rate drops from almost its peak to peak * (1 - warmup_steps / total_steps).
 
-    The peak is above 0, and `total_steps`, from which on the rate is 0, at least 1 and
-    `warmup_steps`, else InputError is raised.
+    Args:
+        peak_learning_rate: learning rate at the end of the warm-up, above 0.
+        warmup_steps: length of the warm-up; 0 for none.
+        total_steps: step from which on the rate is 0, at least 1 and `warmup_steps`.
+
+    Raises InputError if an argument is out of range.
     """
 
     def __init__(self, peak_learning_rate: float, warmup_steps: int, total_steps: int):
