@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,30 +95,31 @@ def write_index(
 
 @dataclass(frozen=True, eq=False)
 class SearchIndex:
-    """An index that is read: texts in memory, vectors mapped from the disk."""
+    """An index that is read: lines of texts in memory, vectors mapped from the disk."""
 
+    folder: Path
     model: str  # the model whose vectors they are
     vectors: np.ndarray  # float32 [N, W]
-    texts: Sequence[Mapping[str, str]]
+    lines: Sequence[str]  # of texts.jsonl, read where they are found: a million take seconds
 
     @classmethod
     def read(cls, folder: str | Path) -> "SearchIndex":
         """Reads what `write_index` wrote; raises InputError if it cannot."""
-        try:
-            about = json.loads((Path(folder) / ABOUT).read_text(encoding="utf-8"))
-            vectors = np.load(Path(folder) / VECTORS, mmap_mode="r", allow_pickle=False)
-            lines = (Path(folder) / TEXTS).read_text(encoding="utf-8").splitlines()
-            texts = [json.loads(line) for line in lines]
-            if vectors.shape != (about["texts"], about["width"]) or len(texts) != len(vectors):
+        folder = Path(folder)
+        with _whole(folder):
+            about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+            vectors = np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False)
+            # Not `splitlines`: texts have line ends of Unicode within.
+            lines = (folder / TEXTS).read_text(encoding="utf-8").split("\n")[:-1]
+            if vectors.shape != (about["texts"], about["width"]) or len(lines) != len(vectors):
                 raise ValueError("its files are of different indexes")
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{folder} is no index ({error}): make one with bert-tf index"
-            ) from error
-        return cls(about["model"], vectors, texts)
+            return cls(folder, about["model"], vectors, lines)
 
     def nearest(self, question: np.ndarray, count: int) -> list[Found]:
-        """The `count` texts nearest to a vector [W], the nearest first."""
+        """The `count` texts nearest to a vector [W], the nearest first.
+
+        Raises InputError if the vector is one of another model, or a text cannot be read.
+        """
         if question.shape != self.vectors.shape[1:]:
             raise InputError(
                 f"the model's vectors have {len(question)} numbers, those of the index "
@@ -128,6 +130,15 @@ class SearchIndex:
         scores = np.concatenate([self.vectors[i : i + rows] @ question for i in starts])
         best = np.argpartition(-scores, min(count, len(scores)) - 1)[:count]
         best = best[np.lexsort((best, -scores[best]))]
-        return [
-            Found(float(scores[i]), self.texts[i]["text"], self.texts[i]["source"]) for i in best
-        ]
+        with _whole(self.folder):
+            found = [(i, json.loads(self.lines[i])) for i in best]
+            return [Found(float(scores[i]), text["text"], text["source"]) for i, text in found]
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[None]:
+    """An InputError instead of what files of an index that are missing or damaged raise."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder} is no index ({error}): make one with bert-tf index") from error

@@ -66,13 +66,18 @@ def test_a_question_finds_its_own_text(texts, tmp_path, capsys):
 
 def test_the_nearest_texts_come_in_order(tmp_path):
     vectors = np.eye(4, dtype=np.float32)[[0, 1, 1, 2]]
-    write_index(tmp_path, "model", [(f"text {i}", "a.txt") for i in range(4)], vectors)
+    texts = [(f"text {i}", "a.txt") for i in range(3)]
+    write_index(tmp_path, "model", [*texts, ("one\u2028text\x85", "a.txt")], vectors)
     index = SearchIndex.read(tmp_path)
     question = np.array([0.5, 0.7, 0.1, 0.0], np.float32)
     assert [found.text for found in index.nearest(question, 3)] == ["text 1", "text 2", "text 0"]
     assert len(index.nearest(question, 9)) == 4
     with pytest.raises(InputError, match="have 3 numbers, those of the index 4"):
         index.nearest(question[:3], 1)
+    assert index.nearest(vectors[3], 1)[0].text == "one\u2028text\x85"
+    (tmp_path / "texts.jsonl").write_text("{}\n" * 4)
+    with pytest.raises(InputError, match="is no index"):
+        SearchIndex.read(tmp_path).nearest(question, 1)
     (tmp_path / "texts.jsonl").write_text("{}\n")
     with pytest.raises(InputError, match="its files are of different indexes"):
         SearchIndex.read(tmp_path)
