@@ -74,7 +74,7 @@ class EvaluateResult(Result):
                 note = f": {part.note}" if part.note else ""
                 yield Table(f"{part.title}{note}", part.columns, part.texts())
 
-    def pictures(self) -> Iterator[bytes]:
+    def pictures(self) -> Iterator[tuple[str, bytes]]:
         return report_pictures(self.report)
 
 

@@ -85,7 +85,7 @@ class FinetuneResult(Result):
             several = "means of several seeds, " if self.restarts is not None else ""
             yield score_table(f"Scores, {several}validation examples", self.scores)
 
-    def pictures(self) -> Iterator[bytes]:
+    def pictures(self) -> Iterator[tuple[str, bytes]]:
         if self.run is not None and self.run.evaluation is not None:
             yield from report_pictures(self.run.evaluation.report())
 

@@ -39,8 +39,8 @@ class Result:
         """Tables that a notebook shows."""
         return []
 
-    def pictures(self) -> Iterator[bytes]:
-        """PNG files that a notebook shows."""
+    def pictures(self) -> Iterator[tuple[str, bytes]]:
+        """Names and contents of PNG files that a notebook shows."""
         return iter(())
 
     def __repr__(self) -> str:
@@ -52,9 +52,10 @@ class Result:
     def _repr_html_(self) -> str:
         """For notebooks: tables, pictures and lines."""
         parts = [_table(each) for each in self.tables()]
-        for content in self.pictures():
+        for name, content in self.pictures():
             encoded = base64.b64encode(content).decode()
-            parts.append(f'<img style="max-width: 480px" src="data:image/png;base64,{encoded}">')
+            source = f'alt="{name} plot" src="data:image/png;base64,{encoded}"'
+            parts.append(f'<img style="width: 480px; max-width: 100%" {source}>')
         parts += [f"<div>{html.escape(line)}</div>" for line in self.lines()]
         return "\n".join(parts)
 
@@ -64,10 +65,10 @@ def score_table(title: str, scores: dict[str, float | None]) -> Table:
     return Table(title, ["score", "value"], rows)
 
 
-def report_pictures(report: "Report") -> Iterator[bytes]:
+def report_pictures(report: "Report") -> Iterator[tuple[str, bytes]]:
     from bert_tf.tasks.reports.report import Picture, png
 
-    return (png(part.draw()) for part in report if isinstance(part, Picture))
+    return ((part.name, png(part.draw())) for part in report if isinstance(part, Picture))
 
 
 def _table(table: Table) -> str:

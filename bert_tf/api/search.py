@@ -64,9 +64,9 @@ class SearchResult(Result):
             columns, *rows = table(self.trials)
             yield Table("Settings, the best first", columns, rows)
 
-    def pictures(self) -> Iterator[bytes]:
+    def pictures(self) -> Iterator[tuple[str, bytes]]:
         if (picture := self.output / "search.png").is_file() and self.trials:
-            yield picture.read_bytes()
+            yield "search", picture.read_bytes()
 
 
 @keywords(_Keywords)

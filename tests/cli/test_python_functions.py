@@ -125,7 +125,8 @@ def test_results_show_themselves_in_a_notebook(tuned, labelled):
     scores = bert_tf.evaluate(model=tuned.best, data=table(labelled / "test.tsv"))
     shown = scores._repr_html_()
     assert "<table>" in shown and "accuracy" in shown
-    assert shown.count('src="data:image/png;base64,') == 2  # confusion and calibration
+    for name in ("confusion", "calibration"):
+        assert f'alt="{name} plot" src="data:image/png;base64,' in shown
     assert "Fine-tuned on 86 examples" in tuned._repr_html_()
     assert str(tuned.best) in str(tuned)
     answers = bert_tf.predict(model=tuned.best, text=["<b>sea</b>"])

@@ -607,7 +607,7 @@ def test_the_choice_is_in_the_address(page, server):
     assert page.evaluate("document.querySelector('#version').value") == "1"
     assert page.evaluate("document.querySelector('#signature').value") == "embed"
     options = page.texts("#signature option")
-    assert options == ["serving_default", "embed", "tokens"]
+    assert options == ["serving_default", "embed", "explain", "tokens"]
     page.select("#model", "entities")
     assert page.evaluate("location.hash") == "#model=entities&version=&signature=serving_default"
     assert "versions" not in page.text("#curl")
