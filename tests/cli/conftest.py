@@ -58,6 +58,18 @@ def shards(made_once, corpus, tokenizer) -> Path:
 
 
 @pytest.fixture(scope="session")
+def dynamic_shards(made_once, corpus, tokenizer) -> Path:
+    return made_once(
+        "dynamic_shards",
+        lambda path: run(
+            "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", path,
+            "--max-seq-length", 32, "--held-out-share", 0.2, "--num-shards", 2,
+            "--masking", "dynamic",
+        ),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
 def small_config(made_once, tokenizer) -> Path:
     from bert_tf import BertConfig
 

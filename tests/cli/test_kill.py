@@ -78,8 +78,8 @@ def logged(output) -> tuple[list, list]:
 
 @pytest.mark.slow  # tests of test_pretrain.py resume a copy made where a kill could be
 def test_sigkill_of_pre_training_at_random_moments(shards, small_config, tmp_path):
-    killed, undisturbed, steps = tmp_path / "killed", tmp_path / "undisturbed", 400
-    kill_at_random_moments(pretraining(shards, small_config, killed, steps), killed, 4)
+    killed, undisturbed, steps = tmp_path / "killed", tmp_path / "undisturbed", 200
+    kill_at_random_moments(pretraining(shards, small_config, killed, steps), killed, 2)
     assert main(pretraining(shards, small_config, killed, steps)) == 0
     assert not list((killed / "checkpoints").glob(".*"))
     assert main(pretraining(shards, small_config, undisturbed, steps)) == 0
@@ -105,11 +105,11 @@ tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
         [
             "finetune", "--model", str(pretrained / "last"), "--output", str(tmp_path / name),
             "--train", str(labelled / "train.tsv"), "--max-length", "16", "--batch-size", "9",
-            "--gradient_accumulation_steps", "3", "--epochs", "40", "--save-every", "5",
+            "--gradient_accumulation_steps", "3", "--epochs", "24", "--save-every", "5",
         ]
         for name in ("killed", "undisturbed")
     )  # fmt: skip
-    kill_at_random_moments(killed, tmp_path / "killed", 3, optimized)
+    kill_at_random_moments(killed, tmp_path / "killed", 2, optimized)
     for command in (killed, undisturbed):
         done = run_command(command, setup=optimized, check=True)
     assert "86 training" in done.stderr  # 9 x 9 + 5
@@ -232,7 +232,7 @@ def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path):
     unfinished = tmp_path / "killed"
     killed = 0
     finished: dict[Path, int] = {}  # shards in the journal at the last kill, by their time
-    for _ in range(6):
+    for _ in range(3):
         process = start_command(command("killed"), setup=SMALL_UNITS)
         journal = sorted(unfinished.glob(".journal/*-*.json"))
         deadline = time.monotonic() + 10 * seconds + 60

@@ -36,19 +36,6 @@ class Killed(Exception):
     """Stands for whatever ends a process in the middle of a run."""
 
 
-@pytest.fixture(scope="module")
-def dynamic_shards(made_once, corpus, tokenizer) -> Path:
-    def make(path: Path) -> None:
-        arguments = [
-            "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", path,
-            "--max-seq-length", 32, "--held-out-share", 0.2, "--num-shards", 2,
-            "--masking", "dynamic",
-        ]  # fmt: skip
-        assert main([str(argument) for argument in arguments]) == 0
-
-    return made_once("dynamic_shards", make)
-
-
 def options(shards, small_config, output, **changed) -> PretrainingOptions:
     values = {
         "steps": 8, "batch_size": 8, "log_every": 1, "save_every": 3, "evaluate_every": 4,

@@ -82,8 +82,8 @@ def test_sigkill_between_and_within_the_runs(data, tmp_path):
     """The search goes on with the run that was killed, from its last checkpoint."""
     killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
     more = (
-        "--batch_size", 8, "--learning_rate", 1e-3, 1e-4, "--epochs", 40, "--seeds", 2,
-        "--save_every", 10, "--evaluate_every", 120,
+        "--batch_size", 8, "--learning_rate", 1e-3, 1e-4, "--epochs", 20, "--seeds", 2,
+        "--save_every", 10, "--evaluate_every", 60,
     )  # fmt: skip
 
     def runs() -> int:
@@ -104,13 +104,13 @@ def test_sigkill_between_and_within_the_runs(data, tmp_path):
 
     kill_when(lambda: runs() == 1)  # between two runs of a setting
     kill_when(lambda: runs() == 2)  # between two settings
-    third = killed / "batch-8_rate-0.0001_epochs-40" / "seed-12345"
+    third = killed / "batch-8_rate-0.0001_epochs-20" / "seed-12345"
 
     def newest() -> int:
         checkpoints = (third / "checkpoints").glob("step-*.safetensors")
         return max((int(path.stem.removeprefix("step-")) for path in checkpoints), default=0)
 
-    kill_when(lambda: newest() >= 50)
+    kill_when(lambda: newest() >= 30)
     assert runs() == 2
     assert main(command(data, killed, *more)) == 0
     assert main(command(data, undisturbed, *more)) == 0

@@ -38,10 +38,10 @@ def numbers(found):
 
 @pytest.mark.slow
 def test_keras_files_in_a_fresh_process(opened, tmp_path):
-    """Raw strings in, equal outputs, for every model, in float32 and bfloat16."""
+    """Raw strings in, equal outputs, for every model; one in bfloat16, too."""
     inputs, expected = {}, {}
     for model_class in DATA:
-        for dtype in ("float32", "mixed_bfloat16"):
+        for dtype in ("float32", "mixed_bfloat16")[: 1 + (model_class is BertClassifier)]:
             model = opened(model_class, dtype=dtype, run_eagerly=False)
             x = DATA[model_class][1]
             if model_class in (BertMaskedLanguageModel, BertPreTrainer):

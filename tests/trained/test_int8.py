@@ -351,19 +351,57 @@ def test_the_fastest_type_is_measured_once(exported, tmp_path, monkeypatch, seco
 
 
 @pytest.mark.slow
-def test_all_types_with_labels_and_the_fastest_alone(run, tmp_path):
-    given = {"model": run / "best", "output": tmp_path, "verbose": False}
-    found = export_model(name="every", precision="all", **given)
+def test_all_types_have_labels(run, tmp_path):
+    given = {"model": run / "best", "output": tmp_path, "precision": "all", "verbose": False}
+    found = export_model(name="every", **given)
     assert found.versions == {"float32": 1, "bfloat16": 2, "int8": 3}
+    assert [type_of(tmp_path / "every" / name) for name in "123"] == list(found.versions)
     config = (tmp_path / "models.config").read_text()
     assert "versions: 1 versions: 2 versions: 3" in config
     assert 'version_labels { key: "int8" value: 3 }' in config
-    again = export_model(name="every", precision="all", **given)
+
+
+@pytest.fixture
+def exported_empty(monkeypatch):
+    """Exports are empty folders; the numbers and remarks of their types are what is tested."""
+
+    def export(self, name, *, root, version, **more):
+        path = root / name / str(version)
+        path.mkdir(parents=True)
+        return path
+
+    monkeypatch.setattr(FineTuned, "export", export)
+
+
+def test_further_versions_need_their_labels_set(run, tmp_path, monkeypatch, exported_empty):
+    monkeypatch.setattr(export_precisions, "_times", lambda model: {"short": 1.0})
+    given = {"model": run / "best", "output": tmp_path, "precision": "all", "verbose": False}
+    (tmp_path / "every" / "3").mkdir(parents=True)
+    (tmp_path / "models.config").write_text(
+        'model_config_list { config { name: "every" base_path: "/models/every" } }\n'
+    )
+    again = export_model(name="every", **given)
     assert again.versions == {"float32": 4, "bfloat16": 5, "int8": 6}
     assert any("set its version_labels to float32 4" in line for line in again.lines())
-    one = export_model(name="one", precision="auto", **given)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "kept"),
+    [((1, 2, 3), ["float32"]), ((2, 1, 3), ["bfloat16"]), ((3, 2, 1), ["float32", "int8"])],
+)
+def test_the_fastest_type_is_exported_alone_or_with_its_twin(
+    run, tmp_path, monkeypatch, exported_empty, milliseconds, kept
+):
+    times = iter(milliseconds)
+    monkeypatch.setattr(export_precisions, "_times", lambda model: {"short": next(times)})
+    one = export_model(
+        model=run / "best", name="one", output=tmp_path, precision="auto", verbose=False
+    )
+    assert list(one.versions) == kept
     assert "another processor may differ" in " ".join(one.lines())
-    assert "int8" not in one.versions or "float32" in one.versions
+
+
+def test_without_rows_auto_leaves_int8_out(run, tmp_path, exported_empty):
     without = export_model(
         model=_without_run(run, tmp_path), name="two", precision="auto", output=tmp_path,
         verbose=False,

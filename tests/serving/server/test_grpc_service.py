@@ -29,11 +29,14 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
+from bert_tf import BertTokenizer
+from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server import grpc_service
 from bert_tf.serving.server.credentials import Certificate
 from bert_tf.serving.server.grpc_service import start_grpc
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.records import AccessLog
+from bert_tf.serving.warmup_requests import requests
 
 Code = grpc.StatusCode
 
@@ -116,6 +119,39 @@ async def test_predict_answers_and_filters(toys):
             ':tensorflow:serving:request_latency_bucket{API="Predict",entrypoint="GRPC",'
             'le="+Inf",model_name="toy"} 42.0'
         ) in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "asked"),
+    [
+        ("multi_label", ["serving_default"]),
+        ("multi_label-windows", ["serving_default"]),
+        ("tags", ["serving_default", "words"]),
+        ("embedding", ["serving_default", "compare", "rerank"]),
+        ("embedding-windows", ["serving_default", "compare", "rerank"]),
+    ],
+)
+async def test_kinds_answer_as_their_exports_do(export_of, kind, asked):
+    """To the bit."""
+    directory = export_of(kind)
+    exported = LoadedModel(directory)
+    tokenizer = BertTokenizer.from_directory(directory / "assets.extra")
+    made_of = requests(exported.signatures, tokenizer, 64)
+    assert set(asked) <= {made.signature_name for made in made_of}
+    async with served(directory.parents[1]) as client:
+        for made in (each for each in made_of if each.signature_name in asked):
+            request = predict_pb2.PredictRequest()
+            request.model_spec.name = kind
+            request.model_spec.signature_name = made.signature_name
+            for name, values in made.inputs.items():
+                request.inputs[name].CopyFrom(tf.make_tensor_proto(values))
+            outputs = (await client.predictions.Predict(request)).outputs
+            expected = exported.run(made.signature_name, made.inputs)
+            assert outputs.keys() == expected.keys()
+            for name, values in expected.items():
+                np.testing.assert_array_equal(tf.make_ndarray(outputs[name]), values)
+    exported.close()
 
 
 async def test_what_cannot_be_answered_is_refused_in_the_words_of_tensorflow_serving(toys):
