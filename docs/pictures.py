@@ -11,7 +11,7 @@ PATH).
 """
 
 import base64
-import os
+import io
 import re
 import shutil
 import subprocess
@@ -23,6 +23,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "notebooks"
@@ -135,20 +136,22 @@ def draw_speed() -> None:
     print(f"{to.relative_to(ROOT)}: {len(times)} bars")
 
 
-def take(url: str, name: str, size: tuple[int, int]) -> None:
-    """Takes a picture of a page into docs/."""
-    to = ROOT / "docs" / name
+def take(url: str, name: str, size: tuple[int, int], ready: str = "true") -> None:
+    """Takes a picture of a page into docs/, of few colors, when the expression is true there."""
+    sys.path.insert(0, str(ROOT / "tests" / "processes"))
+    from chromium import Chromium, Page, find_chromium
+
+    if (command := find_chromium()) is None:
+        raise SystemExit("Chromium is not on the PATH: name its command in BERT_TF_CHROMIUM")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        chromium = os.environ.get("BERT_TF_CHROMIUM", "chromium")
-        subprocess.run(
-            [
-                chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-                "--disable-background-networking", "--hide-scrollbars",
-                f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}",
-                "--virtual-time-budget=20000", f"--screenshot={to}", url,
-            ],
-            check=True, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        browser = Chromium(command, Path(profile))
+        page = Page(browser)
+        page.size(*size)
+        page.open(url, ready)
+        image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        browser.close()
+    to = ROOT / "docs" / name
+    image.quantize(160, dither=Image.Dither.NONE).save(to, optimize=True)
     print(f"{to.relative_to(ROOT)}: {to.stat().st_size:,} bytes")
 
 
@@ -180,7 +183,10 @@ def take_tensorboard(runs: str) -> None:
                 break
             except OSError:  # it is still starting
                 time.sleep(1)
-        take(f"{url}#timeseries", "tensorboard.png", (1280, 860))
+        # Nothing tells that the charts are drawn: they have 15 seconds.
+        close = "document.querySelector('.settings-button.checked')?.click()"
+        losses = f"{url}?smoothing=0&tagFilter=loss#timeseries"
+        take(losses, "tensorboard.png", (1280, 720), f"{close}, performance.now() > 15000")
     finally:
         server.terminate()
 
