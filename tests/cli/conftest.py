@@ -3,6 +3,7 @@
 import pydoc_data.topics
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,27 +47,21 @@ def tokenizer(made_once, corpus) -> Path:
     )
 
 
+def write_shards(corpus: Path, tokenizer: Path, *more: object) -> Callable[[Path], None]:
+    return lambda path: run(
+        "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", path,
+        "--max-seq-length", 32, "--held-out-share", 0.2, "--num-shards", 2, *more,
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="session")
 def shards(made_once, corpus, tokenizer) -> Path:
-    return made_once(
-        "shards",
-        lambda path: run(
-            "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", path,
-            "--max-seq-length", 32, "--held-out-share", 0.2, "--num-shards", 2,
-        ),
-    )  # fmt: skip
+    return made_once("shards", write_shards(corpus, tokenizer))
 
 
 @pytest.fixture(scope="session")
 def dynamic_shards(made_once, corpus, tokenizer) -> Path:
-    return made_once(
-        "dynamic_shards",
-        lambda path: run(
-            "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", path,
-            "--max-seq-length", 32, "--held-out-share", 0.2, "--num-shards", 2,
-            "--masking", "dynamic",
-        ),
-    )  # fmt: skip
+    return made_once("dynamic_shards", write_shards(corpus, tokenizer, "--masking", "dynamic"))
 
 
 @pytest.fixture(scope="session")
