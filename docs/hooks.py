@@ -179,7 +179,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A cell above the names of rows is no header: screen readers would announce an empty one."""
+    """Makes empty header cells plain cells, which screen readers do not announce as headers."""
     return html.replace("<th></th>", "<td></td>")
 
 

@@ -183,7 +183,7 @@ def take_tensorboard(runs: str) -> None:
                 break
             except OSError:  # it is still starting
                 time.sleep(1)
-        # Nothing tells that the charts are drawn: they have 15 seconds.
+        # The page does not say when its charts are drawn: wait for 15 seconds.
         close = "document.querySelector('.settings-button.checked')?.click()"
         losses = f"{url}?smoothing=0&tagFilter=loss#timeseries"
         take(losses, "tensorboard.png", (1280, 720), f"{close}, performance.now() > 15000")

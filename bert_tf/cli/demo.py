@@ -43,7 +43,7 @@ class Options(CheckedOptions):
     corpus: list[str] = option(factory=list, path=True)
     """your own text instead: files, folders or globs in the format of `bert-tf vocab`."""
     steps: int = option(3000, at_least=1)
-    """pre-training steps; 1,200 are too few to beat random weights."""
+    """pre-training steps; with less than half the default, random weights may win."""
     size: str = "tiny"
     """size of the model, as in `bert-tf pretrain`."""
     seed: int = option(1, at_least=0)

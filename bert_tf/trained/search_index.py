@@ -100,16 +100,16 @@ class SearchIndex:
     folder: Path
     model: str  # the model whose vectors they are
     vectors: np.ndarray  # float32 [N, W]
-    lines: Sequence[str]  # of texts.jsonl, read where they are found: a million take seconds
+    lines: Sequence[str]  # of texts.jsonl; parsed when found, since a million take seconds
 
     @classmethod
     def read(cls, folder: str | Path) -> "SearchIndex":
         """Reads what `write_index` wrote; raises InputError if it cannot."""
         folder = Path(folder)
-        with _whole(folder):
+        with _named(folder):
             about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
             vectors = np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False)
-            # Not `splitlines`: texts have line ends of Unicode within.
+            # Not `splitlines`: texts may contain other line ends, such as U+2028.
             lines = (folder / TEXTS).read_text(encoding="utf-8").split("\n")[:-1]
             if vectors.shape != (about["texts"], about["width"]) or len(lines) != len(vectors):
                 raise ValueError("its files are of different indexes")
@@ -130,14 +130,14 @@ class SearchIndex:
         scores = np.concatenate([self.vectors[i : i + rows] @ question for i in starts])
         best = np.argpartition(-scores, min(count, len(scores)) - 1)[:count]
         best = best[np.lexsort((best, -scores[best]))]
-        with _whole(self.folder):
+        with _named(self.folder):
             found = [(i, json.loads(self.lines[i])) for i in best]
             return [Found(float(scores[i]), text["text"], text["source"]) for i, text in found]
 
 
 @contextmanager
-def _whole(folder: Path) -> Iterator[None]:
-    """An InputError instead of what files of an index that are missing or damaged raise."""
+def _named(folder: Path) -> Iterator[None]:
+    """Turns the errors of missing or damaged files into an InputError that names the index."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -251,5 +251,8 @@ def test_deterministic_runs_repeat_themselves(dynamic_shards, small_config, tmp_
         for name in ("first", "second", "plain")
     )
     assert all(np.array_equal(first[name], second[name]) for name in first | second)
-    for name, tensor in first.items():  # sums in another order
-        np.testing.assert_allclose(tensor, plain[name], rtol=0, atol=1e-6)
+    # Sums in another order: what 20 products, of sums of up to 256 terms, round in float32. Eight
+    # updates are at most 7.3 times their rates, whose sum is 0.0008.
+    atol = 7.3 * 0.0008 * 20 * 256 * 2.0**-24
+    for name, tensor in first.items():
+        np.testing.assert_allclose(tensor, plain[name], rtol=0, atol=atol)
