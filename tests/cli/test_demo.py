@@ -1,10 +1,13 @@
 """`bert-tf demo`, whole: what the README promises of it."""
 
 import json
+import os
+import random
 
 import pytest
 
 from bert_tf.cli.main import main
+from bert_tf.config import BertConfig
 from bert_tf.experiments import installed_documentation as documentation
 from bert_tf.serving.predictor import Predictor, answer, rows
 
@@ -19,7 +22,56 @@ def accuracy(run) -> float:
 
 
 @pytest.mark.slow
+def test_a_pre_trained_model_needs_fewer_labels(tmp_path):
+    """Four topics of a hundred words each, 16 labelled sentences: most words have no label."""
+    draw = random.Random(1)
+    names = [f"w{number}" for number in draw.sample(range(400), 400)]
+    topics = [names[first : first + 100] for first in range(0, 400, 100)]
+
+    def sentence(topic):
+        return " ".join(draw.choices(topics[topic % 4], k=8))
+
+    def write(name, rows):
+        (tmp_path / name).write_text(
+            "\n".join(["text\tlabel", *(f"{sentence(i)}\t{i % 4}" for i in range(rows))])
+        )
+
+    def run(*arguments):
+        assert main([str(argument) for argument in arguments]) == 0
+
+    documents = ("\n".join(sentence(topic) for _ in range(12)) for topic in range(300))
+    (tmp_path / "corpus.txt").write_text("\n\n".join(documents))
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (tmp_path / "vocab").mkdir()
+    (tmp_path / "vocab" / "vocab.txt").write_text("\n".join([*special, *names]) + "\n")
+    config = BertConfig(
+        vocab_size=405, hidden_size=64, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=256, max_position_embeddings=32, initializer_range=0.06,
+    )  # fmt: skip
+    config.to_json(tmp_path / "config.json")
+    write("train.tsv", 16)
+    write("test.tsv", 400)
+    run("shards", "--corpus", tmp_path / "corpus.txt", "--tokenizer", tmp_path / "vocab",
+        "--output", tmp_path / "shards", "--max_seq_length", 32)  # fmt: skip
+    run("pretrain", "--shards", tmp_path / "shards", "--size", tmp_path / "config.json",
+        "--steps", 300, "--batch_size", 64, "--learning_rate", 1e-3, "--dropout", 0,
+        "--output", tmp_path / "pretrained")  # fmt: skip
+    scores = []
+    for name, more in (("from_pretrained", []), ("from_random", ["--from_scratch"])):
+        run("finetune", "--model", tmp_path / "pretrained" / "last", *more,
+            "--train", tmp_path / "train.tsv", "--output", tmp_path / name, "--epochs", 20,
+            "--batch_size", 8, "--learning_rate", 5e-4, "--max_length", 16)  # fmt: skip
+        run("evaluate", "--model", tmp_path / name / "last", "--data", tmp_path / "test.tsv",
+            "--output", tmp_path / name / "test")  # fmt: skip
+        scores.append(accuracy(tmp_path / name))
+    assert scores[0] > 0.9 > scores[1] + 0.1, scores
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.skipif(
+    "BERT_TF_DEMO" not in os.environ, reason="trains for minutes: set BERT_TF_DEMO=1"
+)
 def test_pre_training_wins_on_the_installed_documentation(tmp_path, capsys, monkeypatch):
     modules = []
     read = documentation.installed_documentation
