@@ -146,6 +146,9 @@ class Bodies:
         except (ServingError, ClientDisconnect) as error:
             code = error.code if isinstance(error, ServingError) else StatusCode.CANCELLED
             raise
+        except asyncio.CancelledError:  # the server stops
+            code = StatusCode.UNAVAILABLE
+            raise
         except Exception:
             code = StatusCode.INTERNAL
             raise

@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 import threading
 import time
 
@@ -440,7 +441,7 @@ def test_a_body_that_does_not_arrive_in_time(models):
     assert bodies._held == 0
 
 
-def test_slow_uploads_leave_room_for_others(models):
+def test_slow_uploads_leave_room_for_others(models, client):
     app, bodies = rest(models, held_bytes=300_000)
     part = {"type": "http.request", "body": b" " * 99_000, "more_body": True}
     never = {"type": "http.request", "body": b"", "after": 100}
@@ -463,7 +464,13 @@ def test_slow_uploads_leave_room_for_others(models):
         await asyncio.gather(*slow)
         assert bodies._held == 0
 
+    def unavailable():
+        text = client.get("/monitoring/prometheus/metrics").text
+        return sum(map(float, re.findall(r'request_count{.*status="UNAVAILABLE"} (\S+)', text)))
+
+    before = unavailable()
     asyncio.run(test())
+    assert unavailable() == before + 2  # those that were cancelled, as when the server stops
 
 
 def test_a_body_counts_until_no_thread_holds_it(client, models, monkeypatch):
