@@ -235,8 +235,8 @@ _LONG = [(name, "windows") for name in ("cola", "multi_label")]
 _EVERY_TIME = ("cola", "")
 # Another order of rows, documents, features that are kept, states of an LSTM, windows.
 _RESUMED = [
-    _EVERY_TIME, ("embedding", ""), ("conll2003_documents", ""), ("stsb", "features_only"),
-    ("tagging", "elmo"), ("cola", "windows"),
+    _EVERY_TIME, ("embedding", ""), ("multi_label", ""), ("tags", ""), ("conll2003_documents", ""),
+    ("stsb", "features_only"), ("tagging", "elmo"), ("cola", "windows"),
 ]  # fmt: skip
 _OPTIONS = {
     "features_only": {"features_only": "last"}, "elmo": {"features_only": "mix"},
