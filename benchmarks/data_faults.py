@@ -1,10 +1,12 @@
 """How many planted faults `bert-tf check` finds, and how fast: near-duplicates and wrong labels.
 
-    python benchmarks/data_faults.py --books corpus/books --labelled glue/SST-2/train.tsv
+    python benchmarks/data_faults.py --books corpus/books --labelled glue/SST-2/train.tsv \
+      --model models/base
 
 Near-duplicates are planted among sentences of the books (.txt or .txt.gz): one word in twelve is
 replaced, dropped or added. Wrong labels, 5%, are planted in two sets: paragraphs of six of the
-books, labelled with the book, and a table with the columns "sentence" and "label".
+books, labelled with the book, and a table with the columns "sentence" and "label". They are looked
+for by the words of the texts, and with --model by its vectors, too, as `--by_vectors` does.
 """
 
 import argparse
@@ -13,6 +15,9 @@ import random
 import time
 from pathlib import Path
 
+import numpy as np
+
+from bert_tf import BertEncoder
 from pipelines.examples.data_faults import doubted_labels, near_duplicates
 from pipelines.examples.labelled_text import read_examples
 
@@ -61,7 +66,9 @@ def find_duplicates(books: list[Path], rows: int) -> None:
     )
 
 
-def find_wrong_labels(name: str, texts: list[str], labels: list[str]) -> None:
+def find_wrong_labels(
+    name: str, texts: list[str], labels: list[str], vectors: np.ndarray | None = None
+) -> None:
     """Plants wrong labels in several draws, and prints what was doubted in all of them."""
     names = sorted(set(labels))
     all_planted = all_doubted = right = 0
@@ -72,7 +79,7 @@ def find_wrong_labels(name: str, texts: list[str], labels: list[str]) -> None:
             random.choice([other for other in names if other != label]) if i in planted else label
             for i, label in enumerate(labels)
         ]
-        doubts = doubted_labels(texts, given)
+        doubts = doubted_labels(texts, given, vectors)
         all_planted += len(planted)
         all_doubted += len(doubts)
         right += sum(doubt.place in planted for doubt in doubts)
@@ -90,6 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--books", required=True, help="folder of books")
     parser.add_argument("--labelled", required=True, help="table with sentence and label")
+    parser.add_argument("--model", help="model directory, for its vectors")
     parser.add_argument("--rows", type=int, default=100_000, help="sentences to compare")
     options = parser.parse_args()
     random.seed(1)
@@ -101,9 +109,15 @@ def main() -> None:
         some = random.sample(some, min(300, len(some)))
         texts += some
         labels += [book.name] * len(some)
-    find_wrong_labels("books", texts, labels)
     rows = read_examples(options.labelled, {"text": "sentence", "label": "label"}).columns
-    find_wrong_labels(Path(options.labelled).parent.name, rows["text"], rows["label"])
+    sets = {"books": (texts, labels)}
+    sets[Path(options.labelled).parent.name] = (rows["text"], rows["label"])
+    for name, labelled in sets.items():
+        find_wrong_labels(name, *labelled)
+        if options.model:
+            found = BertEncoder.from_preset(options.model).embed(labelled[0])
+            vectors = np.array([row["mean"] for row in found], np.float32)
+            find_wrong_labels(f"{name} by vectors, too", *labelled, vectors)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_tf.api.progress import console, progress
+from bert_tf.api.progress import ProgressBar, console, progress
 from bert_tf.atomic import write_text, write_tsv
 from bert_tf.errors import InputError
 from bert_tf.options import option
@@ -26,12 +26,15 @@ from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from bert_tf.tasks.task import Task
     from pipelines.examples.labelled_text import Examples
 
 _SPLITS = ("train", "validation", "test")
 _SHOWN = 10  # findings of a kind in the report
 _LONGEST = 160  # characters of a text there
+_TEXTS_AT_ONCE = 32  # whose vectors are made
 # Kinds of findings, in the order of the report.
 _TITLES = {
     "empty": "Empty texts",
@@ -62,6 +65,9 @@ class Options(TaskOptions, FileOptions):
     """column of the label, by name or number."""
     model: str | None = option(None, path=True, model=True)
     """model directory whose tokenizer tells which texts are cut at --max_length."""
+    by_vectors: bool = False
+    """doubt labels by the model's vectors of the texts, too: finds more wrong labels, and takes as
+    long as predictions. The model must not have been trained on these labels."""
     similarity: float = option(0.6, above=0, at_most=1)
     """minimum share of five-character runs that near-duplicates have in common."""
     wrong_share: float = option(0.05, above=0, below=0.5)
@@ -80,6 +86,8 @@ class Options(TaskOptions, FileOptions):
             raise InputError("give exactly one of --data and --train")
         if self.clean and not self.output:
             raise InputError("--clean writes a copy: give --output a folder for it")
+        if self.by_vectors and not self.model:
+            raise InputError("--by_vectors needs a model: name its directory with --model")
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,7 @@ def run(options: Options) -> None:
         task = with_options(find_task(options.task or "classification"), vars(options))
         splits = dict(_read(task, options))
         bar.update(0, note="and comparing")
-        findings = sorted(_findings(task, splits, options), key=_order)
+        findings = sorted(_findings(task, splits, options, bar), key=_order)
         found = {kind: [x for x in findings if x.kind == kind] for kind in _TITLES}
         found = {kind: own for kind, own in found.items() if own}
     lines = [f"checked {_counts({split: len(each) for split, each in splits.items()})} examples"]
@@ -147,7 +155,7 @@ def _read(task: "Task", options: Options) -> "Iterator[tuple[str, Examples]]":
 
 
 def _findings(
-    task: "Task", splits: "Mapping[str, Examples]", options: Options
+    task: "Task", splits: "Mapping[str, Examples]", options: Options, bar: ProgressBar
 ) -> Iterator[Finding]:
     from pipelines.examples import data_faults
 
@@ -182,6 +190,8 @@ def _findings(
         and not task.kind.many_labels
         and set(task.kind.inputs(task)) <= {"text", "text_pair"}
     )
+    if options.by_vectors and not is_class:
+        raise InputError("--by_vectors is for texts with one label each: leave it out")
     known = [label for label in labels if isinstance(label, str)]
     spelling = data_faults.spelt_twice(known) if is_class else {}
     for number, label in enumerate(labels):
@@ -208,9 +218,11 @@ def _findings(
                 yield finding(number, "duplicate", f"{share} {place(before[0])}")
     if is_class and "label" in splits.get("train", next(iter(splits.values()))).columns:
         chosen = [n for n, x in enumerate(labels) if isinstance(x, str) and texts[n].strip()]
+        some = [texts[n] for n in chosen]
+        vectors = _vectors(task, some, options.model, bar) if options.by_vectors else None
         doubts = data_faults.doubted_labels(
-            [texts[n] for n in chosen], [labels[n] for n in chosen],
-            wrong_share=options.wrong_share, seed=options.seed,
+            some, [labels[n] for n in chosen], vectors, wrong_share=options.wrong_share,
+            seed=options.seed,
         )  # fmt: skip
         for doubt in doubts:
             what = f"{doubt.label!r}, probably {doubt.proposed!r} ({doubt.probability:.2f})"
@@ -234,6 +246,21 @@ def _lengths(task: "Task", splits: "Iterable[Examples]", model: str) -> Iterator
     for examples in splits:
         columns = {name: examples.columns[name] for name in task.kind.inputs(task)}
         yield from task.kind.lengths(columns, tokenizer).tolist()
+
+
+def _vectors(
+    task: "Task", texts: Sequence[str], model: str | None, bar: ProgressBar
+) -> "np.ndarray":
+    """The mean over the tokens of each text, float32 [N, H]."""
+    from bert_tf.serving.predictor import answer
+    from bert_tf.trained.fine_tuned import FineTuned
+
+    def tell(done: int) -> None:
+        bar.update(done, note=f"and comparing: vectors of {done:,} of {len(texts):,} texts")
+
+    settings = {"task": "vectors", "max_length": task.max_length}
+    signature = FineTuned.from_directory(str(model), settings).function()
+    return answer(signature, {"text": texts}, _TEXTS_AT_ONCE, answered=tell)["mean"]
 
 
 def _write_cleaned(

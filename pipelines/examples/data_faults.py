@@ -5,6 +5,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
@@ -26,8 +27,9 @@ _PRIME = np.uint64(1099511628211)  # of FNV
 # Wrong labels.
 _MOST_FEATURES = 200_000
 _FOLDS = 5
-_LEAST = 0.8  # probability of a doubt, which is also about the share that is right
-_LOG_TEMPERATURES = (-3.0, 3.0)
+# Probability of a doubt; fewer are right where a class of texts misleads, as negations do words.
+_LEAST = 0.8
+_LARGEST_WEIGHT = 20.0  # of a judge's logits
 
 
 def text_fault(text: str) -> str | None:
@@ -200,15 +202,20 @@ class Doubt:
 
 
 def doubted_labels(
-    texts: Sequence[str], labels: Sequence[str], *, wrong_share: float = 0.05, seed: int = 1
+    texts: Sequence[str],
+    labels: Sequence[str],
+    vectors: np.ndarray | None = None,
+    *,
+    wrong_share: float = 0.05,
+    seed: int = 1,
 ) -> list[Doubt]:
     """The examples whose labels are probably wrong, the most probable first.
 
     Each text (both texts of a pair are one) is judged by a logistic regression on the words of the
-    others (cross-validation), whose probabilities are calibrated on the given labels. Bayes' rule
-    then tells how probably a label is wrong, if `wrong_share` of all are: it is wrong if its
-    probability is as low as that of a random mistake. Labels of fewer than five examples are
-    neither doubted nor proposed.
+    others (cross-validation), and by one on their `vectors`, float32 [N, H], if given. What these
+    say of the true labels is fitted to the given ones, of which `wrong_share` are wrong; Bayes'
+    rule then tells how probably each is (the noise model of Natarajan et al. 2013). Labels of fewer
+    than five examples are neither doubted nor proposed.
     """
     names, targets, counts = np.unique(labels, return_inverse=True, return_counts=True)
     known = np.flatnonzero(counts >= _FOLDS)
@@ -216,15 +223,16 @@ def doubted_labels(
         return []
     kept = np.flatnonzero(np.isin(targets, known))
     targets, names = np.searchsorted(known, targets[kept]), names[known]
-    shares = _calibrated(_probabilities([texts[i] for i in kept.tolist()], targets, seed), targets)
+    judged = [_by_words([texts[i] for i in kept.tolist()], targets, seed)]
+    if vectors is not None:
+        judged.append(_by_vectors(vectors[kept], targets, seed))
+    mistake = wrong_share / (len(names) - 1)  # probability of each label that is not the true one
+    shares = _calibrated(np.stack(judged), targets, wrong_share, mistake)
     places = np.arange(len(targets))
-    own = np.maximum(shares[places, targets], 1e-12)
+    true = shares[places, targets]  # probability that the given label is right
     shares[places, targets] = -1
-    # The given label is another one by mistake; `true` is that its text really has it.
-    mistake = wrong_share / (len(names) - 1)
-    true = np.clip((own - mistake) / (1 - wrong_share - mistake), 0, 1)
-    wrong = np.minimum(mistake * (1 - true) / own, 1 - true)
-    chosen = sorted(np.flatnonzero(wrong >= _LEAST).tolist(), key=lambda i: (-wrong[i], own[i]))
+    wrong = mistake * (1 - true) / (mistake * (1 - true) + (1 - wrong_share) * true)
+    chosen = sorted(np.flatnonzero(wrong >= _LEAST).tolist(), key=lambda i: -wrong[i])
     proposed = shares.argmax(axis=1)
     return [
         Doubt(int(kept[i]), str(names[targets[i]]), str(names[proposed[i]]), float(wrong[i]))
@@ -232,33 +240,59 @@ def doubted_labels(
     ]
 
 
-def _probabilities(texts: list[str], targets: np.ndarray, seed: int) -> np.ndarray:
-    """Probabilities [N, C] of each label by models that have not seen the example."""
+def _by_words(texts: list[str], targets: np.ndarray, seed: int) -> np.ndarray:
+    """Probabilities [N, C] of each label by the words of texts."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.multiclass import OneVsRestClassifier
+
+    words = TfidfVectorizer(sublinear_tf=True, max_features=_MOST_FEATURES)
+    model = OneVsRestClassifier(LogisticRegression(C=10.0, solver="liblinear"))
+    return _of_others([words, model], texts, targets, seed)
+
+
+def _by_vectors(vectors: np.ndarray, targets: np.ndarray, seed: int) -> np.ndarray:
+    """Probabilities [N, C] of each label by vectors of texts [N, H]."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    # Vectors have few dimensions, most of which have nothing to do with the labels.
+    model = LogisticRegression(C=0.01, max_iter=1000)
+    return _of_others([StandardScaler(), model], vectors, targets, seed)
+
+
+def _of_others(steps: list[Any], inputs: Any, targets: np.ndarray, seed: int) -> np.ndarray:
+    """Probabilities [N, C] by models that have not seen the example."""
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
 
-    model = make_pipeline(
-        TfidfVectorizer(sublinear_tf=True, max_features=_MOST_FEATURES),
-        OneVsRestClassifier(LogisticRegression(C=10.0, solver="liblinear")),
-    )
     folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
-    found = cross_val_predict(model, texts, targets, cv=folds, method="predict_proba")
+    found = cross_val_predict(
+        make_pipeline(*steps), inputs, targets, cv=folds, method="predict_proba"
+    )
     return np.asarray(found / found.sum(axis=1, keepdims=True))
 
 
-def _calibrated(shares: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """The probabilities at the temperature that fits the labels best."""
-    from scipy.optimize import minimize_scalar
-    from scipy.special import log_softmax
+def _calibrated(
+    judged: np.ndarray, targets: np.ndarray, wrong_share: float, mistake: float
+) -> np.ndarray:
+    """Probabilities [N, C] of the true labels, from those of K judges [K, N, C].
 
-    logits = np.log(np.maximum(shares, 1e-12))
+    The logits of each judge have the weight with which their sum fits the given labels best, if of
+    these `wrong_share` are wrong, and each other label is given with probability `mistake`.
+    """
+    from scipy.optimize import minimize
+    from scipy.special import softmax
+
+    logits = np.log(np.maximum(judged, 1e-12))
     places = np.arange(len(targets))
 
-    def loss(logarithm: float) -> float:
-        return -float(log_softmax(logits * np.exp(-logarithm), axis=1)[places, targets].mean())
+    def true(weights: np.ndarray) -> np.ndarray:
+        return softmax(np.tensordot(weights, logits, 1), axis=1)
 
-    best = minimize_scalar(loss, bounds=_LOG_TEMPERATURES, method="bounded").x
-    return np.exp(log_softmax(logits * np.exp(-best), axis=1))
+    def loss(weights: np.ndarray) -> float:
+        given = mistake + (1 - wrong_share - mistake) * true(weights)[places, targets]
+        return -float(np.log(given).mean())
+
+    found = minimize(loss, np.ones(len(judged)), bounds=[(0, _LARGEST_WEIGHT)] * len(judged))
+    return true(found.x)

@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+from rounding import rounding
 
 from bert_tf.cli.main import main
 
@@ -62,6 +64,7 @@ def test_every_kind_is_found_and_cleaned(files, tmp_path, capsys):
         (["--data", "x"], "give exactly one of --data and --train"),
         (["--clean"], "give --output a folder"),
         (["--label_column", "mark"], "no column 'mark'"),
+        (["--by_vectors"], "--by_vectors needs a model: name its directory with --model"),
     ],
 )
 def test_mistakes_are_a_line(files, tmp_path, capsys, arguments, message):
@@ -71,7 +74,8 @@ def test_mistakes_are_a_line(files, tmp_path, capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
-def test_texts_that_a_model_cuts(files, tmp_path, capsys):
+@pytest.fixture
+def model(tmp_path):
     from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship"]
@@ -80,7 +84,36 @@ def test_texts_that_a_model_cuts(files, tmp_path, capsys):
         intermediate_size=4, max_position_embeddings=16,
     )  # fmt: skip
     save_model(BertEncoder(config), tmp_path / "model", BertTokenizer(pieces))
-    more = ["--model", str(tmp_path / "model"), "--max_length", "16"]
+    return str(tmp_path / "model")
+
+
+def test_texts_that_a_model_cuts(files, model, tmp_path):
+    more = ["--model", model, "--max_length", "16"]
     assert main(["check", *files, *more, "--output", str(tmp_path / "out")]) == 0
     rows = rows_of(tmp_path / "out" / "cut.tsv")
     assert [row[2] for row in rows] == ["17 tokens, 16 are read", "18 tokens, 16 are read"]
+
+
+def test_vectors_of_a_model_doubt_labels(files, model, monkeypatch, capsys):
+    """Those of the texts that have a label and words."""
+    from bert_tf import BertEncoder
+    from pipelines.examples import data_faults
+
+    given = {}
+
+    def doubted_labels(texts, labels, vectors, **more):
+        given.update(texts=texts, vectors=vectors)
+        return []
+
+    monkeypatch.setattr(data_faults, "doubted_labels", doubted_labels)
+    more = ["--model", model, "--max_length", "16"]
+    assert main(["check", *files, *more]) == 0
+    assert given["vectors"] is None
+    assert main(["check", *files, *more, "--by_vectors"]) == 0
+    assert given["texts"] == [text for text, _ in TRAIN if text.strip()]
+    expected = [row["mean"] for row in BertEncoder.from_preset(model).embed(given["texts"])]
+    # A block of width 4, in batches that are padded to other lengths.
+    np.testing.assert_allclose(given["vectors"], expected, rtol=0, atol=rounding(12, 4))
+    no_class = ["--task", "regression", "--by_vectors"]
+    assert main(["check", *files, *more, *no_class]) == 2
+    assert "--by_vectors is for texts with one label each" in capsys.readouterr().err

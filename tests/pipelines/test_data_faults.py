@@ -86,6 +86,19 @@ def test_planted_wrong_labels_are_found(classes):
     assert doubts == doubted_labels(texts, labels)
 
 
+def test_vectors_find_wrong_labels_that_words_do_not_tell():
+    draw, count = np.random.default_rng(3), 1200
+    truth = draw.integers(0, 2, count)
+    texts = [" ".join(draw.choice(WORDS, 10)) for _ in truth]
+    vectors = draw.normal(size=(count, 16)) + 3 * np.eye(16)[truth]
+    planted = set(draw.choice(count, count // 20, replace=False).tolist())
+    labels = [f"label {x ^ (i in planted)}" for i, x in enumerate(truth)]
+    assert len(doubted_labels(texts, labels)) < len(planted) / 10
+    right = [each.place in planted for each in doubted_labels(texts, labels, vectors)]
+    assert np.mean(right) >= 0.8
+    assert sum(right) >= len(planted) / 2
+
+
 def test_labels_of_few_examples_are_left_alone():
     texts, labels = [f"text {i}" for i in range(8)], ["a"] * 6 + ["b"] * 2
     assert doubted_labels(texts, labels) == []
