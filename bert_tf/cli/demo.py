@@ -42,7 +42,7 @@ class Options(CheckedOptions):
     """folder for everything the demo makes."""
     corpus: list[str] = option(factory=list, path=True)
     """your own text instead: files, folders or globs in the format of `bert-tf vocab`."""
-    steps: int = option(3000, at_least=1)
+    steps: int = option(1500, at_least=1)
     """pre-training steps; with less than half the default, random weights may win."""
     size: str = "tiny"
     """size of the model, as in `bert-tf pretrain`."""
@@ -140,7 +140,7 @@ def run(options: Options) -> None:
     _command(
         "pretrain", shards=f"{output}/shards", size=options.size, output=f"{output}/pretrained",
         dropout=0.0, initializer_range=0.06, batch_size=64, steps=options.steps,
-        learning_rate=2e-3, precision="auto", evaluate_every=max(1, options.steps // 8),
+        learning_rate=1e-3, precision="auto", evaluate_every=max(1, options.steps // 8),
         evaluation_batches=30, seed=options.seed,
     )  # fmt: skip
     _show_guesses(f"{output}/pretrained/best", unseen, options.seed)

@@ -28,7 +28,7 @@ _NAMES = {  # words that would give packages away
     STANDARD_LIBRARY: ["python", "cpython", "python's"],
     "huggingface_hub": ["huggingface_hub", "huggingface", "hugging face", "hf", "hf_hub"],
 }
-_EXAMPLES_PER_LABEL = {"train": 400, "validation": 50, "test": 100}
+_EXAMPLES_PER_LABEL = {"train": 100, "validation": 50, "test": 100}
 
 
 def without_names(text: str, names: Iterable[str]) -> str:
