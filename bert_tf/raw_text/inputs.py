@@ -36,9 +36,8 @@ _LOOKED_AT = 1000  # values, to find a string among missing ones
 class Given(Examples):
     """Examples that were given in memory: messages count them from 0."""
 
-    @property
-    def _unit(self) -> str:
-        return "example"
+    def row(self, index: int) -> str:
+        return f"example {self.lines[index]}"
 
 
 def is_raw(x: Any) -> bool:

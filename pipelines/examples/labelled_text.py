@@ -45,11 +45,12 @@ class Examples:
         return len(self.lines)
 
     def place(self, index: int) -> str:
-        return f"{self.path}, {self._unit} {self.lines[index]}"
+        return f"{self.path}, {self.row(index)}"
 
-    @property
-    def _unit(self) -> str:
-        return "example" if files.is_dataset_name(self.path) else "line"
+    def row(self, index: int) -> str:
+        """Where an example stands in its file or data set: "line 7", "example 7"."""
+        unit = "example" if files.is_dataset_name(self.path) else "line"
+        return f"{unit} {self.lines[index]}"
 
     def remarks(self) -> list[str]:
         """What a user should know about these examples, a sentence each."""
@@ -68,7 +69,7 @@ class Examples:
         if blank := [i for i, row in rows if not all(map(str.strip, row))]:
             found.append(
                 f"{self.path}: {len(blank)} examples have a blank text, the first in "
-                f"{self._unit} {self.lines[blank[0]]}"
+                f"{self.row(blank[0])}"
             )
         return found
 

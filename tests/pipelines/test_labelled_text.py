@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_tf.errors import InputError
-from pipelines.examples.labelled_text import read_examples
+from pipelines.examples.labelled_text import Examples, read_examples
 
 
 def write(folder, name, text):
@@ -140,3 +140,11 @@ def test_take(tmp_path):
     assert taken.columns == {"text": ["c", "a"], "label": ["1", "1"]}
     assert (taken.lines, len(taken)) == ([4, 2], 2)
     assert taken.fingerprint() != examples.fingerprint() == read(path, label="label").fingerprint()
+
+
+@pytest.mark.parametrize(("path", "place"), [("a.tsv", "line 7"), ("tfds:a:train", "example 7")])
+def test_examples_of_a_data_set_have_no_lines(path, place):
+    examples = Examples(path, [7], {"text": [" "], "label": ["x"]})
+    assert examples.place(0) == f"{path}, {place}"
+    (remark,) = examples.remarks()
+    assert remark.endswith(f"the first in {place}")

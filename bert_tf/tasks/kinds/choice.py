@@ -49,8 +49,8 @@ class Choice(RowKind):
         for index, choices in enumerate(every):
             if len(choices) < 2 or len(choices) != len(every[0]):
                 raise InputError(
-                    f"{examples.place(index)}: {len(choices)} choices where line "
-                    f"{examples.lines[0]} has {len(every[0])}; give all examples the same number, "
+                    f"{examples.place(index)}: {len(choices)} choices where "
+                    f"{examples.row(0)} has {len(every[0])}; give all examples the same number, "
                     "2 or more"
                 )
             for place, choice in enumerate(choices):

@@ -165,8 +165,8 @@ class SentenceEmbedding(WindowedKind):
             for index, texts in enumerate(wrong):
                 if len(texts) != len(wrong[0]):
                     raise InputError(
-                        f"{examples.place(index)}: {len(texts)} wrong answers where line "
-                        f"{examples.lines[0]} has {len(wrong[0])}; give all the same number"
+                        f"{examples.place(index)}: {len(texts)} wrong answers where "
+                        f"{examples.row(0)} has {len(wrong[0])}; give all the same number"
                     )
             found["negatives"] = wrong
         return examples
