@@ -93,7 +93,7 @@ format: $(READY)  ## rewrite the sources in the project's style
 bench: $(READY)  ## measure us against our peers into runs/bench; ARGS="--only serving" for a part
 	$(BIN)/python benchmarks/everything.py $(ARGS)
 
-docs: $(READY)  ## build the documentation into site/, without a network; a warning is an error
+docs: $(READY)  ## build the documentation into site/; SITE_URL=https://... where it is published
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "site/index.html: open it in a browser"
 

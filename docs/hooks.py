@@ -9,9 +9,11 @@ import typing
 from pathlib import Path
 from typing import Any
 
+from matplotlib import font_manager
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from PIL import Image, ImageDraw, ImageFont
 
 import bert_tf
 from bert_tf.api.descriptions import is_required, option_helps, titled_fields
@@ -156,6 +158,10 @@ def python_page() -> str:
     return "\n".join(lines)
 
 
+_FONT = font_manager.findfont("DejaVu Sans")  # comes with Matplotlib
+_SUBTITLE = (60, 176, 1180, 250)  # its place in docs/card.png, in pixels
+_WIDTH = _SUBTITLE[2] - _SUBTITLE[0]
+
 _texts: dict[str, str] = {}  # page -> its Markdown, for llms.txt
 _LINK = re.compile(r"\[([^\]]*)\]\(((?!\w+:)[^)#\s]+)(#[^)]*)?\)")
 
@@ -181,6 +187,23 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Makes empty header cells plain cells, which screen readers do not announce as headers."""
     return html.replace("<th></th>", "<td></td>")
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Draws the picture that links to the page show: docs/card.png with the page's title."""
+    if config.site_url:  # links to pictures must be whole
+        with Image.open(ROOT / "docs" / "card.png") as card:
+            draw = ImageDraw.Draw(card)
+            draw.rectangle(_SUBTITLE, fill="white")
+            name = str(page.title)
+            size = 44
+            while draw.textlength(name, font := ImageFont.truetype(_FONT, size)) > _WIDTH:
+                size -= 1
+            draw.text(_SUBTITLE[:2], name, fill="#2b2b2b", font=font)
+            path = Path(config.site_dir, "cards", page.url).with_suffix(".png")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            card.save(path, optimize=True)
+    return output
 
 
 def on_post_build(config: MkDocsConfig) -> None:
