@@ -3,7 +3,7 @@
   python docs/pictures.py notebooks         # executes notebooks/ into docs/notebooks/
   python docs/pictures.py speed             # docs/speed.svg, from tables of docs/benchmarks.md
   python docs/pictures.py tensorboard RUNS  # docs/tensorboard.png, of a folder of runs
-  python docs/pictures.py card              # docs/card.png, which links to the site show
+  python docs/pictures.py card              # docs/card.png; docs/hooks.py writes titles on it
 
 `make docs-pictures` does the first two. The others need Chromium ($BERT_TF_CHROMIUM, or on the
 PATH).

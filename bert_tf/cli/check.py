@@ -159,6 +159,14 @@ def _findings(
 ) -> Iterator[Finding]:
     from pipelines.examples import data_faults
 
+    # One label of a text, or of a pair.
+    is_class = (
+        task.kind.has_probabilities
+        and not task.kind.many_labels
+        and set(task.kind.inputs(task)) <= {"text", "text_pair"}
+    )
+    if options.by_vectors and not is_class:
+        raise InputError("--by_vectors is for texts with one label each: leave it out")
     rows = [(split, i) for split, examples in splits.items() for i in range(len(examples))]
     texts = [text for examples in splits.values() for text in _texts(task, examples)]
     labels = [
@@ -184,14 +192,6 @@ def _findings(
         for number, length in enumerate(_lengths(task, splits.values(), options.model)):
             if length > task.max_length:
                 yield finding(number, "cut", f"{length:,} tokens, {task.max_length} are read")
-    # One label of a text, or of a pair.
-    is_class = (
-        task.kind.has_probabilities
-        and not task.kind.many_labels
-        and set(task.kind.inputs(task)) <= {"text", "text_pair"}
-    )
-    if options.by_vectors and not is_class:
-        raise InputError("--by_vectors is for texts with one label each: leave it out")
     known = [label for label in labels if isinstance(label, str)]
     spelling = data_faults.spelt_twice(known) if is_class else {}
     for number, label in enumerate(labels):

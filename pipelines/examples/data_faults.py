@@ -256,7 +256,7 @@ def _by_vectors(vectors: np.ndarray, targets: np.ndarray, seed: int) -> np.ndarr
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
-    # Vectors have few dimensions, most of which have nothing to do with the labels.
+    # Few dimensions of a vector have to do with the labels: the others' weights are kept small.
     model = LogisticRegression(C=0.01, max_iter=1000)
     return _of_others([StandardScaler(), model], vectors, targets, seed)
 
