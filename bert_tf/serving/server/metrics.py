@@ -71,10 +71,12 @@ class Metrics:
         self._batches = histogram(
             "bert_tf_batch_rows", "Rows of a batch.", ["model_name"], buckets=_EXAMPLES
         )
-        # Of read, parse, wait, compute (with its batch) and write.
         self.stages = histogram(
             "bert_tf_stage_seconds", "Seconds of a request by stage.", ["stage"], buckets=_SECONDS
         )
+        # There from the start, at 0: a rate needs the value before the first request.
+        for stage in ("read", "parse", "wait", "compute", "write"):  # compute has the batch
+            self.stages.labels(stage)
         # Resident memory, processor seconds and open files, under the names that all servers use.
         prometheus.ProcessCollector(registry=registry)
 
