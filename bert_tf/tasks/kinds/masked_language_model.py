@@ -18,7 +18,7 @@ from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind
 from bert_tf.tasks.reports.report import Report, worst
 from bert_tf.tasks.scoring.metrics import MASKED_WORDS
 from bert_tf.tasks.task import Layout, Task
-from bert_tf.tokenization.windows import WordRows, map_rows, word_rows
+from bert_tf.tokenization.windows import WordRows, map_rows, windows, word_rows
 from bert_tf.tokenization.words import Words, code_points
 from pipelines.examples.labelled_text import Examples, format_of
 
@@ -232,24 +232,48 @@ def _predict(
     inputs: Tensors, places: tf.Tensor, function: Any, parts: Parts, *, hide: bool = False,
     **more: tf.Tensor,
 ) -> Any:  # fmt: skip
-    """What `function` makes of the predictions at some places of rows, each in a row of its own.
+    """What `function` makes of the predictions at some places of rows.
 
-    `inputs` are rows, int32 [R, T] each, and `places` row and place of N tokens, int64 [N, 2].
-    `function` maps log-probabilities [r, V], and parts of `more`, [N, ...] each, to tensors
-    [r, ...]. With `hide` the token to predict is masked.
+    `inputs` are rows, int32 [R, T] each, and `places` row and place of N tokens, int64 [N, 2], in
+    this order. `function` maps log-probabilities [n, V], and parts of `more`, [N] each, to tensors
+    [n, ...]. With `hide` the token to predict is masked, in a row of its own.
     """
     # One row more: without any place `map_rows` computes one of a row that is not there.
     inputs = {name: tf.pad(values, [[0, 1], [0, 0]]) for name, values in inputs.items()}
-    length, tokenizer = tf.shape(inputs["token_ids"])[1], parts.tokenizer
+    rows, length = tf.unstack(tf.shape(inputs["token_ids"], tf.int64))
+    # Places of a row are read together, as long as their logits take no more memory than those of
+    # many short rows do.
+    most = 1 if hide else tf.maximum(length // 8, 1)
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(places[:, 0]), places[:, 0], rows)
+    found = windows(counts, most, most)
+    is_asked = found.starts < found.ends
+    asked = (tf.boolean_mask(x, is_asked) for x in (found.text, found.starts, found.ends))
+    row, starts, ends = asked  # (M,)
+    together = tf.ragged.range(starts, ends)  # (M, None), of the N places
+
+    def arranged(values: tf.Tensor) -> tf.Tensor:
+        return together.with_flat_values(values).to_tensor(1)  # (M, P)
 
     def predict(part: Tensors) -> Any:
-        row, column = tf.unstack(part["places"], axis=1)
-        given = {name: tf.gather(values, row) for name, values in inputs.items()}
+        given = {name: tf.gather(values, part["row"]) for name, values in inputs.items()}
+        columns = part["columns"]  # (m, P)
         if hide:
-            here = tf.one_hot(column, length, on_value=True, off_value=False)
-            given["token_ids"] = tf.where(here, tokenizer.mask_token_id, given["token_ids"])
-        given["mask_positions"] = tf.cast(column, tf.int32)[:, tf.newaxis]
-        logits = parts.predict(given)[:, 0, : tokenizer.vocabulary_size]  # padded tables
-        return function(tf.nn.log_softmax(logits), **{name: part[name] for name in more})
+            here = tf.reduce_any(columns[..., tf.newaxis] == tf.range(length), 1)  # (m, T)
+            given["token_ids"] = tf.where(here, parts.tokenizer.mask_token_id, given["token_ids"])
+        given["mask_positions"] = tf.cast(columns, tf.int32)
+        logits = parts.predict(given)[..., : parts.tokenizer.vocabulary_size]  # padded tables
+        logits = tf.reshape(logits, [-1, parts.tokenizer.vocabulary_size])  # (m P, V)
+        made = function(
+            tf.nn.log_softmax(logits), **{name: tf.reshape(part[name], [-1]) for name in more}
+        )
+        shape = tf.shape(columns)
+        return tf.nest.map_structure(
+            lambda x: tf.reshape(x, tf.concat([shape, tf.shape(x)[1:]], 0)), made
+        )
 
-    return map_rows(predict, {"places": places, **more}, length)
+    tensors = {name: arranged(values) for name, values in more.items()}
+    tensors |= {"row": row, "columns": arranged(places[:, 1])}
+    made = map_rows(predict, tensors, tf.cast(length, tf.int32))
+    return tf.nest.map_structure(
+        lambda x: tf.RaggedTensor.from_tensor(x, together.row_lengths()).flat_values, made
+    )

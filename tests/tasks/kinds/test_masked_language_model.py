@@ -2,6 +2,7 @@
 
 import functools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from bert_tf.pretraining.guesses import MaskedWords
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.serving.signatures import DEFAULT
 from bert_tf.tasks.kinds.masked_language_model import _draw
+from bert_tf.tasks.table import find_task
 from bert_tf.trained.fine_tuned import FineTuned
 
 WORDS = ["sea", "ship", "##s", "sail", "##ed", "cow", "barn", ","]
@@ -133,6 +135,29 @@ def test_a_mask_far_into_a_long_text_is_guessed(scorer, signature):
     np.testing.assert_allclose(
         found["masks_probabilities"][0, 0], np.sort(np.exp(logs))[:-6:-1], **CLOSE
     )
+
+
+def test_masks_of_a_row_are_read_together():
+    model = BertMaskedLanguageModel(replace(CONFIG, max_position_embeddings=40), seed=3)
+    scorer = FineTuned(
+        find_task("masked_words").with_settings({"max_length": 40}), model, BertTokenizer(PIECES)
+    )
+    predict = scorer.module().signature(DEFAULT)
+    masks = [0, 3, 4, 9, 10, 11, 12, 20, 21, 27, 28, 29]  # three times 5 at most, of 40 // 8
+    words = ["[MASK]" if place in masks else ("sea", "cow")[place % 2] for place in range(30)]
+    texts = ["no gap", " ".join(words), "", "the [MASK] , [MASK]", "[MASK]"]
+    found = answer(predict, {"text": texts}, len(texts))
+    assert found["masks_count"].tolist() == [0, 12, 0, 2, 1]
+    for row, text in enumerate(texts):
+        between = [part.numpy() for part in scorer.tokenizer.tokenize(text.split("[MASK]"))]
+        ids = np.concatenate([[2], *([*part, 4] for part in between)])
+        ids[-1] = 3
+        for mask, place in enumerate(np.flatnonzero(ids == 4)):
+            logs = log_probabilities(scorer, ids, place)
+            best = np.sort(np.exp(logs))[:-6:-1]
+            np.testing.assert_allclose(found["masks_probabilities"][row, mask], best, **CLOSE)
+    nothing = answer(predict, {"text": texts[:1]}, 1)
+    assert nothing["masks_words"].shape[:2] == (1, 0)
 
 
 def test_the_commands(signature, directory, tmp_path, capsys):
