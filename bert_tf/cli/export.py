@@ -1,4 +1,4 @@
-"""Write a SavedModel that takes raw strings, for TensorFlow Serving.
+r"""Write a SavedModel that takes raw strings, for TensorFlow Serving.
 
   bert-tf export --model runs/classifier/best --name classifier
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -197,6 +198,7 @@ def test_help_is_there_for_every_command(capsys):
         assert exit_.value.code == 0
         text = capsys.readouterr().out
         assert f"  bert-tf {command} " in text  # an example of its own docstring
+        assert not re.search(r"^  bert-tf .* {2}--", text, re.MULTILINE)  # its lines, as written
         assert "--config" in text
 
 
