@@ -23,7 +23,8 @@ class CorpusOptions(CheckedOptions):
     auto reads files named *.jsonl and *.parquet as these and others as sentences."""
     text_field: str = "text"
     """text field of JSON objects, column of Parquet files or feature of TensorFlow Datasets;
-    several, such as title,text, make a document together, without those that are missing."""
+    several, such as title,text, make a document together, without those that are missing, which
+    are counted."""
     tfds_data_dir: str | None = None
     """folder of TensorFlow Datasets, for reading and downloading; by default TFDS_DATA_DIR, or else
     ~/tensorflow_datasets."""

@@ -90,7 +90,7 @@ class DocumentBatch(NamedTuple):
     held_out: bool  # whether the batch belongs to the held-out split
     ends_unit: bool  # whether it is the last batch of its unit
     bytes_read: int  # bytes on disk of the unit read so far
-    counts: Counter[str]  # counts of `COUNTED` since the previous batch
+    counts: Counter[str]  # `COUNTED`, and documents without a field, since the previous batch
     unreadable: list[str]  # paths of the unit's files that were skipped so far
 
 

@@ -38,6 +38,8 @@ _BATCH_ROWS = 256  # of Parquet files
 _SAMPLED_SLICES, _SAMPLED_BYTES = 200, 1 << 16
 _READ_BYTES = 1 << 20  # of lines, at once
 
+WITHOUT = "documents_without_"  # begins the name of a count, a field's name ends it
+
 
 class Lines(NamedTuple):
     lines: list[bytes]  # stripped sentences or paragraphs; an empty one ends a document
@@ -49,7 +51,8 @@ def read_slice(
 ) -> Iterator[Lines]:
     """Reads the documents of a slice.
 
-    `counts` receives `empty_documents` and what `read_blocks` counts, `unreadable` a skipped file.
+    `counts` receives `empty_documents`, the documents without one of several fields, and what
+    `read_blocks` counts; `unreadable` a skipped file.
     """
     if slice_.source.startswith(TFDS):
         yield from _dataset_texts(slice_, options, counts)
@@ -126,7 +129,7 @@ def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Itera
             try:
                 record = json.loads(line)
                 block.lines[index] = line = b""  # it may be large
-                lines += _document(_text_of(record, options), counts)
+                lines += _document(_text_of(record, options, counts), counts)
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 if options.skip_bad_lines:
                     counts["bad_lines"] += 1
@@ -140,7 +143,7 @@ def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Itera
         yield Lines(lines, block.position)
 
 
-def _text_of(record: Any, options: CorpusOptions) -> str:
+def _text_of(record: Any, options: CorpusOptions, counts: Counter) -> str:
     """Removes and returns the text of `record`; of several fields, those that it has."""
     fields = options.text_fields
     if len(fields) > 1:
@@ -151,7 +154,13 @@ def _text_of(record: Any, options: CorpusOptions) -> str:
         record[name] = None
         if not isinstance(texts[-1], str):
             raise TypeError(f"{name} is {type(texts[-1]).__name__}, not a string")
+    _count_missing(fields, options, counts)
     return texts[0] if len(texts) == 1 else "\n\n".join(texts)
+
+
+def _count_missing(found: Iterable[str], options: CorpusOptions, counts: Counter) -> None:
+    """Counts the fields that a document lacks: one that all lack may be misspelt."""
+    counts.update(f"{WITHOUT}{name}" for name in options.text_fields if name not in found)
 
 
 def _rows(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
@@ -173,7 +182,7 @@ def _rows(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Li
             for row in batch.to_pylist():
                 done += 1
                 try:
-                    lines += _document(_text_of(row, options), counts)
+                    lines += _document(_text_of(row, options, counts), counts)
                 except (TypeError, KeyError) as error:
                     if not options.skip_bad_lines:
                         raise InputError(
@@ -194,14 +203,15 @@ def _dataset_texts(slice_: Slice, options: CorpusOptions, counts: Counter) -> It
     examples = builder.as_dataset(split=part, shuffle_files=False)
     for number, example in enumerate(examples.as_numpy_iterator(), slice_.start):
         found = example if isinstance(example, dict) else {}
-        texts = [found[name] for name in options.text_fields if isinstance(found.get(name), bytes)]
-        if not texts:
+        fields = [name for name in options.text_fields if isinstance(found.get(name), bytes)]
+        if not fields:
             raise InputError(
                 f"{slice_.source}, example {number}: no text in the feature "
                 f"{options.text_field!r}: name one of {', '.join(example)} with --text_field"
             )
         done = (number + 1 - slice_.start) * slice_.size // (end - slice_.start)
-        text = b"\n\n".join(texts).decode("utf-8", "ignore")
+        _count_missing(fields, options, counts)
+        text = b"\n\n".join(found[name] for name in fields).decode("utf-8", "ignore")
         yield Lines(_document(text, counts), done)
 
 

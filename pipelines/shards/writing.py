@@ -23,7 +23,7 @@ from bert_tf.storage import Folder, is_remote, open_folder
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.version import __version__
 from pipelines.corpus import documents
-from pipelines.corpus.formats import empty_corpus, input_errors, sample_text
+from pipelines.corpus.formats import WITHOUT, empty_corpus, input_errors, sample_text
 from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, listed, open_corpus, unit_hash
 from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.records import InstanceCounts, record_batches, summarize
@@ -354,6 +354,7 @@ def _finish(
                 "documents_shorter_than_an_instance": short[index],
                 "sentences_without_tokens": text["sentences_without_tokens"],
                 **{what: text[what] for what in documents.COUNTED if what != "documents"},
+                **{what: n for what, n in text.items() if what.startswith(WITHOUT)},
                 "unreadable_files": len(unreadable),
             },
             shards=shards[index],

@@ -160,8 +160,10 @@ def test_several_fields_make_a_document(tmp_path):
     path = tmp_path / "corpus.jsonl"
     records = [{"title": "A", "body": "one"}, {"body": "two"}, {"title": None, "body": "three"}]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    options = CorpusOptions(text_field="title,body")
-    assert documents_of(open_corpus(path, options)) == [[b"A", b"one"], [b"two"], [b"three"]]
+    options, counts = CorpusOptions(text_field="title,body,note"), Counter()
+    found = documents_of(open_corpus(path, options), counts)
+    assert found == [[b"A", b"one"], [b"two"], [b"three"]]
+    assert counts == {"documents_without_title": 2, "documents_without_note": 3}
     path.write_text('{"title": "A", "body": 3}\n')
     with pytest.raises(InputError, match="body is int"):
         documents_of(open_corpus(path, options))
@@ -202,8 +204,10 @@ def test_parquet_files_are_cut_between_row_groups(tmp_path, monkeypatch):
     assert len(opened.units) > 2
     assert documents_of(opened) == expected
     assert opened.sources.total() == pytest.approx(path.stat().st_size, abs=20)
-    with_titles = documents_of(open_corpus(path, CorpusOptions(text_field="title, text")))
+    several, counts = CorpusOptions(text_field="title, text, body"), Counter()
+    with_titles = documents_of(open_corpus(path, several), counts)
     assert with_titles[:2] == [[b"text 0"], [b"a", b"text 1 x"]]
+    assert counts == {"documents_without_title": 50, "documents_without_body": 100}
     with pytest.raises(InputError, match="no column 'body': name one of text, title, id"):
         documents_of(open_corpus(path, CorpusOptions(text_field="body")))
     with pytest.raises(InputError, match="row 1 from row group 0 on: no text in 'title'"):
