@@ -160,7 +160,9 @@ def _text_of(record: Any, options: CorpusOptions, counts: Counter) -> str:
 
 def _count_missing(found: Iterable[str], options: CorpusOptions, counts: Counter) -> None:
     """Counts the fields that a document lacks: one that all lack may be misspelt."""
-    counts.update(f"{WITHOUT}{name}" for name in options.text_fields if name not in found)
+    for name in options.text_fields:
+        if name not in found:
+            counts[f"{WITHOUT}{name}"] += 1
 
 
 def _rows(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:

@@ -14,9 +14,10 @@ from bert_tf.cli.main import main
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.pretraining.guesses import MaskedWords
 from bert_tf.serving.predictor import Predictor, answer
-from bert_tf.serving.signatures import DEFAULT
-from bert_tf.tasks.kinds.masked_language_model import _draw
+from bert_tf.serving.signatures import DEFAULT, Parts
+from bert_tf.tasks.kinds.masked_language_model import _draw, guess_masked_words
 from bert_tf.tasks.table import find_task
+from bert_tf.tokenization.windows import map_rows
 from bert_tf.trained.fine_tuned import FineTuned
 
 WORDS = ["sea", "ship", "##s", "sail", "##ed", "cow", "barn", ","]
@@ -137,7 +138,7 @@ def test_a_mask_far_into_a_long_text_is_guessed(scorer, signature):
     )
 
 
-def test_masks_of_a_row_are_read_together():
+def test_masks_of_a_row_are_read_together(monkeypatch):
     model = BertMaskedLanguageModel(replace(CONFIG, max_position_embeddings=40), seed=3)
     scorer = FineTuned(
         find_task("masked_words").with_settings({"max_length": 40}), model, BertTokenizer(PIECES)
@@ -158,6 +159,16 @@ def test_masks_of_a_row_are_read_together():
             np.testing.assert_allclose(found["masks_probabilities"][row, mask], best, **CLOSE)
     nothing = answer(predict, {"text": texts[:1]}, 1)
     assert nothing["masks_words"].shape[:2] == (1, 0)
+
+    rows = []
+
+    def counted(function, tensors, length):
+        rows.append(len(tensors["row"]))
+        return map_rows(function, tensors, length)
+
+    monkeypatch.setattr("bert_tf.tasks.kinds.masked_language_model.map_rows", counted)
+    guess_masked_words(tf.constant(texts), 5, Parts(model, scorer.tokenizer, (), 40))
+    assert rows == [3 + 1 + 1]
 
 
 def test_the_commands(signature, directory, tmp_path, capsys):
