@@ -1,5 +1,10 @@
 """How much floating point rounds: tolerances that follow from arithmetic, not from one machine."""
 
+from typing import Any
+
+import keras
+import pytest
+
 # Half of the distance from 1 to the next number.
 _HALF_UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
@@ -25,3 +30,17 @@ def half_rounding(sums: int, dtype: str) -> float:
     evenly within half a unit and independent of the others. Five deviations of all together.
     """
     return 5 * (2 * sums / 3) ** 0.5 * _HALF_UNIT[dtype]
+
+
+def rounded(answers: Any, sums: int, terms: int) -> Any:
+    """Answers as JSON values, of which those that are equal but for `rounding` compare as equal.
+
+    A SavedModel in a session and the model in Python are the same graph, but for what TensorFlow
+    joins, folds and runs side by side in it.
+    """
+    atol = rounding(sums, terms)
+
+    def within(x: Any) -> Any:
+        return pytest.approx(x, rel=0, abs=atol) if isinstance(x, float) else x
+
+    return keras.tree.map_structure(within, answers)
