@@ -171,13 +171,22 @@ class CopiedWeights(Inference):
 class Training(Inference):
     """With gradients of their own, for CPUs."""
 
-    gelu = staticmethod(own_gradients.gelu)
     fork = staticmethod(own_gradients.fork)
 
+    def dense(self, x: tf.Tensor, layer: Dense) -> tf.Tensor:
+        if layer.quantization_mode or layer.activation is not activations.gelu:
+            return super().dense(x, layer)
+        return own_gradients.gelu(*self._product_and_bias(x, [layer], 1.0))
+
     def products(self, x: tf.Tensor, layers: Sequence[Dense], scale: float = 1.0) -> tf.Tensor:
+        return own_gradients.add_bias(*self._product_and_bias(x, layers, scale))
+
+    def _product_and_bias(
+        self, x: tf.Tensor, layers: Sequence[Dense], scale: float
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         kernel = step_kernel([layer.kernel for layer in layers], layers[0].compute_dtype, scale)
-        bias = self.joined("bias", layers, scale)
-        return own_gradients.dense(tf.cast(x, kernel.dtype), kernel, bias)
+        product = tf.matmul(tf.cast(x, kernel.dtype), kernel)
+        return product, self.joined("bias", layers, scale)
 
     def attention(self, query: Any, key: Any, value: Any, mask: Any, dropout: Any) -> tuple:
         shape = [*known_shape(query)[:3], known_shape(key)[2]]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
-from rounding import rounding
+from rounding import half_rounding, rounding
 
 from bert_tf import BertConfig, BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder
@@ -223,6 +223,48 @@ def test_half_precision_is_near_float32(policy):
     wanted, layers, ours = (np.concatenate([np.ravel(g) for g in each]) for each in found)
     scale = np.linalg.norm(wanted)
     assert np.linalg.norm(ours - wanted) < 1.5 * np.linalg.norm(layers - wanted) + 1e-4 * scale
+
+
+@pytest.mark.parametrize("has_amx", [False, True])
+@pytest.mark.parametrize("static", [False, True])
+def test_bias_of_products_in_bfloat16(has_amx, static, monkeypatch):
+    """With AMX no bias is added to a product itself: TensorFlow would join the two.
+
+    The sums are the same within rounding of the sum of two numbers, in GELU and its derivative.
+    """
+    monkeypatch.setattr(own_gradients, "_has_amx", lambda: has_amx)
+    monkeypatch.setattr(passes, "_WORTH_COMPILING", 0)
+    random = np.random.default_rng(3)
+    product, bias = (tf.constant(random.normal(size=s), "bfloat16") for s in ([6, 8], [8]))
+
+    @tf.function(autograph=False)
+    def computed(product, bias):
+        with tf.GradientTape() as tape:
+            tape.watch([product, bias])
+            rows = own_gradients.add_bias(tf.matmul(product, tf.eye(8, dtype="bfloat16")), bias)
+            active = own_gradients.gelu(tf.matmul(product, tf.eye(8, dtype="bfloat16")), bias)
+        return [rows, active, *tape.gradient([rows, active], [product, bias])]
+
+    graph = computed.get_concrete_function(
+        *(tf.TensorSpec(x.shape if static else [None] * x.shape.rank, x.dtype)
+          for x in (product, bias))
+    )  # fmt: skip
+    sources = [op.inputs[0].op for op in graph.graph.get_operations() if op.type == "BiasAdd"]
+    while any(op.type.startswith("Identity") for op in sources):
+        sources = [op.inputs[0].op if op.type.startswith("Identity") else op for op in sources]
+    joined = {op.type == "MatMul" for op in sources}
+    # GELU's is within a compiled function where shapes are known, as all are with AMX.
+    assert joined == ({True} if not has_amx else set() if static else {False})
+    with tf.GradientTape() as tape:
+        wide = [tf.cast(x, "float32") for x in (product, bias)]
+        tape.watch(wide)
+        rows = tf.nn.bias_add(*wide)
+        active = tf.nn.gelu(rows)
+    wanted = [rows, active, *tape.gradient([rows, active], wide)]
+    for ours, theirs in zip(graph(product, bias), wanted, strict=True):
+        size = max(1.0, np.abs(theirs).max())  # of what is rounded: the sum, GELU, its derivative
+        atol = half_rounding(6, "bfloat16") * size
+        np.testing.assert_allclose(tf.cast(ours, "float32"), theirs, rtol=0, atol=atol)
 
 
 def dropped(seed, shape, rate=0.1):
