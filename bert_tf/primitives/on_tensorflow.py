@@ -34,9 +34,6 @@ from bert_tf.startup import shares_cores
 class Inference(Primitives):
     """In plain operations that TensorFlow fuses, on the places of tokens."""
 
-    # TensorFlow fuses this form of the exact GELU with the product before it.
-    gelu: Any = staticmethod(tf.nn.gelu)
-
     def computes_halves(self) -> bool:
         # Two operations at a time; eagerly, there is one.
         return shares_cores() and not tf.executing_eagerly() and device_type() == "CPU"
@@ -66,7 +63,8 @@ class Inference(Primitives):
         y = self.products(x, [layer])
         if layer.activation is keras.activations.linear:
             return y
-        return self.gelu(y) if layer.activation is activations.gelu else layer.activation(y)
+        # TensorFlow fuses this form of the exact GELU with the product before it.
+        return tf.nn.gelu(y) if layer.activation is activations.gelu else layer.activation(y)
 
     def joined(self, name: str, layers: Sequence[Dense], scale: float) -> tf.Tensor:
         """Kernels or biases of layers side by side, the first multiplied, in the compute dtype."""
