@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 
 # Half of the distance from 1 to the next number.
@@ -30,6 +31,14 @@ def half_rounding(sums: int, dtype: str) -> float:
     evenly within half a unit and independent of the others. Five deviations of all together.
     """
     return 5 * (2 * sums / 3) ** 0.5 * _HALF_UNIT[dtype]
+
+
+def assert_equal_but_for_rounding(
+    found: Any, expected: Any, sums: int, terms: int, more: float = 0.0
+) -> None:
+    """Arrays are equal within `more` and `rounding` of their largest number, or of 1."""
+    atol = more + rounding(sums, terms, max(1.0, np.abs(expected).max(initial=0)))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
 
 
 def rounded(answers: Any, sums: int, terms: int) -> Any:

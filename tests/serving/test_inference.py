@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rounding import half_rounding, rounding
+from rounding import assert_equal_but_for_rounding, half_rounding
 
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.models.encoder import BertEncoder
@@ -68,9 +68,7 @@ def both(model, inputs, copies=False, **options):
 
 def assert_close(found, wanted):
     """Equal but for rounding in two blocks and a head, in sums of up to 16 terms."""
-    found, wanted = np.asarray(found), np.asarray(wanted)
-    atol = rounding(45, 16, np.abs(wanted).max())
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
+    assert_equal_but_for_rounding(found, wanted, 45, 16)
 
 
 def frozen(seed):
@@ -154,8 +152,7 @@ def test_rows_in_groups_of_like_length_see_their_own_tokens_alone(direction, row
     for reads, kept in (("tokens", mask.astype(bool)), ("pooled_output", slice(None))):
         wanted, found = both(encoder, inputs, reads=reads)
         name = "sequence_output" if reads == "tokens" else reads
-        one, other = found[name].numpy()[kept], wanted[name].numpy()[kept]
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+        assert_close(found[name].numpy()[kept], wanted[name].numpy()[kept])
 
 
 def test_padding_changes_nothing():

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from killed import copy_when_saved  # tests/processes/killed.py
-from rounding import rounding
+from rounding import assert_equal_but_for_rounding, rounding
 
 from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.checkpoints.model_directory import load_model
@@ -138,8 +138,7 @@ def write_questions(path, task) -> None:
 
 def assert_close(found, values, more=0.0):
     """Equal but for rounding in a block and a head, in batches of other lengths."""
-    atol = more + rounding(30, 32, max(1.0, np.abs(values).max(initial=0)))
-    np.testing.assert_allclose(found, values, rtol=0, atol=atol)
+    assert_equal_but_for_rounding(found, values, 30, 32, more)
 
 
 def check_table(folder, task, examples, answers) -> None:
