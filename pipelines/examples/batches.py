@@ -67,6 +67,9 @@ def example_batches(
         made = batch(strings, [tf.gather(values, chosen) for values in arrays])
         return made if arrays else made[0]
 
+    if seed is None and num_workers == 1 and not start_step and 0 < count <= batch_size:
+        # Tracing and starting a pipeline takes many times as long as its only batch.
+        return tf.data.Dataset.from_tensors(inputs(tf.range(count)))
     epochs = tf.data.Dataset.range(first_epoch, 1 if seed is None else tf.int64.max)
     batches = epochs.flat_map(epoch).map(inputs, num_parallel_calls=2)
     remaining = tf.data.INFINITE_CARDINALITY

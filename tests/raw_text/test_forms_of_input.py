@@ -76,11 +76,16 @@ def classifier(opened):
     return opened()
 
 
+@pytest.fixture(scope="module")
+def batch_of_lists(classifier):
+    return batches_of(classifier, TEXTS, LABELS)
+
+
 @pytest.mark.parametrize("form", ONE_TEXT)
-def test_forms_of_one_text(classifier, form):
+def test_forms_of_one_text(classifier, batch_of_lists, form):
     x, y = ONE_TEXT[form]()
     inputs, labels = batches_of(classifier, x, y)
-    expected, numbers = batches_of(classifier, TEXTS, LABELS)
+    expected, numbers = batch_of_lists
     same(inputs, expected)
     np.testing.assert_array_equal(labels, numbers)
     np.testing.assert_array_equal(numbers, [x == "good" for x in LABELS])
@@ -251,6 +256,17 @@ def test_every_model_trains_and_answers(opened, model_class):
 def assert_close(one, other):
     """Equal but for rounding in batches of other lengths; states are normalized."""
     np.testing.assert_allclose(one, other, rtol=0, atol=rounding(24, 32, np.abs(other).max()))
+
+
+def test_few_texts_are_predicted_without_a_pipeline_as_many_with_one(opened, monkeypatch):
+    model = opened()
+    pairs = (TEXTS, TEXTS[::-1])
+    several = [model.predict(x, batch_size=3, verbose=0) for x in (TEXTS, pairs)]
+    assert model.predict(TEXTS, batch_size=2, steps=2, verbose=0).shape == (4, 2)
+    monkeypatch.delattr(tf.data.Dataset, "map")
+    for x, expected in zip((TEXTS, pairs), several, strict=True):
+        assert_close(model.predict(x, verbose=0), expected)
+    assert_close(model.predict(TEXTS[5:], verbose=0), several[0][5:])
 
 
 @pytest.mark.slow
