@@ -111,6 +111,7 @@ def test_documentation_is_read_in_order_and_without_repetition(monkeypatch):
     assert [s for s in sentences if "\n" in s] == []
 
 
+@pytest.mark.slow
 def test_the_corpus_is_that_of_the_dependencies_alone():
     """Test tools and other packages beside bert-tf change nothing in the demo."""
     packages = {package for package, _ in module._sources()}

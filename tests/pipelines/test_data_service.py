@@ -100,6 +100,7 @@ def test_several_workers_share_the_windows(dynamic, batches, service):
     assert sorted(texts(data_service=address)) == sorted(texts())
 
 
+@pytest.mark.slow
 def test_a_corrupt_record_met_by_a_worker_is_named(dynamic, batches, one_worker, tmp_path):
     for path in dynamic.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())

@@ -300,7 +300,7 @@ def test_mixed_shards_have_their_shares_and_continue_at_any_step(
     assert not set(workers[0]) & set(workers[1])
 
 
-@pytest.mark.parametrize("most_shuffled", [None, 1])
+@pytest.mark.parametrize("most_shuffled", [pytest.param(None, marks=pytest.mark.slow), 1])
 def test_many_blocks_are_drawn_one_by_one(dynamic, batches, monkeypatch, most_shuffled, tmp_path):
     """The order of more blocks than are shuffled whole has the properties of a shuffle's."""
     if most_shuffled is not None:
@@ -511,7 +511,9 @@ def test_the_order_is_that_of_its_own_seed_alone(dynamic, batches):
     assert_equal(*found)
 
 
-@pytest.mark.parametrize("shape", ["static", "dynamic", "rows"])
+@pytest.mark.parametrize(
+    "shape", ["static", "dynamic", pytest.param("rows", marks=pytest.mark.slow)]
+)
 def test_language_models_predict_the_neighbours_of_tokens(shape, request, make, batches):
     """Of the text without masks, whatever the shards hold."""
     if shape == "rows":

@@ -91,6 +91,7 @@ def test_a_batch_does_not_change_an_explanation(explain):
     assert len(answer(explain, {"text": []}, 1)) == 0
 
 
+@pytest.mark.slow
 def test_pairs_and_several_labels():
     pair, several = made("mrpc", ["0", "1"]), made("multi_label", ["a", "b", "c"])
     asked = {"text": ["sea ship", "cow"], "text_pair": ["cow .", "."]}
@@ -101,6 +102,7 @@ def test_pairs_and_several_labels():
         np.testing.assert_allclose(found["pieces_attribution"].sum(-1), rise, **CLOSE)
 
 
+@pytest.mark.slow
 def test_an_export_explains(tmp_path, capsys):
     made("classification", ["no", "yes"]).save(tmp_path / "model")
     export = ["export", "--model", f"{tmp_path}/model", "--name", "m", "--output", f"{tmp_path}/s"]

@@ -173,7 +173,7 @@ def test_equal_runs_end_equal(options):
     trainer = make_trainer(**options)
     start = [variable.numpy() for variable in trainer.variables]
     ends = []
-    for _ in range(4 if how["late"] else 10):  # late batches trace two steps each time
+    for _ in range(2 if how["late"] else 10):  # late batches trace two steps each time
         for variable, value in zip(trainer.variables, start, strict=True):
             variable.assign(value)
         ends.append(fit(trainer, **how))

@@ -83,7 +83,7 @@ def freeze(model):
 @pytest.mark.parametrize(
     ("dtype", "pieces", "change"),
     [
-        ("mixed_bfloat16", 1, lambda model: None),
+        pytest.param("mixed_bfloat16", 1, lambda model: None, marks=pytest.mark.slow),
         ("mixed_bfloat16", 2, freeze),
         pytest.param("float32", 2, lambda model: None, marks=pytest.mark.slow),
         pytest.param("mixed_float16", 1, freeze, marks=pytest.mark.slow),
