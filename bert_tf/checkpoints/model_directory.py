@@ -16,6 +16,7 @@ from bert_tf.checkpoints.sentence_files import read_sentence_files, write_senten
 from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary, left_out
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.layers.bert_layer import encoders_of_files
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_class
 from bert_tf.models.feature_encoder import MIX
@@ -163,7 +164,8 @@ def load_model(
     # The encoder's shapes are checked before a model of a wrong size is made.
     expected = _encoder(weight_names.tensor_shapes(full))
     check_shapes(_encoder(stored.tensors), expected, stored.source)
-    model = model_class(full, **own)
+    with encoders_of_files():
+        model = model_class(full, **own)
     if is_other and stored.classes:
         _log.warning("%s: its head is for other classes or another task: replaced.", stored.source)
     if full.has_feature_encoder:

@@ -1,12 +1,28 @@
 """The base of every layer: its config, its seeds, its sublayers."""
 
+import contextlib
 import zlib
-from typing import Any, Self
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any, ClassVar, Self
 
 import keras
 
 from bert_tf.config import BertConfig
 from bert_tf.primitives.activations import ACTIVATIONS
+
+
+_is_read = ContextVar("_is_read", default=False)
+
+
+@contextlib.contextmanager
+def encoders_of_files() -> Iterator[None]:
+    """Encoders made within it begin as zeros: drawing BERT-base, to replace it, takes seconds."""
+    token = _is_read.set(True)
+    try:
+        yield
+    finally:
+        _is_read.reset(token)
 
 
 def child_seed(seed: int | None, name: str) -> int | None:
@@ -29,6 +45,8 @@ class BertLayer(keras.layers.Layer):
     The seed is for weight initialization and dropout; None for no fixed seed.
     """
 
+    is_of_encoder: ClassVar[bool] = False  # whether every file of a model holds its weights
+
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
         # Weights are read as they are, and cast where they are used: Keras would cast whole tables.
         super().__init__(autocast=False, **kwargs)
@@ -46,6 +64,8 @@ class BertLayer(keras.layers.Layer):
 
     def new_initializer(self, name: str) -> keras.initializers.Initializer:
         """The original's `create_initializer` (modeling.py), for the weight called `name`."""
+        if self.is_of_encoder and _is_read.get():
+            return keras.initializers.Zeros()
         return keras.initializers.TruncatedNormal(
             stddev=self.config.initializer_range, seed=child_seed(self.seed, name)
         )

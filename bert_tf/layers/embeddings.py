@@ -27,6 +27,8 @@ class BertEmbeddings(BertLayer):
     is above `max_position_embeddings`.
     """
 
+    is_of_encoder = True
+
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
         super().__init__(config, seed, **kwargs)
         self.word_embeddings = self.new_table("word_embeddings", config.vocab_size)
@@ -86,6 +88,8 @@ class WordEmbeddings(BertLayer):
 
     Takes int [B, T], returns [B, T, H] in the layer's compute dtype.
     """
+
+    is_of_encoder = True
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
         super().__init__(config, seed, **kwargs)

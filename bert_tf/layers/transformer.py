@@ -29,6 +29,8 @@ class AttentionLayer(BertLayer):
     Returns the shape of the hidden states in the layer's compute dtype.
     """
 
+    is_of_encoder = True
+
     def call(
         self,
         hidden_states: Any,
@@ -119,6 +121,8 @@ class FeedForward(BertLayer):
 
     Takes [..., H] and returns the same shape, in the layer's compute dtype.
     """
+
+    is_of_encoder = True
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
         super().__init__(config, seed, **kwargs)

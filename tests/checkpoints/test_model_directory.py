@@ -306,6 +306,24 @@ def test_new_classifier_on_what_was_pretrained(directory, source):
     assert_same_weights(loaded, again)
 
 
+def test_only_what_a_file_lacks_is_drawn(directory, monkeypatch):
+    saved(BertClassifier, directory)
+    drawn = []
+    draw = keras.initializers.TruncatedNormal.__call__
+
+    def counted(self, shape, dtype=None):
+        drawn.append(tuple(shape))
+        return draw(self, shape, dtype)
+
+    monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", counted)
+    loaded = load_model(directory, BertClassifier, labels=["a", "b"], allow_new_head=True)
+    assert drawn == [(8, 8), (8, 2)]  # the pooler, which the file may lack, and the new head
+    assert np.asarray(loaded.head.dense.kernel).any()
+    drawn.clear()
+    BertEncoder(loaded.config)  # as ever
+    assert len(drawn) > 10
+
+
 def test_classifier_from_a_classifier(directory):
     model = saved(BertClassifier, directory)
     head = np.asarray(model.head.dense.kernel)
