@@ -46,6 +46,22 @@ print("mine", file=sys.stderr)
 """
 
 
+COMMAND = """
+import sys
+from bert_tf.startup import _UNUSED, import_tensorflow
+import_tensorflow(for_a_command=True)
+assert not _UNUSED & sys.modules.keys(), _UNUSED & sys.modules.keys()
+import keras
+import matplotlib, scipy.stats, sklearn.metrics
+assert keras.utils.to_categorical([1], 2).tolist() == [[0, 1]]
+"""
+
+
+def test_a_command_imports_only_what_it_uses():
+    """A process of its own; what was hidden from TensorFlow can be imported afterwards."""
+    subprocess.run([sys.executable, "-c", COMMAND], check=True)
+
+
 @pytest.mark.slow
 def test_a_script_hears_nothing_of_tensorflow():
     """A process of its own: TensorFlow writes while it is loaded."""

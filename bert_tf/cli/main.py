@@ -233,13 +233,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command again; 130 interrupted, saved likewise; 141 the reader of standard output has left, as
     `head` does. Any other exception is a defect and is raised.
     """
-    arguments = [  # `--batch-size=8` as `--batch_size=8`
+    given = [  # `--batch-size=8` as `--batch_size=8`
         re.sub("^--[^=]+", lambda flag: "--" + flag[0][2:].replace("-", "_"), each)
         for each in (sys.argv[1:] if arguments is None else arguments)
     ]
-    called = next((argument for argument in arguments if not argument.startswith("-")), None)
+    called = next((argument for argument in given if not argument.startswith("-")), None)
     try:
-        _run(called, arguments)
+        _run(called, given, is_own_process=arguments is None)
         sys.stdout.flush()
         return 0
     except InputError as error:
@@ -264,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _run(called: str | None, arguments: Sequence[str]) -> None:
+def _run(called: str | None, arguments: Sequence[str], is_own_process: bool) -> None:
     if not arguments:
         _parser().print_help()
         return
@@ -285,7 +285,7 @@ def _run(called: str | None, arguments: Sequence[str]) -> None:
         module.prepare(options)
     if getattr(module, "needs_tensorflow", True):
         keep_freed_memory()
-        import_tensorflow()
+        import_tensorflow(for_a_command=is_own_process)
     module.run(options)
 
 

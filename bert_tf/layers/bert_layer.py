@@ -11,7 +11,6 @@ import keras
 from bert_tf.config import BertConfig
 from bert_tf.primitives.activations import ACTIVATIONS
 
-
 _is_read = ContextVar("_is_read", default=False)
 
 
