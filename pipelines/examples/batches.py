@@ -69,7 +69,9 @@ def example_batches(
 
     if seed is None and num_workers == 1 and not start_step and 0 < count <= batch_size:
         # Tracing and starting a pipeline takes many times as long as its only batch.
-        return tf.data.Dataset.from_tensors(inputs(tf.range(count)))
+        with tf.device("CPU"):
+            only = tf.data.Dataset.from_tensors(inputs(tf.range(count)))
+        return only.with_options(dataset_options())
     epochs = tf.data.Dataset.range(first_epoch, 1 if seed is None else tf.int64.max)
     batches = epochs.flat_map(epoch).map(inputs, num_parallel_calls=2)
     remaining = tf.data.INFINITE_CARDINALITY
