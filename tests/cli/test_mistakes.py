@@ -24,7 +24,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "train.jsonl").write_text('{"text": "sea", "mark": "yes"}\n')
     monkeypatch.chdir(tmp_path)
 
-    def imported():
+    def imported(**_):
         raise AssertionError("TensorFlow is imported")
 
     monkeypatch.setattr(cli, "import_tensorflow", imported)

@@ -273,7 +273,7 @@ def test_tls_and_the_token(toy_models, tmp_path):
 def without_tensorflow(monkeypatch):
     """Ends a command before it imports TensorFlow."""
 
-    def stop():
+    def stop(**_):
         raise InputError("TensorFlow would be imported")
 
     monkeypatch.setattr("bert_tf.cli.main.import_tensorflow", stop)
