@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import keras
 from keras import ops
 
 from bert_tf.errors import InputError
@@ -19,15 +20,17 @@ class LayerLoss:
     Args:
         of: "hidden_states": the mean squared difference of hidden states, summed over the
             embeddings and the student's M layers, the m-th beside the teacher's m N / M-th of N
-            (Jiao et al. 2020, "TinyBERT", equations 8 and 9, where the widths are the same and no
-            projection is needed). "attention_relations": the mean over queries, keys and values of
-            the last layers of KL(teacher, student) of their scaled products with themselves, in as
-            many heads as the teacher's, or fewer that divide both widths (Wang et al. 2021,
-            "MiniLMv2", equations 4 to 6).
+            (Jiao et al. 2020, "TinyBERT", equations 8 and 9); a narrower or wider student's states
+            are brought to the teacher's width by one learned matrix. "attention_relations": the
+            mean over queries, keys and values of the last layers of KL(teacher, student) of their
+            scaled products with themselves, in as many heads as the teacher's, or fewer that divide
+            both widths (Wang et al. 2021, "MiniLMv2", equations 4 to 6).
         student, teacher: models with an `encoder`.
 
     Raises:
-        InputError: an encoder is no Transformer, or hidden states differ in width.
+        InputError: an encoder is no Transformer.
+
+    `variables` has the matrix, if there is one. It is trained with the student, and not kept.
     """
 
     def __init__(self, of: str, student: Any, teacher: Any):
@@ -39,12 +42,16 @@ class LayerLoss:
             )
         self._own, self._taught = encoders
         own, taught = (each.config.hidden_size for each in encoders)
+        self.variables: list[keras.Variable] = []
+        self._to_width: Any = lambda states: states
         if of == "hidden_states" and own != taught:
-            raise InputError(
-                f"hidden states of the student have width {own}, of the teacher {taught}: give "
-                "--teacher_layers attention_relations, or a student that bert-tf convert --layers "
-                "made of the teacher"
-            )
+            spread = self._own.config.initializer_range
+            self._to_width = keras.layers.Dense(
+                taught, use_bias=False, dtype="float32", name="teacher_width",
+                kernel_initializer=keras.initializers.TruncatedNormal(stddev=spread, seed=0),
+            )  # fmt: skip
+            self._to_width.build((None, own))
+            self.variables = self._to_width.variables
         most = self._taught.config.num_attention_heads
         width = math.gcd(own, taught)
         self._heads = next(n for n in range(most, 0, -1) if width % n == 0)
@@ -75,7 +82,7 @@ class LayerLoss:
             others = taught.states[round(number * ratio)]
             pair = (own.places.spread(states), taught.places.spread(others))
             one, other = (ops.cast(x, "float32") for x in pair)
-            total += ops.mean(ops.square(one - ops.stop_gradient(other)), -1)
+            total += ops.mean(ops.square(self._to_width(one) - ops.stop_gradient(other)), -1)
         return total  # (R, T)
 
     def _relations(self, own: Any, taught: Any, mask: Any) -> Any:

@@ -16,10 +16,10 @@ class Taught:
     """A student and its teacher, in place of the model that a `Trainer` trains.
 
     In training a call returns pairs (student's output, teacher's output), without gradients of the
-    latter. Everything else, the variables among it, is the student's. The teacher, with the same
-    inputs and outputs, is frozen. `matched` maps its outputs and the inputs to the outputs as the
-    student's loss compares them. With `layers` (`LayerLoss`) the first output has a third part,
-    the loss of the layers in each row, float32 [R].
+    latter. Everything else is the student's. The teacher, with the same inputs and outputs, is
+    frozen. `matched` maps its outputs and the inputs to the outputs as the student's loss compares
+    them. With `layers` (`LayerLoss`) the first output has a third part, the loss of the layers in
+    each row, float32 [R], and what that learns is trained, too.
     """
 
     def __init__(
@@ -27,14 +27,17 @@ class Taught:
         student: Any,
         teacher: Any,
         matched: Callable[[Any, Any], Any] = lambda x, _: x,
-        layers: Callable[..., tuple] | None = None,
+        layers: Any = None,
     ) -> None:
         teacher.trainable = False
         self._student, self._teacher, self._matched = student, teacher, matched
         self._layers = layers
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._student, name)
+        found = getattr(self._student, name)
+        if self._layers and name in ("weights", "variables", "trainable_variables"):
+            return [*found, *self._layers.variables]
+        return found
 
     def __call__(self, inputs: Any, training: bool = False) -> Any:
         student = functools.partial(self._student, inputs, training=training)

@@ -23,9 +23,9 @@ class TeacherOptions(CheckedOptions):
     """what the logits of teacher and student are divided by when they are compared; 2 by
     default."""
     teacher_layers: Literal["hidden_states", "attention_relations"] | None = None
-    """what to learn of the teacher's layers, too: hidden_states of layers evenly spaced (TinyBERT),
-    for a student as wide as the teacher; or attention_relations, how queries, keys and values of
-    the last layer relate the tokens (MiniLMv2), for any width."""
+    """what to learn of the teacher's layers, too: hidden_states of layers evenly spaced (TinyBERT);
+    or attention_relations, how queries, keys and values of the last layer relate the tokens
+    (MiniLMv2)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
