@@ -1,7 +1,7 @@
 """The table of symbols: what other libraries' users write, and what to write here.
 
-symbols.tsv has a row for each: library, form (a key of `FORMS`), symbol (a glob), what it is, what
-to write instead, or why there is no equivalent. The first row that fits counts.
+symbols.tsv has rows of: library, form (one of `FORMS`), symbols (globs, a "|" between them), what
+they are, what to write instead, or why there is no equivalent. The first symbol that fits counts.
 """
 
 import csv
@@ -40,7 +40,7 @@ _TABLE = Path(__file__).with_name("symbols.tsv")
 
 @dataclass(frozen=True)
 class Symbol:
-    """A row of the table."""
+    """A symbol of the table."""
 
     library: str  # key of `LIBRARIES`
     form: str  # one of `FORMS`
@@ -56,8 +56,9 @@ def table() -> dict[tuple[str, str], list[Symbol]]:
     rows: dict[tuple[str, str], list[Symbol]] = {}
     with _TABLE.open(encoding="utf-8", newline="") as file:
         for values in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
-            row = Symbol(**values)
-            rows.setdefault((row.library, row.form), []).append(row)
+            for symbol in values["symbol"].split("|"):
+                row = Symbol(**values | {"symbol": symbol})
+                rows.setdefault((row.library, row.form), []).append(row)
     return rows
 
 
