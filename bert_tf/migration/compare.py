@@ -50,9 +50,8 @@ class Difference:
     scale: float  # max |theirs|
 
     @property
-    def is_equal(self) -> bool:
-        """Whether float32's rounding explains the difference."""
-        return self.largest <= TOLERANCE * max(1.0, self.scale)
+    def relative(self) -> float:
+        return self.largest / max(1.0, self.scale)
 
 
 @dataclass
@@ -64,14 +63,15 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        return not self.other_ids and all(each.is_equal for each in self.outputs)
+        """Whether float32's rounding explains the differences."""
+        return not self.other_ids and all(each.relative <= TOLERANCE for each in self.outputs)
 
     @property
     def cause(self) -> str:
         """What to look at when it is not equal."""
         if self.other_ids:
             return "copy vocab.txt and tokenizer_config.json of the old model"
-        if max(each.largest / max(1.0, each.scale) for each in self.outputs) < _OF_GELU:
+        if max(each.relative for each in self.outputs) < _OF_GELU:
             return (
                 "differences of this size come from another GELU or epsilon: see hidden_act and "
                 "layer_norm_eps in config.json (docs/checkpoints.md, which GELU)"

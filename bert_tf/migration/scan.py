@@ -36,8 +36,6 @@ _ROOTS = {
     "bert": "original",
     **dict.fromkeys(_ORIGINAL, "original"),
 }
-# Libraries with much beyond BERT: only what the table has is a symbol of theirs.
-_PARTIAL = ("tensorflow",)
 _SCRIPTS = {row.symbol.removesuffix(".py") for row in table()["original", "script"]}
 _PATH = r"[\w./${}~-]*"
 _SCRIPT = re.compile(
@@ -46,7 +44,8 @@ _SCRIPT = re.compile(
 )
 _OF_FLAGS = {"original", "official"}
 _FLAG = re.compile(r"(?<=\s)--?(\w+)")
-_CONTINUED = ("\\", "^")  # ends a line of a shell's or of Windows' that goes on
+# A line of a shell's or of Windows', with those that continue it.
+_COMMAND = re.compile(r"(?:.*[\\^][^\S\n]*\n)*.*")
 _COMMENTS = ("#", "::", "rem ", "REM ")
 _TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
 
@@ -218,7 +217,8 @@ class _File:
         exact = [name for name, row in rows.items() if row and not _is_glob(row)]
         classes = [name for name in parts if name[0].isupper()]
         name = next(iter([*exact, *classes, *parts[-1:]]), None)
-        if name and (rows[name] or library not in _PARTIAL):
+        # TensorFlow has much beyond BERT: only what the table has is a symbol of its.
+        if name and (rows[name] or library != "tensorflow"):
             self._add(library, "name", name, rows[name], place)
 
     def _uses(self, tree: ast.Module, libraries: set[str]) -> None:
@@ -276,32 +276,22 @@ class _File:
 
     def _shell(self, text: str) -> None:
         """Scripts that are run, with their flags."""
-        lines = text.split("\n")
-        number = 0
-        while number < len(lines):
-            first = number
-            whole = lines[number]
-            while whole.rstrip().endswith(_CONTINUED) and number + 1 < len(lines):
-                number += 1
-                whole = whole.rstrip()[:-1] + " " + lines[number]
-            number += 1
-            if not whole.lstrip().startswith(_COMMENTS):
-                self._command(whole, lines, first, number)
-
-    def _command(self, command: str, lines: list[str], first: int, last: int) -> None:
-        script = _SCRIPT.search(command)
-        if script is None:
-            return
-        library, form, name = "original", "script", f"{script[1]}.py"
-        if not script[1]:
-            library, form = "official", "name"
-            name = re.split(r"[./]", script[2] or script[3])[-1]
-        self._add(library, form, name, find(library, form, name), self._at(first + 1))
-        for flag in _FLAG.findall(command[script.end() :]):
-            order = (library, "original", "official")
-            row = next((row for each in order if (row := find(each, "flag", flag))), None)
-            at = next(i for i in range(first, last) if re.search(rf"--?{flag}\b", lines[i]))
-            self._add(row.library if row else library, "flag", f"--{flag}", row, self._at(at + 1))
+        for lines in _COMMAND.finditer(text):
+            command = re.sub(r"[\\^](?=\s*\n)", " ", lines[0])
+            script = _SCRIPT.search(command)
+            if script is None or command.lstrip().startswith(_COMMENTS):
+                continue
+            first = 1 + text.count("\n", 0, lines.start())
+            library, form, name = "original", "script", f"{script[1]}.py"
+            if not script[1]:
+                library, form = "official", "name"
+                name = re.split(r"[./]", script[2] or script[3])[-1]
+            self._add(library, form, name, find(library, form, name), self._at(first))
+            for found in _FLAG.finditer(command, script.end()):
+                order, flag = (library, "original", "official"), found[1]
+                row = next((row for each in order if (row := find(each, "flag", flag))), None)
+                place = self._at(first + command.count("\n", 0, found.start()))
+                self._add(row.library if row else library, "flag", f"--{flag}", row, place)
 
     def _yaml(self, text: str) -> None:
         """Settings of Model Garden's experiments."""
@@ -337,10 +327,8 @@ def _chain(node: ast.expr) -> list[Any]:
 
 def _last_name(node: ast.expr) -> str:
     """The name of what an expression says: "b" of a.b, a.b[0] and a.b()."""
-    if isinstance(node, ast.Call):
-        return _last_name(node.func)
-    if isinstance(node, ast.Subscript):
-        return _last_name(node.value)
+    while isinstance(node, ast.Call | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
     return getattr(node, "attr", getattr(node, "id", ""))
 
 
