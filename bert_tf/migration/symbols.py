@@ -1,11 +1,13 @@
 """The table of symbols: what other libraries' users write, and what to write here.
 
-symbols.tsv has rows of: library, form (one of `FORMS`), symbols (globs, a "|" between them), what
-they are, what to write instead, or why there is no equivalent. The first symbol that fits counts.
+symbols.tsv has rows of: library, form (one of `FORMS`), symbol (a glob), what it is, what to write
+instead, or why there is no equivalent. Libraries and symbols may be several, with a "|" between
+them. The first symbol that fits counts.
 """
 
 import csv
 import functools
+import itertools
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -56,9 +58,10 @@ def table() -> dict[tuple[str, str], list[Symbol]]:
     rows: dict[tuple[str, str], list[Symbol]] = {}
     with _TABLE.open(encoding="utf-8", newline="") as file:
         for values in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
-            for symbol in values["symbol"].split("|"):
-                row = Symbol(**values | {"symbol": symbol})
-                rows.setdefault((row.library, row.form), []).append(row)
+            names = (values.pop(name).split("|") for name in ("library", "symbol"))
+            for library, symbol in itertools.product(*names):
+                row = Symbol(library=library, symbol=symbol, **values)
+                rows.setdefault((library, row.form), []).append(row)
     return rows
 
 

@@ -35,17 +35,12 @@ def explain(
         strings: texts, [B] each.
         parts: the model, whose outputs are logits [B, C].
         pieces: word pieces of each segment of the rows, as of `Kind.pieces`.
-        answers: answers from the logits, the most probable label first in `labels` and
-            `probabilities`, as of `RowKind.answers`.
+        answers: `labels` and `probabilities` from the logits, the most probable first.
 
     Returns:
-        label: string [B].
-        probability: float32 [B].
-        logit, masked_logit: float32 [B], of the label, for the text and for its [MASK]s.
-        pieces_count: int32 [B], tokens.
-        pieces_text: string [B, T].
-        pieces_attribution: float32 [B, T]; 0 for [CLS], [SEP] and padding.
-        truncated: int32 [B], the word pieces removed.
+        `label`, string [B]; `probability`, `logit` and `masked_logit` (of its [MASK]s), float32
+        [B]; `pieces_count`, int32 [B]; `pieces_text`, string [B, T]; `pieces_attribution`, float32
+        [B, T], 0 for [CLS], [SEP] and padding; `truncated`, int32 [B], the word pieces removed.
     """
     tokenizer = parts.tokenizer
     ids = pieces(strings, tokenizer)
@@ -79,6 +74,8 @@ def _of_rows(rows: Tensors, parts: Parts) -> tuple[tf.Tensor, ...]:
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     places, widths = (tf.constant(x / 2, tf.float32) for x in (nodes + 1, weights))
 
+    state = [tf.constant(0), start[:, 0]]
+
     def integral(number: tf.Tensor) -> tf.Tensor:
         """What each token adds, float32 [n], by the nodes of so many parts of the way."""
 
@@ -91,10 +88,8 @@ def _of_rows(rows: Tensors, parts: Parts) -> tuple[tf.Tensor, ...]:
                 logits = _logits_after(shares, rows, parts, labels)
             return node + 1, total + widths[place] * tape.gradient(logits, shares)[:, 0]
 
-        state = [tf.constant(0), start[:, 0]]
-        _, total = tf.while_loop(
-            lambda node, _: node < number * _NODES, add, state, parallel_iterations=1
-        )
+        ends = number * _NODES
+        _, total = tf.while_loop(lambda node, _: node < ends, add, state, parallel_iterations=1)
         return total / tf.cast(number, tf.float32)
 
     def is_rough(number: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
@@ -106,7 +101,6 @@ def _of_rows(rows: Tensors, parts: Parts) -> tuple[tf.Tensor, ...]:
         number = tf.maximum(1, 2 * number)
         return number, integral(number)
 
-    state = [tf.constant(0), start[:, 0]]
     _, found = tf.while_loop(is_rough, refined, state, parallel_iterations=1)
     return tf.scatter_nd(where, found, tf.shape(mask, tf.int64)), logit, masked, outputs
 

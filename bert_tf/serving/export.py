@@ -35,9 +35,6 @@ _log = logging.getLogger(__name__)
 # The TF Text ops of our tokenizer. Released servers link both, but not others such as
 # TFText>RoundRobinTrim (tensorflow/serving issue 2267).
 SERVED_TEXT_OPS = {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"}
-# Not in tf.raw_ops, but in every TensorFlow for x86-64 that is built with oneDNN, released servers
-# among them, from 2.17 on; elsewhere no kernel is there, and such an export names its float32 twin.
-SERVED_OPS = {*SERVED_TEXT_OPS, int8.OP}
 # Ops that call Python of the exporting process.
 _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 # Marks a function of `tf.function(jit_compile=True)`, and each call of it.
@@ -131,13 +128,11 @@ def refuse_unservable(saved_model: str | Path) -> None:
     """Raises InputError for a graph with ops that released servers lack, or with XLA."""
     proto = read_saved_model(saved_model)
     nodes = list(nodes_of(proto))
-    # tf.raw_ops holds TensorFlow's own ops and none of other libraries.
-    unserved = {
-        node.op
-        for node in nodes
-        if node.op in _PYTHON_OPS or not (hasattr(tf.raw_ops, node.op) or node.op in SERVED_OPS)
-    }
-    if unserved:
+    # tf.raw_ops holds TensorFlow's own ops and none of other libraries. It lacks int8's, which any
+    # TensorFlow for x86-64 with oneDNN has from 2.17 on, released servers among them; elsewhere no
+    # kernel is there, and such an export names its float32 twin.
+    served = {*dir(tf.raw_ops), *SERVED_TEXT_OPS, int8.OP} - _PYTHON_OPS
+    if unserved := {node.op for node in nodes} - served:
         raise InputError(
             f"TensorFlow Serving cannot run {', '.join(sorted(unserved))}: replace these with core "
             "TensorFlow ops"
@@ -181,16 +176,13 @@ def _prepare_for_servers(
 @contextlib.contextmanager
 def _without_information() -> Iterator[None]:
     """Hides TensorFlow's information, which notebooks show: paths in a folder that is renamed."""
-
-    def is_warning(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.WARNING
-
     logger = tf.get_logger()
-    logger.addFilter(is_warning)
+    level = logger.level
+    logger.setLevel(max(level, logging.WARNING))
     try:
         yield
     finally:
-        logger.removeFilter(is_warning)
+        logger.setLevel(level)
 
 
 @contextlib.contextmanager
@@ -297,7 +289,7 @@ of `NAME_...` are real. A signature other than `serving_default` is asked for wi
 def _tensors(tensors: Mapping[str, TensorInfo]) -> str:
     described = []
     for name, info in sorted(tensors.items()):
-        sizes = ["?" if dim.size < 0 else str(dim.size) for dim in info.tensor_shape.dim]
-        shape = ", ".join(["B", *sizes[1:]])
+        sizes = ["?" if dim.size < 0 else str(dim.size) for dim in info.tensor_shape.dim[1:]]
+        shape = ", ".join(["B", *sizes])
         described.append(f"`{name}` {tf.as_dtype(info.dtype).name} [{shape}]")
     return ", ".join(described)

@@ -1,8 +1,8 @@
 """Whether products read packed weights, which TensorFlow is told before it is imported.
 
-oneDNN arranges a product's weights for the processor. With TF_ONEDNN_ASSUME_FROZEN_WEIGHTS it does
-so once, not in every call, and keeps them. That is for processes whose weights never change. It
-pays on most processors, not on all, nor in every type: so it is measured once and remembered.
+oneDNN arranges a product's weights for the processor: with TF_ONEDNN_ASSUME_FROZEN_WEIGHTS once,
+not in every call, for processes whose weights never change. It pays on most processors, not on all,
+nor in every type: so it is measured once and remembered.
 """
 
 import contextlib

@@ -62,10 +62,7 @@ def load_error(directory: Path, reason: str) -> str | None:
 
 
 def fastest(newest: Path) -> Path:
-    """The version to serve: of the newest one's model, the fastest on this machine.
-
-    All types are measured once; the user's cache folder remembers it.
-    """
+    """The version to serve: the newest one in its fastest type here, measured once, remembered."""
     versions = same_in_other_types(newest)
     if len(versions) < 2 or newest not in versions.values():
         return newest
@@ -87,13 +84,12 @@ def _times(newest: str, changed: int) -> dict[str, float]:
         return known
     found = {}
     for dtype, directory in versions.items():
-        with contextlib.suppress(Exception):  # no kernel, a damaged export: others may serve
-            model = LoadedModel(directory)
-            with contextlib.closing(model):
-                asked = model.signatures[DEFAULT]
-                texts = example_texts(asked.inputs, asked.outputs)
-                each = milliseconds(functools.partial(model.run, DEFAULT), texts)
-                found[dtype] = statistics.geometric_mean(each.values())
+        # No kernel, a damaged export: others may serve.
+        with contextlib.suppress(Exception), contextlib.closing(LoadedModel(directory)) as model:
+            asked = model.signatures[DEFAULT]
+            texts = example_texts(asked.inputs, asked.outputs)
+            each = milliseconds(functools.partial(model.run, DEFAULT), texts)
+            found[dtype] = statistics.geometric_mean(each.values())
     if len(found) == len(versions):
         memory.remember(key, found)
     return found

@@ -42,9 +42,7 @@ class Predictor:
     """The signatures of a SavedModel, in a session of its own as a server has it.
 
     `saved_model` is `saved_models/<name>`, for its newest version, or one version's folder, as
-    `directory` is. `signatures` are its functions by name.
-
-    Raises InputError if no SavedModel is there, or it cannot be read.
+    `directory` is; `signatures` are functions by name. InputError if it cannot be read.
     """
 
     def __init__(self, saved_model: str | Path) -> None:
@@ -92,10 +90,9 @@ def answer(
         strings: input name -> a string or a list of strings for each example.
         batch_size: examples per batch.
         lengths: length of each example; by default its characters.
-        answered: called after each batch with the number of examples that have been answered.
+        answered: called after each batch with the number of examples answered so far.
 
-    Raises InputError if a string is not valid Unicode, the names are not the model's inputs, or a
-    batch does not fit in the device's memory.
+    Raises InputError for invalid Unicode, other inputs than the model's, or too little memory.
     """
     batches: list[dict[str, np.ndarray]] = []
     order: list[int] = []
@@ -141,11 +138,9 @@ def _answer_batches(
     order = np.argsort(lengths, kind="stable")
 
     def outputs(chosen: np.ndarray) -> dict[str, np.ndarray]:
+        rows = {name: [values[i] for i in chosen] for name, values in strings.items()}
         try:
-            batch = {
-                name: tf.constant([values[i] for i in chosen], tf.string)
-                for name, values in strings.items()
-            }
+            batch = {name: tf.constant(values, tf.string) for name, values in rows.items()}
         except ValueError as error:  # TensorFlow's word for a lone surrogate
             raise InputError("a text is not valid Unicode: correct it") from error
         with memory_errors("give a smaller --batch_size"):

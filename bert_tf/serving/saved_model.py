@@ -80,11 +80,10 @@ class LoadedModel:
 
 
 def _optimized_once() -> tf.compat.v1.ConfigProto:
-    """How a session optimizes the graph of each signature, when it is first asked.
+    """Makes a session optimize each signature's graph once, without MLIR.
 
-    With the defaults a model is ready after two thirds more of the time, and no faster then: a
-    second round finds two nodes of a thousand, and the passes on MLIR read the functions of all
-    signatures for each.
+    A model would be ready after two thirds more of the time, and no faster: a second round finds
+    two nodes of a thousand, and MLIR's passes read the functions of all signatures for each.
     """
     config = tf.compat.v1.ConfigProto()
     options = config.graph_options.rewrite_options
@@ -97,8 +96,7 @@ def _imported(directory: Path) -> tuple[tf.Graph, MetaGraphDef]:
     """The graph of a SavedModel, and what else the file says."""
     for meta_graph in read_saved_model(directory).meta_graphs:
         if "serve" in meta_graph.meta_info_def.tags:
-            graph = tf.Graph()
-            with graph.as_default():
+            with tf.Graph().as_default() as graph:
                 tf.import_graph_def(meta_graph.graph_def, name="")
             meta_graph.ClearField("graph_def")  # its constants may be large
             meta_graph.ClearField("object_graph_def")
@@ -109,9 +107,7 @@ def _imported(directory: Path) -> tuple[tf.Graph, MetaGraphDef]:
 
 
 def read_saved_model(directory: str | Path) -> SavedModel:
-    proto = SavedModel()
-    proto.ParseFromString((Path(directory) / "saved_model.pb").read_bytes())
-    return proto
+    return SavedModel.FromString((Path(directory) / "saved_model.pb").read_bytes())
 
 
 def nodes_of(proto: SavedModel) -> Iterator:

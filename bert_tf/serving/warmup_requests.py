@@ -1,7 +1,7 @@
-"""Warm-up requests: what a server runs through a version before it serves it.
+"""Warm-up requests, which TensorFlow Serving replays while it loads a version.
 
-TensorFlow Serving replays `assets.extra/tf_serving_warmup_requests`, a TFRecord of `PredictionLog`
-messages, while it loads a version. A record that fails makes the load fail.
+`assets.extra/tf_serving_warmup_requests` is a TFRecord of `PredictionLog` messages; one that fails
+makes the load fail.
 """
 
 import itertools
@@ -32,7 +32,6 @@ _TEXTS: dict[str, str | list[str]] = {
     "query": "When did the ship leave?",
     "texts": ["The ship left at dawn.", "The cow ate the grass."],
     "words": "The ship left the harbour at dawn .",
-    "sentence": "The ship left the harbour at dawn.",
 }
 _MASKED_TEXT = "The ship left the [MASK] at dawn."
 
@@ -47,8 +46,6 @@ _LONGEST_SLOW = 16
 
 @dataclass(frozen=True)
 class Request:
-    """A warm-up request."""
-
     signature_name: str
     method_name: str
     size: str  # such as "short", "long" or "batch"
@@ -123,9 +120,8 @@ def _ids(
     arrays = {}
     for name, info in signature.inputs.items():
         values = packed[name].numpy()
-        if len(info.tensor_shape.dim) == 3:  # a row for each choice
-            values = np.stack([values, values], axis=1)
-        arrays[name] = values
+        is_list = len(info.tensor_shape.dim) == 3  # a row for each choice
+        arrays[name] = np.stack([values, values], axis=1) if is_list else values
     return arrays
 
 

@@ -14,10 +14,7 @@ from pipelines.examples.labelled_text import Examples
 
 
 def load_members(directories: Sequence[str | Path], settings: Mapping[str, Any]) -> list[FineTuned]:
-    """Loads models of one task with the same labels; `settings` as of `FineTuned.from_directory`.
-
-    The first names the columns and the order of the labels.
-    """
+    """Loads models of one task and labels; the first names columns and the labels' order."""
     members = [FineTuned.from_directory(directory, settings) for directory in directories]
     for directory, member in zip(directories, members, strict=True):
         for what, (own, others) in {

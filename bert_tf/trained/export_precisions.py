@@ -120,9 +120,9 @@ class Calibration:
     scored: Examples  # answered in both types
 
     def remarks(self) -> list[str]:
-        if (count := len(self.ranges)) >= _FEW:
-            return []
-        return [f"{self.ranges.path}: {count} rows are few to calibrate int8; give {_FEW} or more"]
+        path, count = self.ranges.path, len(self.ranges)
+        few = f"{path}: {count} rows are few to calibrate int8; give {_FEW} or more"
+        return [few] if count < _FEW else []
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,8 @@ class ScoreComparison:
     rows: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.name} {self.float32:.4g} in float32, {self.int8:.4g} in int8, on {self.rows:,} "
-            "rows"
-        )
+        scores = f"{self.float32:.4g} in float32, {self.int8:.4g} in int8"
+        return f"{self.name} {scores}, on {self.rows:,} rows"
 
 
 def read_calibration(model: FineTuned, given: str | None, directory: str | Path) -> Calibration:

@@ -37,14 +37,12 @@ class FeatureExtractor:
     """Computes vectors of texts; `width` is that of a vector.
 
     Args:
-        encoder: the encoder, with its `tokenizer`.
+        encoder, tokenizer: the encoder, with its tokenizer.
         layers: see `choose_layers`; empty for the last one.
-        per: "token" for a vector of every token, [CLS] and [SEP] included; "word" for one of every
-            word, however long the text; "text" for one of the text.
-        pooling: vector of a word: its first piece's ("first", the default) or the mean over its
-            pieces ("mean"); vector of a text: the mean over its tokens ("mean", the default), that
-            of [CLS], or of the last token if the encoder reads from left to right ("first"), or the
-            encoder's pooled output ("pooler").
+        per: "token" for a vector of every token, [CLS] and [SEP] included; "word" or "text".
+        pooling: of a word its "first" piece, the default, or the "mean" over its pieces; of a text
+            the "mean" over its tokens, the default, the "first" ([CLS], or the last token if the
+            encoder reads from left to right), or the output of the "pooler".
         max_length: maximum tokens of a row, [CLS] and [SEP] included; None for the encoder's own.
             Longer texts are truncated, but words are read in windows that overlap by half.
 
@@ -111,6 +109,7 @@ class FeatureExtractor:
         ids = [self._tokenizer.tokenize(strings[name]) for name in names if name in strings]
         pack = Packer(self._tokenizer, self.max_length)
         inputs = pack(*ids)
+        mask = inputs["padding_mask"]  # (B, T)
         cut = {"cut": pack.truncated(*(each.row_lengths() for each in ids)) > 0}
         if self._pooling == "pooler":
             pooled = self.encoder(inputs, training=False, reads="pooled_output")["pooled_output"]
@@ -118,12 +117,11 @@ class FeatureExtractor:
         vectors = self._vectors(inputs)  # (B, T, W)
         if self._pooling == "first":
             return {"vector": vectors[:, 0], **cut}
-        counts = tf.reduce_sum(inputs["padding_mask"], -1)  # (B,)
+        counts = tf.reduce_sum(mask, -1)  # (B,)
         if self._pooling == "mean":
-            mask = tf.cast(inputs["padding_mask"], tf.float32)[:, :, tf.newaxis]
-            total = tf.reduce_sum(vectors * mask, 1)
+            total = tf.reduce_sum(vectors * tf.cast(mask, tf.float32)[:, :, tf.newaxis], 1)
             return {"vector": total / tf.cast(counts, tf.float32)[:, tf.newaxis], **cut}
-        is_token = inputs["padding_mask"] == 1
+        is_token = mask == 1
         pieces = tf.gather(tf.constant(self._tokenizer.vocabulary), inputs["token_ids"])
         return {
             "tokens": tf.boolean_mask(pieces, is_token),
@@ -177,8 +175,7 @@ def written_files(path: Path, per: Per) -> list[Path]:
     """The files that `feature_file` writes; InputError if the name does not tell the format."""
     if path.suffix not in _FORMATS:
         raise InputError(f"{path}: unknown format: name a file {', '.join(_FORMATS)}")
-    more = path.suffix == ".npy" and per != "text"
-    return [path, *([_fields_beside(path)] if more else [])]
+    return [path, _fields_beside(path)] if path.suffix == ".npy" and per != "text" else [path]
 
 
 def _fields_beside(path: Path) -> Path:

@@ -66,17 +66,14 @@ class Answering:
         return list(found.inputs)
 
     def reader(self, signature: str | None, path: str) -> Task:
-        """The task that reads a file of strings for a signature; None for the default one.
-
-        A .txt file is a text per line, unless it holds words in columns.
-        """
+        """The task that reads a file of strings for a signature; None for the default one."""
         task = self.task
         if signature in ENCODER_SIGNATURES:
             task = replace(task, kind=Embedding(), pair=None)
         is_text = path.lower().removesuffix(".gz").endswith(".txt") and Path(path).is_file()
         takes_texts = task.format is None and self.inputs_of(signature) == ["text"]
         if is_text and takes_texts and not is_column_file(path):
-            task = replace(task, format="lines")
+            task = replace(task, format="lines")  # a text per line
         return task
 
     def strings(self, examples: Examples, signature: str | None) -> dict[str, list[str]]:
@@ -144,8 +141,8 @@ class FineTuned(Answering):
         """Loads what `save` wrote, or any model directory that a task can use.
 
         Without task.json the model decides: a pre-trained one guesses masked words, an encoder
-        without a head embeds texts. `settings` replace those of task.json; in `label_map` they
-        hold pairs "MODEL_LABEL=LABEL". Another `task` has its own columns.
+        without a head embeds texts. `settings` replace those of task.json; their `label_map` holds
+        pairs "MODEL_LABEL=LABEL", and another `task` has its own columns.
         """
         given = {key: value for key, value in (settings or {}).items() if value is not None}
         stored = read_settings(Path(directory) / TASK_FILE)
@@ -191,10 +188,7 @@ class FineTuned(Answering):
         return "bfloat16" if "bfloat16" in self.model.dtype_policy.name else "float32"
 
     def module(self, *, explanations: bool = False) -> RawTextModel:
-        """Tokenizer, model and answers in one graph; with `explanations`, `explain` among them.
-
-        Raises InputError if the model's answers cannot be explained.
-        """
+        """Tokenizer, model and answers in one graph; InputError if it has no `explanations`."""
         parts = Parts(self.model, self.tokenizer, self.labels, self.task.max_length)
         signatures = self.task.kind.all_signatures(self.task)
         if explanations:
@@ -294,8 +288,7 @@ class FineTuned(Answering):
     ) -> Path:
         """Writes a SavedModel, with the scores and data that the model's `directory` tells.
 
-        `types` are versions of the same model, this one among them, by type; `facts` come on top of
-        the model card; `explanations` as of `module`.
+        `types` are versions of the same model by type; `facts` are added to the model card.
         """
         with tempfile.TemporaryDirectory() as folder:
             self.tokenizer.save(folder)

@@ -36,7 +36,6 @@ def read_located_texts(
     """Yields texts and where they are: rows of a table or JSON lines, paragraphs of other files.
 
     Of a folder the files with the extensions of texts are read, in the order of their names.
-    InputError names a file that cannot be read.
     """
     place = Path(path)
     if place.is_dir():
@@ -116,10 +115,7 @@ class SearchIndex:
             return cls(folder, about["model"], vectors, lines)
 
     def nearest(self, question: np.ndarray, count: int) -> list[Found]:
-        """The `count` texts nearest to a vector [W], the nearest first.
-
-        Raises InputError if the vector is one of another model, or a text cannot be read.
-        """
+        """The `count` texts nearest to a vector [W], in order; InputError for one of other width."""
         if question.shape != self.vectors.shape[1:]:
             raise InputError(
                 f"the model's vectors have {len(question)} numbers, those of the index "

@@ -154,8 +154,7 @@ def _observed(app: ASGIApp, log: AccessLog | None, tracer: Tracer | None) -> ASG
             "method": scope["method"],
             "path": raw_path(scope)[:_LONGEST_PATH],
             **identity(headers),
-            # The status of a request without an answer.
-            "status": 499,
+            "status": 499,  # of a request without an answer
             "request_bytes": 0,
             "response_bytes": 0,
         }

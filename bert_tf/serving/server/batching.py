@@ -80,7 +80,6 @@ class Workers:
     def _start_batches(self) -> None:
         if self._timer:
             self._timer.cancel()
-        self._timer = None
         while self._idle:
             now = time.monotonic()
             # The last thread is left to what is short or far smaller, until then.
@@ -164,8 +163,7 @@ class _Head(NamedTuple):
 class BatchQueue:
     """The requests that wait for one version of a model: `rows` wait, `running` batches run.
 
-    `observe` is called in the event loop for each batch, with its rows and the seconds that each
-    request has waited.
+    `observe` is called for each batch, with its rows and the seconds that each request waited.
     """
 
     def __init__(
@@ -187,7 +185,6 @@ class BatchQueue:
         """Calls `function` in a thread, for several requests at once where that pays.
 
         Requests with equal keys, types and row shapes may be joined; the key None prevents it.
-
         Raises ServingError: UNAVAILABLE for too many rows, DEADLINE_EXCEEDED, or the function's.
         """
         # A request without rows takes a place, too.

@@ -1,6 +1,7 @@
 """Tokens and certificates, read again when their files change."""
 
 import base64
+import contextlib
 import hmac
 import logging
 import ssl
@@ -70,10 +71,7 @@ class Tokens(_Watched):
         self._tokens = found
 
     def name_of(self, header: str) -> str | None:
-        """Name of the token that an `Authorization` header shows, as Bearer or password of Basic.
-
-        None for none. Every token is compared, in a time that does not depend on its content.
-        """
+        """Name of the token in an `Authorization` header: of Bearer, or the password of Basic."""
         scheme, _, given = header.strip().partition(" ")
         shown = given.strip().encode()
         if scheme.lower() == "basic":
@@ -83,20 +81,19 @@ class Tokens(_Watched):
                 return None
         elif scheme.lower() != "bearer":
             return None
+        # All are compared, each in a time that does not depend on its content.
         same = [name for name, token in self._tokens.items() if hmac.compare_digest(shown, token)]
         return same[0] if same else None
 
 
 class Certificate(_Watched):
-    """A certificate chain and its key, in PEM files.
+    """A certificate chain and its key, in PEM files."""
 
-    Attributes:
-        pair: PEM text of the private key and of the certificate chain.
-        expiry: seconds since 1970 at which the certificate expires.
-        context: TLS context of a server, which new connections find up to date.
-    """
+    pair: tuple[bytes, bytes]  # PEM text of the private key and of the certificate chain
+    expiry: float  # seconds since 1970
 
     def __init__(self, certificate: str | Path, key: str | Path) -> None:
+        # New connections find it up to date.
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         super().__init__(certificate, key)
 
@@ -126,10 +123,9 @@ class Certificate(_Watched):
 
 
 def _expiry(server: ssl.SSLContext, certificate: Path) -> float:
-    """When the certificate of a server's context expires, in seconds since 1970.
+    """When a server's certificate expires, in seconds since 1970; SSLCertVerificationError if past.
 
-    Raises SSLCertVerificationError if it has expired. Found as a client finds it, in a handshake
-    that trusts this certificate: Python's `ssl` reads no dates from files.
+    A client learns it in a handshake that trusts this certificate: `ssl` reads no dates from files.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
@@ -140,14 +136,8 @@ def _expiry(server: ssl.SSLContext, certificate: Path) -> float:
         client.wrap_bio(to_client, to_server),
         server.wrap_bio(to_server, to_client, server_side=True),
     ]
-    finished = 0
-    while finished < 2:
-        finished = 0
-        for side in sides:
-            try:
-                side.do_handshake()
-                finished += 1
-            except ssl.SSLWantReadError:
-                pass
+    for side in 4 * sides:  # a round more than the longest handshake takes
+        with contextlib.suppress(ssl.SSLWantReadError):
+            side.do_handshake()
     found = sides[0].getpeercert() or {}
     return float(ssl.cert_time_to_seconds(str(found["notAfter"])))

@@ -222,12 +222,11 @@ async def _run(
     outputs: Collection[str],
     asked: _Asked,
 ) -> dict[str, np.ndarray]:
-    """Some outputs of a signature for any number of rows, those of like length together.
+    """Some outputs of a signature for any number of rows, each a text or a list of one.
 
-    A row of a column is a text, or a list of one. Raises ServingError: INVALID_ARGUMENT for a text
-    that is too long, unless it may be truncated.
+    Raises ServingError: INVALID_ARGUMENT for a text that is too long and must not be truncated.
     """
-    truncate = asked.truncate
+    truncate = asked.truncate  # refused before the work
     inputs = {name: np.array(texts, object) for name, texts in columns.items()}
     lengths = sum(np.fromiter(map(len, array.flat), int) for array in inputs.values())
     order = np.argsort(lengths, kind="stable")
@@ -261,13 +260,9 @@ def _has_vectors(servable: Servable) -> int:
     return 2 if _has(servable, "serving_default", {"text"}, _VECTORS) else 1
 
 
-def _scores_pairs(servable: Servable) -> bool:
-    return _has(servable, "serving_default", _PAIR, ["score"])
-
-
 def _can_rank(servable: Servable) -> int:
     """A regression of pairs is made for it; classifiers of pairs and sentence encoders can."""
-    if _scores_pairs(servable):
+    if _has(servable, "serving_default", _PAIR, ["score"]):
         return 2
     return int(_has(servable, "rerank", {"query", "texts"}, ["scores"]))
 
@@ -281,12 +276,8 @@ def _can_classify(servable: Servable) -> int:
 
 def _has(servable: Servable, name: str, inputs: set[str], outputs: Iterable[str]) -> bool:
     """Whether a signature takes these inputs and has one of the outputs."""
-    signature = servable.signatures.get(name)
-    return (
-        signature is not None
-        and set(signature.inputs) == inputs
-        and any(each in signature.outputs for each in outputs)
-    )
+    found = servable.signatures.get(name)
+    return bool(found and {*found.inputs} == inputs and {*found.outputs}.intersection(outputs))
 
 
 async def _scores(
@@ -302,7 +293,7 @@ async def _pair_scores(
     servable: Servable, queries: list[bytes], texts: list[bytes], asked: _Asked
 ) -> np.ndarray:
     """Scores of a regression, or of the signature `rerank` as it makes them."""
-    if _scores_pairs(servable):
+    if _can_rank(servable) == 2:
         return await _scores(servable, {"text": queries, "text_pair": texts}, asked)
     if asked.flag("raw_scores"):
         raise invalid(f"'raw_scores': {servable.name} has one form of scores; leave it out")
@@ -341,10 +332,9 @@ def _sequences(document: dict[str, Any]) -> tuple[list[list[bytes]], bool]:
     "a" or ["a", "b"] is one, [["a"], ["b", "c"]] are several.
     """
     given = document.get("inputs")
-    is_alone = isinstance(given, str) or (
-        isinstance(given, list) and all(isinstance(text, str) for text in given)
-    )
-    sequences = [[given] if isinstance(given, str) else given] if is_alone else given
+    given = [given] if isinstance(given, str) else given
+    is_alone = isinstance(given, list) and all(isinstance(text, str) for text in given)
+    sequences = [given] if is_alone else given
     if not isinstance(sequences, list) or not sequences or sequences == [[]]:
         raise invalid("'inputs' is empty or missing: give a text, a pair of texts, or several")
     if len(sequences) > _MOST_TEXTS:

@@ -7,11 +7,7 @@ _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class ServingError(Exception):
-    """A request that is refused or has failed, in TensorFlow Serving's words where it has any.
-
-    `reason` is the label under which metrics count it, by default the code's name. `status` is that
-    of HTTP where no code stands for it; the connection is then closed.
-    """
+    """A request that is refused or has failed, in TensorFlow Serving's words where it has any."""
 
     def __init__(
         self, code: grpc.StatusCode, message: str, reason: str = "", status: int | None = None
@@ -19,8 +15,8 @@ class ServingError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
-        self.reason = reason or code.name.lower()
-        self.status = status
+        self.reason = reason or code.name.lower()  # the label under which metrics count it
+        self.status = status  # of HTTP, where no code stands for it: it closes the connection
 
 
 def invalid(message: str, reason: str = "", status: int | None = None) -> ServingError:

@@ -31,8 +31,7 @@ from bert_tf.serving.server.servable import Servable
 from bert_tf.serving.server.tensors import predict_inputs, to_proto
 
 _LOG = logging.getLogger(__name__)
-# Bytes of a message: gRPC sends it in a header, whose size is limited.
-_LONGEST_MESSAGE = 1024
+_LONGEST_MESSAGE = 1024  # characters of an error: gRPC limits the header that it is sent in
 _MOST_CALLS = 1000
 # Time in which the message of a call must arrive. Where many calls wait for theirs, a new one gets
 # the shorter time: clients send the message with the head of a call.
@@ -60,8 +59,7 @@ async def start_grpc(
 ) -> tuple["GrpcServer", int]:
     """Starts a server of the services and returns it with its port; port 0 takes a free one.
 
-    Requests beyond `max_request_bytes`, and those beyond `max_held_bytes` in work, fail with
-    RESOURCE_EXHAUSTED.
+    Requests beyond `max_request_bytes`, or beyond `max_held_bytes` in work, get RESOURCE_EXHAUSTED.
     """
     server = grpc.aio.server(
         maximum_concurrent_rpcs=_MOST_CALLS,

@@ -134,8 +134,7 @@ class Bodies:
     ) -> bytes:
         """Calls `answer` with the body and the moment of `time.monotonic()` that ends its time.
 
-        Raises ClientDisconnect when the client has gone. Counts the request for the model that is
-        `learned`.
+        Counts the request for the model that is `learned`. Raises ClientDisconnect.
         """
         start, code = time.monotonic(), StatusCode.OK
         try:
@@ -170,16 +169,16 @@ class Bodies:
             self._held -= upload.size
 
     async def _read(self, request: Request, upload: _Upload) -> bytes:
-        limits = self._limits
-        if int(request.headers.get("content-length", 0)) > limits.body_bytes * _READ_TO_REFUSE:
+        limits, size = self._limits, 0
+        most = limits.body_bytes * _READ_TO_REFUSE
+        if int(request.headers.get("content-length", 0)) > most:
             raise _too_large(limits.body_bytes)
-        size = 0
         try:
             async with asyncio.timeout(limits.body_seconds) as upload.timeout:
                 self._uploads.add(upload)
                 async for chunk in request.stream():
                     size += len(chunk)
-                    if size > limits.body_bytes * _READ_TO_REFUSE:
+                    if size > most:
                         break
                     if size <= limits.body_bytes:
                         upload.chunks.append(chunk)

@@ -1,8 +1,7 @@
 """Bodies of requests to TensorFlow Serving's REST API: JSON to tensors and tf.Examples.
 
-Messages, and the order in which a body is checked, are those of tensorflow_serving/util/
-json_tensor.cc, which clients match on. Bodies that it accepts although they are ambiguous (keys
-given twice) or invalid (strings that are not UTF-8) are refused.
+Messages and the order of checks are those of tensorflow_serving/util/json_tensor.cc, which clients
+match on. Keys given twice and strings that are not UTF-8, which it accepts, are refused.
 """
 
 import base64

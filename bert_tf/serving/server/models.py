@@ -36,15 +36,13 @@ class Models:
     New versions are found by polling, loaded and warmed up while the old one serves, then take
     over; the old one is unloaded after its last request. A version that fails to load is tried
     again once its files change, or after a minute, then two, up to an hour. A model whose whole
-    folder disappears stays loaded, as in TensorFlow Serving. Changes of a models.config are
-    followed.
+    folder disappears stays loaded, as in TensorFlow Serving.
 
     `source` is a folder of models (<name>/<version>), a folder of one model, which `name` names
-    otherwise, or a models.config. Of a model that was exported in several types, the fastest
-    version is served, unless the file has a policy.
-    `batching` has defaults for what a version's `batching_params.pbtxt` omits, and the number of
-    threads of the whole server; `overrides` replace fields of every version. With
-    `refuses_truncated`, texts that a model cannot read whole are refused.
+    otherwise, or a models.config, whose changes are followed. Of a model exported in several types
+    the fastest version is served, unless the file has a policy. `batching` has the number of
+    threads, and defaults for what a version's `batching_params.pbtxt` omits; `overrides` replace
+    fields of every version. With `refuses_truncated`, texts that do not fit are refused.
     """
 
     def __init__(
@@ -62,7 +60,6 @@ class Models:
         self._folder = Path(source)
         self._name = name or self._folder.resolve().name
         self._source: Path | ModelServerConfig = self._folder
-        self._config_file: Path | None = None
         self._complaint = ""
         self._poll_seconds = poll_seconds
         self._workers = Workers(batching.num_batch_threads)
@@ -88,8 +85,8 @@ class Models:
         """Loads the first versions and begins to watch; raises InputError if none can be loaded."""
         folder = self._folder
         try:
-            if folder.is_file():
-                self._config_file = folder
+            self._is_configured = folder.is_file()
+            if self._is_configured:
                 self._source = read_models_config(folder)
             elif versions(folder):
                 self._source = ModelServerConfig()
@@ -131,18 +128,18 @@ class Models:
         while True:
             await asyncio.sleep(self._poll_seconds)
             try:
-                if self._config_file is not None:
-                    await self._follow(self._config_file)
+                if self._is_configured:
+                    await self._follow()
                 await self._poll()
             except OSError as error:  # a network's file system comes back
                 _LOG.warning("looking for models failed: %s", error)
             except Exception:  # a defect, which must not end the watch
                 _LOG.exception("looking for models failed")
 
-    async def _follow(self, config_file: Path) -> None:
+    async def _follow(self) -> None:
         """Reads a models.config again; a wrong one changes nothing, and is reported once."""
         try:
-            self._source = await asyncio.to_thread(read_models_config, config_file)
+            self._source = await asyncio.to_thread(read_models_config, self._folder)
             self._complaint = ""
         except InputError as error:
             if str(error) != self._complaint:
@@ -174,9 +171,8 @@ class Models:
     def readiness(self) -> dict[str, bool]:
         """Whether each configured model is ready.
 
-        A model becomes ready when all versions that it should serve are loaded, and stays so while
-        one of them, or the one that they replace, answers: a new version that fails takes no server
-        out of service.
+        It is once all versions that it should serve are loaded, and while one of them, or the one
+        that they replace, answers: a new version that fails takes no server out of service.
         """
         names = {name for name, wanted in self._wanted.items() if wanted}
         if isinstance(self._source, ModelServerConfig):
@@ -266,14 +262,13 @@ class Models:
         chosen = max(available, default=-1) if version is None else version
         if chosen not in available:
             asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-            missing = f"Servable not found for request: {asked}"
-            raise ServingError(StatusCode.NOT_FOUND, missing)
+            raise ServingError(StatusCode.NOT_FOUND, f"Servable not found for request: {asked}")
         return servables[chosen].held()
 
     def _asked(
         self, name: str, version: int | None, label: str | None
     ) -> tuple[int | None, dict[int, Servable]]:
-        """The number of the version that is asked for, if any, and all versions of the model."""
+        """The number of the version that is asked for, if any, and the model's versions."""
         if not name:
             raise invalid("ModelSpec has no name specified.")
         if label is not None:
@@ -291,8 +286,7 @@ class Models:
         asked = sorted(servables, reverse=True) if version is None else [version]
         if not servables.keys() & asked:
             which = "any versions" if version is None else f"version {version}"
-            missing = f"Could not find {which} of model {name}"
-            raise ServingError(StatusCode.NOT_FOUND, missing)
+            raise ServingError(StatusCode.NOT_FOUND, f"Could not find {which} of model {name}")
         statuses = [servables[number].status() for number in asked]
         return GetModelStatusResponse(model_version_status=statuses)
 

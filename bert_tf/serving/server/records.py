@@ -1,7 +1,4 @@
-"""What is recorded of a request: its id, the caller's trace, a line of JSON, a span.
-
-Request texts and answers are never part of it.
-"""
+"""What is recorded of a request: id, trace, a line of JSON, a span; never its texts or answers."""
 
 import contextlib
 import datetime
@@ -54,10 +51,7 @@ def identity(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class Tracer:
-    """Sends a span for each request to the collector that OpenTelemetry's environment names.
-
-    Raises InputError without the packages of the extra `traces`.
-    """
+    """Sends spans to the collector in OpenTelemetry's environment; InputError without its SDK."""
 
     def __init__(self, processor: Any = None) -> None:
         try:
@@ -93,8 +87,7 @@ class Tracer:
                 for key, value in fields.items():
                     span.set_attribute(f"bert_tf.{key}", value)
                 status = fields.get("status", 0)
-                failed = status >= 500 if isinstance(status, int) else status in _FAILURES
-                if failed:
+                if status in _FAILURES or (isinstance(status, int) and status >= 500):
                     span.set_status(StatusCode.ERROR)
 
     def close(self) -> None:

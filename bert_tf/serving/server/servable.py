@@ -39,13 +39,9 @@ from bert_tf.tokenization.words import code_points
 REQUESTS = Path(ASSETS, WARMUP_FILE)
 _MOST = 1000  # of them
 
-# An answer may be thousands of times as large as its request. The attention of 28 texts of
-# BERT-base is about this large.
-_LARGEST_ANSWER = 2**28
-
+_LARGEST_ANSWER = 2**28  # bytes: about the attention of 28 texts of BERT-base
 # A failure may pass: memory is freed, a network's file system comes back.
-_FIRST_RETRY_SECONDS = 60.0
-_LAST_RETRY_SECONDS = 3600.0
+_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 60.0, 3600.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -53,8 +49,8 @@ _LOG = logging.getLogger(__name__)
 class Servable:
     """One version of a model. It stays loaded while a request holds it.
 
-    Requests are joined in batches if the version's folder has batching parameters, or if
-    `overrides` has any; as in TensorFlow Serving, more rows than a batch may have are then refused.
+    If the version's folder or `overrides` have batching parameters, requests are joined, and, as in
+    TensorFlow Serving, refused if they have more rows than a batch may have.
     """
 
     name: str
@@ -116,12 +112,10 @@ class Servable:
                 tokenizer = BertTokenizer.from_directory(self.directory / ASSETS)
                 self._word_pieces = WordPieces(tokenizer)
         self._model = LoadedModel(self.directory)
-        self._joined = {
-            name for name, each in self.signatures.items() if each.inputs and can_join(each)
-        }
-        started = time.monotonic()
+        known = self.signatures.items()
+        self._joined = {name for name, each in known if each.inputs and can_join(each)}
+        started, requests = time.monotonic(), self.directory / REQUESTS
         try:
-            requests = self.directory / REQUESTS
             if requests.exists() and asyncio.run(_warm_up(self._model, requests)):
                 spent = time.monotonic() - started
                 self.metrics.warm_ups.labels(str(self.directory), "OK").observe(1e6 * spent)
@@ -196,10 +190,8 @@ class Servable:
     ) -> dict[str, np.ndarray]:
         """Runs a signature until a moment of `time.monotonic()`, joined with other requests.
 
-        An empty name means `serving_default`. Strings are bytes in arrays of objects.
-
-        Raises ServingError: INVALID_ARGUMENT for inputs that do not fit, too many rows or too large
-        an answer, UNAVAILABLE for a full queue, DEADLINE_EXCEEDED.
+        An empty name means `serving_default`. Strings are bytes in arrays of objects. Raises
+        ServingError: INVALID_ARGUMENT, UNAVAILABLE for a full queue, DEADLINE_EXCEEDED.
         """
         signature = self.signature(signature_name)
         check_inputs(signature, inputs)
@@ -207,9 +199,8 @@ class Servable:
         name, started = signature_name or "serving_default", time.monotonic()
         key = name if self._is_batched and name in self._joined else None
         outputs = await self._queue.run(functools.partial(self._run, name), inputs, key, deadline)
-        self.metrics.runtime.labels(self.name, "Predict", "TF1").observe(
-            1e6 * (time.monotonic() - started)
-        )
+        microseconds = 1e6 * (time.monotonic() - started)
+        self.metrics.runtime.labels(self.name, "Predict", "TF1").observe(microseconds)
         if self.refuses_truncated and not may_truncate:
             refuse_truncated(outputs)
         return without_padding(signature, outputs)
@@ -316,10 +307,7 @@ def stamp(directory: Path) -> dict[str, tuple[int, int]]:
 
 
 def refuse_truncated(outputs: Arrays) -> None:
-    """Refuses the request of which a row was truncated; signatures without `truncated` cannot tell.
-
-    Raises ServingError: INVALID_ARGUMENT.
-    """
+    """Refuses (INVALID_ARGUMENT) truncated rows; signatures without `truncated` cannot tell."""
     truncated = outputs.get("truncated")
     if truncated is not None and truncated.any():
         place = tuple(np.argwhere(truncated)[0])

@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import uvicorn
@@ -46,10 +46,7 @@ def bind(host: str, port: int, option: str = "--rest_port") -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leaves the signals to `serve`, which stops both protocols."""
-        yield
+    capture_signals = contextlib.nullcontext  # type: ignore[assignment]  # `serve` handles them
 
 
 async def _return_memory() -> None:
@@ -84,10 +81,10 @@ async def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT, then answers what has been accepted and returns.
 
-    While models load, probes are answered and requests refused. Signals work then, too; a second
-    one ends the process at once. `ready` is called with the port of gRPC when requests are
-    answered; `stopping` at the first signal, after which requests get `grace` seconds to end.
-    Threads may still compute: the caller ends them in time.
+    While models load, probes are answered and requests refused. A second signal ends the process at
+    once. `ready` is called with the port of gRPC when requests are answered; `stopping` at the
+    first signal, after which requests get `grace` seconds. The caller ends threads that still
+    compute.
     """
     config = uvicorn.Config(
         app,

@@ -26,7 +26,7 @@ _FIELDS = {
 }  # fmt: skip
 
 
-def sizes_of(info: TensorInfo) -> list[int]:
+def sizes_of(info: TensorInfo | TensorProto) -> list[int]:
     """The dimensions of an input or output; -1 for those that differ by request."""
     return [dimension.size for dimension in info.tensor_shape.dim]
 
@@ -42,13 +42,10 @@ def check_inputs(signature: SignatureDef, inputs: Mapping[str, np.ndarray]) -> N
             raise invalid(
                 f'input "{name}" has the type {given.name}: the signature takes {expected}'
             )
-        sizes = sizes_of(info)
-        if not info.tensor_shape.unknown_rank and (
-            len(sizes) != array.ndim
-            or any(size not in (-1, found) for size, found in zip(sizes, array.shape, strict=True))
-        ):
+        if not tf.TensorShape(info.tensor_shape).is_compatible_with(array.shape):
             raise invalid(
-                f'input "{name}" has the shape {list(array.shape)}: the signature takes {sizes}'
+                f'input "{name}" has the shape {list(array.shape)}: the signature takes '
+                f"{sizes_of(info)}"
             )
     if len({array.shape[:1] for array in inputs.values()}) > 1 and _joins_rows(signature):
         raise invalid("input tensors must have equal 0th-dimension size")
@@ -113,7 +110,7 @@ def to_array(name: str, proto: TensorProto, dtype: int) -> np.ndarray:
         given = DataType.Name(proto.dtype) if proto.dtype in DataType.values() else proto.dtype
         expected = DataType.Name(dtype)
         raise invalid(f'input "{name}" has the type {given}: the signature takes {expected}')
-    sizes = [dimension.size for dimension in proto.tensor_shape.dim]
+    sizes = sizes_of(proto)
     if proto.tensor_shape.unknown_rank or min(sizes, default=0) < 0:
         raise invalid(f'input "{name}" has a shape of unknown size: give every dimension')
     # Without zeros, so that an empty tensor has no huge dimension either.
