@@ -22,9 +22,7 @@ function choices({ choice, probabilities }, inputs) {
   })))];
 }
 
-function score(answer) {
-  return [headline(number(answer.score), "score")];
-}
+const score = (answer) => [headline(number(answer.score), "score")];
 
 // Types get their colours in the order in which they are first seen.
 const COLOURS = 6;
@@ -35,21 +33,20 @@ function colour(type) {
   return `mark-${seen.indexOf(type) % COLOURS}`;
 }
 
+const highlighted = (inner, type) =>
+  element("mark", { class: colour(type) }, inner, element("span", { class: "type" }, type));
+
 function entities(answer, inputs) {
   const found = listed(answer, "entities");
-  const text = inputs.text ?? inputs.words;
-  const highlight = (inner, { type }) =>
-    element("mark", { class: colour(type) }, inner, element("span", { class: "type" }, type));
   const rows = found.map(({ text, type, score, start, end }) => [text, type, percent(score), `${start}–${end}`]);
   return [
-    passage(...marked(text, found, highlight)),
+    passage(...marked(inputs.text ?? inputs.words, found, (inner, { type }) => highlighted(inner, type))),
     found.length ? table(["entity", "type", "score", "characters"], rows) : element("p", {}, "No entity."),
   ];
 }
 
 function tags(answer, inputs) {
-  const highlight = (inner, { label }) =>
-    element("mark", { class: colour(label) }, inner, element("span", { class: "type" }, label));
+  const highlight = (inner, { label }) => highlighted(inner, label);
   return [passage(...marked(inputs.text ?? inputs.words, listed(answer, "words"), highlight))];
 }
 

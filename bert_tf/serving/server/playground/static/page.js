@@ -7,9 +7,10 @@ import { attention, beginning, LONGEST } from "./attention.js";
 
 const at = (id) => document.getElementById(id);
 const typed = {}; // by input name: kept from model to model
+const NOTHING = { inputs: {}, outputs: {} }; // where no signature can be filled
 let models = [];
 let wantsToken = false;
-let form = { nodes: [], values: () => ({}), fill: () => {} };
+let form = fields(NOTHING, typed);
 let running = new AbortController();
 let asked = null; // what the answer on the page was asked for
 
@@ -40,12 +41,11 @@ function chooseVersion(kept = {}) {
 
 function chooseSignature() {
   const chosen = signature();
-  form = chosen ? fields(chosen, typed) : { nodes: [], values: () => ({}), fill: () => {} };
+  form = fields(chosen ?? NOTHING, typed);
   at("inputs").replaceChildren(...form.nodes);
   if (!chosen) at("inputs").append(element("p", { class: "notice" }, "No signature of this model takes text."));
   at("form").querySelector(".run").disabled = !chosen;
-  const examples = chosen ? examplesFor(chosen) : [];
-  at("examples").replaceChildren(...examples.map((texts) => {
+  at("examples").replaceChildren(...examplesFor(chosen ?? NOTHING).map((texts) => {
     const button = element("button", { type: "button", class: "quiet" }, Object.values(texts)[0]);
     button.addEventListener("click", () => { form.fill(texts); showCurl(); run(); });
     return button;
@@ -79,13 +79,8 @@ function showCurl() {
 const duration = (ms) =>
   ms < 10 ? `${ms.toFixed(1)} ms` : ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
 
-function problem({ error, status }) {
-  const head = status ? `${status}: ` : "";
-  return element("p", { class: "error", role: "alert" }, `${head}${error}`);
-}
-
-const outputs = ({ outputs }) => Object.keys(outputs);
-const onlyOutput = (of) => (outputs(of).length === 1 ? outputs(of)[0] : undefined);
+const problem = ({ error, status }) =>
+  element("p", { class: "error", role: "alert" }, status ? `${status}: ${error}` : error);
 
 async function run() {
   const chosen = signature();
@@ -97,19 +92,17 @@ async function run() {
   const { url, body } = request();
   at("answer").classList.add("waiting");
   at("status").textContent = "Running …";
-  try {
-    const result = await send(url, body, { signal, only: onlyOutput(chosen) });
-    at("status").textContent = result.error ? "" : `Answered in ${duration(result.ms)}`;
-    at("answer").replaceChildren(...(result.error ? [problem(result)] : show(result.answer, inputs)));
-    at("answer").classList.remove("waiting");
-    at("response").hidden = !result.text;
-    const most = 20_000;
-    at("json").textContent = result.text.length > most ? `${result.text.slice(0, most)} …` : result.text;
-    asked = result.error ? null : { inputs, signal };
-    await showAttention();
-  } catch (error) {
-    if (error.name !== "AbortError") throw error; // another request took its place
-  }
+  const [only, ...others] = Object.keys(chosen.outputs);
+  const result = await send(url, body, { signal, only: others.length ? undefined : only });
+  if (!result) return;
+  at("status").textContent = result.error ? "" : `Answered in ${duration(result.ms)}`;
+  at("answer").replaceChildren(...(result.error ? [problem(result)] : show(result.answer, inputs)));
+  at("answer").classList.remove("waiting");
+  at("response").hidden = !result.text;
+  const most = 20_000;
+  at("json").textContent = result.text.length > most ? `${result.text.slice(0, most)} …` : result.text;
+  asked = result.error ? null : { inputs, signal };
+  await showAttention();
 }
 
 // Attention is asked for while its part of the page is open.
@@ -131,19 +124,15 @@ async function showAttention() {
       : { [own[0]]: inputs[of.value] };
     const cut = Object.fromEntries(Object.entries(given).map(([name, text]) => [name, beginning(text)]));
     const url = predictUrl(model().name, at("version").value);
-    const sent = predictBody("attention", cut);
-    try {
-      const result = await send(url, sent, { signal });
-      if (result.error) return place.replaceChildren(problem(result));
-      const isCut = Object.values(given).some((text) => characters(text) > LONGEST);
-      const note = isCut ? `The first ${LONGEST} characters, a` : "A";
-      place.replaceChildren(
-        ...attention(result.answer),
-        element("p", { class: "note" }, `${note}nswered in ${duration(result.ms)} by the signature attention.`),
-      );
-    } catch (error) {
-      if (error.name !== "AbortError") throw error;
-    }
+    const result = await send(url, predictBody("attention", cut), { signal });
+    if (!result) return;
+    if (result.error) return place.replaceChildren(problem(result));
+    const isCut = Object.values(given).some((text) => characters(text) > LONGEST);
+    const note = isCut ? `The first ${LONGEST} characters, a` : "A";
+    place.replaceChildren(
+      ...attention(result.answer),
+      element("p", { class: "note" }, `${note}nswered in ${duration(result.ms)} by the signature attention.`),
+    );
   };
   of.addEventListener("change", ask);
   const choice = isWhole || texts.length < 2 ? [] : [element("div", { class: "settings" }, element("label", {}, "Text ", of))];

@@ -36,7 +36,8 @@ export function parse(text) {
 /**
  * Sends a request.
  * @param {string} only name of the output where there is one: it then stands bare
- * @returns {Promise<{answer?: object, error?: string, status: number, text: string, ms: number}>}
+ * @returns {Promise<?{answer?: object, error?: string, status: number, text: string, ms: number}>}
+ *   null if it was aborted, as another request took its place
  */
 export async function send(url, body, { signal, only }) {
   const headers = { "Content-Type": "application/json" };
@@ -53,7 +54,7 @@ export async function send(url, body, { signal, only }) {
     const [answer] = parsed.predictions;
     return { answer: only ? { [only]: answer } : answer, status, text, ms };
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (error.name === "AbortError") return null;
     const cause = status ? text || "The answer is empty." : `The server did not answer: ${error.message}`;
     return { error: cause, status, text, ms: performance.now() - start };
   }
