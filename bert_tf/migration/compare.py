@@ -17,7 +17,6 @@ from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
 TOLERANCE = 1e-5
 # Another GELU (its tanh approximation) makes differences up to this; other weights larger ones.
 _OF_GELU = 3e-2
-TEXTS = "texts"
 # Names of the inputs here and in other libraries.
 _INPUTS = {
     "token_ids": ("token_ids", "input_ids", "input_word_ids"),
@@ -43,8 +42,6 @@ _OUTPUTS: dict[str, str | int] = {
 
 @dataclass
 class Difference:
-    """An output, compared."""
-
     name: str  # of the old code
     largest: float  # max |ours - theirs| at tokens that are no padding
     scale: float  # max |theirs|
@@ -93,7 +90,7 @@ def compare(file: Path, directory: Path) -> Comparison:
     """
     arrays = _read(file)
     inputs = _inputs(arrays, file)
-    texts = arrays.get(TEXTS)
+    texts = arrays.get("texts")
     result = Comparison(len(inputs["token_ids"]), None if texts is None else len(texts))
     if texts is not None:
         result.other_ids = _other_ids(texts, inputs, directory, file)

@@ -52,8 +52,6 @@ _TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
 
 @dataclass
 class FoundSymbol:
-    """A symbol in a file."""
-
     library: str
     form: str
     name: str  # as the table knows it, or as it stands in the code
@@ -63,15 +61,12 @@ class FoundSymbol:
 
 @dataclass
 class ScanReport:
-    """What was found in files."""
-
     findings: list[FoundSymbol]  # by file, in the order of the lines
     files: int
     unread: list[str]  # a sentence for each file or cell that could not be parsed
 
     @property
     def known(self) -> int:
-        """Number of findings that the table has a row for."""
         return sum(finding.row is not None for finding in self.findings)
 
 
@@ -155,11 +150,8 @@ class _File:
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for each in node.names:
-                    if each.name.split(".")[0] in _ROOTS:
-                        path = each.name if each.asname else each.name.split(".")[0]
-                        self._alias(each.asname or path, path, node)
-                        if path != each.name and not each.asname:
-                            self.imported.pop(path, None)  # the use says more
+                    if (root := each.name.split(".")[0]) in _ROOTS:
+                        self._alias(each.asname or root, each.name if each.asname else root, node)
                     elif each.asname and (path := self._copied(each.name)):
                         self._alias(each.asname, path, node)
             elif isinstance(node, ast.ImportFrom):

@@ -22,8 +22,6 @@ _SHELL = re.compile(r"^\s*(?:\w+\s*=\s*)?[!%]\s*(.*)|^\s*\??[\w.]+\?\??\s*$")
 
 @dataclass(frozen=True)
 class Source:
-    """A piece of code in one language."""
-
     language: str  # "python", "shell" or "yaml"
     text: str
     place: str  # file, and cell of a notebook: "train.py" or "train.ipynb:cell 3"

@@ -1,8 +1,10 @@
 """The table of symbols: what other libraries' users write, and what to write here.
 
-symbols.tsv has rows of: library, form (one of `FORMS`), symbol (a glob), what it is, what to write
-instead, or why there is no equivalent. Libraries and symbols may be several, with a "|" between
-them. The first symbol that fits counts.
+symbols.tsv has rows of: library, form, symbol (a glob), what it is, what to write instead, or why
+there is no equivalent. Libraries and symbols may be several, with a "|" between them. The first
+symbol that fits counts. A form is what a symbol is in the code: name (of a module, imported),
+method, attribute, argument (name=value), text (a string constant), number, call (one that lacks
+something), script (a file that is run), flag (of a script) or setting (key in a YAML file).
 """
 
 import csv
@@ -24,28 +26,13 @@ LIBRARIES = {
     "keras_bert": "keras-bert, bert4keras",
     "*": "the environment",
 }
-# What a symbol is in the code.
-FORMS = (
-    "name",  # of a module, imported
-    "method",  # called on an object
-    "attribute",  # of an object
-    "argument",  # keyword and value, name=value
-    "text",  # string constant
-    "number",
-    "call",  # a call that lacks something
-    "script",  # file that is run
-    "flag",  # option of a script
-    "setting",  # key in a YAML file
-)
 _TABLE = Path(__file__).with_name("symbols.tsv")
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """A symbol of the table."""
-
     library: str  # key of `LIBRARIES`
-    form: str  # one of `FORMS`
+    form: str
     symbol: str
     what: str
     instead: str  # what to write here; empty without an equivalent
@@ -67,6 +54,5 @@ def table() -> dict[tuple[str, str], list[Symbol]]:
 
 @functools.cache
 def find(library: str, form: str, symbol: str) -> Symbol | None:
-    """The first row for a symbol, or None."""
     rows = table().get((library, form), [])
     return next((row for row in rows if fnmatchcase(symbol, row.symbol)), None)

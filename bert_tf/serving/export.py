@@ -35,19 +35,13 @@ _log = logging.getLogger(__name__)
 # The TF Text ops of our tokenizer. Released servers link both, but not others such as
 # TFText>RoundRobinTrim (tensorflow/serving issue 2267).
 SERVED_TEXT_OPS = {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"}
-# Ops that call Python of the exporting process.
-_PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 # Marks a function of `tf.function(jit_compile=True)`, and each call of it.
 _COMPILED = "_XlaMustCompile"
 
 # Files here travel with a SavedModel; a server reads none but those that it knows by name.
 ASSETS = "assets.extra"
 _LARGEST = 2**63 - 1  # versions are int64 in TensorFlow Serving
-CARD_FILE = "README.md"
 MODELS_CONFIG = "models.config"
-# Where the server's Docker image looks for models.
-_MOUNT = "/models"
-
 BATCHING_FILE = "batching_params.pbtxt"
 # A batch is made of what waits while all threads are busy, so an idle server adds no delay. The
 # number of threads is the server's own: one per core.
@@ -131,7 +125,8 @@ def refuse_unservable(saved_model: str | Path) -> None:
     # tf.raw_ops holds TensorFlow's own ops and none of other libraries. It lacks int8's, which any
     # TensorFlow for x86-64 with oneDNN has from 2.17 on, released servers among them; elsewhere no
     # kernel is there, and such an export names its float32 twin.
-    served = {*dir(tf.raw_ops), *SERVED_TEXT_OPS, int8.OP} - _PYTHON_OPS
+    served = {*dir(tf.raw_ops), *SERVED_TEXT_OPS, int8.OP}
+    served -= {"PyFunc", "PyFuncStateless", "EagerPyFunc"}  # Python of the exporting process
     if unserved := {node.op for node in nodes} - served:
         raise InputError(
             f"TensorFlow Serving cannot run {', '.join(sorted(unserved))}: replace these with core "
@@ -170,7 +165,8 @@ def _prepare_for_servers(
             writer.write(prediction_log(name, request))
     if parameters := batching_parameters(model.signatures):
         (directory / BATCHING_FILE).write_text(parameters, encoding="utf-8")
-    (directory / CARD_FILE).write_text(model_card(name, facts, model.signatures), encoding="utf-8")
+    card = model_card(name, facts, model.signatures)
+    (directory / "README.md").write_text(card, encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -224,7 +220,7 @@ def _block(name: str) -> str:
     return f"""\
   config {{
     name: "{name}"
-    base_path: "{_MOUNT}/{name}"
+    base_path: "/models/{name}"
     model_platform: "tensorflow"
   }}
 """

@@ -16,7 +16,6 @@ from bert_tf.processor import Remembered, processor
 TYPES_FILE = "assets.extra/types.json"
 _SECONDS = 0.3  # of measuring each work
 _LONG, _BATCH = 100, 16  # words of a long text, texts of a batch
-INT8_NEEDS = "int8 needs an x86-64 processor and TensorFlow 2.17 or later with oneDNN"
 
 
 def versions(folder: str | Path) -> dict[int, Path]:
@@ -47,7 +46,7 @@ def _read(directory: Path) -> dict[str, Any]:
 
 
 def types_text(dtype: str, versions: Mapping[str, int]) -> str:
-    """The content of the file."""
+    """The content of `TYPES_FILE`."""
     return json.dumps({"type": dtype, "versions": dict(versions)}, indent=1)
 
 
@@ -58,7 +57,7 @@ def load_error(directory: Path, reason: str) -> str | None:
         return None
     twin = same_in_other_types(directory).get("float32")
     cure = f"use {twin}, the same model in float32" if twin else "export the model in float32"
-    return f"{INT8_NEEDS}: {cure}"
+    return f"int8 needs an x86-64 processor and TensorFlow 2.17 or later with oneDNN: {cure}"
 
 
 def fastest(newest: Path) -> Path:

@@ -17,6 +17,8 @@ from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.signatures import DEFAULT, find_signature
 
 _AT_ONCE = 2  # batches, to keep a CPU's cores busy
+Strings = Mapping[str, Sequence[Any]]  # input name -> a string or a list of strings per example
+Progress = Callable[[int], object]  # called after each batch with the examples answered so far
 
 
 class ServedFunction:
@@ -77,20 +79,16 @@ class Predictor:
 
 def answer(
     signature: Any,
-    strings: Mapping[str, Sequence[Any]],
+    strings: Strings,
     batch_size: int,
     *,
     lengths: Sequence[int] | np.ndarray | None = None,
-    answered: Callable[[int], object] = lambda number: None,
+    answered: Progress = lambda number: None,
 ) -> dict[str, np.ndarray]:
     """Returns the outputs of a signature for E examples, in their order: name -> [E, ...], padded.
 
-    Args:
-        signature: function as of `Predictor.signature` or `RawTextModel.signature`.
-        strings: input name -> a string or a list of strings for each example.
-        batch_size: examples per batch.
-        lengths: length of each example; by default its characters.
-        answered: called after each batch with the number of examples answered so far.
+    `signature` is a function as of `Predictor.signature` or `RawTextModel.signature`; `lengths` are
+    those of the examples, by default in characters.
 
     Raises InputError for invalid Unicode, other inputs than the model's, or too little memory.
     """
@@ -110,11 +108,7 @@ def answer(
 
 
 def answer_rows(
-    signature: Any,
-    strings: Mapping[str, Sequence[Any]],
-    batch_size: int,
-    *,
-    answered: Callable[[int], object] = lambda number: None,
+    signature: Any, strings: Strings, batch_size: int, *, answered: Progress = lambda number: None
 ) -> list[dict[str, Any]]:
     """Returns the answer to each example as JSON values, not padded; see `answer` and `rows`."""
     found: dict[int, dict[str, Any]] = {}
@@ -124,11 +118,7 @@ def answer_rows(
 
 
 def _answer_batches(
-    signature: Any,
-    strings: Mapping[str, Sequence[Any]],
-    batch_size: int,
-    lengths: Sequence[int] | np.ndarray | None,
-    answered: Callable[[int], object],
+    signature: Any, strings: Strings, batch_size: int, lengths: Any, answered: Progress
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
     """Yields places of examples of like length, int64 [B], and their outputs [B, ...]."""
     _check_inputs(signature, sorted(strings))

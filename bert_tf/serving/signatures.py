@@ -27,8 +27,6 @@ Tensors = dict[str, tf.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What signatures answer with."""
-
     model: Any
     tokenizer: BertTokenizer
     labels: Sequence[str]  # in the order of the model's outputs

@@ -33,7 +33,7 @@ _TEXTS: dict[str, str | list[str]] = {
     "texts": ["The ship left at dawn.", "The cow ate the grass."],
     "words": "The ship left the harbour at dawn .",
 }
-_MASKED_TEXT = "The ship left the [MASK] at dawn."
+
 
 # Words of further texts: oneDNN makes a primitive for each number of tokens that it has not seen,
 # which takes an int8 export 10 to 30 ms. Requests of other lengths then meet most of the rest.
@@ -56,7 +56,7 @@ def example_texts(inputs: Iterable[str], outputs: Iterable[str]) -> dict[str, st
     """An example of each input of a signature that takes strings, by its names."""
     texts = {name: _TEXTS.get(name, _TEXTS["text"]) for name in inputs}
     if "masks_count" in outputs and "text" in texts:
-        texts["text"] = _MASKED_TEXT
+        texts["text"] = "The ship left the [MASK] at dawn."
     return texts
 
 

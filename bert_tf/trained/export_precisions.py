@@ -38,26 +38,26 @@ def export_types(
     the model with a Keras dtype policy. InputError if int8 is asked for and cannot be had.
     """
     precision, directory = options.precision, options.model
-    models, facts, remarks = {"float32": model}, {}, []
+    models, remarks = {"float32": model}, []
     if precision != "int8":
         models["bfloat16"] = other("mixed_bfloat16")
     try:
         rows = read_calibration(model, options.calibration, directory)
         plan = make_plan_for(model, rows)
-        models["int8"] = replace(model, plan=plan)
-        compared = compare(model, models["int8"], rows)
+        int8 = replace(model, plan=plan)
+        compared = compare(model, int8, rows)
         if compared.points > options.max_loss:
             raise InputError(
                 f"int8 loses {compared.points:.2f} points ({compared}), more than --max_loss "
                 f"{options.max_loss:g}: calibrate it with other rows, or export in float32 or "
                 "bfloat16"
             )
-        remarks += rows.remarks()
-        facts = {
-            "int8": f"{len(plan.ranges)} of {plan.products} products of the encoder, ranges from "
+        models["int8"] = int8
+        remarks += [*rows.remarks(), f"int8: {compared}"]
+        of_int8 = (
+            f"{len(plan.ranges)} of {plan.products} products of the encoder, ranges from "
             f"{len(rows.ranges):,} rows of {rows.ranges.path}; {compared}"
-        }
-        remarks.append(f"int8: {compared}")
+        )
     except InputError as error:
         if precision != "auto" or options.calibration:
             raise
@@ -68,7 +68,6 @@ def export_types(
         + ", ".join(f"{work} {t:,.{1 if t < 100 else 0}f} ms" for work, t in each.items())
         for name, each in times.items()
     )
-    facts["times"] = f"{shown}; on the exporting machine, another processor may differ"
     if precision == "auto":
         fastest = min(times, key=lambda name: geometric_mean(times[name].values()))
         remarks.append(f"precision: {fastest} ({shown}); another processor may differ")
@@ -80,14 +79,16 @@ def export_types(
         check_export(folder.name, root=folder.parent, version=number)
     sizes: dict[str, str] = {}
     for name, each in models.items():
-        own = {key: text for key, text in facts.items() if key != "int8" or name == "int8"}
+        facts = {}
         if name == "int8":
-            own["int8"] += f"; elsewhere use version {numbers['float32']}, the same in float32"
+            twin = f"elsewhere use version {numbers['float32']}, the same in float32"
+            facts["int8"] = f"{of_int8}; {twin}"
+        facts["times"] = f"{shown}; on the exporting machine, another processor may differ"
         if sizes:
-            own["other types"] = ", ".join(sizes.values())
+            facts["other types"] = ", ".join(sizes.values())
         path = each.export(
             folder.name, root=folder.parent, version=numbers[name], directory=directory,
-            types=numbers, facts=own,
+            types=numbers, facts=facts,
         )  # fmt: skip
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         sizes[name] = f"version {numbers[name]} in {name}, {size / 1e6:,.0f} MB"
@@ -114,8 +115,6 @@ def _times(model: FineTuned) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Rows of a model's task."""
-
     ranges: Examples  # set the ranges of int8
     scored: Examples  # answered in both types
 
@@ -127,8 +126,6 @@ class Calibration:
 
 @dataclass(frozen=True)
 class ScoreComparison:
-    """A score of a model in float32 and in int8."""
-
     name: str
     float32: float
     int8: float

@@ -175,11 +175,8 @@ def written_files(path: Path, per: Per) -> list[Path]:
     """The files that `feature_file` writes; InputError if the name does not tell the format."""
     if path.suffix not in _FORMATS:
         raise InputError(f"{path}: unknown format: name a file {', '.join(_FORMATS)}")
-    return [path, _fields_beside(path)] if path.suffix == ".npy" and per != "text" else [path]
-
-
-def _fields_beside(path: Path) -> Path:
-    return path.with_name(f"{path.name}.jsonl")
+    several = path.suffix == ".npy" and per != "text"
+    return [path, Path(f"{path}.jsonl")] if several else [path]
 
 
 def how_to_read(path: str | Path) -> str:
@@ -251,7 +248,8 @@ def _npy(path: Path, width: int) -> Iterator[Write]:
             file.write(vectors.astype("<f4").tobytes())
             if "vectors" in record:
                 if write_others is None:
-                    write_others = stack.enter_context(_json_lines(_fields_beside(path), width))
+                    lines = _json_lines(Path(f"{path}.jsonl"), width)
+                    write_others = stack.enter_context(lines)
                 write_others(others)
 
         yield write

@@ -6,7 +6,7 @@ import re
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from bert_tf.primitives.int8 import ProductPlan
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.export import ASSETS, export
 from bert_tf.serving.precisions import TYPES_FILE, types_text
-from bert_tf.serving.predictor import Predictor, answer
+from bert_tf.serving.predictor import Predictor, Progress, answer
 from bert_tf.serving.signatures import DEFAULT, PREDICT, Parts, RawTextModel, find_signature
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.sentence_embedding import Embedding
@@ -39,7 +39,6 @@ from pipelines.examples.labelled_text import Examples
 from pipelines.examples.tagged_words import is_column_file
 
 TASK_FILE = "task.json"
-_SMALLEST_SHARE = 0.01  # of the pieces, for an alphabet to be named
 
 
 class Answering:
@@ -215,12 +214,9 @@ class FineTuned(Answering):
         return {name: examples.columns[name] for name in self.inputs}
 
     def answers(
-        self,
-        examples: Examples,
-        batch_size: int,
-        answered: Callable[[int], object] = lambda number: None,
+        self, examples: Examples, batch_size: int, answered: Progress = lambda number: None
     ) -> Answered:
-        """Answers by the function that an export saves; `answered` is told how many, by batch."""
+        """Answers by the function that an export saves."""
         strings = self.evaluated_strings(examples)
         lengths = self.task.kind.lengths(strings, self.tokenizer)
         found = answer(self._evaluated, strings, batch_size, lengths=lengths, answered=answered)
@@ -232,12 +228,9 @@ class FineTuned(Answering):
         return examples.take(np.argsort(lengths, kind="stable")[-number:])
 
     def evaluate(
-        self,
-        examples: Examples,
-        batch_size: int,
-        answered: Callable[[int], object] = lambda number: None,
+        self, examples: Examples, batch_size: int, answered: Progress = lambda number: None
     ) -> Evaluation:
-        """Scores answers to labelled examples; `answered` as of `answers`."""
+        """Scores answers to labelled examples."""
         self.task.kind.targets(examples, self.labels)  # refuses unknown labels before the work
         return self.judged(self.answers(examples, batch_size, answered))
 
@@ -303,8 +296,6 @@ class FineTuned(Answering):
 
 @dataclass(frozen=True)
 class Exported(Answering):
-    """A SavedModel."""
-
     predictor: Predictor
     task: Task
     labels: Sequence[str] = ()
@@ -396,7 +387,7 @@ def _facts_of_run(directory: Path) -> dict[str, str]:
 
 
 def _alphabets(pieces: Sequence[str]) -> str:
-    """Share of each alphabet among the pieces of letters, such as "Latin 93%, Cjk 4%"."""
+    """Alphabets of 1% or more of the pieces of letters, such as "Latin 93%, Cjk 4%"."""
     written = [piece for piece in pieces if not re.fullmatch(r"\[.+\]", piece)]  # no [CLS]
     letters = (re.search(r"[^\W\d_]", piece) for piece in written)
     names = [unicodedata.name(letter[0], "").split(" ")[0] for letter in letters if letter]
@@ -404,5 +395,5 @@ def _alphabets(pieces: Sequence[str]) -> str:
     return "letters: " + ", ".join(
         f"{'Chinese characters' if name == 'CJK' else name.capitalize()} {count / len(names):.0%}"
         for name, count in counts.most_common()
-        if count / len(names) >= _SMALLEST_SHARE
+        if count / len(names) >= 0.01
     )

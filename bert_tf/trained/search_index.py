@@ -1,7 +1,7 @@
 """Vectors of texts in a folder, and the texts that are nearest to a question."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_tf.atomic import write_json
 from bert_tf.errors import InputError
-from bert_tf.serving.predictor import answer
+from bert_tf.serving.predictor import Progress, answer
 from bert_tf.trained.answer_files import write_answers
 from bert_tf.trained.fine_tuned import load
 from pipelines.examples.labelled_text import format_of, read_examples
@@ -23,8 +23,6 @@ _AT_ONCE = 1 << 26  # numbers of vectors that a search multiplies together
 
 
 class Found(NamedTuple):
-    """A text that answers a question."""
-
     score: float  # cosine with the question
     text: str
     source: str  # file and line
@@ -59,9 +57,8 @@ def read_located_texts(
 
 
 def vectors_of(
-    model: str | Path, texts: Sequence[str], batch_size: int,
-    answered: Callable[[int], object] = lambda number: None,
-) -> tuple[np.ndarray, int]:  # fmt: skip
+    model: str | Path, texts: Sequence[str], batch_size: int, answered: Progress = lambda _: None
+) -> tuple[np.ndarray, int]:
     """Vectors of length 1, float32 [N, W], and how many texts were truncated.
 
     Raises InputError if the model gives no vectors that can be compared.
@@ -83,7 +80,6 @@ def vectors_of(
 def write_index(
     folder: Path, model: str, texts: Sequence[tuple[str, str]], vectors: np.ndarray
 ) -> None:
-    """Writes an index: vectors.npy, texts.jsonl, index.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ABOUT).unlink(missing_ok=True)  # it describes the vectors to come
     np.save(folder / VECTORS, vectors)
@@ -115,7 +111,7 @@ class SearchIndex:
             return cls(folder, about["model"], vectors, lines)
 
     def nearest(self, question: np.ndarray, count: int) -> list[Found]:
-        """The `count` texts nearest to a vector [W], in order; InputError for one of other width."""
+        """The `count` texts nearest to a vector [W], in order; InputError for other widths."""
         if question.shape != self.vectors.shape[1:]:
             raise InputError(
                 f"the model's vectors have {len(question)} numbers, those of the index "

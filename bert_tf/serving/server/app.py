@@ -7,7 +7,7 @@ from importlib import resources
 from urllib.parse import urlsplit
 
 import yaml
-from prometheus_client import Counter
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Counter
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
@@ -22,7 +22,6 @@ from bert_tf.serving.server import dialects
 from bert_tf.serving.server.conversion import LARGE_BODY
 from bert_tf.serving.server.credentials import Tokens
 from bert_tf.serving.server.http import Bodies, Limits, json_response, learned, raw_path
-from bert_tf.serving.server.metrics import CONTENT_TYPE
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.records import AccessLog, Tracer, identity, recorded
 from bert_tf.serving.server.rest import RestApi
@@ -75,7 +74,7 @@ def make_app(
 
     async def metrics(request: Request) -> Response:
         text = models.metrics.render(models.rows_waiting(), models.readiness())
-        return Response(text, media_type=CONTENT_TYPE)
+        return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     described = resources.files(__package__) / "openapi.yaml"
     description = json.dumps(yaml.safe_load(described.read_text(encoding="utf-8")))

@@ -230,7 +230,7 @@ async def _run(
     inputs = {name: np.array(texts, object) for name, texts in columns.items()}
     lengths = sum(np.fromiter(map(len, array.flat), int) for array in inputs.values())
     order = np.argsort(lengths, kind="stable")
-    size = servable.most_rows(_ROWS)
+    size = min(_ROWS, servable.most_rows)
     parts = [order[start : start + size] for start in range(0, len(order), size)]
     places = asyncio.Semaphore(_AT_ONCE)
 

@@ -19,8 +19,6 @@ _SECONDS = [1e-5 * 2.5**power for power in range(18)]
 # Counters whose names do not end in _total, which the client library appends to all.
 _WITHOUT_TOTAL = (f"{_PREFIX}request_count", ":tensorflow:cc:saved_model:load_attempt_count")
 
-CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
-
 
 class Metrics:
     """All metrics of a server; those that need no more than a label are attributes."""

@@ -7,6 +7,7 @@ import functools
 import itertools
 import logging
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -102,17 +103,18 @@ class Servable:
 
     def _load(self) -> None:
         parameters, file = self.parameters, self.directory / BATCHING_FILE
-        self._is_batched = bool(self.overrides) or file.exists()
+        is_batched = bool(self.overrides) or file.exists()
         if file.exists():
             parameters = read_batching_parameters(file, parameters)
-        self._queue.parameters = parameters.overridden(self.overrides)
+        self._queue.parameters = parameters = parameters.overridden(self.overrides)
+        self.most_rows = parameters.max_batch_size if is_batched else sys.maxsize  # of a request
         self._word_pieces: WordPieces | None = None
         if (self.directory / ASSETS / VOCABULARY_FILE).is_file():
             with contextlib.suppress(InputError):  # of another's model
                 tokenizer = BertTokenizer.from_directory(self.directory / ASSETS)
                 self._word_pieces = WordPieces(tokenizer)
         self._model = LoadedModel(self.directory)
-        known = self.signatures.items()
+        known = self.signatures.items() if is_batched else ()
         self._joined = {name for name, each in known if each.inputs and can_join(each)}
         started, requests = time.monotonic(), self.directory / REQUESTS
         try:
@@ -159,19 +161,14 @@ class Servable:
 
     def check_rows(self, count: int) -> None:
         """Refuses a request with more rows than a batch may have (INVALID_ARGUMENT)."""
-        most = self._queue.parameters.max_batch_size
-        if self._is_batched and count > most:
-            message = f"Task size {count} is larger than maximum input batch size {most}"
+        if count > self.most_rows:
+            message = f"Task size {count} is larger than maximum input batch size {self.most_rows}"
             raise invalid(message, "too_many_rows")
 
     def count_pieces(self, texts: Sequence[bytes]) -> np.ndarray:
         """The number of word pieces of each text, int64 [B]; 0 without a tokenizer."""
         found = self._word_pieces
         return found.count(texts) if found else np.zeros(len(texts), np.int64)
-
-    def most_rows(self, wanted: int) -> int:
-        """As many of these rows as one request may have."""
-        return min(wanted, self._queue.parameters.max_batch_size) if self._is_batched else wanted
 
     @property
     def word_pieces(self) -> "WordPieces":
@@ -197,7 +194,7 @@ class Servable:
         check_inputs(signature, inputs)
         self.check_rows(row_count(inputs))
         name, started = signature_name or "serving_default", time.monotonic()
-        key = name if self._is_batched and name in self._joined else None
+        key = name if name in self._joined else None
         outputs = await self._queue.run(functools.partial(self._run, name), inputs, key, deadline)
         microseconds = 1e6 * (time.monotonic() - started)
         self.metrics.runtime.labels(self.name, "Predict", "TF1").observe(microseconds)
