@@ -1,5 +1,5 @@
 // What a model answered, shown by the names of the outputs.
-import { bars, codePoints, element, folded, marked, number, passage, percent, pointing, table } from "./elements.js";
+import { bars, element, folded, marked, number, passage, percent, pointing, table } from "./elements.js";
 
 /** The padded lists NAME_* of an answer, cut to NAME_count, as a list of objects. */
 export function listed(answer, name) {
@@ -167,5 +167,3 @@ export function show(answer, inputs) {
   }
   return nodes;
 }
-
-export const characters = (text) => codePoints(text).length;

@@ -188,23 +188,15 @@ export function attention(answer) {
   scheme.addEventListener("change", redraw);
   choose(chosen);
 
-  return [
-    ...truncation(answer),
-    list,
-    summary,
-    element(
-      "div", { class: "pictures" },
-      element(
-        "figure", {},
-        element(
-          "div", { class: "settings" },
-          element("label", {}, "Layer ", selects.layer),
-          element("label", {}, "Head ", selects.head),
-        ),
-        overview,
-        element("figcaption", {}, "Layers down, heads across: click one."),
-      ),
-      element("figure", {}, matrix, element("figcaption", {}, "From each piece, down, to each piece, across.")),
-    ),
-  ];
+  const settings = element(
+    "div", { class: "settings" },
+    element("label", {}, "Layer ", selects.layer), element("label", {}, "Head ", selects.head),
+  );
+  const figure = (caption, ...nodes) => element("figure", {}, ...nodes, element("figcaption", {}, caption));
+  const pictures = element(
+    "div", { class: "pictures" },
+    figure("Layers down, heads across: click one.", settings, overview),
+    figure("From each piece, down, to each piece, across.", matrix),
+  );
+  return [...truncation(answer), list, summary, pictures];
 }

@@ -32,10 +32,8 @@ export function marked(text, spans, highlight) {
 
 export const passage = (...nodes) => element("p", { class: "passage", dir: "auto" }, ...nodes);
 
-// A folded part of the page.
-export function folded(title, ...children) {
-  return element("details", {}, element("summary", {}, title), ...children);
-}
+export const folded = (title, ...children) =>
+  element("details", {}, element("summary", {}, title), ...children);
 
 export function percent(probability) {
   if (typeof probability !== "number") return String(probability); // "NaN"
@@ -108,12 +106,7 @@ export function table(head, rows) {
     const kind = typeof cell === "number" ? { class: "number" } : { dir: "auto" };
     return element(tag, kind, typeof cell === "string" ? cell : number(cell));
   }));
-  return element(
-    "div", { class: "scroll" },
-    element(
-      "table", {},
-      element("thead", {}, line(head, "th")),
-      element("tbody", {}, ...rows.map((row) => line(row, "td"))),
-    ),
-  );
+  const first = element("thead", {}, line(head, "th"));
+  const others = element("tbody", {}, ...rows.map((row) => line(row, "td")));
+  return element("div", { class: "scroll" }, element("table", {}, first, others));
 }

@@ -125,10 +125,7 @@ const EXAMPLES = [
     ],
   },
   { inputs: ["text"], outputs: ["entities_text"], texts: ENTITIES },
-  {
-    inputs: ["words"],
-    texts: ENTITIES.map(({ text }) => ({ words: text.replace(/[.,]/g, " $&") })),
-  },
+  { inputs: ["words"], texts: ENTITIES.map(({ text }) => ({ words: text.replace(/[.,]/g, " $&") })) },
   {
     inputs: ["text", "text_pair"],
     texts: [

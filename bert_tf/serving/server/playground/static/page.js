@@ -2,7 +2,7 @@
 import { element } from "./elements.js";
 import { curl, predictBody, predictUrl, send, urlOf } from "./requests.js";
 import { canFill, examplesFor, fields, NAMES } from "./inputs.js";
-import { characters, show } from "./answers.js";
+import { show } from "./answers.js";
 import { attention, beginning, LONGEST } from "./attention.js";
 
 const at = (id) => document.getElementById(id);
@@ -127,7 +127,7 @@ async function showAttention() {
     const result = await send(url, predictBody("attention", cut), { signal });
     if (!result) return;
     if (result.error) return place.replaceChildren(problem(result));
-    const isCut = Object.values(given).some((text) => characters(text) > LONGEST);
+    const isCut = own.some((name) => cut[name] !== given[name]);
     const note = isCut ? `The first ${LONGEST} characters, a` : "A";
     place.replaceChildren(
       ...attention(result.answer),
@@ -144,15 +144,14 @@ async function load() {
   const kept = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   const response = await fetch(urlOf("playground/models"));
   if (!response.ok) {
-    at("answer").replaceChildren(problem({ status: response.status, error: await response.text() }));
-    return;
+    const { status } = response;
+    return at("answer").replaceChildren(problem({ status, error: await response.text() }));
   }
   ({ models, token: wantsToken } = await response.json());
   at("form").hidden = at("request").hidden = !models.length;
   if (!models.length) {
     const notice = "The server has no model yet: reload this page when it has loaded one.";
-    at("answer").append(element("p", { class: "notice" }, notice));
-    return;
+    return at("answer").append(element("p", { class: "notice" }, notice));
   }
   fillSelect(at("model"), models.map(({ name }) => [name, name]), kept.model);
   chooseModel(kept);
