@@ -79,14 +79,9 @@ class Comparison:
 def compare(file: Path, directory: Path) -> Comparison:
     """Compares a model's ids and outputs with those in a file.
 
-    Args:
-        file: .npz of the inputs, int [B, T] (choices [B, n, T]), under the names of transformers,
-            KerasHub, Model Garden or this library; of outputs, float; and, to compare the
-            tokenizer, too, of "texts", [B], or [B, 2] for pairs.
-        directory: model directory.
-
-    Raises:
-        InputError: the file lacks inputs or outputs or has others than the model.
+    The .npz `file` holds inputs, int [B, T] (choices [B, n, T]), under the names of transformers,
+    KerasHub, Model Garden or this library; outputs, float; and, to compare the tokenizer, too,
+    "texts", [B], or [B, 2] for pairs. InputError if it lacks them or has others than the model.
     """
     arrays = _read(file)
     inputs = _inputs(arrays, file)

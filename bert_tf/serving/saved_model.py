@@ -98,11 +98,9 @@ def _imported(directory: Path) -> tuple[tf.Graph, MetaGraphDef]:
         if "serve" in meta_graph.meta_info_def.tags:
             with tf.Graph().as_default() as graph:
                 tf.import_graph_def(meta_graph.graph_def, name="")
-            meta_graph.ClearField("graph_def")  # its constants may be large
-            meta_graph.ClearField("object_graph_def")
-            rest = MetaGraphDef()
-            rest.CopyFrom(meta_graph)  # a message is freed only as a whole
-            return graph, rest
+            # Not the graph, whose constants may be large: a message is freed only as a whole.
+            names = ("signature_def", "saver_def", "collection_def")
+            return graph, MetaGraphDef(**{name: getattr(meta_graph, name) for name in names})
     raise ValueError(f"{directory / 'saved_model.pb'} has no graph with the tag serve")
 
 

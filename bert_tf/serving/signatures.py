@@ -88,11 +88,8 @@ class RawTextModel(tf.Module):
         self._signatures = lambda: signatures  # a bare dict would be tracked, too
         self._int8 = (lambda: Int8(plan)) if plan else None
         self.positions: int = model.config.max_position_embeddings
-        self.method_names = {  # of other APIs than predict
-            name: signature.method_name
-            for name, signature in signatures.items()
-            if signature.method_name != PREDICT
-        }
+        apis = {name: signature.method_name for name, signature in signatures.items()}
+        self.method_names = {name: apis[name] for name in apis if apis[name] != PREDICT}
 
     def signatures(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Makes the concrete functions to export, by name; None for all."""

@@ -13,10 +13,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Watched:
-    """Content of files. A change that cannot be used is reported once and changes nothing.
-
-    Raises InputError if the files cannot be used at first.
-    """
+    """Content of files: InputError if it is wrong at first; later it is reported once, not used."""
 
     def __init__(self, *paths: str | Path) -> None:
         self._paths = [Path(path) for path in paths]

@@ -1,7 +1,4 @@
-"""Classify and Regress: signatures that take serialized tf.Examples.
-
-Rules and messages are those of TensorFlow Serving's `classifier.cc` and `regressor.cc`.
-"""
+"""Classify and Regress, by the rules of TensorFlow Serving's `classifier.cc`, `regressor.cc`."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 

@@ -13,7 +13,12 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1.health import SERVICE_NAME
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from tensorflow_serving.apis import classification_pb2, get_model_metadata_pb2
+from tensorflow_serving.apis.classification_pb2 import ClassificationRequest, ClassificationResponse
+from tensorflow_serving.apis.get_model_metadata_pb2 import (
+    GetModelMetadataRequest,
+    GetModelMetadataResponse,
+    SignatureDefMap,
+)
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusRequest
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 from tensorflow_serving.apis.predict_pb2 import PredictRequest, PredictResponse
@@ -157,8 +162,8 @@ async def _metadata(models: Models, request: Any, deadline: float) -> Message:
             raise invalid(f"Metadata field {field} is not supported")
     with models.servable(*_asked(request.model_spec)) as servable:
         spec = ModelSpec(name=servable.name, version={"value": servable.version})
-        response = get_model_metadata_pb2.GetModelMetadataResponse(model_spec=spec)
-        signatures = get_model_metadata_pb2.SignatureDefMap(signature_def=servable.signatures)
+        response = GetModelMetadataResponse(model_spec=spec)
+        signatures = SignatureDefMap(signature_def=servable.signatures)
         response.metadata["signature_def"].Pack(signatures)
         return response
 
@@ -171,12 +176,9 @@ async def _status(models: Models, request: GetModelStatusRequest, deadline: floa
 _METHODS: dict[str, dict[str, tuple[type[Message], _Method]]] = {
     "tensorflow.serving.PredictionService": {
         "Predict": (PredictRequest, _predict),
-        "Classify": (
-            classification_pb2.ClassificationRequest,
-            _of_examples(classify, classification_pb2.ClassificationResponse),
-        ),
+        "Classify": (ClassificationRequest, _of_examples(classify, ClassificationResponse)),
         "Regress": (RegressionRequest, _of_examples(regress, RegressionResponse)),
-        "GetModelMetadata": (get_model_metadata_pb2.GetModelMetadataRequest, _metadata),
+        "GetModelMetadata": (GetModelMetadataRequest, _metadata),
     },
     "tensorflow.serving.ModelService": {"GetModelStatus": (GetModelStatusRequest, _status)},
 }
