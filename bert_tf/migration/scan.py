@@ -3,7 +3,7 @@
 import ast
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ _SCRIPT = re.compile(
     rf"(?<![\w/])(?:{_PATH}/)?({'|'.join(sorted(_SCRIPTS))})\.py\b"
     rf"|-m\s+(official\.[\w.]*nlp[\w.]*)|({_PATH}official/[\w/]*nlp[\w/]*)\.py\b"
 )
-_OF_FLAGS = {"original", "official"}
+_OF_FLAGS = ("original", "official")
 _FLAG = re.compile(r"(?<=\s)--?(\w+)")
 # A line of a shell's or of Windows', with those that continue it.
 _COMMAND = re.compile(r"(?:.*[\\^][^\S\n]*\n)*.*")
@@ -53,7 +53,6 @@ _TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
 @dataclass
 class FoundSymbol:
     library: str
-    form: str
     name: str  # as the table knows it, or as it stands in the code
     row: Symbol | None  # None for a symbol that is not known
     places: list[str] = field(default_factory=list)  # "file:line", or "file:cell:line"
@@ -141,7 +140,7 @@ class _File:
         return f"{self.place}:{node if isinstance(node, int) else node.lineno}"
 
     def _add(self, library: str, form: str, name: str, row: Symbol | None, place: str) -> None:
-        found = FoundSymbol(library, form, name, row)
+        found = FoundSymbol(library, name, row)
         finding = self.found.setdefault((library, form, name), found)
         if place not in finding.places:
             finding.places.append(place)
@@ -219,15 +218,12 @@ class _File:
         documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
 
         def add(form: str, name: str, node: ast.AST) -> None:
-            for library in sorted(libraries):
-                if row := find(library, form, name):
-                    shown = row.symbol.strip("*") if _is_glob(row) and form != "text" else name
-                    self._add(library, form, shown, row, self._at(node))
-                    return
+            if row := _first(sorted(libraries), form, name):
+                shown = row.symbol.strip("*") if _is_glob(row) and form != "text" else name
+                self._add(row.library, form, shown, row, self._at(node))
 
-        is_of_tensorflow = any(
-            path.rpartition(".")[2].startswith("TF") for path in self.aliases.values()
-        )
+        names = (path.rpartition(".")[2] for path in self.aliases.values())
+        is_of_tensorflow = any(name.startswith("TF") for name in names)
         called: set[int] = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
@@ -246,9 +242,12 @@ class _File:
                         add("argument", f"{keyword.arg}={keyword.value.value!s}", keyword.value)
                     elif keyword.arg:
                         add("argument", f"{keyword.arg}=", keyword.value)
-                name = _last_name(node.func)
-                if name.startswith("DEFINE_") and node.args and libraries & _OF_FLAGS:
-                    self._definition(node)
+                # A flag that a copy of the original's scripts defines.
+                is_definition = _last_name(node.func).startswith("DEFINE_") and node.args
+                if is_definition and libraries.intersection(_OF_FLAGS):
+                    flag = str(getattr(node.args[0], "value", None))
+                    if row := _first(_OF_FLAGS, "flag", flag):
+                        self._add(row.library, "flag", f"--{row.symbol}", row, self._at(node))
             elif isinstance(node, ast.Attribute):
                 if id(node) not in called:
                     add("attribute", node.attr, node)
@@ -257,14 +256,6 @@ class _File:
                     add("text", node.value, node)
             elif isinstance(node, ast.UnaryOp) and ast.unparse(node).startswith("-"):
                 add("number", ast.unparse(node), node)
-
-    def _definition(self, node: ast.Call) -> None:
-        """A flag that a copy of the original's scripts defines."""
-        flag = getattr(node.args[0], "value", None)
-        for library in sorted(_OF_FLAGS, reverse=True):
-            if row := find(library, "flag", str(flag)):
-                self._add(library, "flag", f"--{row.symbol}", row, self._at(node))
-                return
 
     def _shell(self, text: str) -> None:
         """Scripts that are run, with their flags."""
@@ -280,8 +271,7 @@ class _File:
                 name = re.split(r"[./]", script[2] or script[3])[-1]
             self._add(library, form, name, find(library, form, name), self._at(first))
             for found in _FLAG.finditer(command, script.end()):
-                order, flag = (library, "original", "official"), found[1]
-                row = next((row for each in order if (row := find(each, "flag", flag))), None)
+                flag, row = found[1], _first((library, *_OF_FLAGS), "flag", found[1])
                 place = self._at(first + command.count("\n", 0, found.start()))
                 self._add(row.library if row else library, "flag", f"--{flag}", row, place)
 
@@ -303,6 +293,11 @@ class _File:
 def _by_line(place: str) -> list[int]:
     """The numbers of a place: line, or cell and line."""
     return [int(number) for number in re.findall(r":(?:cell )?(\d+)(?=:|$)", place)]
+
+
+def _first(libraries: Iterable[str], form: str, name: str) -> Symbol | None:
+    rows = (find(library, form, name) for library in libraries)
+    return next(filter(None, rows), None)
 
 
 def _is_glob(row: Symbol) -> bool:
