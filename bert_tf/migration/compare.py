@@ -23,8 +23,7 @@ _INPUTS = {
     "segment_ids": ("segment_ids", "token_type_ids", "input_type_ids"),
     "padding_mask": ("padding_mask", "attention_mask", "input_mask"),
 }
-# Outputs of other libraries -> place of ours: "" for an array, a key of a dict, or an index of the
-# last axis. The last ones are the encoder's.
+# Outputs of other libraries -> ours: "" for an array, a dict's key, or an index of the last axis.
 _OUTPUTS: dict[str, str | int] = {
     "logits": "",
     "mlm_logits": "mlm_logits",

@@ -12,9 +12,7 @@ from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 from bert_tf.tokenization.words import code_points
 
-# Tokens of a text whose attention is shown: the output grows with their square, for BERT-base to
-# 9 MB a text.
-LONGEST_ATTENTION = 128
+LONGEST_ATTENTION = 128  # tokens: the output grows with their square, for BERT-base to 9 MB a text
 
 
 def embed(strings: Tensors, parts: Parts) -> Tensors:

@@ -43,8 +43,7 @@ ASSETS = "assets.extra"
 _LARGEST = 2**63 - 1  # versions are int64 in TensorFlow Serving
 MODELS_CONFIG = "models.config"
 BATCHING_FILE = "batching_params.pbtxt"
-# A batch is made of what waits while all threads are busy, so an idle server adds no delay. The
-# number of threads is the server's own: one per core.
+# The number of threads is the server's own: one per core.
 _BATCHING = """\
 # Dynamic batching of this model on CPUs, in tensorflow_model_server with
 #   --enable_batching --enable_per_model_batching_parameters

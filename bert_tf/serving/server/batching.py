@@ -159,24 +159,19 @@ class _Head(NamedTuple):
     ready_at: float
 
 
+@dataclasses.dataclass(eq=False)
 class BatchQueue:
     """The requests that wait for one version of a model: `rows` wait, `running` batches run.
 
     `observe` is called for each batch, with its rows and the seconds that each request waited.
     """
 
-    def __init__(
-        self,
-        workers: Workers,
-        parameters: BatchingParameters,
-        observe: Callable[[int, list[float]], object] = lambda rows, waits: None,
-    ) -> None:
-        self.parameters = parameters
-        self.observe = observe
-        self.rows = 0
-        self.running = 0
-        self._workers = workers
-        self._waiting: dict[_Group, deque[_Request]] = {}
+    workers: Workers
+    parameters: BatchingParameters
+    observe: Callable[[int, list[float]], object] = lambda rows, waits: None
+    rows: int = 0
+    running: int = 0
+    _waiting: dict[_Group, deque[_Request]] = dataclasses.field(default_factory=dict)
 
     async def run(
         self, function: Function, inputs: Arrays, key: Any = None, deadline: float = math.inf
@@ -205,7 +200,7 @@ class BatchQueue:
         )
         self._waiting.setdefault(group, deque()).append(request)
         self.rows += rows
-        self._workers.watch(self)
+        self.workers.watch(self)
         seconds = deadline - time.monotonic() if deadline < math.inf else None
         try:
             async with asyncio.timeout(seconds):
@@ -221,7 +216,7 @@ class BatchQueue:
                     del self._waiting[group]
 
     def heads(self) -> Iterator[_Head]:
-        if self.running < (self.parameters.num_batch_threads or self._workers.threads):
+        if self.running < (self.parameters.num_batch_threads or self.workers.threads):
             for group, waiting in self._waiting.items():
                 arrived = waiting[0].arrived
                 timeout = self.parameters.batch_timeout_micros / 1e6

@@ -1,7 +1,7 @@
 """HTTP connections that a slow client cannot hold for good; bodies have limits in `http`."""
 
 import asyncio
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -15,14 +15,12 @@ LINGER_SECONDS = 0.5
 class BoundedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol, with limits for what comes before a request and after its answer."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._head_bytes = 0
-        self._unparsed_bytes = 0
-        self._refusal = ""
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._unsent_bytes = 0
-        self._is_stopping = False
+    _head_bytes = 0
+    _unparsed_bytes = 0
+    _refusal = ""
+    _head_timer: asyncio.TimerHandle | None = None
+    _unsent_bytes = 0
+    _is_stopping = False
 
     @property
     def _is_idle(self) -> bool:

@@ -30,8 +30,7 @@ _MOST_TEXTS = 2048  # of a request, as in OpenAI's API
 _ROWS = 32
 _AT_ONCE = 2
 _PAIR = {"text", "text_pair"}
-# Outputs of the signature `embed`: that of a sentence encoder, pooled as its files say, and the
-# mean over the tokens of any other model.
+# Outputs of `embed`: of a sentence encoder, and of any other model the mean over the tokens.
 _VECTORS = ("vector", "mean")
 
 # How well a model fits a request: 0 if it cannot answer it, 2 if it is made for it, otherwise 1.

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,9 +30,7 @@ HTTP_STATUS = {
     StatusCode[code]: status for status, codes in _CODES.items() for code in codes.split()
 }
 LONGEST_NAME = 256  # of a model or signature, in the access log
-# A body that is too large is read so many times its limit before it is refused: most clients read
-# no answer before they have sent everything.
-_READ_TO_REFUSE = 4
+_READ_TO_REFUSE = 4  # times the limit: most clients read no answer before they have sent everything
 # Bodies up to this size are always taken: large ones cannot keep them out.
 _SMALL_BODY = 2**16
 _log = logging.getLogger(__name__)
@@ -58,23 +56,18 @@ def learned(scope: Scope) -> dict[str, Any]:
     return scope.setdefault("state", {}).setdefault("access", {})
 
 
+@dataclass(eq=False)
 class Api:
     """An ASGI application that answers with JSON, whatever happens."""
 
-    def __init__(
-        self,
-        answer: Callable[[Request], Awaitable[str | bytes]],
-        metrics: Metrics,
-        write_error: Callable[[int, str], str] = error_text,
-    ) -> None:
-        self._answer = answer
-        self._metrics = metrics
-        self._write_error = write_error
+    answer: Callable[[Request], Awaitable[str | bytes]]
+    metrics: Metrics
+    write_error: Callable[[int, str], str] = error_text
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._metrics.in_flight.labels("REST").track_inprogress():
+        with self.metrics.in_flight.labels("REST").track_inprogress():
             try:
-                response = json_response(await self._answer(Request(scope, receive)))
+                response = json_response(await self.answer(Request(scope, receive)))
             except ServingError as error:
                 response = self._refusal(error)
             except ClientDisconnect:
@@ -85,15 +78,15 @@ class Api:
             except Exception:  # whatever happens, the server goes on
                 path, known = raw_path(scope), learned(scope)
                 _log.exception("%s %s, %s", scope["method"], path, known.get("request_id", ""))
-                text = self._write_error(500, "Internal error; the server's log has its cause")
+                text = self.write_error(500, "Internal error; the server's log has its cause")
                 response = json_response(text, 500)
             await response(scope, receive, send)
 
     def _refusal(self, error: ServingError) -> Response:
-        self._metrics.refusals.labels(error.reason).inc()
+        self.metrics.refusals.labels(error.reason).inc()
         status = error.status or HTTP_STATUS[error.code]
         headers = {"Connection": "close"} if error.status else None
-        return json_response(self._write_error(status, error.message), status, headers)
+        return json_response(self.write_error(status, error.message), status, headers)
 
 
 def malformed(request: Request) -> ServingError:
@@ -117,20 +110,17 @@ class _Upload:
     is_refused: bool = False  # to make room for others
 
 
+@dataclass(eq=False)
 class Bodies:
     """Reads the bodies of a server's requests, and has them answered in time."""
 
-    def __init__(self, limits: Limits, metrics: Metrics) -> None:
-        self._limits = limits
-        self._metrics = metrics
-        self._held = 0
-        self._uploads: set[_Upload] = set()
+    limits: Limits
+    metrics: Metrics
+    _held: int = 0  # bytes
+    _uploads: set[_Upload] = field(default_factory=set)  # that still arrive
 
     async def answered(
-        self,
-        request: Request,
-        api: str,
-        answer: Callable[[bytes, float], Coroutine[Any, Any, bytes]],
+        self, request: Request, api: str, answer: Callable[[bytes, float], Awaitable[bytes]]
     ) -> bytes:
         """Calls `answer` with the body and the moment of `time.monotonic()` that ends its time.
 
@@ -139,8 +129,8 @@ class Bodies:
         start, code = time.monotonic(), StatusCode.OK
         try:
             async with self._body(request) as body:
-                self._metrics.stages.labels("read").observe(time.monotonic() - start)
-                answering = answer(body, start + self._limits.seconds)
+                self.metrics.stages.labels("read").observe(time.monotonic() - start)
+                answering = answer(body, start + self.limits.seconds)
                 return await _unless_disconnected(request, answering)
         except (ServingError, ClientDisconnect) as error:
             code = error.code if isinstance(error, ServingError) else StatusCode.CANCELLED
@@ -153,7 +143,7 @@ class Bodies:
             raise
         finally:
             model = learned(request.scope).get("model", "")
-            self._metrics.request(model, api, "REST", code, time.monotonic() - start)
+            self.metrics.request(model, api, "REST", code, time.monotonic() - start)
 
     @contextlib.asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:
@@ -162,14 +152,14 @@ class Bodies:
         try:
             body = await self._read(request, upload)
             if "gzip" in request.headers.get("content-encoding", "").lower():
-                body = await in_thread_if(True, _unpacked, body, self._limits.body_bytes)
+                body = await in_thread_if(True, _unpacked, body, self.limits.body_bytes)
                 self._hold(upload, len(body) - upload.size)
             yield body
         finally:
             self._held -= upload.size
 
     async def _read(self, request: Request, upload: _Upload) -> bytes:
-        limits, size = self._limits, 0
+        limits, size = self.limits, 0
         most = limits.body_bytes * _READ_TO_REFUSE
         if int(request.headers.get("content-length", 0)) > most:
             raise _too_large(limits.body_bytes)
@@ -200,7 +190,7 @@ class Bodies:
         """Counts more bytes of a body. The largest of those that still arrive makes room for it."""
         upload.size += size
         self._held += size
-        while self._held > self._limits.held_bytes and upload.size > _SMALL_BODY:
+        while self._held > self.limits.held_bytes and upload.size > _SMALL_BODY:
             largest = max(self._uploads, key=lambda each: each.size, default=upload)
             if largest.size <= upload.size:
                 raise self._too_many()
@@ -213,7 +203,7 @@ class Bodies:
                 largest.timeout.reschedule(asyncio.get_running_loop().time())
 
     def _too_many(self) -> ServingError:
-        message = f"More than {self._limits.held_bytes} bytes of request bodies are in work"
+        message = f"More than {self.limits.held_bytes} bytes of request bodies are in work"
         return ServingError(StatusCode.RESOURCE_EXHAUSTED, message, "held_bytes")
 
 
@@ -234,7 +224,7 @@ def _unpacked(body: bytes, limit: int) -> bytes:
     return content
 
 
-async def _unless_disconnected(request: Request, answering: Coroutine[Any, Any, bytes]) -> bytes:
+async def _unless_disconnected(request: Request, answering: Awaitable[bytes]) -> bytes:
     """Waits for an answer; ends it and raises ClientDisconnect when the client has gone."""
     answer = asyncio.ensure_future(answering)
     gone = asyncio.ensure_future(request.receive())  # the body has been read: only this can come

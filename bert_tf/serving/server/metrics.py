@@ -14,8 +14,7 @@ from grpc import StatusCode
 _MICROSECONDS = [round(10 * 1.8**power, 6) for power in range(33)]
 _EXAMPLES = [2.0**power for power in range(15)]
 _PREFIX = ":tensorflow:serving:"
-# 10 µs to 84 s.
-_SECONDS = [1e-5 * 2.5**power for power in range(18)]
+_SECONDS = [1e-5 * 2.5**power for power in range(18)]  # 10 µs to 84 s
 # Counters whose names do not end in _total, which the client library appends to all.
 _WITHOUT_TOTAL = (f"{_PREFIX}request_count", ":tensorflow:cc:saved_model:load_attempt_count")
 

@@ -25,8 +25,7 @@ from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.http import LONGEST_NAME, Api, Bodies, learned, malformed, raw_path
 from bert_tf.serving.server.models import Models
 
-# From tensorflow_serving/model_servers/http_rest_api_util.cc. Names are percent-decoded later.
-# TensorFlow Serving has no :tokenize.
+# From tensorflow_serving/model_servers/http_rest_api_util.cc, which has no :tokenize.
 _SERVABLE = "/v1/models/([^/:]+)(?:/versions/([0-9]+)|/labels/([^/:]+))?"
 _INFERENCE = re.compile(f"{_SERVABLE}:(predict|classify|regress|tokenize)", re.IGNORECASE)
 _STATUS = re.compile(f"{_SERVABLE}(/metadata)?", re.IGNORECASE)
@@ -103,20 +102,20 @@ class RestApi(Api):
                 access["rows"] = row_count(tensors) if any(x.ndim for x in tensors.values()) else 1
                 write = json_answers.outputs if "inputs" in document else json_answers.predictions
                 del document  # several times the size of its body
-                self._metrics.stages.labels("parse").observe(time.monotonic() - start)
+                self.metrics.stages.labels("parse").observe(time.monotonic() - start)
                 answer = await servable.predict(name, tensors, deadline)
                 outputs = dict(sorted(answer.items()))
                 values = sum(output.size for output in outputs.values())
-                return await written(self._metrics, values, write, outputs, deadline)
+                return await written(self.metrics, values, write, outputs, deadline)
             examples = await in_thread_if(is_large, json_requests.examples, document)
             access["rows"] = len(document["examples"])
-            self._metrics.examples(servable.name, access["rows"])
-            self._metrics.stages.labels("parse").observe(time.monotonic() - start)
+            self.metrics.examples(servable.name, access["rows"])
+            self.metrics.stages.labels("parse").observe(time.monotonic() - start)
             run = functools.partial(servable.predict, deadline=deadline)
             if verb == "classify":
                 classes = await classify(run, servable.signatures, name, examples)
                 values = sum(len(row.classes) for row in classes.classifications)
-                return await written(self._metrics, values, json_answers.classifications, classes)
+                return await written(self.metrics, values, json_answers.classifications, classes)
             return json_answers.regressions(await regress(run, servable.signatures, name, examples))
 
     async def _tokens(
@@ -135,7 +134,7 @@ class RestApi(Api):
         key = "outputs" if "inputs" in document else "predictions"
         pieces = sum(len(row["pieces"]) for row in rows)
         answer = {key: rows if texts.ndim else rows[0]}
-        return await written(self._metrics, pieces, orjson.dumps, answer)
+        return await written(self.metrics, pieces, orjson.dumps, answer)
 
 
 def _fields(message: Message) -> dict[str, Any]:

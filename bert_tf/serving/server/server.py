@@ -109,8 +109,7 @@ async def serve(
         stop.set()
 
     loop = asyncio.get_running_loop()
-    # Large bodies and answers are converted here. More threads would hold more memory and be no
-    # faster, as conversion holds Python's lock.
+    # For large bodies and answers; converting them holds Python's lock: more threads gain nothing.
     loop.set_default_executor(ThreadPoolExecutor(2, "convert"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)

@@ -13,8 +13,7 @@ from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
 from bert_tf.serving.server.errors import ServingError, invalid
 
-# A few bytes of a TensorProto can stand for any number of equal values: more than these must be
-# sent one by one, in a byte at least.
+# A few bytes of a TensorProto can stand for any number of equal values; more are sent one by one.
 _MOST_REPEATED = 2**16
 _BLOCK = 2**14  # values of an output that are Python's objects at a time
 
