@@ -115,7 +115,6 @@ class RawTextModel(tf.Module):
 def find_signature(signatures: Mapping[str, Any], name: str) -> Any:
     """The signature of this name; raises InputError if there is none."""
     if name not in signatures:
-        raise InputError(
-            f"the model has no signature {name!r}: give one of {', '.join(sorted(signatures))}"
-        )
+        known = ", ".join(sorted(signatures))
+        raise InputError(f"the model has no signature {name!r}: give one of {known}")
     return signatures[name]

@@ -129,10 +129,7 @@ def _expiry(server: ssl.SSLContext, certificate: Path) -> float:
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     client.load_verify_locations(certificate)
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = [
-        client.wrap_bio(to_client, to_server),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    ]
+    sides = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, True)]
     for side in 4 * sides:  # a round more than the longest handshake takes
         with contextlib.suppress(ssl.SSLWantReadError):
             side.do_handshake()

@@ -34,9 +34,8 @@ async def classify(
     found = {name: outputs[name] for name in ("classes", "scores") if name in outputs}
     for values in found.values():
         if values.ndim != 2 or len(values) != len(rows):
-            raise invalid(
-                f"Expected Tensor shape: [batch_size num_classes] but got {list(values.shape)}"
-            )
+            shape = list(values.shape)
+            raise invalid(f"Expected Tensor shape: [batch_size num_classes] but got {shape}")
     is_large = any(values.size > LARGE_ANSWER for values in found.values())
     return await in_thread_if(is_large, _classifications, len(rows), found)
 
@@ -95,10 +94,8 @@ def _signature(signatures: Signatures, name: str, method: str, kind: str) -> Sig
     if name not in signatures:
         raise invalid(f"No signature was found with the name: {name}")
     signature = signatures[name]
-    if signature.method_name != method:
-        raise invalid(
-            f"Expected {kind} signature method_name to be {method}. Was: {signature.method_name}"
-        )
+    if (was := signature.method_name) != method:
+        raise invalid(f"Expected {kind} signature method_name to be {method}. Was: {was}")
     if list(signature.inputs) != ["inputs"]:
         raise invalid("Expected one input Tensor.")
     return signature

@@ -26,9 +26,7 @@ _CODES = {
     429: "RESOURCE_EXHAUSTED", 499: "CANCELLED", 500: "UNKNOWN INTERNAL DATA_LOSS",
     501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
 }  # fmt: skip
-HTTP_STATUS = {
-    StatusCode[code]: status for status, codes in _CODES.items() for code in codes.split()
-}
+HTTP_STATUS = {StatusCode[x]: status for status, codes in _CODES.items() for x in codes.split()}
 LONGEST_NAME = 256  # of a model or signature, in the access log
 _READ_TO_REFUSE = 4  # times the limit: most clients read no answer before they have sent everything
 # Bodies up to this size are always taken: large ones cannot keep them out.

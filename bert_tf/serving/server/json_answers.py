@@ -82,10 +82,7 @@ def _rows(columns: Mapping[str, np.ndarray], size: int, deadline: float) -> byte
 
 
 def _object(values: Mapping[str, np.ndarray], deadline: float) -> bytes:
-    pairs = (
-        b"%b:%b" % (orjson.dumps(name), _text(name, value, deadline))
-        for name, value in values.items()
-    )
+    pairs = (b"%b:%b" % (orjson.dumps(key), _text(key, x, deadline)) for key, x in values.items())
     return b"{%b}" % b",".join(pairs)
 
 

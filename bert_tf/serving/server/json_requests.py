@@ -48,18 +48,16 @@ def parse(body: bytes) -> dict[str, Any]:
         text = body.decode("utf-8-sig")
         if "\\u" in text:
             _refuse_lone_surrogates(text)
-        document = json.loads(
-            text, parse_int=integer, parse_float=decimal, object_pairs_hook=_object
-        )
+        found = json.loads(text, parse_int=integer, parse_float=decimal, object_pairs_hook=_object)
     except UnicodeDecodeError as error:
         raise _parse_error("Invalid UTF-8", error.start) from None
     except json.JSONDecodeError as error:
         raise _parse_error(error.msg, len(text[: error.pos].encode())) from None
     except RecursionError:
         raise _parse_error("The document is nested too deeply", 0) from None
-    if not isinstance(document, dict):
-        raise invalid(f"JSON Value: {shown(document)} Is not object")
-    return document
+    if not isinstance(found, dict):
+        raise _refused(found, "Is not object")
+    return found
 
 
 def _parse_error(reason: str, offset: int) -> ServingError:

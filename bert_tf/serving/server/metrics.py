@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import prometheus_client as prometheus
 from grpc import StatusCode
 
-# Exponential(10, 1.8, 33) of TensorFlow's monitoring: 10 µs to about 20 minutes.
-_MICROSECONDS = [round(10 * 1.8**power, 6) for power in range(33)]
+# In microseconds, Exponential(10, 1.8, 33) of TensorFlow's monitoring: to about 20 minutes.
+_LATENCIES = [round(10 * 1.8**power, 6) for power in range(33)]
 _EXAMPLES = [2.0**power for power in range(15)]
 _PREFIX = ":tensorflow:serving:"
 _SECONDS = [1e-5 * 2.5**power for power in range(18)]  # 10 µs to 84 s
@@ -29,9 +29,7 @@ class Metrics:
         registry = self._registry = prometheus.CollectorRegistry()
         counter = functools.partial(prometheus.Counter, registry=registry)
         gauge = functools.partial(prometheus.Gauge, registry=registry, namespace="bert_tf")
-        histogram = functools.partial(
-            prometheus.Histogram, registry=registry, buckets=_MICROSECONDS
-        )
+        histogram = functools.partial(prometheus.Histogram, registry=registry, buckets=_LATENCIES)
         total, time = "The total number of", "Distribution of wall time (in microseconds)"
         self._requests = counter(_WITHOUT_TOTAL[0], f"{total} requests.", ["model_name", "status"])
         loads = "The number of times a SavedModel was requested to be loaded."

@@ -90,9 +90,8 @@ class Models:
                 self._source = read_models_config(folder)
             elif versions(folder):
                 self._source = ModelServerConfig()
-                self._source.model_config_list.config.add(
-                    name=self._name, base_path=str(folder.absolute())
-                )
+                base_path = str(folder.absolute())
+                self._source.model_config_list.config.add(name=self._name, base_path=base_path)
             await self._poll()
         except OSError as error:
             raise InputError(f"{self._source} cannot be read ({error}): check it") from error

@@ -60,9 +60,8 @@ class Tracer:
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ImportError as error:
-            raise InputError(
-                "--traces needs more packages: pip install 'bert-tf[traces]'"
-            ) from error
+            cure = "pip install 'bert-tf[traces]'"
+            raise InputError(f"--traces needs more packages: {cure}") from error
         # It would log what clients send: each invalid header, with its content.
         logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
         name = os.environ.get("OTEL_SERVICE_NAME", "bert-tf")

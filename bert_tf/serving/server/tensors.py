@@ -37,15 +37,11 @@ def check_inputs(signature: SignatureDef, inputs: Mapping[str, np.ndarray]) -> N
         info = signature.inputs[name]
         given = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
         if given.as_datatype_enum != info.dtype:
-            expected = tf.as_dtype(info.dtype).name
-            raise invalid(
-                f'input "{name}" has the type {given.name}: the signature takes {expected}'
-            )
+            wanted = tf.as_dtype(info.dtype).name
+            raise invalid(f'input "{name}" has the type {given.name}: the signature takes {wanted}')
         if not tf.TensorShape(info.tensor_shape).is_compatible_with(array.shape):
-            raise invalid(
-                f'input "{name}" has the shape {list(array.shape)}: the signature takes '
-                f"{sizes_of(info)}"
-            )
+            shape, sizes = list(array.shape), sizes_of(info)
+            raise invalid(f'input "{name}" has the shape {shape}: the signature takes {sizes}')
     if len({array.shape[:1] for array in inputs.values()}) > 1 and _joins_rows(signature):
         raise invalid("input tensors must have equal 0th-dimension size")
 
