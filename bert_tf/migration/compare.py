@@ -37,6 +37,7 @@ _OUTPUTS: dict[str, str | int] = {
     "pooled_output": "pooled_output",
     "pooler_output": "pooled_output",
 }
+_Arrays = dict[str, np.ndarray]
 
 
 @dataclass
@@ -105,7 +106,7 @@ def compare(file: Path, directory: Path) -> Comparison:
     return result
 
 
-def _read(file: Path) -> dict[str, np.ndarray]:
+def _read(file: Path) -> _Arrays:
     try:
         with np.load(file, allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
@@ -115,7 +116,7 @@ def _read(file: Path) -> dict[str, np.ndarray]:
         ) from None
 
 
-def _inputs(arrays: dict[str, np.ndarray], file: Path) -> dict[str, np.ndarray]:
+def _inputs(arrays: _Arrays, file: Path) -> _Arrays:
     inputs = {}
     for ours, names in _INPUTS.items():
         value = next((arrays[name] for name in names if name in arrays), None)
@@ -138,9 +139,7 @@ def _inputs(arrays: dict[str, np.ndarray], file: Path) -> dict[str, np.ndarray]:
     return inputs
 
 
-def _other_ids(
-    texts: np.ndarray, inputs: dict[str, np.ndarray], directory: Path, file: Path
-) -> list[str]:
+def _other_ids(texts: np.ndarray, inputs: _Arrays, directory: Path, file: Path) -> list[str]:
     """The texts whose ids differ from the file's, each in a sentence."""
     ids, mask = inputs["token_ids"], inputs["padding_mask"]
     shapes = [(len(ids),), (len(ids), 2)]
@@ -166,9 +165,7 @@ def _other_ids(
     return found
 
 
-def _output(
-    model: Any, inputs: dict[str, np.ndarray], place: str | int, name: str, file: Path
-) -> Any:
+def _output(model: Any, inputs: _Arrays, place: str | int, name: str, file: Path) -> Any:
     ids = inputs["token_ids"]
     if isinstance(model, BertPreTrainer | BertMaskedLanguageModel | BertLanguageModel):
         every = np.broadcast_to(np.arange(ids.shape[-1], dtype=np.int32), ids.shape)
@@ -190,7 +187,7 @@ def _output(
 
 
 def _difference(
-    name: str, found: Any, theirs: np.ndarray, inputs: dict[str, np.ndarray], file: Path
+    name: str, found: Any, theirs: np.ndarray, inputs: _Arrays, file: Path
 ) -> Difference:
     ours = np.asarray(found, dtype=np.float32)
     if ours.size == theirs.size:  # a single label or choice: an axis more or less

@@ -24,6 +24,7 @@ from bert_tf.tokenization.words import code_points, spans, words_between_spaces,
 
 Per = Literal["token", "word", "text"]
 Pooling = Literal["first", "mean", "pooler"]
+Strings = Mapping[str, Sequence[str]]  # by input
 Write = Callable[[dict[str, Any]], object]
 
 _POOLING: dict[Per, tuple[Pooling, ...]] = {  # the first is the default
@@ -73,9 +74,7 @@ class FeatureExtractor:
         self._tokenizer = tokenizer
         self._pooling = pooling or next(iter(_POOLING[per]), None)
 
-    def __call__(
-        self, strings: Mapping[str, Sequence[str]], batch_size: int
-    ) -> Iterator[dict[str, Any]]:
+    def __call__(self, strings: Strings, batch_size: int) -> Iterator[dict[str, Any]]:
         """Yields a record for each text, in order.
 
         `strings` are "text", and "text_pair" for pairs; or "words", words between spaces. Records
@@ -153,9 +152,7 @@ class FeatureExtractor:
         }
 
 
-def _records(
-    batch: Mapping[str, Sequence[str]], found: dict[str, np.ndarray]
-) -> Iterator[dict[str, Any]]:
+def _records(batch: Strings, found: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:
     """The records of a batch, from the units of all texts one after another."""
     cut, counts = found.pop("cut"), found.pop("counts", None)
     parts: Mapping[str, Any] = found

@@ -32,9 +32,7 @@ async def in_thread_if(is_large: bool, function: Callable[..., _T], *arguments: 
         raise
 
 
-async def written(
-    metrics: Metrics, values: int, write: Callable[..., bytes], *answer: Any
-) -> bytes:
+async def written(metrics: Metrics, values: int, write: Callable[..., bytes], *given: Any) -> bytes:
     """An answer of so many values as `write` makes it, in a thread if they are many."""
     with metrics.stages.labels("write").time():
-        return await in_thread_if(values > LARGE_ANSWER, write, *answer)
+        return await in_thread_if(values > LARGE_ANSWER, write, *given)

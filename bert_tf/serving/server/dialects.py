@@ -33,6 +33,7 @@ _PAIR = {"text", "text_pair"}
 # Outputs of `embed`: of a sentence encoder, and of any other model the mean over the tokens.
 _VECTORS = ("vector", "mean")
 
+_Columns = Mapping[str, Sequence[bytes | list[bytes]]]  # texts, or lists of one, by input
 # How well a model fits a request: 0 if it cannot answer it, 2 if it is made for it, otherwise 1.
 _Fit = Callable[[Servable], int]
 
@@ -215,13 +216,9 @@ async def _predict(asked: _Asked) -> bytes:
 
 
 async def _run(
-    servable: Servable,
-    signature_name: str,
-    columns: Mapping[str, Sequence[bytes | list[bytes]]],
-    outputs: Collection[str],
-    asked: _Asked,
+    servable: Servable, signature: str, columns: _Columns, outputs: Collection[str], asked: _Asked
 ) -> dict[str, np.ndarray]:
-    """Some outputs of a signature for any number of rows, each a text or a list of one.
+    """Some outputs of a signature for any number of rows, those of like length together.
 
     Raises ServingError: INVALID_ARGUMENT for a text that is too long and must not be truncated.
     """
@@ -236,7 +233,7 @@ async def _run(
     async def answer(part: np.ndarray) -> dict[str, np.ndarray]:
         async with places:
             rows = {name: array[part] for name, array in inputs.items()}
-            return await servable.predict(signature_name, rows, asked.deadline, may_truncate=True)
+            return await servable.predict(signature, rows, asked.deadline, may_truncate=True)
 
     tasks = [asyncio.ensure_future(answer(part)) for part in parts]
     try:
@@ -279,9 +276,7 @@ def _has(servable: Servable, name: str, inputs: set[str], outputs: Iterable[str]
     return bool(found and {*found.inputs} == inputs and {*found.outputs}.intersection(outputs))
 
 
-async def _scores(
-    servable: Servable, columns: Mapping[str, list[bytes]], asked: _Asked
-) -> np.ndarray:
+async def _scores(servable: Servable, columns: _Columns, asked: _Asked) -> np.ndarray:
     """Scores of a regression, by default between 0 and 1 as a logistic function makes them."""
     raw = asked.flag("raw_scores")
     scores = (await _run(servable, "", columns, ["score"], asked))["score"].astype(np.float64)
