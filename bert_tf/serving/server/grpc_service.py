@@ -49,6 +49,8 @@ _WATCH_SECONDS = 0.1  # between two looks at the models
 _YEAR = 365 * 24 * 3600.0
 # Answers a request, until a moment of `time.monotonic()`.
 _Method = Callable[[Models, Any, float], Awaitable[Message]]
+_Rpc = tuple[type[Message], _Method]  # the type of its requests, and what answers them
+_Context = grpc.aio.ServicerContext
 
 
 async def start_grpc(
@@ -82,10 +84,10 @@ async def start_grpc(
     services = {
         service: {
             # It reads the message itself: gRPC's own handlers would wait for it without a limit.
-            api: grpc.stream_unary_rpc_method_handler(functools.partial(started.call, api, *method))
-            for api, method in methods.items()
+            api: grpc.stream_unary_rpc_method_handler(functools.partial(started.call, api, rpc))
+            for api, rpc in rpcs.items()
         }
-        for service, methods in _METHODS.items()
+        for service, rpcs in _RPCS.items()
     }
     services[SERVICE_NAME] = {
         "Check": grpc.stream_unary_rpc_method_handler(started.check),
@@ -173,7 +175,7 @@ async def _status(models: Models, request: GetModelStatusRequest, deadline: floa
 
 
 # HandleReloadConfigRequest, by which clients change the models, and MultiInference are left out.
-_METHODS: dict[str, dict[str, tuple[type[Message], _Method]]] = {
+_RPCS: dict[str, dict[str, _Rpc]] = {
     "tensorflow.serving.PredictionService": {
         "Predict": (PredictRequest, _predict),
         "Classify": (ClassificationRequest, _of_examples(classify, ClassificationResponse)),
@@ -203,14 +205,7 @@ class GrpcServer:
     watchers: int = 0
     is_stopping: bool = False
 
-    async def call(
-        self,
-        api: str,
-        request_type: type[Message],
-        method: _Method,
-        messages: Any,
-        context: grpc.aio.ServicerContext,
-    ) -> bytes:
+    async def call(self, api: str, rpc: _Rpc, messages: Any, context: _Context) -> bytes:
         started, code = time.monotonic(), grpc.StatusCode.OK
         headers = {k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
         fields: dict[str, Any] = {"client": context.peer(), "protocol": "gRPC", "method": api}
@@ -221,7 +216,7 @@ class GrpcServer:
         records = recorded(self.access_log, self.tracer, api, headers, fields)
         with records, metrics.in_flight.labels("GRPC").track_inprogress():
             try:
-                return await self._answer(request_type, method, headers, fields, context)
+                return await self._answer(rpc, headers, fields, context)
             except ServingError as error:
                 metrics.refusals.labels(error.reason).inc()
                 code = error.code
@@ -241,13 +236,9 @@ class GrpcServer:
         raise AssertionError("abort raises")
 
     async def _answer(
-        self,
-        request_type: type[Message],
-        method: _Method,
-        headers: Mapping[str, str],
-        fields: dict[str, Any],
-        context: grpc.aio.ServicerContext,
+        self, rpc: _Rpc, headers: Mapping[str, str], fields: dict[str, Any], context: _Context
     ) -> bytes:
+        request_type, method = rpc
         if self.tokens:
             name = self.tokens.name_of(headers.get("authorization", ""))
             if name is None:
@@ -282,7 +273,7 @@ class GrpcServer:
         finally:
             self.held_bytes -= size
 
-    async def message(self, context: grpc.aio.ServicerContext) -> bytes:
+    async def message(self, context: _Context) -> bytes:
         """Reads the message of a call; raises ServingError if it does not arrive in time."""
         seconds = _MESSAGE_SECONDS if self.arriving < _MOST_PATIENT else _PROMPT_SECONDS
         self.arriving += 1
@@ -303,13 +294,13 @@ class GrpcServer:
         self.is_stopping = True
         await self.server.stop(grace)
 
-    async def check(self, messages: Any, context: grpc.aio.ServicerContext) -> bytes:
+    async def check(self, messages: Any, context: _Context) -> bytes:
         status = self._status(await self._service(context))
         if status == HealthCheckResponse.SERVICE_UNKNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
         return HealthCheckResponse(status=status).SerializeToString()
 
-    async def watch(self, messages: Any, context: grpc.aio.ServicerContext) -> None:
+    async def watch(self, messages: Any, context: _Context) -> None:
         service, last = await self._service(context), None
         if self.watchers >= _MOST_WATCHERS:
             text = f"{_MOST_WATCHERS} clients watch already: call Check"
@@ -327,7 +318,7 @@ class GrpcServer:
         finally:
             self.watchers -= 1
 
-    async def _service(self, context: grpc.aio.ServicerContext) -> str:
+    async def _service(self, context: _Context) -> str:
         try:
             return _parsed(HealthCheckRequest, await self.message(context)).service
         except ServingError as error:
@@ -335,7 +326,7 @@ class GrpcServer:
             raise
 
     def _status(self, service: str) -> int:
-        found, is_whole = self.models.readiness(), service in ("", *_METHODS)
+        found, is_whole = self.models.readiness(), service in ("", *_RPCS)
         if not is_whole and service not in found:
             return HealthCheckResponse.SERVICE_UNKNOWN
         is_ready = self.models.is_ready if is_whole else found[service]
