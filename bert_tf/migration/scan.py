@@ -296,8 +296,7 @@ def _by_line(place: str) -> list[int]:
 
 
 def _first(libraries: Iterable[str], form: str, name: str) -> Symbol | None:
-    rows = (find(library, form, name) for library in libraries)
-    return next(filter(None, rows), None)
+    return next(filter(None, (find(library, form, name) for library in libraries)), None)
 
 
 def _is_glob(row: Symbol) -> bool:

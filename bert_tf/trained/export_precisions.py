@@ -81,8 +81,8 @@ def export_types(
     for name, each in models.items():
         facts = {}
         if name == "int8":
-            twin = f"elsewhere use version {numbers['float32']}, the same in float32"
-            facts["int8"] = f"{of_int8}; {twin}"
+            twin = numbers["float32"]
+            facts["int8"] = f"{of_int8}; elsewhere use version {twin}, the same in float32"
         facts["times"] = f"{shown}; on the exporting machine, another processor may differ"
         if sizes:
             facts["other types"] = ", ".join(sizes.values())

@@ -93,8 +93,7 @@ class Answering:
     def signature_for(self, inputs: Collection[str]) -> str:
         """The signature that takes inputs of these names, if there is one, or else the default."""
         own = self.task.kind.signatures(self.task)
-        fits = (name for name in own if own[name].inputs.keys() == set(inputs))
-        return next(fits, DEFAULT)
+        return next((name for name in own if own[name].inputs.keys() == set(inputs)), DEFAULT)
 
     def truncation(self, truncated: Sequence[int] | np.ndarray) -> str:
         """A sentence that says how many examples were truncated, by what each of them lost."""
@@ -147,8 +146,7 @@ class FineTuned(Answering):
         stored = read_settings(Path(directory) / TASK_FILE)
         model: Any = None
         if name := given.get("task") or (stored and stored.get("task", "classification")):
-            brought_by = None if "task" in given else directory
-            task = find_task(name, brought_by=brought_by)
+            task = find_task(name, brought_by=None if "task" in given else directory)
             task = task.with_settings(task.kind.recorded(directory))
             task = task.with_model_settings(stored or {})
         elif recorded := _recorded(directory):

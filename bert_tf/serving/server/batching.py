@@ -116,8 +116,7 @@ class Workers:
         rows = sum(row_count(each.inputs) for each in batch)
         queue.observe(rows, [started - each.arrived for each in batch])
         sizes = queue.parameters.allowed_batch_sizes if batch[0].joins else ()
-        loop = asyncio.get_running_loop()
-        run = loop.run_in_executor(self._executor, _execute, batch, sizes)
+        run = asyncio.get_running_loop().run_in_executor(self._executor, _execute, batch, sizes)
 
         def finish(run: asyncio.Future) -> None:
             self._idle += 1

@@ -24,8 +24,7 @@ class _Watched:
     def refresh(self) -> None:
         try:
             # Another one also where a symbolic link was moved.
-            found = [path.stat() for path in self._paths]
-            stamp = [(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]
+            stamp = [(x.st_ino, x.st_size, x.st_mtime_ns) for x in map(Path.stat, self._paths)]
             if stamp != self._seen or self._complaint:
                 self._read()
                 self._seen, self._complaint = stamp, ""

@@ -366,8 +366,7 @@ def _embeddings_text(
         item = {"object": "embedding", "index": place, "embedding": vector}
         return orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY)
 
-    count = servable.count_pieces(texts)
-    tokens = int(count.sum()) + _SPECIALS * len(texts)
+    tokens = int(servable.count_pieces(texts).sum()) + _SPECIALS * len(texts)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     head = {"object": "list", "model": servable.name, "usage": usage}
     data = b",".join(map(row, range(len(found))))

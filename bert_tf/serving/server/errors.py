@@ -13,8 +13,7 @@ class ServingError(Exception):
         self, code: grpc.StatusCode, message: str, reason: str = "", status: int | None = None
     ) -> None:
         super().__init__(message)
-        self.code = code
-        self.message = message
+        self.code, self.message = code, message
         self.reason = reason or code.name.lower()  # the label under which metrics count it
         self.status = status  # of HTTP, where no code stands for it: it closes the connection
 

@@ -107,8 +107,7 @@ def _is_row_format(document: Mapping[str, Any]) -> bool:
     if "instances" not in document:
         return False
     if "inputs" in document:
-        reason = f"Not formatted correctly expecting only one of {keys}s to exist "
-        raise _refused(document, reason)
+        raise _refused(document, f"Not formatted correctly expecting only one of {keys}s to exist ")
     if not isinstance(document["instances"], list):
         raise _refused(document, "Excepting 'instances' to be an list/array")
     if not document["instances"]:

@@ -286,8 +286,7 @@ class Models:
         if not servables.keys() & asked:
             which = "any versions" if version is None else f"version {version}"
             raise ServingError(StatusCode.NOT_FOUND, f"Could not find {which} of model {name}")
-        statuses = [servables[number].status() for number in asked]
-        return GetModelStatusResponse(model_version_status=statuses)
+        return GetModelStatusResponse(model_version_status=[servables[x].status() for x in asked])
 
 
 def _look(

@@ -48,8 +48,7 @@ class RestApi(Api):
 
     def __init__(self, models: Models, bodies: Bodies) -> None:
         super().__init__(self._answer_path, models.metrics)
-        self._models = models
-        self._bodies = bodies
+        self._models, self._bodies = models, bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_inside = raw_path(scope).lower().startswith("/v1/")

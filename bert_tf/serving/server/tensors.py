@@ -84,8 +84,7 @@ def _joins_rows(signature: SignatureDef) -> bool:
 def can_join(signature: SignatureDef) -> bool:
     """Whether requests that are joined get the answers that they get alone."""
     # Of outputs padded to the widest of a batch, only lists with a `<list>_count` can be cut again.
-    counts = [name for name in signature.outputs if name.endswith("_count")]
-    prefixes = tuple(name.removesuffix("count") for name in counts)
+    prefixes = tuple(x.removesuffix("count") for x in signature.outputs if x.endswith("_count"))
 
     def is_cut(name: str, info: TensorInfo) -> bool:
         sizes = sizes_of(info)
