@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
+from grpc.aio import ServicerContext as Context
 from grpc_health.v1.health import SERVICE_NAME
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tensorflow_serving.apis.classification_pb2 import ClassificationRequest, ClassificationResponse
@@ -50,7 +51,6 @@ _YEAR = 365 * 24 * 3600.0
 # Answers a request, until a moment of `time.monotonic()`.
 _Method = Callable[[Models, Any, float], Awaitable[Message]]
 _Rpc = tuple[type[Message], _Method]  # the type of its requests, and what answers them
-_Context = grpc.aio.ServicerContext
 
 
 async def start_grpc(
@@ -205,7 +205,7 @@ class GrpcServer:
     watchers: int = 0
     is_stopping: bool = False
 
-    async def call(self, api: str, rpc: _Rpc, messages: Any, context: _Context) -> bytes:
+    async def call(self, api: str, rpc: _Rpc, messages: Any, context: Context) -> bytes:
         started, code = time.monotonic(), grpc.StatusCode.OK
         headers = {k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
         fields: dict[str, Any] = {"client": context.peer(), "protocol": "gRPC", "method": api}
@@ -236,7 +236,7 @@ class GrpcServer:
         raise AssertionError("abort raises")
 
     async def _answer(
-        self, rpc: _Rpc, headers: Mapping[str, str], fields: dict[str, Any], context: _Context
+        self, rpc: _Rpc, headers: Mapping[str, str], fields: dict[str, Any], context: Context
     ) -> bytes:
         request_type, method = rpc
         if self.tokens:
@@ -273,7 +273,7 @@ class GrpcServer:
         finally:
             self.held_bytes -= size
 
-    async def message(self, context: _Context) -> bytes:
+    async def message(self, context: Context) -> bytes:
         """Reads the message of a call; raises ServingError if it does not arrive in time."""
         seconds = _MESSAGE_SECONDS if self.arriving < _MOST_PATIENT else _PROMPT_SECONDS
         self.arriving += 1
@@ -294,13 +294,13 @@ class GrpcServer:
         self.is_stopping = True
         await self.server.stop(grace)
 
-    async def check(self, messages: Any, context: _Context) -> bytes:
+    async def check(self, messages: Any, context: Context) -> bytes:
         status = self._status(await self._service(context))
         if status == HealthCheckResponse.SERVICE_UNKNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
         return HealthCheckResponse(status=status).SerializeToString()
 
-    async def watch(self, messages: Any, context: _Context) -> None:
+    async def watch(self, messages: Any, context: Context) -> None:
         service, last = await self._service(context), None
         if self.watchers >= _MOST_WATCHERS:
             text = f"{_MOST_WATCHERS} clients watch already: call Check"
@@ -318,7 +318,7 @@ class GrpcServer:
         finally:
             self.watchers -= 1
 
-    async def _service(self, context: _Context) -> str:
+    async def _service(self, context: Context) -> str:
         try:
             return _parsed(HealthCheckRequest, await self.message(context)).service
         except ServingError as error:
