@@ -185,7 +185,7 @@ class FineTuned(Answering):
         return "bfloat16" if "bfloat16" in self.model.dtype_policy.name else "float32"
 
     def module(self, *, explanations: bool = False) -> RawTextModel:
-        """Tokenizer, model and answers in one graph; InputError if it has no `explanations`."""
+        """One graph of tokenizer, model and answers; InputError if it has no `explanations`."""
         parts = Parts(self.model, self.tokenizer, self.labels, self.task.max_length)
         signatures = self.task.kind.all_signatures(self.task)
         if explanations:

@@ -401,6 +401,20 @@ def test_the_fastest_type_is_exported_alone_or_with_its_twin(
     assert "another processor may differ" in " ".join(one.lines())
 
 
+def test_auto_leaves_out_an_int8_that_loses_too_much(run, tmp_path, monkeypatch, exported_empty):
+    loss = export_precisions.ScoreComparison("accuracy", 0.9, 0.8, 10.0, 100)
+    monkeypatch.setattr(export_precisions, "compare", lambda *_: loss)
+    times = {"int8": 1.0, "float32": 2.0, "bfloat16": 3.0}
+    monkeypatch.setattr(
+        export_precisions, "_times", lambda model: {"short": times[model.precision]}
+    )
+    one = export_model(
+        model=run / "best", name="one", output=tmp_path, precision="auto", verbose=False
+    )
+    assert list(one.versions) == ["float32"]
+    assert any("without int8: int8 loses 10.00 points" in line for line in one.lines())
+
+
 def test_without_rows_auto_leaves_int8_out(run, tmp_path, exported_empty):
     without = export_model(
         model=_without_run(run, tmp_path), name="two", precision="auto", output=tmp_path,

@@ -13,7 +13,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Watched:
-    """Content of files: InputError if it is wrong at first; later it is reported once, not used."""
+    """Content of files. Wrong content raises InputError at first; later it is logged, not used."""
 
     def __init__(self, *paths: str | Path) -> None:
         self._paths = [Path(path) for path in paths]
