@@ -98,12 +98,11 @@ def convert(
         overwrite: replace an earlier output of a conversion.
     """
     is_directory = to == "hugging_face"
-    if not is_directory and to not in _WRITE:
+    if to not in ("hugging_face", *_WRITE):
         raise InputError(f"{to} is only read: give one of hugging_face, {', '.join(_WRITE)}.")
     if not is_directory and dtype != "float32":
         raise InputError(f"{dtype} is for Hugging Face directories; {to} is written in float32.")
-    inside = [locate(source).folder]
-    target = check_output_folder(output, inside, ours=_OURS, overwrite=overwrite)
+    target = check_output_folder(output, [locate(source).folder], ours=_OURS, overwrite=overwrite)
     location, model = read_model(source, do_lower_case)
     if layers is not None:
         model.keep_layers(layers)
@@ -118,15 +117,15 @@ def convert(
     with replace_directory(target) as folder:
         if is_directory:
             write_hugging_face(model, folder, dtype, shard_bytes)
-            if has_task:
-                shutil.copyfile(task, folder / _TASK_FILE)
         else:
             _WRITE[to](model, folder)
-            if has_task:
-                model.notes.append(
-                    f"{_TASK_FILE} (task, columns, length) is left out: {TITLES[to]} has no place "
-                    "for it."
-                )
+        if has_task and is_directory:
+            shutil.copyfile(task, folder / _TASK_FILE)
+        elif has_task:
+            model.notes.append(
+                f"{_TASK_FILE} (task, columns, length) is left out: {TITLES[to]} has no place for "
+                "it."
+            )
         files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     return Conversion(location, model, files)
 
@@ -144,11 +143,10 @@ def _read_tokenizer(
         return None
     tokenizer = BertTokenizer.from_directory(folder)
     config = folder / CONFIG_FILE
+    said = read_json_object(config) if config.is_file() else {}
     if not has_vocabulary:
         notes.append(f"{VOCABULARY_FILE} is made from {TOKENIZER_JSON}.")
-    elif do_lower_case is None and not (
-        config.is_file() and "do_lower_case" in read_json_object(config)
-    ):
+    elif do_lower_case is None and "do_lower_case" not in said:
         do_lower_case = _casing(location, tokenizer.vocabulary, notes)
     if do_lower_case in (None, tokenizer.settings["do_lower_case"]):
         return tokenizer  # with all that its tokenizer_config.json says

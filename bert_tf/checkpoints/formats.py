@@ -22,7 +22,6 @@ TITLES: dict[Format, str] = {
 }
 
 CONFIG = "config.json"
-_SAVED_MODEL = "saved_model.pb"
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def _in_folder(folder: Path) -> Location | None:
             if "registered_name" in read_json_object(config):
                 return Location("keras_hub", folder, folder)
         return Location("hugging_face", folder, folder)
-    if not indexes and (folder / _SAVED_MODEL).is_file():
+    if not indexes and (folder / "saved_model.pb").is_file():
         return Location("tf_hub", folder, folder / "variables" / "variables")
     if len(indexes) < 2:
         return _checkpoint(indexes[0].with_suffix("")) if indexes else None

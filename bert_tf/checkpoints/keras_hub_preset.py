@@ -79,10 +79,8 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
         else:
             backbone = keras_hub.models.BertBackbone.from_preset(str(folder), dtype="float32")
     except (ValueError, OSError, LookupError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{folder} is no whole KerasHub preset ({reason}): copy it again."
-        ) from None
+        why = str(error).splitlines()[0]
+        raise InputError(f"{folder} is no whole KerasHub preset ({why}): copy it again.") from None
 
     values: dict[str, Any] = {ours: getattr(backbone, theirs) for ours, theirs in _CONFIG.items()}
     values |= {"hidden_act": "gelu_new", "attention_probs_dropout_prob": backbone.dropout}
@@ -174,10 +172,11 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
         head, kind = "cls.predictions.", "BertMaskedLM"
         model.notes.append(_HEADS_DIFFER)
     if kind:
-        pack = getattr(keras_hub.models, f"{kind}Preprocessor")
-        options["preprocessor"] = tokenizer and pack(
-            tokenizer, sequence_length=config.max_position_embeddings
+        pack, length = (
+            getattr(keras_hub.models, f"{kind}Preprocessor"),
+            config.max_position_embeddings,
         )
+        options["preprocessor"] = tokenizer and pack(tokenizer, sequence_length=length)
         task = getattr(keras_hub.models, kind)(backbone, **options)
     tensors = model.keep(("pooler.", head), "a KerasHub preset")
     for name, variable in _variables(backbone, task).items():

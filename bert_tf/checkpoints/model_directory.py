@@ -14,6 +14,7 @@ from bert_tf.checkpoints import weight_names, weights_files
 from bert_tf.checkpoints.formats import CONFIG, Location, check_is_model_directory
 from bert_tf.checkpoints.sentence_files import read_sentence_files, write_sentence_files
 from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary, left_out
+from bert_tf.checkpoints.weight_names import Head
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers.bert_layer import encoders_of_files
@@ -177,7 +178,7 @@ def load_model(
     return model
 
 
-def _check_direction(stored: StoredModel, head: weight_names.Head, directory: Path) -> None:
+def _check_direction(stored: StoredModel, head: Head, directory: Path) -> None:
     """Refuses masked words for models that see one side, and next words for others."""
     direction = stored.config.attention_direction
     of_next_words = head.architecture == "BertLMHeadModel"
@@ -190,9 +191,7 @@ def _check_direction(stored: StoredModel, head: weight_names.Head, directory: Pa
         )
 
 
-def _check_head(
-    stored: StoredModel, head: weight_names.Head, is_other: Any, directory: Path
-) -> None:
+def _check_head(stored: StoredModel, head: Head, is_other: Any, directory: Path) -> None:
     """Refuses a directory that lacks a part of the head, or holds another head."""
     needed = tuple(head.parts)
     if head.parts and stored.config.has_feature_encoder:

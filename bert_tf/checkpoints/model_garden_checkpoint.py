@@ -1,9 +1,8 @@
 """What TensorFlow's Model Garden (official.nlp) writes: variables in a graph of objects.
 
 Checkpoints of `BertEncoderV2`, the functional `BertEncoder` and `BertPretrainerV2` around either,
-saved from any object: `tf.train.Checkpoint(encoder=...)`, `(model=...)` or a pre-trainer's
-`checkpoint_items`. And the SavedModels of TF Hub's BERT encoders, such as
-"bert_en_uncased_L-12_H-768_A-12", whose variables are found by their names; their graph is not
+saved from any object; and the SavedModels of TF Hub's BERT encoders, such as
+"bert_en_uncased_L-12_H-768_A-12", whose variables are found by their names. Their graph is not
 loaded, so nothing in it runs.
 """
 
@@ -48,15 +47,14 @@ class Graph:
         self._checkpoint = tensorflow_checkpoint.Checkpoint(prefix)
         graph = TrackableObjectGraph()
         graph.ParseFromString(self._checkpoint.read(tensorflow_checkpoint.OBJECT_GRAPH))
-        self.children = [
-            {child.local_name: child.node_id for child in node.children} for node in graph.nodes
-        ]
-        variables = [
-            next((a for a in node.attributes if a.name == "VARIABLE_VALUE"), None)
-            for node in graph.nodes
-        ]
-        self._keys = [variable and variable.checkpoint_key for variable in variables]
-        self._names = ["" if each is None else each.full_name for each in variables]
+        self.children: list[dict[str, int]] = []
+        self._keys: list[str | None] = []
+        self._names: list[str] = []
+        for node in graph.nodes:
+            self.children.append({child.local_name: child.node_id for child in node.children})
+            variable = next((a for a in node.attributes if a.name == "VARIABLE_VALUE"), None)
+            self._keys.append(variable and variable.checkpoint_key)
+            self._names.append("" if variable is None else variable.full_name)
 
     def find(self, start: int | None, *edges: str) -> int | None:
         """The object at the end of a path."""
@@ -97,7 +95,6 @@ class Graph:
         return layers
 
     def read(self, start: int | None, *edges: str) -> np.ndarray | None:
-        """The variable at the end of a path."""
         node = self.find(start, *edges)
         key = None if node is None else self._keys[node]
         return None if key is None else self._checkpoint.read(key)

@@ -38,8 +38,6 @@ _SECONDS_TO_ANSWER = 30
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model of the hub, and one of its revisions."""
-
     repository: str  # such as google-bert/bert-base-uncased
     revision: str = "main"  # a branch, a tag or a commit
 

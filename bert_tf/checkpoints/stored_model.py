@@ -32,15 +32,13 @@ class StoredModel:
     """Config, weights and tokenizer of a model in any format."""
 
     config: BertConfig  # hyper-parameters and labels
-    # float32 tensors by canonical name (`canonical_name`), in Hugging Face's shapes
-    tensors: dict[str, np.ndarray]
+    tensors: dict[str, np.ndarray]  # float32, by `canonical_name`, in Hugging Face's shapes
     source: Path = Path()  # the file that holds the tensors, or their index, for messages
     tokenizer: "BertTokenizer | None" = None
     notes: list[str] = field(default_factory=list)  # sentences on what was assumed or left out
 
     @classmethod
     def from_model(cls, model: PretrainedModel) -> "StoredModel":
-        """The stored form of one of our models."""
         _check_loss(model)
         head = weight_names.head_of(type(model))
         labels = getattr(model, "labels", None)
@@ -88,13 +86,12 @@ class StoredModel:
             return next((name for name in _CLASSIFIERS if name in said), SEQUENCES)
         if self.has("qa_outputs."):
             return "BertForQuestionAnswering"
+        has_next_sentence = self.has("cls.seq_relationship.")
+        if not self.has("cls.predictions."):
+            return "BertForNextSentencePrediction" if has_next_sentence else "BertModel"
         sees_both = self.config.attention_direction == "both"
-        return {
-            (True, True): "BertForPreTraining",
-            (True, False): "BertForMaskedLM" if sees_both else "BertLMHeadModel",
-            (False, True): "BertForNextSentencePrediction",
-            (False, False): "BertModel",
-        }[self.has("cls.predictions."), self.has("cls.seq_relationship.")]
+        words = "BertForMaskedLM" if sees_both else "BertLMHeadModel"
+        return "BertForPreTraining" if has_next_sentence else words
 
     @property
     def problem_type(self) -> str | None:
@@ -106,7 +103,6 @@ class StoredModel:
 
     @property
     def kind(self) -> str:
-        """See `Head.kind`."""
         return weight_names.Head(self.architecture, problem_type=self.problem_type).kind
 
     @property
@@ -160,7 +156,6 @@ class StoredModel:
                 )
 
     def check_tensors(self) -> None:
-        """Refuses tensors that do not match the config."""
         expected = weight_names.tensor_shapes(self.config)
         for part in ("classifier.", "qa_outputs."):  # the config does not know their classes
             classes = len(self.tensors.get(f"{part}bias", ()))

@@ -4,7 +4,6 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 import keras
@@ -55,7 +54,7 @@ class Head:
 _CLASSIFIER = {"classifier.": "head.dense"}
 _MASKED_WORDS = {"cls.predictions.": "masked_language_model"}
 _NEXT_SENTENCE = {"cls.seq_relationship.": "next_sentence.dense"}
-SEQUENCES = "BertForSequenceClassification"
+SEQUENCES, MULTI_LABEL = "BertForSequenceClassification", "multi_label_classification"
 HEADS: dict[type[PretrainedModel], Head] = {
     **dict.fromkeys((BertEncoder, TwoEncoders, LstmEncoder), Head("BertModel")),
     task_models.BertSentenceEncoder: Head("BertModel"),
@@ -63,9 +62,7 @@ HEADS: dict[type[PretrainedModel], Head] = {
     BertMaskedLanguageModel: Head("BertForMaskedLM", _MASKED_WORDS, reads_pooler=False),
     BertLanguageModel: Head("BertLMHeadModel", {"cls.predictions.": "heads"}, reads_pooler=False),
     task_models.BertClassifier: Head(SEQUENCES, _CLASSIFIER, "single_label_classification"),
-    task_models.BertMultiLabelClassifier: Head(
-        SEQUENCES, _CLASSIFIER, "multi_label_classification"
-    ),
+    task_models.BertMultiLabelClassifier: Head(SEQUENCES, _CLASSIFIER, MULTI_LABEL),
     task_models.BertRegressor: Head(SEQUENCES, _CLASSIFIER, "regression"),
     task_models.BertChooser: Head("BertForMultipleChoice", _CLASSIFIER),
     task_models.BertTagger: Head("BertForTokenClassification", _CLASSIFIER, reads_pooler=False),
@@ -123,9 +120,7 @@ BLOCK = (
 POOLER = LayerNames("pooler.dense", (_H, _H), "pooler.dense", "pooled_dense", "_pooler_layer",
                     "pooler_transform")  # fmt: skip
 # Of ELMo's encoder, which has no positions, segments, attention or pooler; kernels in Keras' order.
-_LSTM_BLOCK = tuple(
-    LayerNames(f"{half}_lstm", (_H, "lstm gates"), half) for half in ("forward", "backward")
-)
+_LSTM_BLOCK = tuple(LayerNames(f"{x}_lstm", (_H, "lstm gates"), x) for x in ("forward", "backward"))
 
 # The weights of a layer: Hugging Face's suffix -> attribute; the first class that fits counts.
 _NORM = {"weight": "gamma", "bias": "beta"}
@@ -168,13 +163,12 @@ def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     layers["cls.seq_relationship"] = (2, hidden)
     shapes: dict[str, tuple[int, ...]] = {"cls.predictions.bias": (config.vocab_size,)}
     for name, shape in layers.items():
-        if name.endswith("_lstm"):
+        if is_lstm := name.endswith("_lstm"):
             shapes |= {f"{name}.kernel": shape, f"{name}.recurrent_kernel": shape}
-            shapes[f"{name}.bias"] = shape[1:]
-            continue
-        shapes[f"{name}.weight"] = shape
+        else:
+            shapes[f"{name}.weight"] = shape
         if not name.endswith("_embeddings"):
-            shapes[f"{name}.bias"] = shape[:1]
+            shapes[f"{name}.bias"] = shape[1:] if is_lstm else shape[:1]
     towers = len(config.directions)
     return shapes if towers == 1 else {name: (towers, *shape) for name, shape in shapes.items()}
 
@@ -237,7 +231,7 @@ def named_weights(model: PretrainedModel) -> list[NamedWeight]:
 
 def layer_weights(name: str, *layers: keras.layers.Layer) -> Iterator[NamedWeight]:
     """The weights of a layer, or of two encoders' layers, whose name in Hugging Face is `name`."""
-    attributes = next(own for layer_class, own in _WEIGHTS if isinstance(layers[0], layer_class))
+    attributes = next(own for kind, own in _WEIGHTS if isinstance(layers[0], kind))
     for suffix, attribute in attributes.items():
         variables = tuple(_attribute(layer, attribute) for layer in layers)
         # LSTMs have no class there: theirs are in Keras' order.
@@ -247,9 +241,9 @@ def layer_weights(name: str, *layers: keras.layers.Layer) -> Iterator[NamedWeigh
 
 def _attribute(of: Any, path: str) -> Any:
     """The object at the end of a path of attributes and list indices, "blocks.0.attention"."""
-    return reduce(
-        lambda at, step: at[int(step)] if step.isdigit() else getattr(at, step), path.split("."), of
-    )
+    for step in path.split("."):
+        of = of[int(step)] if step.isdigit() else getattr(of, step)
+    return of
 
 
 def head_of(model_class: type) -> Head:

@@ -1,9 +1,9 @@
 """Weights files, one or several to a model; each appears whole or not at all.
 
-Safetensors; and, to read, those of Hugging Face's TensorFlow classes (`TFBert*`), as transformers 4
-saves them, in tf_model.h5, in several such files with an index, or in safetensors. Their names are
-those of the variables, such as "bert/encoder/layer_._0/output/dense/kernel:0"; safetensors lack the
-first part, which leaves a classifier's kernel as "kernel:0".
+Safetensors; and, to read, what transformers 4 saves of its TensorFlow classes (`TFBert*`):
+tf_model.h5, several such files with an index, or safetensors. Tensors have the variables' names,
+such as "bert/encoder/layer_._0/output/dense/kernel:0", in safetensors without the first part, which
+leaves a classifier's kernel as "kernel:0".
 """
 
 import json
@@ -140,19 +140,17 @@ def _read_h5(path: Path) -> Iterator[tuple[str, np.ndarray]]:
                 tensor = data[()].astype(np.float32, copy=False)
                 # Keras writes a layer's weights for each layer that holds it.
                 shared = name.partition("/")[2]
-                if shared in seen and np.array_equal(seen[shared], tensor):
-                    continue
-                seen[shared] = tensor
-                yield name, tensor
+                if shared not in seen or not np.array_equal(seen[shared], tensor):
+                    seen[shared] = tensor
+                    yield name, tensor
     except (OSError, RuntimeError, KeyError) as error:
         raise InputError(f"{path} is damaged or cut short ({error}): copy it again.") from None
 
 
 def _stored_name(listed: str) -> str:
     """The name in the file of a tensor that an index lists: without the variable's first part."""
-    return (
-        listed.partition("/")[2] if listed.endswith(TENSORFLOW_SUFFIX) and "/" in listed else listed
-    )
+    rest = listed.partition("/")[2]
+    return rest if rest and listed.endswith(TENSORFLOW_SUFFIX) else listed
 
 
 def pytorch_form(name: str, tensor: np.ndarray, config: BertConfig) -> tuple[str, np.ndarray]:
@@ -192,15 +190,16 @@ def write_sharded_weights(
             size = 0
         shards[-1][name] = tensor
         size += tensor.nbytes
-    names = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
-    if len(shards) == 1:
-        names = [WEIGHTS]
-    for name, shard in zip(names, shards, strict=True):
+    names: list[str] = []
+    homes: dict[str, str] = {}
+    for number, shard in enumerate(shards, 1):
+        name = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else WEIGHTS
         # Hugging Face refuses a file that does not name the framework it came from.
         write_tensors(directory / name, shard, {"format": "pt"})
+        names.append(name)
+        homes |= dict.fromkeys(shard, name)
     if len(shards) == 1:
         return names
-    homes = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
     total = sum(tensor.nbytes for tensor in tensors.values())
     index = {"metadata": {"total_size": total}, "weight_map": homes}
     write_text(directory / INDEX, json.dumps(index, indent=2, sort_keys=True) + "\n")
@@ -220,6 +219,5 @@ def write_tensors(
             number = re.search(r"\(os error (\d+)\)", str(error))  # it has no attribute for it
             if number is None:
                 raise
-            code = int(number.group(1))
-            raise OSError(code, os.strerror(code), str(path)) from error
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
         temporary.chmod(mode)  # safetensors gives access to the owner alone
