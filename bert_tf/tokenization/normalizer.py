@@ -51,8 +51,7 @@ class Normalizer(tf.Module):
     "all" punctuation or what `WordPiece` leaves "unsplit", and around private-use characters.
 
     One rule of the original needs two characters and is missing: NFD swaps *spacing* combining
-    marks (25 code points: musical stems, Brahmic viramas, Hangul tone marks) in non-canonical
-    order.
+    marks (25, such as musical stems and Hangul tone marks) in non-canonical order.
     """
 
     def __init__(
@@ -66,13 +65,10 @@ class Normalizer(tf.Module):
         super().__init__()
         self._lower_case = do_lower_case
         strips = do_lower_case if strip_accents is None else strip_accents
-        self._table = host_constant(
-            _table(do_lower_case, strips, isolate_chinese, isolate_punctuation, isolated)
-        )
+        table = _table(do_lower_case, strips, isolate_chinese, isolate_punctuation, isolated)
+        self._table = host_constant(table)
 
-    def __call__(
-        self, texts: tf.Tensor, get_offsets: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def __call__(self, texts: tf.Tensor, get_offsets: bool = False) -> tuple[tf.Tensor, ...]:
         """Normalizes strings [batch] and returns the origins of their bytes, int64, and row splits.
 
         Each text has an origin per normalized byte, and the end of the last one.
@@ -109,8 +105,7 @@ def _final_sigma_pattern() -> str:
     for character in _assigned():
         if _is_removed(character) or f"A{character}Σ".lower() == f"a{character.lower()}ς":
             (cased if f"{character}Σ".lower().endswith("ς") else through).append(ord(character))
-    # The op has no lookahead: what follows the sigma is matched and put back. It cannot begin
-    # another match, which begins with a cased letter.
+    # The op has no lookahead: what follows the sigma, no cased letter, is matched and put back.
     letter, ignorable, both = (_ranges(points) for points in (cased, through, through + cased))
     return f"([{letter}][{ignorable}]*)Σ([{ignorable}]*(?:[^{both}]|$))"
 
@@ -143,10 +138,8 @@ def _table(
         if isolate_chinese and is_chinese(character):
             replacement = f" {replacement} "
         elif not replacement.isalnum():
-            replacement = "".join(
-                f" {c} " if (is_punctuation(c) if unsplit is None else c in unsplit) else c
-                for c in replacement
-            )
+            is_isolated = is_punctuation if unsplit is None else unsplit.__contains__
+            replacement = "".join(f" {c} " if is_isolated(c) else c for c in replacement)
         if replacement != character:
             replacements[character] = replacement
     return _flatbuffer(replacements)

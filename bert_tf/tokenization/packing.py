@@ -1,4 +1,4 @@
-"""Token ids to model inputs: special tokens, truncation and padding, in core TensorFlow ops."""
+"""Token ids to model inputs: special tokens, truncation, padding, in ops that Serving links."""
 
 from typing import Literal, get_args
 
@@ -13,8 +13,6 @@ Truncation = Literal["longest_first", "first_only", "second_only"]
 
 class Packer:
     """Packs one or two segments as `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
-
-    Uses core ops only, so that every released TensorFlow Serving can run it.
 
     Args:
         tokenizer: provides the ids of [CLS], [SEP] and [PAD].

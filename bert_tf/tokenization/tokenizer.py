@@ -97,9 +97,8 @@ class BertTokenizer(tf.Module):
             [*pieces, *self._placeholders], self.unk_token, splits_words=tokenize_chinese_chars
         )
         self._pieces = host_constant(pieces)  # string [vocabulary_size]
-        graph = tf.function(
-            self._ids_in_parts, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
-        )
+        texts = [tf.TensorSpec([None], tf.string)]
+        graph = tf.function(self._ids_in_parts, input_signature=texts, autograph=False)
         # Concrete, or TensorFlow warns of retracing in a process of many tokenizers; made at the
         # first call. In a function, because tf.Module would export it.
         self._graph_of_many = functools.cache(graph.get_concrete_function)
@@ -118,12 +117,12 @@ class BertTokenizer(tf.Module):
         config = read_json_object(path) if path.exists() else {}
         switches = {name: config.pop(name) for name in _SWITCHES if name in config}
         _check_switches(switches, f"{path}: ")
-        vocabulary, in_json = directory / VOCABULARY_FILE, directory / TOKENIZER_JSON
-        if vocabulary.exists() or not in_json.exists():
-            tokenizer = cls(vocabulary, **switches)
-        else:
-            pieces, of_pieces = _read_tokenizer_json(in_json)
-            tokenizer = cls(pieces, **(of_pieces | switches))
+        vocabulary: Any = directory / VOCABULARY_FILE
+        in_json = directory / TOKENIZER_JSON
+        if in_json.exists() and not vocabulary.exists():
+            vocabulary, of_json = _read_tokenizer_json(in_json)
+            switches = of_json | switches
+        tokenizer = cls(vocabulary, **switches)
         tokenizer._kept_config = json.dumps(config)
         return tokenizer
 
@@ -238,10 +237,9 @@ class BertTokenizer(tf.Module):
 
     def id_to_token(self, token_id: int) -> str:
         """The piece with this id; InputError if there is none."""
-        if not 0 <= token_id < self.vocabulary_size:
-            raise InputError(
-                f"no piece has the id {token_id}; ids go from 0 to {self.vocabulary_size - 1}"
-            )
+        last = self.vocabulary_size - 1
+        if not 0 <= token_id <= last:
+            raise InputError(f"no piece has the id {token_id}; ids go from 0 to {last}")
         return self._vocabulary.pieces[token_id]
 
     pad_token, unk_token, cls_token, sep_token, mask_token = SPECIAL_TOKENS

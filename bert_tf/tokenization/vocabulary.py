@@ -79,9 +79,8 @@ def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
         except UnicodeDecodeError:
             raise InputError(f"{place} is not UTF-8; save the vocabulary as UTF-8") from None
         if b"\r" in line or b"\n" in line:
-            raise InputError(
-                f"{place} ends otherwise than the others; save it with one kind of line end"
-            )
+            cure = "save it with one kind of line end"
+            raise InputError(f"{place} ends otherwise than the others; {cure}")
     return Vocabulary(pieces, str(path))
 
 
