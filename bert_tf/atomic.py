@@ -90,7 +90,7 @@ def replace_file(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """Writes a file of UTF-8 text; see `replace_file`."""
+    """Writes UTF-8 text; see `replace_file`."""
     with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 

@@ -168,7 +168,6 @@ class BertConfig:
 
     @property
     def head_dropout(self) -> float:
-        """Dropout rate of a task's head."""
         rate = self.classifier_dropout
         return self.hidden_dropout_prob if rate is None else rate
 
@@ -257,7 +256,6 @@ class BertConfig:
         write_text(path, self.to_json_text())
 
     def to_json_text(self) -> str:
-        """The text of a config.json."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

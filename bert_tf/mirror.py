@@ -1,9 +1,8 @@
 """Local copies of folders in object stores, for what is read and written as files: runs, models.
 
 Content is uploaded first and what marks it as whole last: a `config.json` after the other files of
-a model, a `saved_model.pb` after its variables, checkpoints after all else. A command that is
-killed while it uploads leaves the folder resumable: objects appear whole or not at all, and a run
-resumes from the newest checkpoint, before which everything was uploaded that belongs to it.
+a model, a `saved_model.pb` after its variables, checkpoints after all else. Objects appear whole or
+not at all, so a command that is killed during an upload leaves a folder that it can resume from.
 """
 
 import hashlib
@@ -28,7 +27,6 @@ _mirrors: list["Mirror"] = []  # of this process
 
 
 def cache_folder(kind: str) -> Path:
-    """The folder of a kind of cached files."""
     folder = os.environ.get(CACHE_FOLDER) or Path("~/.cache/bert-tf").expanduser()
     return Path(folder) / kind
 
@@ -121,12 +119,11 @@ def local_path(url: str) -> Path | None:
     return None
 
 
-def push(folder: Path) -> bool:
-    """Uploads the local copy that holds a folder, if any; returns whether there is one."""
-    held = [each for each in _mirrors if folder.resolve().is_relative_to(each.path)]
-    for mirror in held:
-        mirror.push()
-    return bool(held)
+def push(folder: Path) -> None:
+    """Uploads the local copy that holds a folder, if any."""
+    for mirror in _mirrors:
+        if folder.resolve().is_relative_to(mirror.path):
+            mirror.push()
 
 
 def is_mirrored(folder: Path) -> bool:
@@ -171,8 +168,7 @@ def fetched(url: str) -> Path:
 def _make_room(cache: Path, needed: Path) -> None:
     """Removes the copies that were used longest ago, beyond the bound of the cache."""
     left = cache_bytes()
-    copies = sorted(cache.iterdir(), key=lambda each: each.stat().st_mtime_ns, reverse=True)
-    for copy in copies:
+    for copy in sorted(cache.iterdir(), key=lambda each: each.stat().st_mtime_ns, reverse=True):
         left -= sum(path.stat().st_size for path in copy.rglob("*") if path.is_file())
         if left < 0 and copy != needed:
             shutil.rmtree(copy, ignore_errors=True)

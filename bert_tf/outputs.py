@@ -25,7 +25,7 @@ def check_output_folder(
 ) -> Path:
     """Refuses an output folder that would destroy something or cannot be written.
 
-    A URL that is `mirrored` stands for its local copy.
+    A `mirrored` URL stands for its local copy.
 
     Args:
         output: folder to write; need not exist.
@@ -54,8 +54,8 @@ def check_output_folder(
             kind = "a mount point" if folder.is_mount() else "the working directory or above it"
             raise InputError(f"{output}: is {kind} and cannot be replaced: name a folder in it")
         files = [x for x in sorted(folder.rglob("*")) if x.is_symlink() or not x.is_dir()]
-        for name in (file.relative_to(folder) for file in files):
-            if not is_one_of(name, ours):
+        for file in files:
+            if not is_one_of(name := file.relative_to(folder), ours):
                 raise InputError(
                     f"{output}: holds {name}, which this command did not make: name another output "
                     "folder"
@@ -118,10 +118,6 @@ def _check_place(path: Path, output: str | os.PathLike, inputs: Inputs) -> None:
         read = _resolved(given, "input")
         if path.is_dir() and read.parent == path / GIVEN_DATA:
             continue
-        relations = {
-            "is": path == read,
-            "holds": read.is_relative_to(path),
-            "lies in": path.is_relative_to(read),
-        }
-        if words := next((words for words, is_so in relations.items() if is_so), None):
+        if path.is_relative_to(read) or read.is_relative_to(path):
+            words = "is" if path == read else "holds" if read.is_relative_to(path) else "lies in"
             raise InputError(f"--output {output} {words} the input {given}: name a separate output")

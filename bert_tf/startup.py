@@ -56,9 +56,8 @@ def share_cores() -> None:
     """Gives each half of a training batch its share of a CPU's cores (see `Trainer`).
 
     By default TensorFlow has all cores work on one operation, and at its end the quicker ones wait
-    for the others. Two halves that do not wait for each other keep two cores busy with an operation
-    each, and more cores with two operations at a time. It does nothing if there is a GPU, or once
-    TensorFlow has run an op or was told its threads.
+    for the others. Two halves that do not wait for each other keep all cores busy. It does nothing
+    if there is a GPU, or once TensorFlow has run an op or was told its threads.
     """
     import tensorflow as tf
 

@@ -1,8 +1,7 @@
 """Folders of files by name, on a file system or in an object store (s3://, gs://, az://, hdfs://).
 
-Content is written under its final name, as object stores have no rename. No name is taken for whole
-because it is there: on a file system, a killed process may leave half a file. Whoever reads a
-folder of `new_file`s needs a record of sizes or checksums that was written after them.
+Content is written under its final name, as object stores have no rename. A killed process may leave
+half a file: readers of `new_file`s need a record of sizes or checksums that was written after them.
 """
 
 import contextlib
@@ -33,7 +32,6 @@ _READ_AHEAD = 8 << 20
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Whether a path is a URL."""
     return "://" in os.fspath(path)
 
 
@@ -47,7 +45,6 @@ def sha256(path: str | os.PathLike) -> str:
 
 @functools.cache
 def _file_system(protocol: str) -> Any:
-    """The file system of fsspec for a protocol, of this process."""
     try:
         import fsspec
 
@@ -95,7 +92,6 @@ def remote_errors(url: str) -> Iterator[None]:
 
 
 def open_for_reading(path: str, read_ahead: int = _READ_AHEAD) -> IO[bytes]:
-    """Opens a file or an object at its beginning."""
     if not is_remote(path):
         return Path(path).open("rb")
     with _store(path) as (files, key):
@@ -124,13 +120,10 @@ def _state_of_object(info: dict[str, Any]) -> State:
 def find_objects(url: str) -> dict[str, State]:
     """The objects of a URL: one, those below it, or those that match it; by URL, sorted."""
     with _store(url) as (files, key):
-        if set(key) & set("*?["):
-            found = files.glob(key, detail=True)
-        else:
-            found = files.find(key, detail=True)
+        find = files.glob if set(key) & set("*?[") else files.find
         return {
             files.unstrip_protocol(name): _state_of_object(info)
-            for name, info in sorted(found.items())
+            for name, info in sorted(find(key, detail=True).items())
             if info["type"] == "file" and info["size"] and "/." not in name
         }
 
@@ -186,10 +179,7 @@ class LocalFolder:
 
     @contextmanager
     def new_file(self, name: str) -> Iterator[Path]:
-        """Yields a local path to write; when the block ends, the file is durable under its name.
-
-        If the block raises, there is none.
-        """
+        """Yields a local path to write; the file is durable after the block, unless it raises."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -211,15 +201,11 @@ class LocalFolder:
         if self.path.is_dir():
             sync(self.path)
 
-    def sha256(self, name: str) -> str:
-        return sha256(self.path / name)
-
     def all_names(self) -> list[str]:
         """The files in the folder and below, by their names relative to it."""
         return [str(x.relative_to(self.path)) for x in self.path.rglob("*") if not x.is_dir()]
 
     def remove(self, names: Iterable[str]) -> None:
-        """Removes files of the folder that exist."""
         for name in names:
             (self.path / name).unlink(missing_ok=True)
 
@@ -241,11 +227,10 @@ class RemoteFolder:
         return self.url
 
     def sizes(self) -> dict[str, int]:
-        found: list[dict[str, Any]] = []
         with _store(self.url) as (files, key), _in_bucket(files, key):
-            found = files.ls(key, detail=True)
-        found = [each for each in found if each["type"] == "file"]
-        return {each["name"].rpartition("/")[2]: each["size"] for each in found}
+            found = [each for each in files.ls(key, detail=True) if each["type"] == "file"]
+            return {each["name"].rpartition("/")[2]: each["size"] for each in found}
+        return {}
 
     def size(self, name: str) -> int | None:
         with _store(f"{self.url}/{name}") as (files, key), contextlib.suppress(FileNotFoundError):
@@ -269,7 +254,6 @@ class RemoteFolder:
             self.upload(path, name)
 
     def upload(self, path: Path, name: str) -> None:
-        """Copies a local file to a name in the folder."""
         with _store(f"{self.url}/{name}") as (files, key):
             files.put_file(str(path), key)
 
@@ -277,19 +261,16 @@ class RemoteFolder:
         """Copies files of the folder into a local one."""
         for parent in {(folder / name).parent for name in names}:
             parent.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor() as threads:
-            for copied in [threads.submit(self._download, name, folder) for name in names]:
-                copied.result()
 
-    def _download(self, name: str, folder: Path) -> None:
-        with _store(f"{self.url}/{name}") as (files, key):
-            files.get_file(key, str(folder / name))
+        def copy(name: str) -> None:
+            with _store(f"{self.url}/{name}") as (files, key):
+                files.get_file(key, str(folder / name))
+
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(copy, names))
 
     def sync(self) -> None:
         """Does nothing: objects are durable."""
-
-    def sha256(self, name: str) -> str:
-        return sha256(f"{self.url}/{name}")
 
     def all_names(self) -> list[str]:
         with _store(self.url) as (files, key), _in_bucket(files, key):

@@ -35,7 +35,6 @@ class CorpusOptions(CheckedOptions):
 
     @property
     def text_fields(self) -> list[str]:
-        """The names in `text_field`."""
         return [name.strip() for name in self.text_field.split(",")]
 
 

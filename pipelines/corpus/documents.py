@@ -40,13 +40,8 @@ GROUP_BYTES = 32 << 20  # text in a group of batches, whose shards are finished 
 MOST_BATCHES = 1 << 20  # per unit, an upper bound
 
 COUNTED = (
-    "documents",
-    "empty_documents",
-    "invalid_utf8_lines",
-    "nul_bytes",
-    "cut_lines",
-    "bad_lines",
-)
+    "documents", "empty_documents", "invalid_utf8_lines", "nul_bytes", "cut_lines", "bad_lines",
+)  # fmt: skip
 
 Document = tuple[int, int, int]  # number of the unit, of the slice in it, and of the document there
 
@@ -70,8 +65,7 @@ class DocumentPlan(NamedTuple):
 
     seed: int  # random seed of the documents' draws
     held_out_below: float  # documents with a lower draw are held out; 0 for none
-    # of at least two documents for each split that has text; none if instances are no pairs
-    donors: list[Donor]
+    donors: list[Donor]  # two documents or more per split with text; none without pairs
 
     @classmethod
     def from_json(cls, content: str | bytes) -> "DocumentPlan":

@@ -98,7 +98,6 @@ def unit_hash(slices: Sequence[Slice]) -> str:
 
 
 def listed(inputs: CorpusInputs) -> list[str]:
-    """The inputs, one or several, as a list of names."""
     each = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     return [os.fspath(given) for given in each]
 
@@ -239,20 +238,18 @@ def _row_groups(whole: Slice, unit_bytes: int) -> list[Slice]:
 
 def _frames(whole: Slice, name: str, slice_bytes: int) -> list[Slice]:
     """Cuts a zstd file of several frames between them; other compressed files stay whole."""
-    file, bounds, after_blank = whole.source, [0], name == "sentences"
+    file, bounds = whole.source, [0]
+    search = partial(text_files.document_start, file, after_blank=name == "sentences")
     with text_files.read_errors(file):
         for start in text_files.frame_starts(file):
             if start - bounds[-1] < slice_bytes or whole.size - start < slice_bytes // 2:
                 continue
-            if not is_remote(file) and (
-                text_files.document_start(file, start, after_blank=after_blank) is None
-            ):
+            if not is_remote(file) and search(start) is None:
                 break  # one document to the end, which each reader would search through
             bounds.append(start)
-    ends = [*bounds[1:], None]
     return [
-        Slice(file, a, b, (whole.size if b is None else b) - a, whole.state)
-        for a, b in zip(bounds, ends, strict=True)
+        Slice(file, a, b, (b or whole.size) - a, whole.state)
+        for a, b in zip(bounds, [*bounds[1:], None], strict=True)
     ]
 
 
@@ -267,16 +264,14 @@ def _cut(whole: Slice, name: str, unit_bytes: int) -> list[Slice]:
         return _frames(whole, name, unit_bytes // COMPRESSION)
     if size <= 2 * unit_bytes:
         return [whole]
-    offsets = range(unit_bytes, size - unit_bytes // 2, unit_bytes)
-    bounds = [0]
+    bounds, offsets = [0], range(unit_bytes, size - unit_bytes // 2, unit_bytes)
+    search = partial(text_files.line_start, file, after_blank=name == "sentences")
     if is_remote(file):  # each search takes two requests
-        search = partial(text_files.line_start, file, after_blank=name == "sentences")
         with ThreadPoolExecutor(32) as threads:
             bounds += sorted(set(threads.map(search, offsets)))
-        offsets = range(0)
-    for offset in offsets:
+    for offset in () if is_remote(file) else offsets:
         if offset > bounds[-1]:  # else its document was searched already
-            bounds.append(text_files.line_start(file, offset, after_blank=name == "sentences"))
+            bounds.append(search(offset))
     if bounds[-1] < size:
         bounds.append(size)
     return [Slice(file, a, b, b - a, whole.state) for a, b in itertools.pairwise(bounds)]

@@ -1,11 +1,12 @@
 """Faults of labelled text: damage, near-duplicates, wrong labels, labels spelt in two ways."""
 
+import contextlib
+import itertools
 import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
@@ -46,12 +47,9 @@ def text_fault(text: str) -> str | None:
 def _is_misread(text: str, start: int) -> bool:
     """Whether characters are UTF-8 that was read as Windows-1252."""
     some = text[start : start + 4]
-    for encoding in ("cp1252", "latin-1"):
-        for end in range(2, len(some) + 1):
-            try:
-                some[:end].encode(encoding).decode("utf-8")
-            except UnicodeError:
-                continue
+    for encoding, end in itertools.product(("cp1252", "latin-1"), range(2, len(some) + 1)):
+        with contextlib.suppress(UnicodeError):
+            some[:end].encode(encoding).decode("utf-8")
             return True
     return False
 
@@ -71,8 +69,7 @@ def other_scripts(texts: Sequence[str]) -> tuple[str | None, dict[int, str]]:
     scripts = [script_of(text) for text in texts]
     counts = Counter(script for script in scripts if script)
     main = counts.most_common(1)[0][0] if counts else None
-    others = {i: s for i, s in enumerate(scripts) if s is not None and s != main}
-    return main, others
+    return main, {i: s for i, s in enumerate(scripts) if s is not None and s != main}
 
 
 def spelt_twice(labels: Sequence[str]) -> dict[str, str]:
@@ -193,8 +190,6 @@ def _jaccard(one: np.ndarray, other: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Doubt:
-    """An example whose label is doubted."""
-
     place: int
     label: str
     proposed: str  # the most probable other label
@@ -223,9 +218,9 @@ def doubted_labels(
         return []
     kept = np.flatnonzero(np.isin(targets, known))
     targets, names = np.searchsorted(known, targets[kept]), names[known]
-    judged = [_by_words([texts[i] for i in kept.tolist()], targets, seed)]
+    judged = [_judged([texts[i] for i in kept.tolist()], targets, seed)]
     if vectors is not None:
-        judged.append(_by_vectors(vectors[kept], targets, seed))
+        judged.append(_judged(vectors[kept], targets, seed))
     mistake = wrong_share / (len(names) - 1)  # probability of each label that is not the true one
     shares = _calibrated(np.stack(judged), targets, wrong_share, mistake)
     places = np.arange(len(targets))
@@ -240,36 +235,24 @@ def doubted_labels(
     ]
 
 
-def _by_words(texts: list[str], targets: np.ndarray, seed: int) -> np.ndarray:
-    """Probabilities [N, C] of each label by the words of texts."""
+def _judged(inputs: list[str] | np.ndarray, targets: np.ndarray, seed: int) -> np.ndarray:
+    """Probabilities [N, C] of labels by words of texts, or vectors [N, H], of other examples."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.multiclass import OneVsRestClassifier
-
-    words = TfidfVectorizer(sublinear_tf=True, max_features=_MOST_FEATURES)
-    model = OneVsRestClassifier(LogisticRegression(C=10.0, solver="liblinear"))
-    return _of_others([words, model], texts, targets, seed)
-
-
-def _by_vectors(vectors: np.ndarray, targets: np.ndarray, seed: int) -> np.ndarray:
-    """Probabilities [N, C] of each label by vectors of texts [N, H]."""
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    # Few dimensions of a vector have to do with the labels: the others' weights are kept small.
-    model = LogisticRegression(C=0.01, max_iter=1000)
-    return _of_others([StandardScaler(), model], vectors, targets, seed)
-
-
-def _of_others(steps: list[Any], inputs: Any, targets: np.ndarray, seed: int) -> np.ndarray:
-    """Probabilities [N, C] by models that have not seen the example."""
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
-    from sklearn.pipeline import make_pipeline
-
+    if isinstance(inputs, np.ndarray):
+        # Few dimensions of a vector have to do with the labels: the others' weights are kept small.
+        judge = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
+    else:
+        words = TfidfVectorizer(sublinear_tf=True, max_features=_MOST_FEATURES)
+        model = OneVsRestClassifier(LogisticRegression(C=10.0, solver="liblinear"))
+        judge = make_pipeline(words, model)
     folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
-    found = cross_val_predict(
-        make_pipeline(*steps), inputs, targets, cv=folds, method="predict_proba"
-    )
+    found = cross_val_predict(judge, inputs, targets, cv=folds, method="predict_proba")
     return np.asarray(found / found.sum(axis=1, keepdims=True))
 
 

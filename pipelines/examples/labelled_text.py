@@ -35,11 +35,9 @@ class MissingColumnError(InputError):
 class Examples:
     path: str  # the file, or the name in TensorFlow Datasets, as messages name it
     lines: list[int]  # line of each example, or its number there
-    # role, such as "text", "text_pair" or "label" -> one value per example, a string or a list
-    columns: dict[str, list[Any]]
+    columns: dict[str, list[Any]]  # role, such as "label" -> a string or a list per example
     skipped: tuple[int, ...] = ()  # lines of broken rows that were skipped
-    # number of each example's document; empty if the file does not divide them
-    documents: tuple[int, ...] = ()
+    documents: tuple[int, ...] = ()  # each example's, by number; () if the file has none
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -60,11 +58,8 @@ class Examples:
                 f"{self.path}: skipped {len(self.skipped)} broken rows, the first in line "
                 f"{self.skipped[0]}"
             )
-        texts = [
-            values
-            for role, values in self.columns.items()
-            if role != "label" and isinstance(values[0], str)
-        ]
+        columns = [values for role, values in self.columns.items() if role != "label"]
+        texts = [values for values in columns if isinstance(values[0], str)]
         rows = enumerate(zip(*texts, strict=True))
         if blank := [i for i, row in rows if not all(map(str.strip, row))]:
             found.append(

@@ -83,11 +83,9 @@ def mask_tokens(
     positions = tf.where(valid, positions, 0)
     labels = tf.where(valid, tf.gather(token_ids, positions, batch_dims=1), 0)
 
-    predictions = tf.shape(positions)
-    action = tf.random.stateless_uniform(predictions, action_seed)
-    random_tokens = tf.random.stateless_uniform(
-        predictions, word_seed, 0, tokenizer.vocabulary_size, dtype=tf.int32
-    )
+    shape, pieces = tf.shape(positions), tokenizer.vocabulary_size
+    action = tf.random.stateless_uniform(shape, action_seed)
+    random_tokens = tf.random.stateless_uniform(shape, word_seed, 0, pieces, dtype=tf.int32)
     replaced = tf.where(action < 1 - options.random_token_share, labels, random_tokens)
     shown = tf.where(action < options.mask_token_share, tokenizer.mask_token_id, replaced)
     return MaskedTokens(

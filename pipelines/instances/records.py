@@ -67,16 +67,14 @@ def record_batches(
 
     def texts() -> Iterator[tuple]:
         for batch in batches:
-            lines, *about = batch[:4]
-            in_graph.append(batch._replace(lines=lines[:0]))
-            yield lines, *about, batch.unit * MOST_BATCHES + batch.number, batch.held_out
+            in_graph.append(batch._replace(lines=batch.lines[:0]))
+            yield *batch[:4], batch.unit * MOST_BATCHES + batch.number, batch.held_out
 
     @tf.autograph.experimental.do_not_convert  # slow, and nothing branches on tensors
     def in_rounds(made: dict[str, Any]) -> tf.data.Dataset:
         return tf.data.Dataset.range(rounds).map(lambda index: (made, index))
 
-    kinds = (tf.string, tf.int32, tf.int32, tf.bool)
-    of_lines = [tf.TensorSpec([None], kind) for kind in kinds]
+    of_lines = [tf.TensorSpec([None], kind) for kind in (tf.string, tf.int32, tf.int32, tf.bool)]
     signature = (*of_lines, tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.bool))
     dataset = tf.data.Dataset.from_generator(texts, output_signature=signature)
     dataset = dataset.map(tokenize, threads).flat_map(in_rounds).map(serialize, threads).prefetch(1)
@@ -104,10 +102,7 @@ def _traced(
     tokenizer: BertTokenizer, options: Sequence[PretrainingDataOptions], split_paragraphs: bool
 ) -> tuple[Callable, Callable]:
     """The functions of `_functions`, the same ones for equal arguments."""
-    of_graph = [
-        {name: value for name, value in each.of_data().items() if name not in _OUTSIDE}
-        for each in options
-    ]
+    of_graph = [{k: v for k, v in x.of_data().items() if k not in _OUTSIDE} for x in options]
     settings = json.dumps([tokenizer.settings, *of_graph])
     key = (type(tokenizer), tokenizer.vocabulary_hash, settings, split_paragraphs)
     traced = _TRACED.get(key)
@@ -180,8 +175,7 @@ def _make_records(
     """One round of instances of a batch: records, string, in random order, and counts."""
     pair_seed, truncation_seed, order_seed, mask_seed = tf.unstack(tf.random.split(seed, 4))
     length, token_ids = options.max_seq_length, sentences.token_ids
-    how: dict[str, Any] = {"short_seq_prob": options.short_seq_prob, "seed": pair_seed}
-    how["max_seq_length"] = length
+    how = {"max_seq_length": length, "short_seq_prob": options.short_seq_prob, "seed": pair_seed}
     if options.instances == "full_sentences":
         sep = tokenizer.sep_token_id
         token_ids, pairs = pairing.full_sentences(sentences, sep_token_id=sep, **how)
@@ -212,10 +206,6 @@ def _count_instances(
     """Counts truncated pairs and their masks, if any; `tokens` is those of the text, int64."""
     size = max_seq_length + 1
     count = tf.math.count_nonzero
-
-    def histogram(lengths: tf.Tensor) -> tf.Tensor:
-        return tf.math.bincount(lengths, minlength=size, maxlength=size, dtype=tf.int64)
-
     of_masks = [tf.constant(0, tf.int64)] * 3
     if masked is not None:
         predicted = masked.weights > 0
@@ -226,7 +216,10 @@ def _count_instances(
     # between documents count here as text.
     used = pairs.a_length + tf.where(pairs.is_random_next, 0, pairs.b_length)
     dropped = tf.maximum(tokens - tf.reduce_sum(tf.cast(used, tf.int64)), 0)
-    of_lengths = [histogram(x) for x in (pairs.lengths, pairs.a_length, pairs.b_length)]
+    of_lengths = [
+        tf.math.bincount(lengths, minlength=size, maxlength=size, dtype=tf.int64)
+        for lengths in (pairs.lengths, pairs.a_length, pairs.b_length)
+    ]
     counts = [*of_lengths, count(pairs.is_random_next), *of_masks, tokens, dropped]
     return InstanceCounts(*counts)
 

@@ -98,9 +98,10 @@ def parse_masked(
     weights = features.pop("masked_lm_weights")
     ints = {name: tf.cast(values, tf.int32) for name, values in features.items()}
     packed = PackedPairs(ints["input_ids"], ints["segment_ids"], ints["input_mask"])
-    masked = MaskedTokens(
-        ints["input_ids"], ints["masked_lm_positions"], ints["masked_lm_ids"], weights
+    ids, positions, labels = (
+        ints[x] for x in ("input_ids", "masked_lm_positions", "masked_lm_ids")
     )
+    masked = MaskedTokens(ids, positions, labels, weights)
     return packed, masked, ints["next_sentence_labels"][:, 0]
 
 
@@ -193,12 +194,10 @@ def serialize_rows(
     rows = fill_rows(lengths, options)
     order = tf.argsort(rows, stable=True)
     used = tf.reduce_max(tf.concat([rows, [-1]], 0)) + 1
-    in_rows = tf.RaggedTensor.from_value_rowids(
-        tf.gather(records, order), tf.gather(rows, order), nrows=used
-    )
-    made = serialize_examples(
-        {"instances": in_rows.to_tensor()}, {"instances": tf.cast(in_rows.row_lengths(), tf.int32)}
-    )
+    records, rows = tf.gather(records, order), tf.gather(rows, order)
+    in_rows = tf.RaggedTensor.from_value_rowids(records, rows, nrows=used)
+    instances = tf.cast(in_rows.row_lengths(), tf.int32)
+    made = serialize_examples({"instances": in_rows.to_tensor()}, {"instances": instances})
     return tf.random.experimental.stateless_shuffle(made, seed)
 
 
@@ -264,8 +263,5 @@ def lay_out_rows(
         "first_positions": of_instances(offset),
     }
     labels = {"mlm_logits": words(masked.labels), "nsp_logits": of_instances(is_random_next)}
-    weights = {
-        "mlm_logits": words(masked.weights),
-        "nsp_logits": of_instances(tf.ones_like(row, tf.float32)),
-    }
-    return inputs, labels, weights
+    used = of_instances(tf.ones_like(row, tf.float32))
+    return inputs, labels, {"mlm_logits": words(masked.weights), "nsp_logits": used}

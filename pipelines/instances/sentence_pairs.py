@@ -168,9 +168,8 @@ def sentence_pairs(
     b_first = tf.where(is_random_next, random_first, a_end)
     b_end = tf.where(is_random_next, random_end, b_end)
     b_start = tf.gather(starts, b_first)
-    pairs = SentencePairs(
-        a_start, a_length, b_start, tf.gather(starts, b_end) - b_start, is_random_next
-    )
+    b_length = tf.gather(starts, b_end) - b_start
+    pairs = SentencePairs(a_start, a_length, b_start, b_length, is_random_next)
     possible = ~is_random_next | (tf.size(sentences.document_first) > 2)
     return SentencePairs(*(tf.boolean_mask(values, possible) for values in pairs))
 
@@ -206,8 +205,9 @@ def _walk_streams(
         return step + 1, tf.boolean_mask(stream, goes_on), tf.boolean_mask(after, goes_on), taken
 
     stream = tf.cast(tf.where(first < end)[:, 0], tf.int32)
+    dims = [None, 2 + values]
     taken = tf.TensorArray(
-        tf.int32, size=0, dynamic_size=True, infer_shape=False, element_shape=[None, 2 + values]
+        tf.int32, size=0, dynamic_size=True, infer_shape=False, element_shape=dims
     )
     *_, taken = tf.while_loop(
         # A first step even without streams, because an empty array cannot be joined.
@@ -228,16 +228,14 @@ def _random_next(
     """Sentences of another document, for each A at sentence `first`: one, or more for `tokens`."""
     document_seed, sentence_seed = tf.unstack(tf.random.split(seed, 2))
     own = tf.gather(sentences.document, first)
-    others = tf.size(sentences.document_first) - 2
-    document = tf.random.stateless_uniform(
-        tf.shape(first), document_seed, 0, tf.maximum(others, 1), dtype=tf.int32
-    )
+    others, shape = tf.size(sentences.document_first) - 2, tf.shape(first)
+    number = tf.maximum(others, 1)
+    document = tf.random.stateless_uniform(shape, document_seed, 0, number, dtype=tf.int32)
     document = tf.where(document >= own, document + 1, document)
     document = tf.minimum(document, others)  # for a batch of one document
     document_first = tf.gather(sentences.document_first, document)
     size = tf.gather(sentences.document_first, document + 1) - document_first
-    draws = tf.random.stateless_uniform(tf.shape(first), sentence_seed)
-    next_first = document_first + _scaled(draws, size)
+    next_first = document_first + _scaled(tf.random.stateless_uniform(shape, sentence_seed), size)
     limit = tf.gather(sentences.starts, next_first) + tf.maximum(tokens, 1)
     next_end = tf.searchsorted(sentences.starts, limit)
     return next_first, tf.minimum(next_end, tf.gather(sentences.passage_end, next_first))
@@ -339,10 +337,9 @@ def truncate_pairs(pairs: SentencePairs, *, max_seq_length: int, seed: tf.Tensor
     A token at a time leaves the longer segment (B if equal), at the front or the back at random.
     """
     max_tokens = max_seq_length - 3
-    a_length = tf.minimum(
-        pairs.a_length, tf.maximum(max_tokens - pairs.b_length, (max_tokens + 1) // 2)
-    )
-    b_length = tf.minimum(pairs.b_length, tf.maximum(max_tokens - pairs.a_length, max_tokens // 2))
+    most_a = tf.maximum(max_tokens - pairs.b_length, (max_tokens + 1) // 2)
+    most_b = tf.maximum(max_tokens - pairs.a_length, max_tokens // 2)
+    a_length, b_length = tf.minimum(pairs.a_length, most_a), tf.minimum(pairs.b_length, most_b)
     lost = tf.stack([pairs.a_length - a_length, pairs.b_length - b_length])  # (2, N)
     at_front = tf.random.stateless_binomial(
         tf.shape(lost), seed, tf.cast(lost, tf.float32), 0.5, output_dtype=tf.int32

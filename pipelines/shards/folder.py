@@ -36,6 +36,7 @@ from pipelines.shards.manifest import BLOCK_RECORDS, FRAME_BYTES, Manifest
 
 # TensorFlow's errors for a record of another kind; the second if it quotes the record.
 _PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
+Parse = Callable[[tf.Tensor], object]
 
 
 class RecordBlocks(NamedTuple):
@@ -81,9 +82,7 @@ class RecordBlocks(NamedTuple):
             run = read_run(tf.constant(file), offset, size, records)
             return run.batch(records).get_single_element()
 
-    def is_sound(
-        self, block: int, parse: Callable[[tf.Tensor], object], records: int | None = None
-    ) -> bool:
+    def is_sound(self, block: int, parse: Parse, records: int | None = None) -> bool:
         """Whether the first `records` of a block, by default all, can be read and parsed."""
         records = int(self.records[block]) if records is None else records
         try:
@@ -93,7 +92,7 @@ class RecordBlocks(NamedTuple):
             return False
         return len(found) == records
 
-    def first_damaged(self, file: int, parse: Callable[[tf.Tensor], object]) -> int | None:
+    def first_damaged(self, file: int, parse: Parse) -> int | None:
         """Number of the first record of a file that cannot be read and parsed, if any."""
         before = 0
         for block in self.of_file(file):
@@ -153,8 +152,7 @@ class ShardFolder:
     options: PretrainingDataOptions  # what the shards were made with, as far as reading needs it
     manifest: Manifest | None  # None for shards of other programs
     blocks: RecordBlocks = field(repr=False)  # places of the records
-    # path of a shard -> number of records in its damaged blocks, which are skipped
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)  # path -> records in damaged blocks
 
     @property
     def files(self) -> list[str]:
@@ -208,7 +206,7 @@ def open_shards(
                 )
     if not is_complete and not (isinstance(folder, Path) and folder.is_dir()):
         raise InputError(f"{folder}: no such folder: make one with bert-tf shards")
-    manifest: Manifest | None = None
+    manifest = None
     if is_complete or isinstance(folder, str):
         manifest = Manifest.load(folder)
         written = manifest.shards.get(split)
@@ -216,11 +214,8 @@ def open_shards(
             return None
         manifests.check_sizes(folder, written, may_differ=skip_corrupt)
         suspects: Iterable[int] = manifests.altered(folder, written) if skip_corrupt else ()
-        blocks = RecordBlocks.of_files(
-            [f"{folder}/{shard.file}" for shard in written],
-            [shard.block_bytes for shard in written],
-            [shard.instances for shard in written],
-        )
+        places = ((f"{folder}/{x.file}", x.block_bytes, x.instances) for x in written)
+        blocks = RecordBlocks.of_files(*map(list, zip(*places, strict=True)))
         options = manifest.data_options
     else:
         paths = _foreign_files(folder)
@@ -245,21 +240,18 @@ def open_shards(
 
 
 def _foreign_files(folder: Path) -> list[Path]:
-    paths = sorted(path for path in folder.glob("*.tfrecord*") if path.is_file())
-    if not paths:
-        if lengths := sorted(path.parent.name for path in folder.glob(f"*/{manifests.FILE_NAME}")):
-            raise InputError(
-                f"{folder}: holds folders of shards: name one of them ({', '.join(lengths)})"
-            )
-        raise InputError(
-            f"{folder}: holds neither {manifests.FILE_NAME} nor *.tfrecord files: make shards with "
-            "bert-tf shards"
-        )
-    return paths
+    if paths := sorted(path for path in folder.glob("*.tfrecord*") if path.is_file()):
+        return paths
+    if lengths := sorted(path.parent.name for path in folder.glob(f"*/{manifests.FILE_NAME}")):
+        names = ", ".join(lengths)
+        raise InputError(f"{folder}: holds folders of shards: name one of them ({names})")
+    raise InputError(
+        f"{folder}: holds neither {manifests.FILE_NAME} nor *.tfrecord files: make shards with "
+        "bert-tf shards"
+    )
 
 
 def store_tokenizer(files: Folder, tokenizer: BertTokenizer) -> None:
-    """Writes a tokenizer's files into a folder, local or remote."""
     with tempfile.TemporaryDirectory() as temporary:
         tokenizer.save(Path(temporary))
         for path in Path(temporary).iterdir():
@@ -267,21 +259,17 @@ def store_tokenizer(files: Folder, tokenizer: BertTokenizer) -> None:
 
 
 def stored_tokenizer(files: Folder) -> BertTokenizer:
-    """The tokenizer that `store_tokenizer` wrote."""
     with tempfile.TemporaryDirectory() as copy:
         for name in ("vocab.txt", "tokenizer_config.json"):
             if (content := files.read(name)) is not None:
-                (Path(copy) / name).write_bytes(content)
+                Path(copy, name).write_bytes(content)
         return BertTokenizer.from_directory(copy)
 
 
 def tokenizer_of_shards(
     directory: str | os.PathLike, given: str | os.PathLike | None = None
 ) -> BertTokenizer:
-    """Opens the tokenizer of a folder of shards.
-
-    It can be `given` as a folder or vocab.txt, for shards of the original's script.
-    """
+    """Opens the tokenizer of a folder of shards, or one `given` as a folder or vocab.txt."""
     files = open_folder(directory)
     if not given:
         if files.read("vocab.txt") is None:
@@ -290,8 +278,8 @@ def tokenizer_of_shards(
                 "were made with, or make them with bert-tf shards"
             )
         return stored_tokenizer(files)
-    from_given = BertTokenizer if Path(given).is_file() else BertTokenizer.from_directory
-    tokenizer = from_given(given)
+    open_given = BertTokenizer if Path(given).is_file() else BertTokenizer.from_directory
+    tokenizer = open_given(given)
     if manifests.FILE_NAME in files.sizes():
         made_with = Manifest.load(directory).vocabulary["settings"]
         if differing := tokenizer.other_switches(made_with):
@@ -314,8 +302,8 @@ def _check_foreign(blocks: RecordBlocks, skip_corrupt: bool) -> None:
         if is_packed and not blocks.is_sound(of_file[0], tf.identity, 1):
             kind = "gzip" if magic == b"\x1f\x8b" else "zlib"
             raise InputError(
-                f"{path}: is {kind}-compressed, which prevents reading from any record: decompress "
-                "it"
+                f"{path}: is {kind}-compressed, which prevents reading from any record: "
+                "decompress it"
             )
         # A damaged length leads astray: the last block is then unsound, too.
         if not skip_corrupt and not blocks.is_sound(of_file[-1], tf.identity):
@@ -333,12 +321,9 @@ def _record_sizes(folder: Path, blocks: RecordBlocks) -> PretrainingDataOptions:
             continue
         missing = [name for name in masked_features(1, 1) if name not in features]
         if not missing:
-            length, predictions = (
-                len(features[name].int64_list.value) for name in ("input_ids", "masked_lm_ids")
-            )
-            return PretrainingDataOptions(
-                max_seq_length=length, max_predictions_per_seq=predictions
-            )
+            lists = (features[name].int64_list for name in ("input_ids", "masked_lm_ids"))
+            length, most = (len(each.value) for each in lists)
+            return PretrainingDataOptions(max_seq_length=length, max_predictions_per_seq=most)
         problem = InputError(
             f"{blocks.files[file]}: records have no {', '.join(missing)}: give shards of "
             "pre-training instances, such as those of bert-tf shards"

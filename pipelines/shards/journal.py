@@ -1,9 +1,8 @@
 """The journal of a folder of shards: which groups of batches are finished, and by which plan.
 
-The contract of a unit of work: whoever makes it writes its shards under their final names, and
-then its entries here. Any process may make any unit, in any order, twice: the bytes are the same. A
-shard counts if an entry names it and its size is that of the entry; all else is dead, and only a
-run that holds the folder alone removes it.
+Whoever makes a unit writes its shards under their final names, then its entries here. Any process
+may make any unit, in any order, twice: the bytes are the same. A shard counts if an entry names it
+and its size; all else is dead, and only a run that holds the folder alone removes it.
 """
 
 import fcntl
@@ -22,7 +21,7 @@ import numpy as np
 
 from bert_tf.atomic import TEMPORARY_NAMES
 from bert_tf.errors import InputError
-from bert_tf.storage import Folder, RemoteFolder
+from bert_tf.storage import Folder, RemoteFolder, sha256
 from pipelines.corpus.documents import DocumentPlan
 from pipelines.data_options import PretrainingDataOptions
 from pipelines.instances.records import InstanceCounts
@@ -42,10 +41,8 @@ class FinishedGroup:
     ends_unit: bool = False  # whether it is the last group of the unit
     bytes_read: int = 0  # bytes on disk of the unit, up to the end of the group
     text: Counter[str] = field(default_factory=Counter)  # counts of the text, by name
-    # paths of the unit's files that could not be read so far
-    unreadable: list[str] = field(default_factory=list)
-    # by length, number of documents with fewer tokens than an instance
-    short_documents: list[int] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)  # paths of the unit's skipped files
+    short_documents: list[int] = field(default_factory=list)  # by length, as in `Records`
     shards: list[dict[str, list[Shard]]] = field(default_factory=list)  # by length and split
     counts: list[dict[str, InstanceCounts]] = field(default_factory=list)  # by length and split
 
@@ -106,17 +103,17 @@ class Journal:
         self._place.remove(name for unit in units for name in entries[unit].values())
 
     def check(self, units: Iterable[int] | None = None, *, checksums: bool = False) -> int:
-        """Forgets entries of all or some units whose shards are gone or have another size.
+        """Forgets entries of all or some units whose shards are gone or differ in size or checksum.
 
-        With `checksums`, the content is compared, too. Returns the number of instances that remain.
+        Returns the number of instances that remain.
         """
         sizes = [folder.sizes() for folder in self.folders]
 
         def is_whole(indexed: tuple[int, Shard]) -> bool:
             index, shard = indexed
-            folder, size = self.folders[index], sizes[index].get(shard.file)
-            is_same_size = (folder.size(shard.file) if size is None else size) == shard.bytes
-            return is_same_size and (not checksums or folder.sha256(shard.file) == shard.sha256)
+            folder, name = self.folders[index], shard.file
+            is_same_size = shard.bytes == (sizes[index].get(name) or folder.size(name))
+            return is_same_size and (not checksums or sha256(f"{folder}/{name}") == shard.sha256)
 
         instances = 0
         with ThreadPoolExecutor() as threads:
@@ -130,13 +127,12 @@ class Journal:
 
     def remove_dead(self) -> None:
         """Removes shards that no entry names. No other process may be at work in the folder."""
-        alive: list[set[str]] = [set() for _ in self.folders]
-        for index, shard in itertools.chain.from_iterable(x.all_shards() for x in self.groups()):
-            alive[index].add(shard.file)
-        for folder, named in zip(self.folders, alive, strict=True):
+        alive = {(i, shard.file) for group in self.groups() for i, shard in group.all_shards()}
+        for index, folder in enumerate(self.folders):
             names = folder.sizes()
-            shards = set(fnmatch.filter(names, "*.tfrecord"))
-            folder.remove([*(shards - named), *fnmatch.filter(names, TEMPORARY_NAMES)])
+            shards = fnmatch.filter(names, "*.tfrecord")
+            dead = [name for name in shards if (index, name) not in alive]
+            folder.remove([*dead, *fnmatch.filter(names, TEMPORARY_NAMES)])
 
     @property
     def plan(self) -> dict[str, Any] | None:
@@ -154,7 +150,6 @@ class Journal:
 
     @property
     def tokenizer(self) -> Folder:
-        """A copy of the tokenizer, for workers."""
         return self._place / TOKENIZER
 
     @contextmanager
@@ -167,8 +162,7 @@ class Journal:
         units of their own by the same plan, and remove nothing.
         """
         with self._locked(is_shared):
-            old = self.plan
-            begun = self.entries()
+            old, begun = self.plan, self.entries()
             if old is not None and old != plan:
                 last = 2**62 if is_shared else max(begun, default=-1)
                 if difference := _difference(old, plan, sources, last):
@@ -176,9 +170,9 @@ class Journal:
                         f"{self.folder}: holds an unfinished run that differs in {difference}: "
                         "give its settings to continue it, or remove the folder to start over"
                     )
-            if old != plan:
-                if old is not None and not begun:
+                if not begun:
                     self._place.remove([_DOCUMENTS])
+            if old != plan:
                 self._place.write(_PLAN, json.dumps(plan).encode())
             try:
                 yield
@@ -213,10 +207,7 @@ class Journal:
 
 def _load(content: bytes) -> FinishedGroup:
     values = json.loads(content)
-    values["shards"] = [
-        {split: [Shard.of_json(shard) for shard in shards] for split, shards in splits.items()}
-        for splits in values["shards"]
-    ]
+    values["shards"] = [Shard.of_splits(splits) for splits in values["shards"]]
     values["counts"] = [
         {split: InstanceCounts(*map(np.asarray, counts)) for split, counts in splits.items()}
         for splits in values["counts"]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf.errors import InputError
-from bert_tf.storage import Folder, open_folder
+from bert_tf.storage import Folder, open_folder, sha256
 from pipelines.data_options import PretrainingDataOptions
 
 FILE_NAME = "manifest.json"
@@ -50,18 +50,21 @@ class Shard:
             sizes = np.diff(np.array(offsets, np.int64), append=content["bytes"]).tolist()
         return cls(**content, block_bytes=array("I", sizes))
 
+    @classmethod
+    def of_splits(cls, content: dict[str, list[dict[str, Any]]]) -> "dict[str, list[Shard]]":
+        return {split: [cls.of_json(each) for each in shards] for split, shards in content.items()}
+
 
 @dataclass
 class Manifest:
     options: dict[str, Any]  # see `PretrainingDataOptions.of_data`
     vocabulary: dict[str, Any]  # `hash` and `size`, and the `settings` of the tokenizer
-    # `file` (relative to the common folder) and `bytes` of each file; over 10,000 files are
-    # listed by folder, with the number of `files`
+    # `file` (relative to the common folder) and `bytes` of each file; many files are listed by
+    # folder, with the number of `files`
     corpus: list[dict[str, Any]]
     documents: int
     sentences: int
-    # faults of the text that were handled by a rule, counted by name
-    irregularities: dict[str, int]
+    irregularities: dict[str, int]  # counts of repaired faults of the text, by name
     shards: dict[str, list[Shard]]  # by split: "train" and, if text was held out, "held_out"
     statistics: dict[str, dict[str, Any]]  # by split, see `pipelines.instances.records`
     bert_tf_version: str  # version that wrote the shards
@@ -77,7 +80,6 @@ class Manifest:
         return PretrainingDataOptions(**({"cut_long_sentences": False} | self.options))
 
     def all_shards(self) -> Iterator[Shard]:
-        """The shards of all splits, in order."""
         return itertools.chain.from_iterable(self.shards.values())
 
     def save(self, directory: str | os.PathLike) -> None:
@@ -105,10 +107,7 @@ class Manifest:
                 raise InputError(
                     f"{path}: format {content['format']}, but this version reads {FORMAT}: {remake}"
                 )
-            content["shards"] = {
-                split: [Shard.of_json(shard) for shard in shards]
-                for split, shards in content["shards"].items()
-            }
+            content["shards"] = Shard.of_splits(content["shards"])
             manifest = cls(**content)
             if manifest.format == FORMAT:
                 manifest._read_blocks(folder)
@@ -155,9 +154,9 @@ def altered(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[int]:
     """The indices of the shards that do not match their checksums; all of them must exist."""
-    checksum_of, threads = open_folder(directory).sha256, ThreadPoolExecutor()
+    paths, threads = [f"{open_folder(directory)}/{x.file}" for x in shards], ThreadPoolExecutor()
     try:
-        for index, checksum in enumerate(threads.map(checksum_of, [x.file for x in shards])):
+        for index, checksum in enumerate(threads.map(sha256, paths)):
             progress(index + 1, len(shards))
             if checksum != shards[index].sha256:
                 yield index

@@ -42,16 +42,10 @@ WINDOW_BLOCKS = 64
 # Up to so many blocks, an epoch's order is a shuffle of all, which takes a millisecond per window.
 # Beyond, each place is drawn by itself: a terabyte of text has 9 million blocks.
 MOST_SHUFFLED = 1 << 16
-
-# Records in which sources have exactly their shares.
-MIXED = 10_000
-
+MIXED = 10_000  # records in which sources have exactly their shares
 _ANSWER_SECONDS = 10  # of a tf.data service
-
 _CLEARED_SHARE = 0.1  # of the bound of a cache, at once
-
-# Random seed for the sample of held-out instances, so that runs with other seeds compare.
-_SAMPLE_SEED = 12345
+_SAMPLE_SEED = 12345  # of held-out instances, so that runs with other seeds compare
 
 
 class Share(NamedTuple):
@@ -126,10 +120,8 @@ def pretraining_batches(
         InputError: the shards, their tokenizer or the tf.data service cannot be used; or the split
             is smaller than a batch, has too few blocks for the workers, or has masks already.
     """
-    if isinstance(shard_directory, ShardFolder):
-        shards: ShardFolder | None = shard_directory
-    else:
-        shards = open_shards(shard_directory, split)
+    given = shard_directory
+    shards = given if isinstance(given, ShardFolder) else open_shards(given, split)
     if shards is None:
         return None
     worker, num_workers = share
@@ -160,13 +152,11 @@ def pretraining_batches(
         elif mask_tokenizer is not None:
             # No other batch begins at the same place.
             seed = tf.random.fold_in(mask_seed, places[0])
-            masked = mask_tokens(
-                packed.token_ids, packed.padding_mask, mask_tokenizer, mask_options, seed
-            )
+            token_ids, padding_mask = packed.token_ids, packed.padding_mask
+            masked = mask_tokens(token_ids, padding_mask, mask_tokenizer, mask_options, seed)
         if rows is not None:
-            inputs, labels, weights = lay_out_rows(
-                rows.row_lengths(), packed, masked, is_random_next, mask_options
-            )
+            found = packed, masked, is_random_next
+            inputs, labels, weights = lay_out_rows(rows.row_lengths(), *found, mask_options)
         else:
             inputs = {
                 "token_ids": masked.token_ids,
@@ -248,11 +238,11 @@ def _masks(
     if tokenizer is None and not is_static:
         tokenizer = tokenizer_of_shards(shards.directory)
     if tokenizer is not None and shards.manifest is not None:
-        theirs, given = shards.manifest.vocabulary["hash"], tokenizer.vocabulary_hash
-        if theirs != given:
+        theirs, ours = shards.manifest.vocabulary["hash"], tokenizer.vocabulary_hash
+        if theirs != ours:
             raise InputError(
                 f"{shards.directory}: the shards were made with another vocabulary "
-                f"({theirs[:12]}, not {given[:12]}): use that one, or make the shards again with "
+                f"({theirs[:12]}, not {ours[:12]}): use that one, or make the shards again with "
                 "this one"
             )
     if "masked_lm_prob" in changed:  # which sets the number of predictions
@@ -283,10 +273,9 @@ def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Datase
 
 
 class BlockCache:
-    """Blocks of remote shards in a folder, of bounded size, which processes may share.
+    """Blocks of remote shards in a folder of bounded size, which processes may share.
 
-    Each is a file of its own, which TensorFlow reads as it reads a shard; those used longest ago go
-    first.
+    Each is a file of its own, which TensorFlow reads as a shard; those used longest ago go first.
     """
 
     def __init__(self, folder: Path, most_bytes: int):
@@ -345,11 +334,10 @@ def _block_fetcher(shards: ShardFolder) -> Fetcher | None:
         return None
     assert shards.manifest is not None  # remote shards have one
     cache = BlockCache(cache_folder("blocks"), cache_bytes())
-    checksums = [shard.sha256 for shard in shards.manifest.shards[shards.split]]
+    written = shards.manifest.shards[shards.split]
 
     def fetch(file: np.ndarray, offset: np.ndarray, size: np.ndarray) -> np.ndarray:
-        urls = [shards.files[index] for index in file]
-        hashes = [checksums[index] for index in file]
+        urls, hashes = [shards.files[n] for n in file], [written[n].sha256 for n in file]
         return np.array(cache.fetch(urls, hashes, offset, size), object)
 
     return fetch
@@ -363,9 +351,8 @@ def _mixed_records(
 ) -> tf.data.Dataset:
     """Records of several sources, string [], after the `first`, and their places, int64 [].
 
-    Each `MIXED` records hold exactly as many of a source as its share says (`shares` are those of
-    all but the first), in a random order that is a function of the seed and of the place: so is the
-    place in each source where reading begins.
+    Each `MIXED` records hold exactly as many of a source as its share says (`shares` lacks that of
+    the first), in a random order that is a function of the seed and of the place.
     """
     others = [round(share * MIXED) for share in shares]
     counts = np.array([MIXED - sum(others), *others], np.int64)
@@ -425,9 +412,8 @@ def _records(
         order = tf.range(count, dtype=tf.int64)
         if seed is not None:
             order = tf.random.experimental.stateless_shuffle(order, tf.random.fold_in(seed, epoch))
-        # Empty blocks do not change the order of the others.
-        kept = tf.gather(tf.constant(has_records), order)
-        order = order if has_records.all() else tf.boolean_mask(order, kept)
+        if not has_records.all():  # empty blocks do not change the order of the others
+            order = tf.boolean_mask(order, tf.gather(tf.constant(has_records), order))
         return order[begin:end]
 
     def bounds(window: tf.Tensor) -> tf.Tensor:
@@ -448,12 +434,10 @@ def _records(
         epoch, window = number // windows, number % windows
         order = block_order(epoch, bounds(window), bounds(window + 1))
         file, offset, size, counts = (tf.gather(values, order) for values in columns)
-        if fetch is None:
-            path = tf.gather(files, file)
-        else:
+        path = tf.gather(files, file)
+        if fetch is not None:
             path = tf.numpy_function(fetch, [file, offset, size], tf.string)
-            path = tf.ensure_shape(path, [None])
-            offset = tf.zeros_like(offset)
+            path, offset = tf.ensure_shape(path, [None]), tf.zeros_like(offset)
         to_read = tf.data.Dataset.from_tensor_slices((path, offset, size, counts))
         records = tf.reduce_sum(counts)
         read = to_read.flat_map(read_run).batch(tf.maximum(records, 1))

@@ -77,23 +77,16 @@ def write_units(
     """
     _allow_open_files()
     options, journal = job.options[0], job.journal
+    sizes: Any = {"buffer_bytes": options.buffer_bytes, "group_bytes": job.group_bytes}
     batches = itertools.chain.from_iterable(
-        UnitReader(
-            unit.number,
-            unit.slices,
-            options,
-            documents,
-            buffer_bytes=options.buffer_bytes,
-            group_bytes=job.group_bytes,
-            finished=unit.finished,
-        )
+        UnitReader(unit.number, unit.slices, options, documents, finished=unit.finished, **sizes)
         for unit in units
     )
     with input_errors(), full_disk_errors(job.disk), ThreadPoolExecutor(max_workers=1) as threads:
         made = record_batches(batches, tokenizer, job.options, job.split_sentences, job.threads)
         finishing = None
         for (unit, number), in_group in itertools.groupby(
-            made, lambda records: (records.batch.unit, records.batch.group)
+            made, lambda x: (x.batch.unit, x.batch.group)
         ):
             with _OpenGroup(job, journal, unit, number) as group:
                 for records in in_group:
@@ -148,13 +141,13 @@ class _OpenGroup(contextlib.ExitStack):
         if split == "held_out":
             round_, parts = 0, 1
         opened, folder = self._shards[index], self._journal.folders[index]
-        for part in range(parts):
-            if (split, round_, part) not in opened:
-                place = f"{made.unit:05d}-{made.group:05d}-{round_:02d}-{part:02d}"
-                shard = _OpenShard(folder, f"{split}-{place}.tfrecord")
-                opened[split, round_, part] = shard
-                self.push(shard.abandon)
-        shards = [opened[split, round_, part] for part in range(parts)]
+        keys = [(split, round_, part) for part in range(parts)]
+        for key in keys:
+            if key not in opened:
+                place = f"{made.unit:05d}-{made.group:05d}-{round_:02d}-{key[2]:02d}"
+                opened[key] = _OpenShard(folder, f"{split}-{place}.tfrecord")
+                self.push(opened[key].abandon)
+        shards = [opened[key] for key in keys]
         written = sum(shard.made.instances for shard in shards)
         for part, shard in enumerate(shards):
             shard.write(records[(part - written) % parts :: parts].tolist())

@@ -14,7 +14,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, wait
 from concurrent.futures.process import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
@@ -116,9 +116,7 @@ class ExecutorRunner:
         failures: Counter[int],
         report: "Report",
     ) -> None:
-        futures: dict[Future, Unit] = {
-            executor.submit(work, task(job, unit)): unit for unit in waiting.values()
-        }
+        futures = {executor.submit(work, task(job, unit)): unit for unit in waiting.values()}
         try:
             while futures:
                 for future in wait(futures, return_when=FIRST_COMPLETED).done:
@@ -147,10 +145,8 @@ class ExecutorRunner:
 
 def process_pool(workers: int) -> Callable[[], ProcessPoolExecutor]:
     """Opens pools of processes on this machine."""
-    context = multiprocessing.get_context("forkserver")
-    return functools.partial(
-        ProcessPoolExecutor, workers, mp_context=context, initializer=_follow_parent
-    )
+    how = {"mp_context": multiprocessing.get_context("forkserver"), "initializer": _follow_parent}
+    return functools.partial(ProcessPoolExecutor, workers, **how)
 
 
 def _follow_parent() -> None:
@@ -184,9 +180,8 @@ def dask_workers(address: str) -> Callable[[], AbstractContextManager[Executor]]
             ) from error
         with client:
             if not client.scheduler_info()["workers"]:
-                raise InputError(
-                    f"--dask {address}: the scheduler has no workers: start dask worker"
-                )
+                cause = "the scheduler has no workers: start dask worker"
+                raise InputError(f"--dask {address}: {cause}")
             with client.get_executor(pure=False) as executor:
                 yield executor
 
@@ -203,9 +198,8 @@ class BeamRunner:
         try:
             import apache_beam  # noqa: F401
         except ImportError as error:
-            raise InputError(
-                "--runner beam needs Apache Beam; pip install 'bert-tf[beam]'"
-            ) from error
+            cure = "pip install 'bert-tf[beam]'"
+            raise InputError(f"--runner beam needs Apache Beam; {cure}") from error
         try:
             given = shlex.split(_BEAM_HERE if options is None else options)
         except ValueError as error:

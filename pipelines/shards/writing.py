@@ -37,16 +37,14 @@ PLAN_FORMAT = 4
 
 _LISTED_UNITS = 20  # in an error
 _LISTED_SOURCES = 10_000  # in the manifest, which every reader holds
-
 _SAMPLED_TEXTS = 50  # of 64 kB at most, for the bytes of a token
 _SAMPLED_BYTES = 16 << 20  # for an estimate
 
 # Files in a folder of shards, of one length or with a subfolder per length.
 _OF_TOKENIZER = ("vocab.txt", "tokenizer_config.json")
 _IN_FOLDER = (FILE_NAME, BLOCKS_NAME, *_OF_TOKENIZER, "*.tfrecord", TEMPORARY_NAMES)
-_IN_SUBFOLDERS = (f"[0-9]*/{name}" for name in _IN_FOLDER)
 _IN_JOURNAL = (f"{JOURNAL}/*", f"{JOURNAL}/{TOKENIZER}/*")
-_FILES = (*_IN_FOLDER, *_IN_SUBFOLDERS, *_IN_JOURNAL)
+_FILES = (*_IN_FOLDER, *(f"[0-9]*/{name}" for name in _IN_FOLDER), *_IN_JOURNAL)
 
 _OF_LENGTH = {"max_seq_length", "max_predictions_per_seq"}  # may differ between lengths
 
@@ -66,7 +64,6 @@ class UnitShare:
 
     @classmethod
     def parse(cls, text: str) -> "UnitShare":
-        """Reads "3/16"."""
         number, _, of = text.partition("/")
         if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
             raise InputError(
@@ -143,13 +140,10 @@ def write_shards_of_lengths(
         raise InputError("--overwrite cannot be combined with --units: remove the folder first")
     corpus = _corpus_of(inputs, tokenizer, options[0])
     folder = _output_folder(output_directory, corpus, listed(inputs))
+    vocabulary = {"hash": tokenizer.vocabulary_hash, "size": tokenizer.vocabulary_size}
     plan: dict[str, Any] = {
         "options": [one.of_data() for one in options],
-        "vocabulary": {
-            "hash": tokenizer.vocabulary_hash,
-            "size": tokenizer.vocabulary_size,
-            "settings": tokenizer.settings,
-        },
+        "vocabulary": {**vocabulary, "settings": tokenizer.settings},
         "units": [unit_hash(unit) for unit in corpus.units],
         "bert_tf_version": __version__,
         "format": PLAN_FORMAT,
@@ -178,16 +172,10 @@ def write_shards_of_lengths(
     # A unit of a large corpus is a group, however large.
     group_bytes = documents.GROUP_BYTES * corpus.scale
     groups = max(1, round(corpus.text_bytes / group_bytes))
-    job = ShardsJob(
-        str(folder),
-        options,
-        names,
-        corpus.split_sentences,
-        group_bytes=group_bytes,
-        parts=-(-options[0].num_shards // (groups * options[0].dupe_factor)),
-        plan_hash=hashlib.sha256(json.dumps(plan).encode()).hexdigest(),
-        threads=threads,
-    )
+    parts = -(-options[0].num_shards // (groups * options[0].dupe_factor))
+    plan_hash = hashlib.sha256(json.dumps(plan).encode()).hexdigest()
+    of_text = (corpus.split_sentences, group_bytes, parts)
+    job = ShardsJob(str(folder), options, names, *of_text, plan_hash, threads)
     sources = [unit[0].source for unit in corpus.units]
     with journal.begun(plan, sources, is_shared=share is not None):
         if not finish:
@@ -269,11 +257,9 @@ def _plan_of(corpus: Corpus, options: PretrainingDataOptions) -> documents.Docum
     share = options.held_out_share
     if options.max_held_out_bytes is not None:
         share = min(share, options.max_held_out_bytes / max(1, corpus.text_bytes))
+    for_pairs = options.instances == "sentence_pairs"
     return documents.plan_documents(
-        corpus,
-        held_out_share=share,
-        seed=options.seed,
-        for_pairs=options.instances == "sentence_pairs",
+        corpus, held_out_share=share, seed=options.seed, for_pairs=for_pairs
     )
 
 
@@ -409,15 +395,9 @@ def estimate_shards(
 
     def batches() -> Iterator[documents.DocumentBatch]:
         middle = len(corpus.units) // 2
+        how: Any = {"buffer_bytes": first.buffer_bytes, "group_bytes": _SAMPLED_BYTES}
         for unit in [*range(middle, len(corpus.units)), *range(middle)]:
-            for batch in documents.UnitReader(
-                unit,
-                corpus.units[unit],
-                first,
-                plan,
-                buffer_bytes=first.buffer_bytes,
-                group_bytes=_SAMPLED_BYTES,
-            ):
+            for batch in documents.UnitReader(unit, corpus.units[unit], first, plan, **how):
                 sizes.append(sum(map(len, batch.lines[~batch.is_donor])))
                 yield batch
                 if sum(sizes) >= _SAMPLED_BYTES:
@@ -435,9 +415,6 @@ def estimate_shards(
     rest = len(sizes) - 1 or 1
     seconds = time.monotonic() - began - (traced if len(sizes) > 1 else 0.0)
     speed = sum(sizes[-rest:]) / seconds
-    return Estimate(
-        corpus.text_bytes,
-        len(corpus.units),
-        corpus.text_bytes / speed,
-        round(made / sum(sizes) * corpus.text_bytes),
-    )
+    text_bytes = corpus.text_bytes
+    shard_bytes = round(made / sum(sizes) * text_bytes)
+    return Estimate(text_bytes, len(corpus.units), text_bytes / speed, shard_bytes)
