@@ -10,11 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# Matches the temporary names of this package, whatever output they belong to.
-TEMPORARY_NAMES = ".*.bert-tf-*.tmp"
-
+TEMPORARY_NAMES = ".*.bert-tf-*.tmp"  # matches those of every output
 _REPLACED = ".old"  # ends the name of a folder that steps aside for a new one
-
 _held: list[Path] = []  # output folders that this process holds
 
 
@@ -36,9 +33,8 @@ def _mark(folder: Path) -> str:
 def hold_output(folder: str | os.PathLike) -> Iterator[None]:
     """Marks the temporary files below an output folder as its own, and cleans up on entry.
 
-    No other process may hold the folder. What a killed holder left half-written is removed; a
-    folder that it was replacing is restored if the new one did not take its place. Files of other
-    outputs stay, even below the folder.
+    No other process may hold the folder. What a killed holder left half-written is removed, and a
+    folder that it was replacing restored. Files of other outputs stay, even below the folder.
     """
     folder = Path(folder).resolve()
     names = f".*.bert-tf-{_mark(folder)}-*"
@@ -73,10 +69,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def replace_file(path: str | os.PathLike) -> Iterator[Path]:
-    """Yields a temporary path, which becomes `path` when the block ends; makes parent folders.
-
-    If the block raises, the temporary file is removed and `path` stays unchanged.
-    """
+    """Yields a temporary path, which becomes `path` after the block; removed if it raises."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)

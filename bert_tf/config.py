@@ -188,10 +188,7 @@ class BertConfig:
 
     @classmethod
     def named(cls, size: str, **values: Any) -> "BertConfig":
-        """A config of a size: a key of `SIZES`, or layers, width and heads such as "3x768x12".
-
-        Fields in `values` replace the size's own.
-        """
+        """A config of a size, of `SIZES` or LAYERSxWIDTHxHEADS; `values` replace its fields."""
         shape = re.fullmatch(r"(\d{1,4})x(\d{1,6})x(\d{1,4})", size)
         if size not in SIZES and not shape:
             raise InputError(

@@ -29,6 +29,5 @@ def full_disk_errors(place: str | os.PathLike) -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         if "No space left" in error.message or "quota" in error.message:
-            full = os.strerror(errno.ENOSPC)
-            raise OSError(errno.ENOSPC, full, os.fspath(place)) from error
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(place)) from error
         raise

@@ -1,8 +1,7 @@
 """Keras loads `.keras` files with this package's classes after `import bert_tf` alone.
 
 Keras asks its table of registered names for a class. Importing every module here would take
-seconds, so the table gets stand-ins: when a file needs a class, its stand-in imports it, and the
-class registers itself in its place.
+seconds, so the table gets stand-ins, which import a class when a file needs it.
 """
 
 import importlib

@@ -18,17 +18,14 @@ from bert_tf.storage import RemoteFolder, State, find_objects, is_remote, state_
 
 CACHE_FOLDER = "BERT_TF_CACHE"  # environment variables: the folder, and its bound in gigabytes
 CACHE_GIGABYTES = "BERT_TF_CACHE_GB"
-
 _MARKS = ("config.json", "models.config", "saved_model.pb")
 _CHECKPOINTS = "checkpoints"
 _PROBE = ".writable"
-
 _mirrors: list["Mirror"] = []  # of this process
 
 
 def cache_folder(kind: str) -> Path:
-    folder = os.environ.get(CACHE_FOLDER) or Path("~/.cache/bert-tf").expanduser()
-    return Path(folder) / kind
+    return Path(os.environ.get(CACHE_FOLDER) or Path("~/.cache/bert-tf").expanduser()) / kind
 
 
 def cache_bytes() -> int:
@@ -45,11 +42,8 @@ class Mirror:
         self._uploaded: dict[str, State] = {}
 
     def pull(self, *, top_alone: bool) -> None:
-        """Downloads the folder; with `top_alone`, makes empty folders of those within it.
-
-        A place that cannot be written is refused now, not at the first checkpoint.
-        """
-        self._remote.write(_PROBE, b"")
+        """Downloads the folder; with `top_alone`, makes empty folders of those within it."""
+        self._remote.write(_PROBE, b"")  # refuses a place now, not at the first checkpoint
         self._remote.remove([_PROBE])
         names = self._remote.all_names()
         if top_alone:

@@ -13,10 +13,7 @@ from typing import Any, Literal
 from bert_tf.errors import InputError
 
 _MISSING: Any = dataclasses.MISSING
-
-# Numbers up to here are exact as integers and as floats, and fit TensorFlow's integers.
-_LARGEST = 2**53
-
+_LARGEST = 2**53  # exact as an integer and as a float, and fits TensorFlow's integers
 _IS_WITHIN: dict[str, Callable[[float, float], bool]] = {
     "at_least": operator.ge,
     "above": operator.gt,

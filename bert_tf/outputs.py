@@ -9,9 +9,7 @@ from bert_tf.errors import InputError
 from bert_tf.mirror import local_path
 from bert_tf.storage import is_remote
 
-# The folder of a run directory that keeps the examples that a Python call was given.
-GIVEN_DATA = "data"
-
+GIVEN_DATA = "data"  # subfolder of a run for the examples that a Python call was given
 # Files and folders that a command reads; None and "-", standard input, stand for no file.
 Inputs = Iterable[str | os.PathLike | None]
 

@@ -127,10 +127,9 @@ def _without_unused_packages() -> Iterator[None]:
 
 
 def import_tensorflow(*, for_a_command: bool = False) -> None:
-    """Imports TensorFlow without its start-up chatter.
+    """Imports TensorFlow without its start-up chatter; for a command, in half the time.
 
-    In a process that runs one command it takes half the time: what is hidden then can be imported
-    afterwards, but Keras goes on without it.
+    What is hidden then can be imported afterwards, but Keras goes on without it.
     """
     # The commands export SavedModels and train under tf.distribute: TensorFlow it is.
     os.environ["KERAS_BACKEND"] = "tensorflow"

@@ -26,7 +26,6 @@ from bert_tf.errors import InputError
 
 # Size of a file, and what tells its content from an earlier one: a time or a hash.
 State = tuple[int, int]
-
 _EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs"}
 _READ_AHEAD = 8 << 20
 
@@ -301,6 +300,4 @@ Folder = LocalFolder | RemoteFolder
 
 
 def open_folder(path: str | os.PathLike) -> Folder:
-    if is_remote(path):
-        return RemoteFolder(os.fspath(path).rstrip("/"))
-    return LocalFolder(Path(path))
+    return RemoteFolder(os.fspath(path).rstrip("/")) if is_remote(path) else LocalFolder(Path(path))

@@ -7,8 +7,7 @@ from typing import Any, Literal
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 
-# Options that shards of the present format were written without.
-_NEWER = (
+_NEWER = (  # options that shards of the present format were written without
     "mask_token_share", "random_token_share", "skip_bad_lines", "max_held_out_bytes", "max_tokens",
 )  # fmt: skip
 

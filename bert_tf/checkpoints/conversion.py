@@ -133,10 +133,7 @@ def convert(
 def _read_tokenizer(
     location: Location, do_lower_case: bool | None, notes: list[str]
 ) -> BertTokenizer | None:
-    """The tokenizer of a folder with vocab.txt or Hugging Face's tokenizer.json.
-
-    `do_lower_case` or `_casing` decide where the files, such as the original's, do not say.
-    """
+    """The tokenizer; `do_lower_case` or `_casing` decide where files, as the original's, do not."""
     folder = location.folder
     has_vocabulary = (folder / VOCABULARY_FILE).is_file()
     if not has_vocabulary and not (folder / TOKENIZER_JSON).is_file():
@@ -163,8 +160,7 @@ def _casing(location: Location, pieces: list[str], notes: list[str]) -> bool:
         if re.search(r"(^|[-_.])cased([-_.]|$)", part):
             notes.append(f"Taken to be cased, by the name {part!r}: do_lower_case is false.")
             return False
-    capitals = [p for p in pieces if p != p.lower() and not (p[0] == "[" and p[-1] == "]")]
-    if capitals:
+    if capitals := [p for p in pieces if p != p.lower() and not (p[0] == "[" and p[-1] == "]")]:
         notes.append(
             f"Taken to be cased, by the capitals in its vocabulary ({capitals[0]!r}): "
             "do_lower_case is false."

@@ -172,10 +172,8 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
         head, kind = "cls.predictions.", "BertMaskedLM"
         model.notes.append(_HEADS_DIFFER)
     if kind:
-        pack, length = (
-            getattr(keras_hub.models, f"{kind}Preprocessor"),
-            config.max_position_embeddings,
-        )
+        pack = getattr(keras_hub.models, f"{kind}Preprocessor")
+        length = config.max_position_embeddings
         options["preprocessor"] = tokenizer and pack(tokenizer, sequence_length=length)
         task = getattr(keras_hub.models, kind)(backbone, **options)
     tensors = model.keep(("pooler.", head), "a KerasHub preset")

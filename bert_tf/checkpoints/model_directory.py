@@ -228,8 +228,7 @@ def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...]) ->
     tensors = _encoder(stored.tensors)
     tensors |= {name: value for name, value in stored.tensors.items() if name.startswith(kept)}
     check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, stored.source)
-    new = sorted(name for name in weights if name not in tensors)
-    if new:
+    if new := sorted(weights.keys() - tensors.keys()):
         parts = weight_names.PARTS.items()
         titles = [next((title for p, title in parts if name.startswith(p)), name) for name in new]
         _warn_of_new(stored.source, " and ".join(dict.fromkeys(titles)))

@@ -109,8 +109,7 @@ class Graph:
                 kernel, bias = values
                 self.heads |= {bias.shape[0]} if bias.ndim == 2 else set()
                 values = [kernel.reshape(-1, bias.size).T, bias.reshape(-1)]
-            names = (f"{name}.weight", f"{name}.bias")
-            self.tensors |= dict(zip(names, values, strict=False))
+            self.tensors |= dict(zip((f"{name}.weight", f"{name}.bias"), values, strict=False))
 
 
 def read_model_garden(location: Location) -> StoredModel:
@@ -279,10 +278,9 @@ def read_tf_hub(location: Location, do_lower_case: bool | None = None) -> Stored
     folder = location.folder
     vocabulary = folder / "assets" / VOCABULARY_FILE
     if not tensorflow_checkpoint.Checkpoint(location.path).is_object_based:
-        variables = location.path.parent
         raise InputError(
             f"{folder} is a module of TensorFlow 1's Hub: put the model's bert_config.json and "
-            f"vocab.txt into {variables}, and convert {location.path}."
+            f"vocab.txt into {location.path.parent}, and convert {location.path}."
         )
     graph = Graph(location.path)
     layers = graph.layers_by_name()

@@ -33,7 +33,7 @@ _NAME = re.compile(
     re.ASCII,
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_SECONDS_TO_ANSWER = 30
+_ANSWER_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,10 @@ def _endpoint() -> str:
 
 def _cache() -> Path:
     """The cache, as huggingface_hub finds it."""
-    home = os.environ.get("HF_HOME") or Path(
-        os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
-    )
-    given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return Path(os.path.expandvars(given or Path(home, "hub"))).expanduser()
+    given = os.environ.get
+    home = given("HF_HOME") or Path(given("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    cache = given("HF_HUB_CACHE") or given("HUGGINGFACE_HUB_CACHE") or Path(home, "hub")
+    return Path(os.path.expandvars(cache)).expanduser()
 
 
 def _missing(folder: Path) -> list[str]:
@@ -160,24 +159,17 @@ def _download(model: HubModel, absent: str) -> Path:
     hub = HfApi(endpoint=_endpoint())
     with _hub_errors(model, absent):
         info = hub.model_info(
-            model.repository,
-            revision=model.revision,
-            files_metadata=True,
-            timeout=_SECONDS_TO_ANSWER,
+            model.repository, revision=model.revision, files_metadata=True, timeout=_ANSWER_SECONDS
         )
     for file in _files_of_bert(model, info):
         # The commit is asked for, but for the last file, which makes the revision known to the
         # cache: until then nothing there has its name.
-        name, revision = file.rfilename, info.sha
-        if name == CONFIG:
-            revision = model.revision
+        revision = model.revision if file.rfilename == CONFIG else info.sha
+        how = {"revision": revision, "cache_dir": _cache()}
         with _hub_errors(model, absent):
-            path = Path(
-                hub.hf_hub_download(model.repository, name, revision=revision, cache_dir=_cache())
-            )
+            path = Path(hub.hf_hub_download(model.repository, file.rfilename, **how))
         _verify(path, file, model)
-    missing = [name for name in _missing(path.parent) if name != _VOCABULARY]
-    if missing:
+    if missing := [name for name in _missing(path.parent) if name != _VOCABULARY]:
         raise InputError(
             f"{model} lacks {' and '.join(missing)}, or changed while it was downloaded: try again"
         )
@@ -208,8 +200,7 @@ def _files_of_bert(model: HubModel, info: "ModelInfo") -> list["RepoSibling"]:
         if other == PICKLE:
             cure += ": the error, as pickles can run code, shows how PyTorch writes safetensors"
         raise InputError(f"{model} holds no {WEIGHTS}: {cure}")
-    names = [*filter(files.__contains__, _TOKENIZER), *weights, CONFIG]
-    return [files[name] for name in names]
+    return [files[name] for name in (*_TOKENIZER, *weights, CONFIG) if name in files]
 
 
 def _verify(path: Path, file: "RepoSibling", model: HubModel) -> None:
@@ -219,13 +210,12 @@ def _verify(path: Path, file: "RepoSibling", model: HubModel) -> None:
         expected, actual = file.lfs.sha256, sha256(path)
     else:
         content = path.read_bytes()
-        header = b"blob %d\0" % len(content)
-        expected = file.blob_id
-        actual = hashlib.sha1(header + content, usedforsecurity=False).hexdigest()
+        blob = b"blob %d\0" % len(content) + content
+        expected, actual = file.blob_id, hashlib.sha1(blob, usedforsecurity=False).hexdigest()
     if actual != expected:
-        blob = path.resolve()
+        stored = path.resolve()
         path.unlink()
-        blob.unlink(missing_ok=True)
+        stored.unlink(missing_ok=True)
         raise InputError(
             f"{file.rfilename} of {model}: checksum mismatch (expected {expected}, not {actual}); "
             f"the download was deleted: try again, or {model.by_hand}"

@@ -142,9 +142,7 @@ def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ..
     """Every layer of an encoder: Hugging Face's name, `BertEncoder`'s attribute, weight's shape."""
     is_recurrent = config.attention_direction == "recurrent"
     block = _LSTM_BLOCK if is_recurrent else BLOCK
-    layers = [("", "", each) for each in EMBEDDINGS]
-    if is_recurrent:
-        layers = [layers[0], layers[-1]]
+    layers = [("", "", each) for each in (EMBEDDINGS[::3] if is_recurrent else EMBEDDINGS)]
     for i, each in itertools.product(range(config.num_hidden_layers), block):
         layers.append((f"encoder.layer.{i}.", f"blocks.{i}.", each))
     if not is_recurrent:

@@ -95,10 +95,8 @@ def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
             if name in missing:
                 missing.remove(name)
                 yield name, tensor
-        if missing:
-            raise InputError(
-                f"{file} lacks {min(missing)}, which {path.name} lists: copy both again."
-            )
+        if name := min(missing, default=""):
+            raise InputError(f"{file} lacks {name}, which {path.name} lists: copy both again.")
 
 
 def _read_safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
@@ -160,8 +158,7 @@ def pytorch_form(name: str, tensor: np.ndarray, config: BertConfig) -> tuple[str
     of a head that neither its name nor the config tells is refused.
     """
     *parts, last = name.removesuffix(TENSORFLOW_SUFFIX).split("/")
-    places = [place for place, part in enumerate(parts) if part in _PARTS]
-    if places:
+    if places := [place for place, part in enumerate(parts) if part in _PARTS]:
         parts = parts[places[-1] :]
     elif not parts and last in ("kernel", "bias"):
         said = str(config.extra.get("architectures"))

@@ -124,8 +124,7 @@ class Packer:
         # The longest A that is never cut: longest first leaves half of the room to each in the end,
         # and the odd token to A, as B loses ties.
         whole_a = {"longest_first": (room + 1) // 2, "first_only": 0, "second_only": room}
-        most_a = tf.maximum(room - length_b, whole_a[self.truncation])
-        length_a = tf.minimum(length_a, most_a)
+        length_a = tf.minimum(length_a, tf.maximum(room - length_b, whole_a[self.truncation]))
         return [length_a, tf.minimum(length_b, room - length_a)]
 
 

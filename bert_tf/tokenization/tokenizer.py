@@ -257,8 +257,7 @@ class BertTokenizer(tf.Module):
     def _ids_in_parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The same, with a part of the texts for each processor."""
         number = os.cpu_count() or 1
-        size = tf.size(texts)
-        edges = [size * part // number for part in range(number + 1)]
+        edges = [tf.size(texts) * part // number for part in range(number + 1)]
         parts = [self._ids(texts[a:b]) for a, b in itertools.pairwise(edges)]
         ids, row_splits = zip(*parts, strict=True)
         counts = [splits[1:] - splits[:-1] for splits in row_splits]

@@ -48,8 +48,7 @@ class Vocabulary:
                     f"{source}: line {index + 1} holds {found}; "
                     "put one there, such as [unused1], so that the ids after it stay"
                 )
-        missing = [token for token in SPECIAL_TOKENS if token not in self.ids]
-        if missing:
+        if missing := [token for token in SPECIAL_TOKENS if token not in self.ids]:
             raise InputError(
                 f"{source}: lacks {', '.join(missing)}; add a line for each "
                 "(in a model's vocabulary in place of an unused piece: other ids must not move)"

@@ -133,16 +133,11 @@ class QuestionPacker:
         around = tf.minimum(piece - begin, end - 1 - piece)
         context = (100 * around + end - begin) * 2**20 - number[:, tf.newaxis]
         most = tf.math.unsorted_segment_max(context, piece, none + 1)
-        return QuestionWindows(
-            inputs,
-            question,
-            number,
-            piece,
-            starts=tf.gather(tf.concat([starts.flat_values, [-1]], 0), piece),
-            ends=tf.gather(tf.concat([ends.flat_values, [-1]], 0), piece),
-            has_most_context=(piece < none) & (context == tf.gather(most, piece)),
-            truncated=tf.cast(tf.maximum(whole.row_lengths() - self.max_question, 0), tf.int32),
-        )
+        has_most_context = (piece < none) & (context == tf.gather(most, piece))
+        places = [tf.gather(tf.concat([x.flat_values, [-1]], 0), piece) for x in (starts, ends)]
+        truncated = tf.cast(tf.maximum(whole.row_lengths() - self.max_question, 0), tf.int32)
+        found = [inputs, question, number, piece, *places, has_most_context, truncated]
+        return QuestionWindows(*found)
 
 
 def token_targets(windows: QuestionWindows, places: tf.Tensor) -> tf.Tensor:

@@ -74,20 +74,16 @@ class WordPiece(tf.Module):
 _INTEGERS = tf.TensorSpec([None], tf.int64)
 _PIECES = (tf.TensorSpec([None], tf.int32), _INTEGERS, _INTEGERS, _INTEGERS)
 _TEXTS, _CONTINUES = tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.bool)
+_SIGNATURE = [_TEXTS, _PIECES, _CONTINUES, tf.TensorSpec([], tf.int32)]
 
 
 # Traced once per process: it is most of the tokenizer's graph, and rarely runs.
-@tf.function(
-    input_signature=[_TEXTS, _PIECES, _CONTINUES, tf.TensorSpec([], tf.int32)], autograph=False
-)
+@tf.function(input_signature=_SIGNATURE, autograph=False)
 @on_host
 def _without_long_words(
     texts: tf.Tensor, pieces: Pieces, continues: tf.Tensor, unknown_id: tf.Tensor
 ) -> Pieces:
-    """Makes each word of over 200 characters one unknown piece.
-
-    `continues`, bool [vocabulary], tells which pieces continue a word.
-    """
+    """Makes each word of over 200 characters one unknown piece; `continues`: bool [vocabulary]."""
     ids, row_splits, starts, ends = pieces
     is_first = ~tf.gather(continues, ids)
     word = tf.cumsum(tf.cast(is_first, tf.int64)) - 1  # (pieces,)

@@ -68,12 +68,9 @@ def words_of_raw_text(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
     continues = tf.gather(tokenizer.is_continuation, ids) | inside | before(inside, False)
     first = tf.where(~continues)[:, 0]  # of each word
     limits = tf.concat([first, [tf.size(ids, tf.int64)]], 0)[1:]
-    return Words(
-        tf.gather(text, first),
-        tf.RaggedTensor.from_row_limits(ids, limits),
-        tf.gather(starts, first),
-        tf.gather(ends, limits - 1),
-    )
+    pieces = tf.RaggedTensor.from_row_limits(ids, limits)
+    text, starts = tf.gather(text, first), tf.gather(starts, first)
+    return Words(text, pieces, starts, tf.gather(ends, limits - 1))
 
 
 @on_host

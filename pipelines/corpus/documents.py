@@ -25,17 +25,13 @@ from pipelines.corpus.formats import Lines, read_slice
 from pipelines.corpus.sources import TFDS, Corpus, Slice
 from pipelines.data_options import CorpusOptions
 
-# Bytes of a part of a document; files take turns after as much text.
-PART_BYTES = 1 << 18
+PART_BYTES = 1 << 18  # of a document; files take turns after as much text
 OPEN_FILES = 16
-
 # First text of a document, in bytes and in lines: documents that share it are on the same side.
 _FIRST_BYTES, _FIRST_LINES = 4096, 64
-
 # A batch of fewer documents gets donors: passages of this size from so many documents.
 FEW_DOCUMENTS, DONORS, DONOR_BYTES = 8, 16, 1 << 16
 _BEGINNING_BYTES = 1 << 20  # of a slice, where donors are sought first
-
 GROUP_BYTES = 32 << 20  # text in a group of batches, whose shards are finished together
 MOST_BATCHES = 1 << 20  # per unit, an upper bound
 

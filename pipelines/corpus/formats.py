@@ -3,8 +3,7 @@
 - *sentences*, as in the original: a sentence per line, a blank line between documents;
 - *text*: plain text, a document per file. A line of over 120 characters is a paragraph; shorter
   lines are a wrapped paragraph, up to a blank line;
-- *jsonl*: a JSON object per line, its text in one field or several: a document of paragraphs as
-  above;
+- *jsonl*: a JSON object per line, its text in one field or several: a document of such paragraphs;
 - *parquet*: a row per document, its text in one column or several;
 - the name of a TensorFlow Dataset, `tfds:wikipedia/20230601.en`, optionally with version and split,
   `tfds:wikipedia/20230601.en:1.0.0:train[:1%]`: a document per example, its text in one feature.
@@ -30,14 +29,10 @@ from pipelines.corpus.text_files import LONG_LINE_BYTES, Block, read_blocks, str
 from pipelines.data_options import CorpusOptions
 from pipelines.datasets import dataset_options
 
-# Longest wrapped line of plain text, in characters.
-_WRAPPED_LINE = 120
-
+_WRAPPED_LINE = 120  # characters of the longest one in plain text
 _BATCH_ROWS = 256  # of Parquet files
-
 _SAMPLED_SLICES, _SAMPLED_BYTES = 200, 1 << 16
 _READ_BYTES = 1 << 20  # of lines, at once
-
 WITHOUT = "documents_without_"  # begins the name of a count, a field's name ends it
 
 
@@ -169,8 +164,7 @@ def _rows(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Li
     """The rows of a range of row groups of a Parquet file."""
     with text_files.read_errors(slice_.source), sources.parquet_file(slice_.source) as file:
         text_files.check_unchanged(slice_.source, file_state(slice_.source), slice_.state)
-        end = file.num_row_groups if slice_.end is None else slice_.end
-        groups = range(slice_.start, end)
+        groups = range(slice_.start, file.num_row_groups if slice_.end is None else slice_.end)
         columns = [name for name in options.text_fields if name in file.schema_arrow.names]
         if not columns:
             raise InputError(

@@ -31,7 +31,6 @@ CorpusInputs = str | os.PathLike | Iterable[str | os.PathLike]
 UNIT_BYTES = 32 << 20
 MOST_UNITS = 4096
 COMPRESSION = 3
-
 TFDS = "tfds:"
 
 
@@ -154,8 +153,7 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
     """Finds the sources of a corpus and cuts them into units, almost without reading.
 
     Large plain files are cut where documents begin, zstd files between frames, datasets between
-    examples; small files share a unit. Other compressed files, and files that are one document,
-    stay whole.
+    examples. Small files share a unit. Other compressed files and single documents stay whole.
     """
     options = options or CorpusOptions()
     names = listed(inputs)

@@ -9,11 +9,10 @@ A block has about a megabyte and ends at a line end. Faults are repaired by a ru
 
 Lines end at LF or CRLF, or at CR in a file whose first block has no LF.
 
-Frames of a zstd file can be decompressed each by itself: several readers share a file that parallel
-compressors (pzstd, zstd with the seekable format) wrote. Their borders say nothing of lines: as in
-Hadoop, the text of a frame begins at the first document that begins after the first line end in it,
-and the reader of the frames before goes on to there. Source: RFC 8878; the seekable format of
-facebook/zstd, contrib/seekable_format.
+Several readers share a zstd file of several frames (from pzstd, or in the seekable format). Frames
+may end within lines: as in Hadoop, the text of a frame begins at the first document after its first
+line end, and the reader of the frames before goes on to there. Source: RFC 8878; the seekable
+format of facebook/zstd, contrib/seekable_format.
 """
 
 import codecs
@@ -99,11 +98,10 @@ def read_blocks(
 
     `start` is the first byte of the first line to read, `end` that of the line after the last one;
     of a zstd file, they are the first bytes of frames, whose documents begin at lines, or
-    `after_blank` ones; 0 and None for other compressed files. The file must have the `file_state`
-    before and after reading, if one is given. `counts` receives counts of repaired faults:
-    `invalid_utf8_lines`, `nul_bytes`, `cut_lines`. A line of over 64 kB is cut to `cut_to` bytes,
-    or kept whole if that is None; then one of over 32 MB is refused or, with `skip_longest`, empty
-    and counted in `bad_lines`.
+    `after_blank` ones; 0 and None for other compressed files. The file must have the `state`, if
+    given, before and after reading. `counts` receives repaired faults: `invalid_utf8_lines`,
+    `nul_bytes`, `cut_lines`. A line of over 64 kB is cut to `cut_to` bytes; without it, one of over
+    32 MB is refused or, with `skip_longest`, empty and counted in `bad_lines`.
     """
     counts = Counter() if counts is None else counts
     first_line = 1
@@ -250,10 +248,9 @@ def _cut_before(line: bytes, end: int) -> int:
     if space >= 0:
         return space + 1
     last = min(end, len(line) - 1)
-    for place in range(last, max(-1, last - 4), -1):
-        if line[place] & 0xC0 != 0x80:  # not within a character of UTF-8
-            return place
-    return last  # no UTF-8
+    places = range(last, max(-1, last - 4), -1)
+    # Not within a character, if it is UTF-8.
+    return next((place for place in places if line[place] & 0xC0 != 0x80), last)
 
 
 def cut_lines(lines: list[bytes], cut_to: int, counts: Counter) -> list[bytes]:
@@ -288,16 +285,14 @@ def _valid_utf8(block: bytes, counts: Counter) -> bytes:
     return b"\n".join(valid)
 
 
-def _wrong_encoding(
-    path: str, start: int, first_line: int, block: bytes, share: float
-) -> InputError:
-    """`block`, which has invalid bytes, begins with line `first_line`."""
+def _wrong_encoding(path: str, start: int, line: int, block: bytes, share: float) -> InputError:
+    """`block`, which has invalid bytes, begins with line number `line`."""
     try:
         block.decode("utf-8")
         place = 0
     except UnicodeDecodeError as error:
         place = error.start
-    where = line_name(first_line + block.count(b"\n", 0, place), start)
+    where = line_name(line + block.count(b"\n", 0, place), start)
     return InputError(
         f"{path}, {where}: invalid UTF-8 (byte 0x{block[place]:02x}; {share:.1%} of the bytes so "
         "far): convert the file with iconv -f ITS_ENCODING -t UTF-8, drop such bytes with iconv "
@@ -335,10 +330,7 @@ def document_start(path: str, frame: int, *, after_blank: bool) -> int | None:
 
 
 def _to_document(text: Any, after_blank: bool) -> int | None:
-    """Reads on to where a document begins: at a line or, `after_blank`, after a blank one.
-
-    Returns the bytes read; None if the text ends before.
-    """
+    """Reads on to the next line, or the one after a blank one: the bytes read, None at the end."""
     passed, in_first, at_start = 0, True, False  # `at_start` of a line, not within a long one
     while piece := text.readline(BLOCK_BYTES):
         passed += len(piece)
@@ -354,10 +346,7 @@ def _to_document(text: Any, after_blank: bool) -> int | None:
 
 
 def frame_starts(path: str) -> list[int]:
-    """The first bytes of the frames of a file, [0] if they cannot be found quickly.
-
-    Found by the table of the seekable format, or in local files by the headers of all blocks.
-    """
+    """The first bytes of the frames of a file, [0] if they cannot be found quickly."""
     with open_for_reading(path, _PROBE_BYTES) as file:
         if starts := _in_table(file):
             return starts

@@ -35,8 +35,7 @@ def example_batches(
 
     Without `seed` the examples come once, in their order. With it they repeat forever, reshuffled
     each epoch, and batch number `step` is a function of (seed, step). The last batch of an epoch
-    may be smaller. Of each batch of `num_workers * batch_size` examples, the first worker takes the
-    first `batch_size` rows, and so on.
+    may be smaller. Of `num_workers * batch_size` examples, worker 0 takes the first `batch_size`.
 
     `strings` maps an input's name to a string, or a number, for each of the E examples; `targets`
     are arrays [E, ...]. `batch` turns a batch of both into (inputs, *targets), in graph, of any
@@ -87,9 +86,8 @@ def _of_like_length(
     """Reorders shuffled examples, int32 [E], so that those of a batch have similar lengths.
 
     A window's examples are sorted by length and cut into batches, and all batches are shuffled. The
-    longest comes first: if memory does not suffice, the first step shows it. Within a batch the
-    order is random: parts of workers and devices have similar lengths, too. `batch_size` is that of
-    all workers together.
+    longest comes first: if memory does not suffice, the first step shows it. Within a batch, which
+    all workers share, the order is random: parts of workers and devices have similar lengths, too.
     """
     batches = len(lengths) // batch_size
     window_size = min(_WINDOW, batches // _WINDOWS)

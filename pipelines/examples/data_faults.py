@@ -99,8 +99,7 @@ def near_duplicates(texts: Sequence[str], similarity: float, seed: int = 1) -> l
     """Groups of two texts or more that are linked by a Jaccard similarity of at least this.
 
     A text is the set of its runs of five characters, of lower-cased letters and digits with single
-    spaces between words (Broder 1997). MinHash finds the pairs to compare. Blank texts are in no
-    group.
+    spaces between words (Broder 1997); blank ones are left out. MinHash finds pairs to compare.
     """
     numbers: dict[str, int] = {}
     normal = (" ".join(re.findall(r"\w+", text.lower())) for text in texts)
@@ -139,20 +138,16 @@ def _runs(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     hashes = np.zeros(len(points) - _RUN + 1, np.uint64)
     for offset in range(_RUN):
         hashes = hashes * _PRIME + points[offset : offset + len(hashes)]
-    hashes = _mixed(hashes)
+    # Spread the bits as the end of MurmurHash3 does.
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        hashes = (hashes ^ (hashes >> np.uint64(33))) * np.uint64(factor)
+    hashes ^= hashes >> np.uint64(33)
     ends = np.cumsum(lengths)
     is_inside = np.ones(len(points), bool)
     for offset in range(1, _RUN):
         is_inside[ends - offset] = False
     counts = lengths - _RUN + 1
     return hashes[is_inside[: len(hashes)]], np.cumsum(counts) - counts
-
-
-def _mixed(x: np.ndarray) -> np.ndarray:
-    """Spreads the bits of uint64 (the end of MurmurHash3)."""
-    x = (x ^ (x >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-    x = (x ^ (x >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    return x ^ (x >> np.uint64(33))
 
 
 def _signatures(runs: np.ndarray, starts: np.ndarray, seed: int) -> np.ndarray:

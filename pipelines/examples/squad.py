@@ -116,8 +116,7 @@ def _answers(place: str, record: dict[str, Any]) -> list[tuple[str, int]]:
 def locate(context: str, text: str, start: int) -> list[int] | None:
     """Where an answer lies in its context: [start, end], or None.
 
-    As in the original, it may be anywhere within the words that its given place touches, and
-    whitespace may differ.
+    As in the original, it may be anywhere in the words at its given place; whitespace may differ.
     """
     begin, end = (min(max(place, 0), len(context)) for place in (start, start + len(text)))
     if context[begin:end] == text and text.strip():

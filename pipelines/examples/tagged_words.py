@@ -24,7 +24,6 @@ _USUAL = {
     "--text_column": ({"text", "words"}, 0),
     "--label_column": ({"label", "labels", "-1"}, -1),
 }
-
 _Row = tuple[str, str, int]  # word, label, line
 
 

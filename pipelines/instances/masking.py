@@ -33,8 +33,7 @@ def mask_tokens(
 
     The number of tokens is `masked_lm_prob` of the sequence's length (with [CLS] and [SEP]),
     rounded half to even, at least 1 and at most `max_predictions_per_seq`. [CLS], [SEP] and padding
-    are never chosen. Random tokens are of the whole vocabulary. By default, single tokens are
-    chosen; else:
+    are never chosen. Random tokens are of the whole vocabulary. Chosen are single tokens or:
 
     - Whole words, with `whole_word_masking` (`do_whole_word_mask` of the original), in random
       order, except those that exceed the number. A continuation whose word was cut off begins a
@@ -43,8 +42,7 @@ def mask_tokens(
       4.1): k words with a probability proportional to 1/k. A sequence is divided into consecutive
       spans of such lengths, with borders at [CLS] and [SEP], and spans are chosen like words.
 
-    If every span of a sequence exceeds the number, words are chosen instead, and if every word
-    does, tokens.
+    If all spans of a sequence exceed the number, words are chosen, and if all words do, tokens.
     """
     most = options.max_predictions_per_seq
     assert most is not None  # filled in by the options
@@ -88,12 +86,8 @@ def mask_tokens(
     random_tokens = tf.random.stateless_uniform(shape, word_seed, 0, pieces, dtype=tf.int32)
     replaced = tf.where(action < 1 - options.random_token_share, labels, random_tokens)
     shown = tf.where(action < options.mask_token_share, tokenizer.mask_token_id, replaced)
-    return MaskedTokens(
-        token_ids=_replaced(token_ids, positions, shown, valid),
-        positions=positions,
-        labels=labels,
-        weights=tf.cast(valid, tf.float32),
-    )
+    token_ids = _replaced(token_ids, positions, shown, valid)
+    return MaskedTokens(token_ids, positions, labels, weights=tf.cast(valid, tf.float32))
 
 
 def _replaced(
@@ -120,8 +114,7 @@ def _units(begins: tf.Tensor, maskable: tf.Tensor) -> _Units:
     number = tf.where(maskable, number, 0)
     in_batch = tf.range(batch)[:, None] * length + number
     sizes = tf.math.unsorted_segment_sum(tf.cast(maskable, tf.int32), in_batch, batch * length)
-    size = tf.where(maskable, tf.gather(sizes, in_batch), tf.int32.max)
-    return _Units(begins, number, size)
+    return _Units(begins, number, tf.where(maskable, tf.gather(sizes, in_batch), tf.int32.max))
 
 
 def _spans(words: tf.Tensor, maskable: tf.Tensor, max_ngram: int, seed: tf.Tensor) -> tf.Tensor:
@@ -168,8 +161,7 @@ def _choose_units(units: _Units, wanted: tf.Tensor, seed: tf.Tensor) -> tuple[tf
     size = tf.gather(units.size, order, batch_dims=1)
     begins = tf.gather(units.begins, order, batch_dims=1)
 
-    # Each step takes the first few units that fit together. The next one exceeds the rest, as if
-    # they were taken one by one.
+    # Each step takes the first units that fit together: the next one exceeds the rest.
     def take(taken: tf.Tensor, left: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         fits = ~taken & (size <= left[:, None])
         total = tf.cumsum(tf.where(fits & begins, size, 0), axis=-1)

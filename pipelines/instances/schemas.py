@@ -1,7 +1,6 @@
 """The forms of pre-training instances in TFRecord shards (features: docs/reading-shards.md).
 
-- *masked*: the features of the original's `create_pretraining_data.py`, masked when the shards are
-  written.
+- *masked*: the features of the original's `create_pretraining_data.py`, masked when written.
 - *compact*: for masks drawn during training: the tokens, the length of `[CLS] A [SEP]`, the label.
 
 With `instances_per_row`, a record is a *row* of several short instances, each seeing only itself: a
@@ -41,14 +40,13 @@ def serialize_masked(
 def serialize_compact(packed: PackedPairs, is_random_next: tf.Tensor) -> tf.Tensor:
     length = tf.reduce_sum(packed.padding_mask, axis=-1)
     second = tf.reduce_sum(packed.segment_ids, axis=-1)
-    return serialize_examples(
-        {
-            "input_ids": tf.cast(packed.token_ids, tf.int64),
-            "first_segment_length": tf.cast((length - second)[:, None], tf.int64),
-            "next_sentence_labels": tf.cast(is_random_next[:, None], tf.int64),
-        },
-        lengths={"input_ids": length},
-    )
+    ints = {
+        "input_ids": packed.token_ids,
+        "first_segment_length": (length - second)[:, None],
+        "next_sentence_labels": is_random_next[:, None],
+    }
+    features = {name: tf.cast(values, tf.int64) for name, values in ints.items()}
+    return serialize_examples(features, lengths={"input_ids": length})
 
 
 def parse_compact(
@@ -67,23 +65,18 @@ def parse_compact(
     in_sequence = token_ids >= 0
     first_length = tf.cast(features["first_segment_length"], tf.int32)  # (batch, 1)
     in_second = in_sequence & (tf.range(length) >= first_length)
-    packed = PackedPairs(
-        token_ids=tf.where(in_sequence, token_ids, pad_token_id),
-        segment_ids=tf.cast(in_second, tf.int32),
-        padding_mask=tf.cast(in_sequence, tf.int32),
-    )
-    none = packed.token_ids[:, :0]
-    masked = MaskedTokens(packed.token_ids, none, none, tf.cast(none, tf.float32))
+    token_ids = tf.where(in_sequence, token_ids, pad_token_id)
+    packed = PackedPairs(token_ids, tf.cast(in_second, tf.int32), tf.cast(in_sequence, tf.int32))
+    none = token_ids[:, :0]
+    masked = MaskedTokens(token_ids, none, none, tf.cast(none, tf.float32))
     return packed, masked, tf.cast(features["next_sentence_labels"][:, 0], tf.int32)
 
 
-def masked_features(
-    max_seq_length: int, max_predictions_per_seq: int
-) -> dict[str, tf.io.FixedLenFeature]:
-    sizes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), max_seq_length)
-    sizes |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), max_predictions_per_seq)
+def masked_features(length: int, predictions: int) -> dict[str, tf.io.FixedLenFeature]:
+    sizes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), length)
+    sizes |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), predictions)
     sizes["next_sentence_labels"] = 1
-    weights = tf.io.FixedLenFeature([max_predictions_per_seq], tf.float32)
+    weights = tf.io.FixedLenFeature([predictions], tf.float32)
     ints = {name: tf.io.FixedLenFeature([size], tf.int64) for name, size in sizes.items()}
     return {**ints, "masked_lm_weights": weights}
 
@@ -98,9 +91,8 @@ def parse_masked(
     weights = features.pop("masked_lm_weights")
     ints = {name: tf.cast(values, tf.int32) for name, values in features.items()}
     packed = PackedPairs(ints["input_ids"], ints["segment_ids"], ints["input_mask"])
-    ids, positions, labels = (
-        ints[x] for x in ("input_ids", "masked_lm_positions", "masked_lm_ids")
-    )
+    of_masks = ("input_ids", "masked_lm_positions", "masked_lm_ids")
+    ids, positions, labels = (ints[name] for name in of_masks)
     masked = MaskedTokens(ids, positions, labels, weights)
     return packed, masked, ints["next_sentence_labels"][:, 0]
 
@@ -243,17 +235,16 @@ def lay_out_rows(
     predicted = tf.math.count_nonzero(is_prediction, -1, dtype=tf.int32)
     slot = (row * predictions + before(predicted))[:, None] + tf.range(tf.shape(is_prediction)[1])
     to_predictions = tf.boolean_mask(slot, is_prediction)
-    to_instances = row * most + number
 
     def spread(values: tf.Tensor, kept: tf.Tensor, places: tf.Tensor, width: int) -> tf.Tensor:
         kept_values = tf.boolean_mask(tf.broadcast_to(values, tf.shape(kept)), kept)
         flat = tf.scatter_nd(places[:, None], kept_values, [rows * width])
         return tf.ensure_shape(tf.reshape(flat, [rows, width]), [None, width])
 
-    is_instance = tf.ones_like(row, tf.bool)
     tokens = partial(spread, kept=is_token, places=to_tokens, width=length)
     words = partial(spread, kept=is_prediction, places=to_predictions, width=predictions)
-    of_instances = partial(spread, kept=is_instance, places=to_instances, width=most)
+    every = tf.ones_like(row, tf.bool)
+    of_instances = partial(spread, kept=every, places=row * most + number, width=most)
     inputs = {
         "token_ids": tokens(masked.token_ids),
         "segment_ids": tokens(packed.segment_ids),

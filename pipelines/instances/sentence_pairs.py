@@ -15,10 +15,8 @@ from bert_tf.tokenization import BertTokenizer
 
 # Full instances per stream: longer documents are walked as several streams in parallel.
 INSTANCES_PER_STREAM = 128
-
 # Pieces of a long sentence in a full instance: as many sentences as instances usually hold.
 _PIECES = range(4, 9)
-
 # Share of full instances without the last sentence that would fit. Otherwise, two walks that meet
 # at a sentence would stay together: in a book, most instances of 128 tokens were the same in every
 # round. It makes 3% more instances of 128 tokens, 1% more of 512.
@@ -69,10 +67,7 @@ def index_sentences(
     max_seq_length: int,
     cut_long: bool = False,
 ) -> Sentences:
-    """Indexes the sentences of a batch, int32 [lines, (tokens)], without those that have no tokens.
-
-    With `cut_long`, sentences that are longer than an instance are cut.
-    """
+    """Indexes lines, int32 [lines, (tokens)], that have tokens; `cut_long` cuts the long ones."""
     lengths = tf.cast(token_ids.row_lengths(), tf.int32)
     if cut_long:
         line, lengths = _cut_long(lengths, max_seq_length - 3)
@@ -140,9 +135,8 @@ def sentence_pairs(
     taken again. In a batch of one document, pairs with a random next are dropped.
     """
     *target_seeds, walk_seed, next_seed = tf.unstack(tf.random.split(seed, 4))
-    max_tokens = max_seq_length - 3
     starts, stream_end = sentences.starts, sentences.stream_end
-    target = _target_lengths(sentences, max_tokens, short_seq_prob, target_seeds)  # (S,)
+    target = _target_lengths(sentences, max_seq_length - 3, short_seq_prob, target_seeds)  # (S,)
 
     # Each step takes one chunk of sentences [first, end) from every unfinished stream.
     def take_chunk(step, stream, first):
@@ -151,9 +145,8 @@ def sentence_pairs(
         size = end - first
         step_seed = tf.random.fold_in(walk_seed, step)
         draws = tf.random.stateless_uniform([2, tf.size(stream)], step_seed)
-        a_size = 1 + _scaled(draws[0], size - 1)
+        a_end = first + 1 + _scaled(draws[0], size - 1)
         is_random_next = (size == 1) | (draws[1] < 0.5)
-        a_end = first + a_size
         b_end = tf.where(is_random_next, -1, end)
         return tf.stack([a_end, b_end], axis=-1), tf.where(is_random_next, a_end, end)
 
@@ -205,9 +198,8 @@ def _walk_streams(
         return step + 1, tf.boolean_mask(stream, goes_on), tf.boolean_mask(after, goes_on), taken
 
     stream = tf.cast(tf.where(first < end)[:, 0], tf.int32)
-    dims = [None, 2 + values]
     taken = tf.TensorArray(
-        tf.int32, size=0, dynamic_size=True, infer_shape=False, element_shape=dims
+        tf.int32, size=0, dynamic_size=True, infer_shape=False, element_shape=[None, 2 + values]
     )
     *_, taken = tf.while_loop(
         # A first step even without streams, because an empty array cannot be joined.
@@ -288,8 +280,7 @@ def full_sentences(
         last = tf.maximum(last, current)
         sentence_end = tf.gather(ends, last)
         end = tf.minimum(sentence_end, at + max_tokens)
-        after = tf.where(end == sentence_end, tf.gather(starts, last + 1), end)
-        return (end - at)[:, None], after
+        return (end - at)[:, None], tf.where(end == sentence_end, tf.gather(starts, last + 1), end)
 
     _, start, lengths = _walk_streams(bounds[:-1], stretch_end, take_instance, values=1)
     none = tf.zeros_like(start)
@@ -355,22 +346,18 @@ def pack_pairs(
     position = tf.range(max_seq_length)[None, :]  # (1, L)
     first_sep = 1 + pairs.a_length[:, None]  # (N, 1)
     last_sep = pairs.lengths[:, None] - 1
-    source = tf.where(
-        position < first_sep,
-        pairs.a_start[:, None] + position - 1,
-        pairs.b_start[:, None] + position - first_sep - 1,
-    )  # (N, L)
+    in_a = pairs.a_start[:, None] + position - 1
+    in_b = pairs.b_start[:, None] + position - first_sep - 1
+    source = tf.where(position < first_sep, in_a, in_b)  # (N, L)
     is_text = (position > 0) & (position < last_sep) & (position != first_sep)
     packed = tf.gather(token_ids, tf.where(is_text, source, 0))
     special = tf.where(position == 0, tokenizer.cls_token_id, tokenizer.pad_token_id)
     is_sep = (position == first_sep) | (position == last_sep)
     special = tf.where(is_sep, tokenizer.sep_token_id, special)
     in_sequence = position <= last_sep
-    return PackedPairs(
-        token_ids=tf.where(is_text, packed, special),
-        segment_ids=tf.cast(in_sequence & (position > first_sep), tf.int32),
-        padding_mask=tf.cast(in_sequence, tf.int32),
-    )
+    segment_ids = tf.cast(in_sequence & (position > first_sep), tf.int32)
+    token_ids = tf.where(is_text, packed, special)
+    return PackedPairs(token_ids, segment_ids, tf.cast(in_sequence, tf.int32))
 
 
 def shuffle_pairs(pairs: SentencePairs, seed: tf.Tensor) -> SentencePairs:

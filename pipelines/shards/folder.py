@@ -131,18 +131,14 @@ def _scan(path: Path) -> tuple[array, int]:
 def read_run(
     file: tf.Tensor, offset: tf.Tensor, size: tf.Tensor, records: tf.Tensor
 ) -> tf.data.Dataset:
-    """Dataset of contiguous records, string [] each; the arguments are scalars.
-
-    TensorFlow 2.21 cannot serialize it for an iterator of its own.
-    """
+    """Dataset of contiguous records, string [] each; TensorFlow 2.21 cannot iterate it alone."""
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=tf.reshape(file, [1]),
         compression_type="",
         buffer_size=size,
         byte_offsets=tf.reshape(offset, [1]),
     )
-    spec = tf.TensorSpec([], tf.string)
-    return tf.data.experimental.from_variant(variant, spec).take(records)
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)).take(records)
 
 
 @dataclass

@@ -30,7 +30,6 @@ from pipelines.shards.manifest import JOURNAL, Shard
 _PLAN, _DOCUMENTS, _LOCK = "plan.json", "documents.json", "lock"
 _ENTRY = re.compile(r"(\d+)-(\d+)(?:-last)?\.json")
 TOKENIZER = "tokenizer"  # subfolder, for workers
-
 _SKIPPING = ("skip_unreadable", "skip_bad_lines")
 
 
@@ -103,10 +102,7 @@ class Journal:
         self._place.remove(name for unit in units for name in entries[unit].values())
 
     def check(self, units: Iterable[int] | None = None, *, checksums: bool = False) -> int:
-        """Forgets entries of all or some units whose shards are gone or differ in size or checksum.
-
-        Returns the number of instances that remain.
-        """
+        """Forgets entries whose shards are gone or differ; returns how many instances remain."""
         sizes = [folder.sizes() for folder in self.folders]
 
         def is_whole(indexed: tuple[int, Shard]) -> bool:

@@ -36,9 +36,7 @@ from pipelines.shards.folder import (
     tokenizer_of_shards,
 )
 
-# Blocks loaded and shuffled together: 16,384 records.
-WINDOW_BLOCKS = 64
-
+WINDOW_BLOCKS = 64  # loaded and shuffled together: 16,384 records
 # Up to so many blocks, an epoch's order is a shuffle of all, which takes a millisecond per window.
 # Beyond, each place is drawn by itself: a terabyte of text has 9 million blocks.
 MOST_SHUFFLED = 1 << 16

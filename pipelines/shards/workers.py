@@ -28,16 +28,13 @@ if TYPE_CHECKING:
     from pipelines.corpus.documents import DocumentPlan
     from pipelines.shards.units import Report, ShardsJob, Unit
 
-_ANSWER_SECONDS = 20  # of a scheduler
-
 Task = tuple[str, int | None, bytes]
-
+_ANSWER_SECONDS = 20  # of a scheduler
 # Beam's runner by default, named, because DirectRunner tries to download another one first.
 _BEAM_HERE = (
     "--runner=FnApiRunner --direct_running_mode=multi_processing "
     f"--direct_num_workers={os.cpu_count() or 1}"
 )
-
 # Errors of the system for which trying again is of no use.
 _LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 

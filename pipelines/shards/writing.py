@@ -34,7 +34,6 @@ from pipelines.shards.units import Report, ShardsJob, Unit, write_units
 
 # Version of the plan and the journal; a change in how instances are made is a new one, too.
 PLAN_FORMAT = 4
-
 _LISTED_UNITS = 20  # in an error
 _LISTED_SOURCES = 10_000  # in the manifest, which every reader holds
 _SAMPLED_TEXTS = 50  # of 64 kB at most, for the bytes of a token
@@ -45,7 +44,6 @@ _OF_TOKENIZER = ("vocab.txt", "tokenizer_config.json")
 _IN_FOLDER = (FILE_NAME, BLOCKS_NAME, *_OF_TOKENIZER, "*.tfrecord", TEMPORARY_NAMES)
 _IN_JOURNAL = (f"{JOURNAL}/*", f"{JOURNAL}/{TOKENIZER}/*")
 _FILES = (*_IN_FOLDER, *(f"[0-9]*/{name}" for name in _IN_FOLDER), *_IN_JOURNAL)
-
 _OF_LENGTH = {"max_seq_length", "max_predictions_per_seq"}  # may differ between lengths
 
 
@@ -158,17 +156,15 @@ def write_shards_of_lengths(
     if is_complete and begun == plan:  # an earlier run was killed just before its last step
         journal.remove()
         return [Manifest.load(f"{folder}/{name}") for name in names]
-    names_there = folder.all_names()
-    if is_complete or not any(name.startswith(f"{JOURNAL}/") for name in names_there):
-        # Where jobs share an empty folder, another may have begun in it since.
-        begins_together = share is not None and not names_there
-        _check_content(folder, overwrite=overwrite or begins_together)
-        if finish:
-            raise InputError(f"{output_directory}: holds no units: make them before --finish")
-        if share is None:
-            folder.clear()
-    else:
-        _check_content(folder, overwrite=True)
+    there = folder.all_names()
+    is_begun = not is_complete and any(name.startswith(f"{JOURNAL}/") for name in there)
+    # Where jobs share an empty folder, another may have begun in it since.
+    begins_together = share is not None and not there
+    _check_content(folder, overwrite=is_begun or overwrite or begins_together)
+    if finish and not is_begun:
+        raise InputError(f"{output_directory}: holds no units: make them before --finish")
+    if share is None and not is_begun:
+        folder.clear()
     # A unit of a large corpus is a group, however large.
     group_bytes = documents.GROUP_BYTES * corpus.scale
     groups = max(1, round(corpus.text_bytes / group_bytes))
@@ -284,8 +280,8 @@ def _make_units(
     if plan is None or (share is None and not entries):
         plan = journal.documents = _plan_of(corpus, options)
     units = [Unit(n, corpus.units[n], frozenset(entries[n])) for n in missing]
-    sizes = {n: sum(slice_.size for slice_ in corpus.units[n]) for n in numbers}
-    read = sum(sizes.values()) - sum(unit.size for unit in units)
+    total = sum(slice_.size for n in numbers for slice_ in corpus.units[n])
+    read = total - sum(unit.size for unit in units)
     of_unit: Counter[int] = Counter()
 
     def report(unit: int, bytes_read: int, made: int) -> None:
@@ -293,7 +289,7 @@ def _make_units(
         read += bytes_read - of_unit[unit]
         of_unit[unit] = bytes_read
         instances += made
-        progress(ShardsProgress(read, sum(sizes.values()), instances))
+        progress(ShardsProgress(read, total, instances))
 
     if runner is None:
         write_units(job, units, tokenizer, plan, report)
@@ -405,8 +401,7 @@ def estimate_shards(
 
     began, traced, made = time.monotonic(), 0.0, 0
     with input_errors():
-        records = record_batches(batches(), tokenizer, options, corpus.split_sentences, threads)
-        for batch in records:
+        for batch in record_batches(batches(), tokenizer, options, corpus.split_sentences, threads):
             traced = traced or time.monotonic() - began  # of the first batch
             for each in batch.lengths:
                 made += sum(map(len, each.records)) + FRAME_BYTES * len(each.records)
