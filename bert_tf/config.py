@@ -195,14 +195,10 @@ class BertConfig:
                 f"There is no model size {size!r}: give one of {', '.join(SIZES)}, or layers, "
                 "width and attention heads such as 3x768x12."
             )
-        layers, hidden, heads = map(int, shape.groups()) if shape else SIZES[size]
-        of_size = {
-            "num_hidden_layers": layers,
-            "hidden_size": hidden,
-            "num_attention_heads": heads,
-            "intermediate_size": 4 * values.get("hidden_size", hidden),
-        }
-        return cls(**{**of_size, **values})
+        sizes = map(int, shape.groups()) if shape else SIZES[size]
+        names = ("num_hidden_layers", "hidden_size", "num_attention_heads")
+        given = {**dict(zip(names, sizes, strict=True)), **values}
+        return cls(**{"intermediate_size": 4 * given["hidden_size"], **given})
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":

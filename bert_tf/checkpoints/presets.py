@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.weights_files import H5, INDEX, PICKLE, WEIGHTS, WEIGHTS_FILES
@@ -62,10 +62,8 @@ class HubModel:
         model = _cache() / f"models--{self.repository.replace('/', '--')}"
         commit = self.revision
         if not _COMMIT.fullmatch(commit):
-            try:
+            with contextlib.suppress(OSError, ValueError):
                 commit = (model / "refs" / self.revision).read_text(encoding="utf-8").strip()
-            except (OSError, ValueError):
-                return None
         folder = model / "snapshots" / commit
         return folder if _COMMIT.fullmatch(commit) and folder.is_dir() else None
 
@@ -165,7 +163,7 @@ def _download(model: HubModel, absent: str) -> Path:
         # The commit is asked for, but for the last file, which makes the revision known to the
         # cache: until then nothing there has its name.
         revision = model.revision if file.rfilename == CONFIG else info.sha
-        how = {"revision": revision, "cache_dir": _cache()}
+        how: Any = {"revision": revision, "cache_dir": _cache()}
         with _hub_errors(model, absent):
             path = Path(hub.hf_hub_download(model.repository, file.rfilename, **how))
         _verify(path, file, model)

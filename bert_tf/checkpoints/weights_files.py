@@ -95,8 +95,10 @@ def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
             if name in missing:
                 missing.remove(name)
                 yield name, tensor
-        if name := min(missing, default=""):
-            raise InputError(f"{file} lacks {name}, which {path.name} lists: copy both again.")
+        if missing:
+            raise InputError(
+                f"{file} lacks {min(missing)}, which {path.name} lists: copy both again."
+            )
 
 
 def _read_safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:

@@ -18,13 +18,7 @@ from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.tokenization.normalizer import Normalizer
 from bert_tf.tokenization.strings import MANY, bytes_of, host_constant, on_host, starts_of
-from bert_tf.tokenization.vocabulary import (
-    SPECIAL_TOKENS,
-    Vocabulary,
-    read_vocabulary,
-    vocabulary_text,
-    write_vocabulary,
-)
+from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS, Vocabulary, file_text, read_vocabulary
 from bert_tf.tokenization.wordpiece import WordPiece
 
 VOCABULARY_FILE = "vocab.txt"
@@ -87,11 +81,9 @@ class BertTokenizer(tf.Module):
         # all others.
         absent = _absent_characters(pieces) if special_tokens_in_text else ""
         self._placeholders, self._impostor = absent[:-1], absent[-1:]
+        marks = "unsplit" if tokenize_chinese_chars else "all"
         self._normalizer = Normalizer(
-            do_lower_case,
-            strip_accents,
-            isolate_punctuation="unsplit" if tokenize_chinese_chars else "all",
-            isolated=self._placeholders,
+            do_lower_case, strip_accents, isolate_punctuation=marks, isolated=self._placeholders
         )
         self._wordpiece = WordPiece(
             [*pieces, *self._placeholders], self.unk_token, splits_words=tokenize_chinese_chars
@@ -140,7 +132,7 @@ class BertTokenizer(tf.Module):
         }
         if model_max_length is not None:
             config["model_max_length"] = int(model_max_length)
-        write_vocabulary(directory / VOCABULARY_FILE, self._vocabulary.pieces)
+        write_text(directory / VOCABULARY_FILE, file_text(self._vocabulary.pieces))
         write_text(directory / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
 
     @on_host
@@ -206,7 +198,7 @@ class BertTokenizer(tf.Module):
     @property
     def vocabulary_hash(self) -> str:
         """SHA-256 of the vocabulary as `save` writes it, in hexadecimal."""
-        return hashlib.sha256(vocabulary_text(self._vocabulary.pieces).encode()).hexdigest()
+        return hashlib.sha256(file_text(self._vocabulary.pieces).encode()).hexdigest()
 
     @property
     def is_continuation(self) -> np.ndarray:

@@ -85,10 +85,10 @@ def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
 
 def write_vocabulary(path: str | os.PathLike, pieces: Sequence[str]) -> None:
     """Writes a `vocab.txt`, whole or not at all."""
-    write_text(path, vocabulary_text(pieces))
+    write_text(path, file_text(pieces))
 
 
-def vocabulary_text(pieces: Sequence[str]) -> str:
+def file_text(pieces: Sequence[str]) -> str:
     """The content of a `vocab.txt`."""
     return "".join(f"{piece}\n" for piece in pieces)
 

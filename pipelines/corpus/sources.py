@@ -325,13 +325,12 @@ def open_dataset(name: str, data_dir: str | None = None) -> tuple[Any, Any]:
 def _dataset_slices(name: str, options: CorpusOptions) -> list[Slice]:
     with dataset_errors(name):
         builder, split = open_dataset(name, options.tfds_data_dir)
-        splits = builder.info.splits
-        parts = split.to_absolute(splits)
-    info = builder.info
+        info = builder.info
+        parts = split.to_absolute(info.splits)
     full_name = "/".join(filter(None, (info.name, info.config_name))) + f":{info.version}"
     slices = []
     for part in parts:
-        split_info = splits[part.splitname]
+        split_info = info.splits[part.splitname]
         begin, end = part.from_ or 0, split_info.num_examples if part.to is None else part.to
         example_bytes = max(1, (split_info.num_bytes or 0) // max(1, split_info.num_examples))
         step = max(1, UNIT_BYTES // example_bytes)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -79,8 +79,18 @@ class RecordBlocks(NamedTuple):
                 local.write(fetch_ranges([file], [int(offset)], [int(offset + size)])[0])
                 local.flush()
                 file, offset = local.name, np.int64(0)
-            run = read_run(tf.constant(file), offset, size, records)
+            run = self.run(tf.constant(file), offset, size, records)
             return run.batch(records).get_single_element()
+
+    @staticmethod
+    def run(file: Any, offset: Any, size: Any, records: Any) -> tf.data.Dataset:
+        """Dataset of contiguous records, string [] each; TensorFlow 2.21 cannot iterate it alone.
+
+        The arguments are scalar tensors.
+        """
+        place = {"filenames": tf.reshape(file, [1]), "byte_offsets": tf.reshape(offset, [1])}
+        run = tf.raw_ops.TFRecordDatasetV2(compression_type="", buffer_size=size, **place)
+        return tf.data.experimental.from_variant(run, tf.TensorSpec([], tf.string)).take(records)
 
     def is_sound(self, block: int, parse: Parse, records: int | None = None) -> bool:
         """Whether the first `records` of a block, by default all, can be read and parsed."""
@@ -126,19 +136,6 @@ def _scan(path: Path) -> tuple[array, int]:
         records += max(1, (size - offsets[-1]) * (records - 1) // offsets[-1]) - 1
     bounds = np.append(np.frombuffer(offsets[::BLOCK_RECORDS], np.int64), size)
     return array("q", np.diff(bounds).tolist()), records
-
-
-def read_run(
-    file: tf.Tensor, offset: tf.Tensor, size: tf.Tensor, records: tf.Tensor
-) -> tf.data.Dataset:
-    """Dataset of contiguous records, string [] each; TensorFlow 2.21 cannot iterate it alone."""
-    variant = tf.raw_ops.TFRecordDatasetV2(
-        filenames=tf.reshape(file, [1]),
-        compression_type="",
-        buffer_size=size,
-        byte_offsets=tf.reshape(offset, [1]),
-    )
-    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)).take(records)
 
 
 @dataclass

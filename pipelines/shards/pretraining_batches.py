@@ -28,13 +28,7 @@ from pipelines.data_options import PretrainingDataOptions
 from pipelines.datasets import dataset_options
 from pipelines.instances.masking import Objective, as_it_was, mask_tokens, next_tokens
 from pipelines.instances.schemas import lay_out_rows, parse_rows
-from pipelines.shards.folder import (
-    RecordBlocks,
-    ShardFolder,
-    open_shards,
-    read_run,
-    tokenizer_of_shards,
-)
+from pipelines.shards.folder import RecordBlocks, ShardFolder, open_shards, tokenizer_of_shards
 
 WINDOW_BLOCKS = 64  # loaded and shuffled together: 16,384 records
 # Up to so many blocks, an epoch's order is a shuffle of all, which takes a millisecond per window.
@@ -438,7 +432,7 @@ def _records(
             path, offset = tf.ensure_shape(path, [None]), tf.zeros_like(offset)
         to_read = tf.data.Dataset.from_tensor_slices((path, offset, size, counts))
         records = tf.reduce_sum(counts)
-        read = to_read.flat_map(read_run).batch(tf.maximum(records, 1))
+        read = to_read.flat_map(RecordBlocks.run).batch(tf.maximum(records, 1))
         # All blocks of a window may be damaged.
         none = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string))
         loaded = read.concatenate(none).take(1).get_single_element()
