@@ -87,8 +87,7 @@ class LayerNames:
 _H, _INNER = "hidden_size", "intermediate_size"
 EMBEDDINGS = (
     LayerNames("embeddings.word_embeddings", ("vocab_size", _H),
-          "embeddings.word_embeddings", "token_embedding", "_embedding_layer",
-          "word_embeddings"),
+          "embeddings.word_embeddings", "token_embedding", "_embedding_layer", "word_embeddings"),
     LayerNames("embeddings.position_embeddings", ("max_position_embeddings", _H),
           "embeddings.position_embeddings", "position_embedding", "_position_embedding_layer",
           "position_embedding"),
@@ -108,8 +107,7 @@ BLOCK = (
           "_self_attention_layer.output_dense", "_attention_layer._output_dense",
           "self_attention/attention_output"),
     LayerNames("attention.output.LayerNorm", (_H,), "attention_layer_norm",
-          "_self_attention_layer_norm", "_attention_layer_norm",
-          "self_attention_layer_norm"),
+          "_self_attention_layer_norm", "_attention_layer_norm", "self_attention_layer_norm"),
     LayerNames("intermediate.dense", (_INNER, _H), "feed_forward.intermediate",
           "_feedforward_intermediate_dense", "_intermediate_dense", "intermediate"),
     LayerNames("output.dense", (_H, _INNER), "feed_forward.output_dense",

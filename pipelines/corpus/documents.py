@@ -15,7 +15,7 @@ import math
 import random
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -179,22 +179,24 @@ class UnitReader:
     finished: Container[int] = ()  # groups of batches to read but not to yield
 
     def __post_init__(self):
+        self._waiting: dict[bool, list[Part]] = {False: [], True: []}  # held out: for a next batch
+        self._sizes: Counter[bool] = Counter()  # bytes of text in them
+        self._numbers: Counter[bool] = Counter()  # batches so far
         self._positions: Counter[int] = Counter()  # by slice: bytes read
         self._counts: Counter[str] = Counter()  # since the previous batch
         self._unreadable: set[str] = set()
         self._group = self._group_size = 0
 
     def __iter__(self) -> Iterator[DocumentBatch]:
-        train, held_out = _Split(held_out=False), _Split(held_out=True)
         for part in self._parts():
-            split = held_out if part.draw < self.plan.held_out_below else train
-            if split.size + part.size > self.buffer_bytes and split.parts:
-                yield from self._batch(split)
-            split.parts.append(part)
-            split.size += part.size
-        last = [split for split in (held_out, train) if split.parts] or [train]
-        for split in last:
-            yield from self._batch(split, ends_unit=split is last[-1])
+            held_out = part.draw < self.plan.held_out_below
+            if self._waiting[held_out] and self._sizes[held_out] + part.size > self.buffer_bytes:
+                yield from self._batch(held_out)
+            self._waiting[held_out].append(part)
+            self._sizes[held_out] += part.size
+        last = [side for side in (True, False) if self._waiting[side]] or [False]
+        for held_out in last:
+            yield from self._batch(held_out, ends_unit=held_out == last[-1])
 
     def _parts(self) -> Iterator[Part]:
         waiting = map(self._file_parts, range(len(self.slices)))
@@ -223,38 +225,30 @@ class UnitReader:
             self._counts["documents"] += part.ordinal == 0
             yield part
 
-    def _batch(self, split: "_Split", ends_unit: bool = False) -> Iterator[DocumentBatch]:
+    def _batch(self, held_out: bool, ends_unit: bool = False) -> Iterator[DocumentBatch]:
         """The batch that a split has gathered, unless its group is finished already."""
         if self._group_size >= self.group_bytes:
             self._group += 1
             self._group_size = 0
-        self._group_size += split.size
+        self._group_size += self._sizes.pop(held_out, 0)
+        parts, self._waiting[held_out] = self._waiting[held_out], []
         if self._group not in self.finished:
-            documents = {part.document for part in split.parts}
+            documents = {part.document for part in parts}
             donors = self.plan.donors if 0 < len(documents) < FEW_DOCUMENTS else []
-            donors = [x for x in donors if x.held_out == split.held_out]
+            donors = [x for x in donors if x.held_out == held_out]
             yield DocumentBatch(
-                *_joined(split.parts, [x for x in donors if x.document not in documents]),
+                *_joined(parts, [x for x in donors if x.document not in documents]),
                 unit=self.unit,
                 group=self._group,
-                number=split.number,
-                held_out=split.held_out,
+                number=self._numbers[held_out],
+                held_out=held_out,
                 ends_unit=ends_unit,
                 bytes_read=sum(self._positions.values()),
                 counts=self._counts.copy(),
                 unreadable=sorted(self._unreadable),
             )
         self._counts.clear()
-        split.parts, split.size = [], 0
-        split.number += 1
-
-
-@dataclass
-class _Split:
-    held_out: bool
-    parts: list[Part] = field(default_factory=list)  # for the next batch
-    size: int = 0  # bytes of text in them
-    number: int = 0  # batches so far
+        self._numbers[held_out] += 1
 
 
 def _parts(text: Iterable[Lines], unit: int, number: int, seed: int | None) -> Iterator[Part]:
