@@ -84,8 +84,7 @@ def check_output_file(output: str | os.PathLike, inputs: Inputs = ()) -> Path:
 def _resolved(path: str | os.PathLike, role: str) -> Path:
     if not os.fspath(path):
         raise InputError(f"the name of an {role} is empty: name a file or folder")
-    # realpath leaves a loop of links in the path, where stat finds it. Path.resolve raises
-    # RuntimeError before Python 3.13 and nothing since.
+    # realpath leaves a loop of links to stat; Path.resolve raises RuntimeError before Python 3.13.
     resolved = Path(os.path.realpath(path))
     try:
         resolved.stat()

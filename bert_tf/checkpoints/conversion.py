@@ -19,8 +19,7 @@ from bert_tf.outputs import check_output_folder
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.tokenization.tokenizer import CONFIG_FILE, TOKENIZER_JSON, VOCABULARY_FILE
 
-# Readers take a location, writers a model and an empty folder. Both note every assumption and loss
-# in the model's `notes`.
+# Writers take a model and an empty folder. Assumptions and losses are noted in the model.
 _READ = {
     "hugging_face": read_hugging_face,
     "tf1": lambda location: read_tf1(location.path),

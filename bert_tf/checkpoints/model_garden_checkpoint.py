@@ -229,8 +229,7 @@ def write_model_garden(model: StoredModel, folder: Path) -> None:
         return node(kernel=tf.Variable(kernel), bias=tf.Variable(bias))
 
     layers: dict[str, Any] = {each.model_garden: layer(each.name) for each in EMBEDDINGS}
-    # The position table has a second edge there.
-    positions = layers["_position_embedding_layer"]
+    positions = layers["_position_embedding_layer"]  # it has a second edge there
     positions._position_embeddings = positions.embeddings
     blocks = []
     for i in range(model.config.num_hidden_layers):

@@ -160,8 +160,7 @@ def _download(model: HubModel, absent: str) -> Path:
             model.repository, revision=model.revision, files_metadata=True, timeout=_ANSWER_SECONDS
         )
     for file in _files_of_bert(model, info):
-        # The commit is asked for, but for the last file, which makes the revision known to the
-        # cache: until then nothing there has its name.
+        # The others by commit: the last file makes the revision known to the cache.
         revision = model.revision if file.rfilename == CONFIG else info.sha
         how: Any = {"revision": revision, "cache_dir": _cache()}
         with _hub_errors(model, absent):

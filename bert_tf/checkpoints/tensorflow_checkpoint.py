@@ -23,8 +23,7 @@ _CONFIG = (  # keys of bert_config.json beside hidden_act
     "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
     "type_vocab_size", "vocab_size",
 )  # fmt: skip
-# Hugging Face's names of the tanh approximation, which is the others' "gelu".
-TANH_GELU = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
+TANH_GELU = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")  # Hugging Face's; the others' "gelu"
 _ACTIVATIONS = {"relu": "relu", "tanh": "tanh", **dict.fromkeys(("gelu", *TANH_GELU), "gelu")}
 # The heads' names in run_pretraining.py, run_classifier.py and run_squad.py.
 _HEADS = {

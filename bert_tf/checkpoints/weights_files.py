@@ -27,8 +27,7 @@ WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 H5 = "tf_model.h5"
 H5_INDEX = f"{H5}.index.json"
-# What holds the weights of a directory, the preferred first.
-WEIGHTS_FILES = (WEIGHTS, INDEX, H5, H5_INDEX)
+WEIGHTS_FILES = (WEIGHTS, INDEX, H5, H5_INDEX)  # the preferred first
 PICKLE = "pytorch_model.bin"
 
 # Float types by their names in config.json and in the options of `bert-tf convert`.

@@ -77,8 +77,7 @@ class BertTokenizer(tf.Module):
         self._kept_config = "{}"  # the rest of tokenizer_config.json, as JSON
 
         pieces = self._vocabulary.pieces
-        # A special token in the text becomes an unused character, which is a word with an id after
-        # all others.
+        # A special token in the text becomes an unused character, whose id is after all others.
         absent = _absent_characters(pieces) if special_tokens_in_text else ""
         self._placeholders, self._impostor = absent[:-1], absent[-1:]
         marks = "unsplit" if tokenize_chinese_chars else "all"

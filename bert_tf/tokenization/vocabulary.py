@@ -15,12 +15,9 @@ from bert_tf.tokenization.normalizer import Normalizer
 from bert_tf.tokenization.wordpiece import LONGEST_WORD
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# Maximum number of words shown to the learner, which takes about half a second per million.
-MOST_OCCURRENCES = 100_000_000
-# Maximum number of distinct words counted at once, in about 0.4 GB of memory.
-MOST_DISTINCT = 2_000_000
-# Maximum number of characters in the distinct words shown to the learner, about 0.5 GB of memory.
-MOST_LEARNED = 5_000_000
+MOST_OCCURRENCES = 100_000_000  # words shown to the learner, at half a second per million
+MOST_DISTINCT = 2_000_000  # distinct words counted at once, in about 0.4 GB of memory
+MOST_LEARNED = 5_000_000  # characters of distinct words shown to the learner, in about 0.5 GB
 # A character that is one of fewer characters of the text gets a piece, if it occurs twice.
 _RAREST_CHARACTER = 10_000_000
 _FIRST_CHECK = 10_000  # distinct words

@@ -78,9 +78,7 @@ class QuestionWindows(NamedTuple):
     inputs: dict[str, tf.Tensor]  # int32 [W, T] each
     question: tf.Tensor  # int64 [W], the question's place in the batch
     number: tf.Tensor  # int64 [W], the window's number within its question, from 0
-    # int64 [W, T], the token's number among the pieces of all contexts; for tokens outside the
-    # context (question, special tokens, padding) the number of these pieces
-    piece: tf.Tensor
+    piece: tf.Tensor  # int64 [W, T], number among the pieces of all contexts; outside, their count
     starts: tf.Tensor  # int64 [W, T], where a token begins, in bytes of the context, or -1
     ends: tf.Tensor  # int64 [W, T], where it ends
     has_most_context: tf.Tensor  # bool [W, T], whether no other window shows more text around it

@@ -26,11 +26,9 @@ from pipelines.data_options import CorpusOptions
 Item = TypeVar("Item")
 CorpusInputs = str | os.PathLike | Iterable[str | os.PathLike]
 
-# Approximate bytes of text in a unit of a corpus of up to `MOST_UNITS`, and per compressed byte.
-# Larger corpora have larger units, which limits the number of files in a folder of shards.
-UNIT_BYTES = 32 << 20
-MOST_UNITS = 4096
-COMPRESSION = 3
+UNIT_BYTES = 32 << 20  # approximate text in a unit of a corpus of up to `MOST_UNITS`
+MOST_UNITS = 4096  # then units grow: the number of files in a folder of shards is limited
+COMPRESSION = 3  # approximate bytes of text per compressed byte
 TFDS = "tfds:"
 
 

@@ -60,8 +60,7 @@ _FRAME = b"\x28\xb5\x2f\xfd"
 _ZSTD = (_FRAME, *(struct.pack("<I", magic) for magic in range(0x184D2A50, 0x184D2A60)))
 _TABLE, _FOOTER = 0x184D2A5E, 0x8F92EAB1  # of the seekable format
 _MOST_FIRST_BYTES = 256 << 20  # of a frame: a file whose first one is longer has one reader
-# Endings of the names of compressed files.
-COMPRESSED = (".gz", ".zst", ".zstd", ".xz", ".bz2")
+COMPRESSED = (".gz", ".zst", ".zstd", ".xz", ".bz2")  # endings of names
 
 # First bytes of white space that `str.strip` removes and `bytes.strip` does not.
 _UNICODE_SPACE_LEADS = frozenset(b"\x1c\x1d\x1e\x1f\xc2\xe1\xe2\xe3")

@@ -47,8 +47,7 @@ def example_batches(
     shared_size = num_workers * batch_size
     first_epoch, skipped = divmod(start_step, -(-count // shared_size))
 
-    # Nothing here branches on tensors, and autograph is slow.
-    @tf.autograph.experimental.do_not_convert
+    @tf.autograph.experimental.do_not_convert  # slow, and nothing branches on tensors
     def epoch(index: tf.Tensor) -> tf.data.Dataset:
         order = tf.range(count)
         if seed is not None:

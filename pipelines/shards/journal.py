@@ -225,8 +225,7 @@ def _difference(
     for there, now in zip(begun["options"], plan["options"], strict=True):
         one, other = (vars(PretrainingDataOptions(**each)) for each in (there, now))
         for name, value in one.items():
-            # What is finished had nothing to skip.
-            may_begin = name in _SKIPPING and other[name]
+            may_begin = name in _SKIPPING and other[name]  # what is finished had nothing to skip
             if value != other[name] and not may_begin:
                 return f"{name} ({value} there, {other[name]} now)"
     if begun["vocabulary"] != plan["vocabulary"]:

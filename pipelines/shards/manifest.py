@@ -36,8 +36,7 @@ class Shard:
     instances: int  # number of records: instances, or rows of them
     bytes: int  # size
     sha256: str  # checksum of the file, hexadecimal
-    # bytes of every `BLOCK_RECORDS` records from the first on; reading may begin at each block
-    block_bytes: array = field(default_factory=lambda: array("I"))
+    block_bytes: array = field(default_factory=lambda: array("I"))  # per `BLOCK_RECORDS` records
 
     def without_blocks(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "block_bytes"}
@@ -59,8 +58,7 @@ class Shard:
 class Manifest:
     options: dict[str, Any]  # see `PretrainingDataOptions.of_data`
     vocabulary: dict[str, Any]  # `hash` and `size`, and the `settings` of the tokenizer
-    # `file` (relative to the common folder) and `bytes` of each file; many files are listed by
-    # folder, with the number of `files`
+    # `file` (in the common folder) and `bytes` of each; of many, folders and numbers of `files`
     corpus: list[dict[str, Any]]
     documents: int
     sentences: int

@@ -60,8 +60,7 @@ class Unit(NamedTuple):
         return sum(slice_.size for slice_ in self.slices)
 
 
-# Receives the number of a unit, the bytes read of it so far, and the number of new instances.
-Report = Callable[[int, int, int], None]
+Report = Callable[[int, int, int], None]  # a unit's number, its bytes read so far, new instances
 
 
 def write_units(

@@ -71,8 +71,7 @@ class UnitShare:
         return cls(int(number), int(of))
 
 
-# Makes some units of a job.
-Runner = Callable[[ShardsJob, Sequence[Unit], Report], None]
+Runner = Callable[[ShardsJob, Sequence[Unit], Report], None]  # makes some units of a job
 
 
 def write_shards(
