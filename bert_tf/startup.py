@@ -5,7 +5,6 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -108,22 +107,16 @@ def without_chatter() -> Iterator[None]:
         os.close(standard_error)
 
 
-class _Hiding(MetaPathFinder):
-    """Finds no package of `_UNUSED`, as if none were installed."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
-        if name.partition(".")[0] in _UNUSED:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
 @contextlib.contextmanager
 def _without_unused_packages() -> Iterator[None]:
-    hiding = _Hiding()
-    sys.meta_path.insert(0, hiding)
+    """Lets imports of `_UNUSED` fail, as if none were installed."""
+    hidden: dict[str, Any] = dict.fromkeys(_UNUSED - sys.modules.keys())
+    sys.modules.update(hidden)
     try:
         yield
     finally:
-        sys.meta_path.remove(hiding)
+        for name in hidden:
+            sys.modules.pop(name, None)
 
 
 def import_tensorflow(*, for_a_command: bool = False) -> None:

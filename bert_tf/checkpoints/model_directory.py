@@ -52,8 +52,7 @@ def save_model(
         max_length: most tokens of a text, recorded for vectors of texts; None for all positions.
 
     Raises:
-        InputError: the model was compiled for labels that are independent of each other, which a
-            model directory does not record.
+        InputError: the model was compiled for independent labels, which the format cannot record.
     """
     stored = StoredModel.from_model(model)
     stored.tokenizer = tokenizer

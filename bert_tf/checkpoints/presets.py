@@ -160,7 +160,7 @@ def _download(model: HubModel, absent: str) -> Path:
             model.repository, revision=model.revision, files_metadata=True, timeout=_ANSWER_SECONDS
         )
     for file in _files_of_bert(model, info):
-        # The others by commit: the last file makes the revision known to the cache.
+        # All by commit, but the last by revision: only then does the cache know the revision.
         revision = model.revision if file.rfilename == CONFIG else info.sha
         how: Any = {"revision": revision, "cache_dir": _cache()}
         with _hub_errors(model, absent):

@@ -45,8 +45,7 @@ class BertTokenizer(tf.Module):
         strip_accents: whether to drop accents; by default `do_lower_case`. Korean syllables stay
             composed with `do_lower_case=True, strip_accents=False`.
         tokenize_chinese_chars: whether to make each Chinese character a word; False is slower.
-        special_tokens_in_text: whether "[MASK]" and other special tokens in the text become their
-            ids. The original has no such option.
+        special_tokens_in_text: whether "[MASK]" and the like in the text become ids; new here.
 
     Raises:
         InputError: the vocabulary is missing, empty, repeats a piece, or lacks a special token.

@@ -103,10 +103,9 @@ def write_shards_of_lengths(
 
     Args:
         inputs: files, folders, globs and datasets.
-        output_directory: folder to make.
+        output_directory: folder to make, with a subfolder for each of several lengths.
         tokenizer: its vocabulary.
         options: one for each length; they may differ in max_seq_length and max_predictions_per_seq.
-            Several have a subfolder each.
         overwrite: remove an older folder of shards as soon as the inputs are found to be sound.
         progress: is called after each batch of documents or, with a runner, each unit.
         runner: makes the units; by default this process does.
@@ -115,8 +114,7 @@ def write_shards_of_lengths(
         threads: number of threads of a process; by default one per core.
 
     Returns:
-        The manifests, in order of length; none for a share. The same call continues a run that was
-        killed or failed.
+        The manifests, in order of length; none for a share. The same call continues a stopped run.
 
     Raises:
         InputError: the inputs cannot be used; the folder holds a run with others, or one that is
