@@ -122,7 +122,7 @@ def reading() -> None:
         blocks = RecordBlocks([path], zeros, zeros, np.full(count, size), np.full(count, records))
         seed = tf.constant([1, 2], tf.int64)
         before, began = megabytes(), time.monotonic()
-        windows = iter(_records(blocks, seed, first=count, repeat=True))
+        windows = iter(_records((blocks, None), seed, first=count, repeat=True))
         next(windows)
         report("reading, to the first window", time.monotonic() - began, before)
         before, began = megabytes(), time.monotonic()

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from bert_tf.checkpoints.model_directory import save_model as save_model
     from bert_tf.config import BertConfig as BertConfig
     from bert_tf.models.encoder import BertEncoder as BertEncoder
-    from bert_tf.models.language_model import (
-        BertMaskedLanguageModel as BertMaskedLanguageModel,
-    )
+    from bert_tf.models.language_model import BertMaskedLanguageModel as BertMaskedLanguageModel
     from bert_tf.models.language_model import BertPreTrainer as BertPreTrainer
     from bert_tf.models.task_models import BertChooser as BertChooser
     from bert_tf.models.task_models import BertClassifier as BertClassifier

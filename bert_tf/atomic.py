@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+StrPath = str | os.PathLike
 TEMPORARY_NAMES = ".*.bert-tf-*.tmp"  # matches those of every output
 _REPLACED = ".old"  # ends the name of a folder that steps aside for a new one
 _held: list[Path] = []  # output folders that this process holds
@@ -30,7 +31,7 @@ def _mark(folder: Path) -> str:
 
 
 @contextmanager
-def hold_output(folder: str | os.PathLike) -> Iterator[None]:
+def hold_output(folder: StrPath) -> Iterator[None]:
     """Marks the temporary files below an output folder as its own, and cleans up on entry.
 
     No other process may hold the folder. What a killed holder left half-written is removed, and a
@@ -68,7 +69,7 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def replace_file(path: str | os.PathLike) -> Iterator[Path]:
+def replace_file(path: StrPath) -> Iterator[Path]:
     """Yields a temporary path, which becomes `path` after the block; removed if it raises."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,18 +83,18 @@ def replace_file(path: str | os.PathLike) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: str | os.PathLike, text: str) -> None:
+def write_text(path: StrPath, text: str) -> None:
     """Writes UTF-8 text; see `replace_file`."""
     with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_json(path: str | os.PathLike, value: Any, *, indent: int = 2) -> None:
+def write_json(path: StrPath, value: Any, *, indent: int = 2) -> None:
     """Writes a value as JSON for people to read; see `replace_file`."""
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
-def write_tsv(path: str | os.PathLike, rows: Iterable[Iterable[object]]) -> None:
+def write_tsv(path: StrPath, rows: Iterable[Iterable[object]]) -> None:
     """Writes a table without quotes; tabs and line ends within a cell become spaces."""
     spaces = str.maketrans("\t\n\r", "   ")
     lines = ("\t".join(str(cell).translate(spaces) for cell in row) + "\n" for row in rows)
@@ -101,7 +102,7 @@ def write_tsv(path: str | os.PathLike, rows: Iterable[Iterable[object]]) -> None
 
 
 @contextmanager
-def replace_directory(path: str | os.PathLike) -> Iterator[Path]:
+def replace_directory(path: StrPath) -> Iterator[Path]:
     """Yields an empty temporary folder, which replaces `path` as in `replace_file`."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

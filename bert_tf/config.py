@@ -2,13 +2,12 @@
 
 import json
 import math
-import os
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from bert_tf.atomic import write_text
+from bert_tf.atomic import StrPath, write_text
 from bert_tf.errors import InputError
 
 # Layers, hidden size, attention heads: base and large from the paper, section 3; the others from
@@ -236,7 +235,7 @@ class BertConfig:
         return {**_FIXED, **self.extra, **values, **_DIRECTIONS[self.attention_direction]}
 
     @classmethod
-    def from_json(cls, path: str | os.PathLike) -> "BertConfig":
+    def from_json(cls, path: StrPath) -> "BertConfig":
         """Reads a config.json; the message of an error names the file."""
         values = read_json_object(path)
         try:
@@ -244,7 +243,7 @@ class BertConfig:
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 
-    def to_json(self, path: str | os.PathLike) -> None:
+    def to_json(self, path: StrPath) -> None:
         """Writes a config.json, atomically, with sorted keys."""
         write_text(path, self.to_json_text())
 
@@ -252,7 +251,7 @@ class BertConfig:
         return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def read_json_object(path: str | os.PathLike) -> dict[str, Any]:
+def read_json_object(path: StrPath) -> dict[str, Any]:
     """Reads a file of a model directory; InputError unless it holds a JSON object."""
     path = Path(path)
     try:

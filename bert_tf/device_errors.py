@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
+from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
 
 
@@ -23,7 +24,7 @@ def memory_errors(cure: str) -> Iterator[None]:
 
 
 @contextmanager
-def full_disk_errors(place: str | os.PathLike) -> Iterator[None]:
+def full_disk_errors(place: StrPath) -> Iterator[None]:
     """Raises OSError for the errors of TensorFlow's writers on a full disk."""
     try:
         yield

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
 from bert_tf.storage import RemoteFolder, State, find_objects, is_remote, state_of
 
@@ -80,7 +81,7 @@ def _order(name: str) -> tuple[bool, bool, str]:
 
 @contextmanager
 def mirrored(
-    output: str | os.PathLike, inputs: Iterable[str | None] = (), *, top_alone: bool = False
+    output: StrPath, inputs: Iterable[str | None] = (), *, top_alone: bool = False
 ) -> Iterator[None]:
     """Lets a command write to `output`, if it is a URL, through a local copy in TMPDIR.
 
@@ -124,7 +125,7 @@ def is_mirrored(folder: Path) -> bool:
     return any(folder.resolve().is_relative_to(each.path) for each in _mirrors)
 
 
-def joined(output: str | os.PathLike, *names: str) -> Path | str:
+def joined(output: StrPath, *names: str) -> Path | str:
     """A path below an output folder, or its URL."""
     if is_remote(output):
         return "/".join([os.fspath(output).rstrip("/"), *names])

@@ -5,17 +5,18 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
+from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
 from bert_tf.mirror import local_path
 from bert_tf.storage import is_remote
 
 GIVEN_DATA = "data"  # subfolder of a run for the examples that a Python call was given
 # Files and folders that a command reads; None and "-", standard input, stand for no file.
-Inputs = Iterable[str | os.PathLike | None]
+Inputs = Iterable[StrPath | None]
 
 
 def check_output_folder(
-    output: str | os.PathLike,
+    output: StrPath,
     inputs: Inputs = (),
     *,
     ours: Sequence[str] | None = None,
@@ -70,7 +71,7 @@ def is_one_of(name: PurePath, patterns: Sequence[str]) -> bool:
     return any(name.match(p) and len(name.parts) == len(PurePath(p).parts) for p in patterns)
 
 
-def check_output_file(output: str | os.PathLike, inputs: Inputs = ()) -> Path:
+def check_output_file(output: StrPath, inputs: Inputs = ()) -> Path:
     """Like `check_output_folder`, for a file to write or replace."""
     file = _resolved(output, "output")
     if file.is_dir():
@@ -81,7 +82,7 @@ def check_output_file(output: str | os.PathLike, inputs: Inputs = ()) -> Path:
     return file
 
 
-def _resolved(path: str | os.PathLike, role: str) -> Path:
+def _resolved(path: StrPath, role: str) -> Path:
     if not os.fspath(path):
         raise InputError(f"the name of an {role} is empty: name a file or folder")
     # realpath leaves a loop of links to stat; Path.resolve raises RuntimeError before Python 3.13.
@@ -99,7 +100,7 @@ def _resolved(path: str | os.PathLike, role: str) -> Path:
     return resolved
 
 
-def _check_place(path: Path, output: str | os.PathLike, inputs: Inputs) -> None:
+def _check_place(path: Path, output: StrPath, inputs: Inputs) -> None:
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     if existing != path and not existing.is_dir():
         raise InputError(f"{output}: {existing} is a file: name an output in a folder")

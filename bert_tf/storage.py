@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from bert_tf.atomic import replace_file, sync
+from bert_tf.atomic import StrPath, replace_file, sync
 from bert_tf.errors import InputError
 
 # Size of a file, and what tells its content from an earlier one: a time or a hash.
@@ -30,11 +30,11 @@ _EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs"}
 _READ_AHEAD = 8 << 20
 
 
-def is_remote(path: str | os.PathLike) -> bool:
+def is_remote(path: StrPath) -> bool:
     return "://" in os.fspath(path)
 
 
-def sha256(path: str | os.PathLike) -> str:
+def sha256(path: StrPath) -> str:
     """The checksum of a file or an object, hexadecimal."""
     path = os.fspath(path)
     of_store = remote_errors(path) if is_remote(path) else contextlib.nullcontext()
@@ -299,5 +299,5 @@ def _in_bucket(files: Any, key: str) -> Iterator[None]:
 Folder = LocalFolder | RemoteFolder
 
 
-def open_folder(path: str | os.PathLike) -> Folder:
+def open_folder(path: StrPath) -> Folder:
     return RemoteFolder(os.fspath(path).rstrip("/")) if is_remote(path) else LocalFolder(Path(path))

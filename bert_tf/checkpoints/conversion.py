@@ -1,12 +1,11 @@
 """Conversion from any format to any other, in one step."""
 
-import os
 import re
 import shutil
 from dataclasses import dataclass
 from typing import Any
 
-from bert_tf.atomic import replace_directory
+from bert_tf.atomic import StrPath, replace_directory
 from bert_tf.checkpoints import model_garden_checkpoint as model_garden
 from bert_tf.checkpoints.formats import TITLES, Format, Location, locate
 from bert_tf.checkpoints.keras_hub_preset import read_keras_hub, write_keras_hub
@@ -47,9 +46,7 @@ class Conversion:
     files: list[str]  # the files written, by their path in the output
 
 
-def read_model(
-    source: str | os.PathLike, do_lower_case: bool | None = None
-) -> tuple[Location, StoredModel]:
+def read_model(source: StrPath, do_lower_case: bool | None = None) -> tuple[Location, StoredModel]:
     """Reads a model of any format, as `convert`."""
     location = locate(source)
     if location.format in _READ_WITH_TOKENIZER:  # they have tokenizer files of their own
@@ -72,8 +69,8 @@ def read_model(
 
 
 def convert(
-    source: str | os.PathLike,
-    output: str | os.PathLike,
+    source: StrPath,
+    output: StrPath,
     to: Format = "hugging_face",
     *,
     dtype: str = "float32",

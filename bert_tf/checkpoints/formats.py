@@ -1,12 +1,12 @@
 """The format of a model on disk."""
 
 import hashlib
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from bert_tf.atomic import StrPath
 from bert_tf.checkpoints.weights_files import H5, WEIGHTS, WEIGHTS_FILES
 from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
@@ -31,7 +31,7 @@ class Location:
     path: Path  # the folder; of a TensorFlow checkpoint its files' path without ".index"
 
 
-def locate(source: str | os.PathLike) -> Location:
+def locate(source: StrPath) -> Location:
     """Finds the one model at a path, and its format.
 
     The path is a model's folder, one around it, or a prefix such as "models/bert_model.ckpt".
@@ -73,7 +73,7 @@ def check_is_model_directory(directory: Path) -> None:
         )
 
 
-def content_hash(directory: str | os.PathLike) -> str:
+def content_hash(directory: StrPath) -> str:
     """SHA-256 of the config and the weights of a model directory, whatever its path."""
     folder = Path(directory)
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("tf_model*.h5"))

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from bert_tf.atomic import StrPath
 from bert_tf.checkpoints import weight_names, weights_files
 from bert_tf.checkpoints.formats import CONFIG, Location, check_is_model_directory
 from bert_tf.checkpoints.sentence_files import read_sentence_files, write_sentence_files
@@ -39,7 +39,7 @@ _OF_BERT = ("embeddings.", "encoder.", "pooler.", *weight_names.HEADS_PREFIXES)
 
 def save_model(
     model: PretrainedModel,
-    directory: str | os.PathLike,
+    directory: StrPath,
     tokenizer: "BertTokenizer | None" = None,
     max_length: int | None = None,
 ) -> None:
@@ -68,7 +68,7 @@ def save_model(
 
 
 def load_model(
-    directory: str | os.PathLike,
+    directory: StrPath,
     model_class: type[Model] | None = None,
     *,
     allow_new_head: bool = False,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_tf.atomic import StrPath
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.weights_files import H5, INDEX, PICKLE, WEIGHTS, WEIGHTS_FILES
 from bert_tf.config import read_json_object
@@ -68,7 +69,7 @@ class HubModel:
         return folder if _COMMIT.fullmatch(commit) and folder.is_dir() else None
 
 
-def find_model(name: str | os.PathLike) -> Path:
+def find_model(name: StrPath) -> Path:
     """The folder of a model that is given by its path, or by its name on the Hugging Face hub.
 
     A local file or folder comes first, then the newest complete snapshot in the Hugging Face cache

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import write_text
+from bert_tf.atomic import StrPath, write_text
 from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.tokenization.normalizer import Normalizer
@@ -58,7 +58,7 @@ class BertTokenizer(tf.Module):
 
     def __init__(
         self,
-        vocabulary: str | os.PathLike | Sequence[str],
+        vocabulary: StrPath | Sequence[str],
         do_lower_case: bool = True,
         strip_accents: bool | None = None,
         tokenize_chinese_chars: bool = True,
@@ -94,7 +94,7 @@ class BertTokenizer(tf.Module):
         self._graph_of_many = functools.cache(graph.get_concrete_function)
 
     @classmethod
-    def from_directory(cls, directory: str | os.PathLike) -> "BertTokenizer":
+    def from_directory(cls, directory: StrPath) -> "BertTokenizer":
         """Opens the tokenizer of a model directory, ours or Hugging Face's.
 
         Reads `vocab.txt` or `tokenizer.json` (transformers 5), and switches other than the defaults
@@ -116,7 +116,7 @@ class BertTokenizer(tf.Module):
         tokenizer._kept_config = json.dumps(config)
         return tokenizer
 
-    def save(self, directory: str | os.PathLike, model_max_length: int | None = None) -> None:
+    def save(self, directory: StrPath, model_max_length: int | None = None) -> None:
         """Writes `vocab.txt` and `tokenizer_config.json` as Hugging Face does; other files stay.
 
         `model_max_length` is the model's maximum sequence length, by default the loaded one.

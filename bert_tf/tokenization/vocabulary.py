@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import write_text
+from bert_tf.atomic import StrPath, write_text
 from bert_tf.errors import InputError
 from bert_tf.tokenization.normalizer import Normalizer
 from bert_tf.tokenization.wordpiece import LONGEST_WORD
@@ -52,7 +52,7 @@ class Vocabulary:
             )
 
 
-def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
+def read_vocabulary(path: StrPath) -> Vocabulary:
     r"""Reads a `vocab.txt`: a piece per line, UTF-8.
 
     All lines end with \n, \r\n or \r: readers disagree about mixed line ends, hence about ids.
@@ -80,7 +80,7 @@ def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
     return Vocabulary(pieces, str(path))
 
 
-def write_vocabulary(path: str | os.PathLike, pieces: Sequence[str]) -> None:
+def write_vocabulary(path: StrPath, pieces: Sequence[str]) -> None:
     """Writes a `vocab.txt`, whole or not at all."""
     write_text(path, file_text(pieces))
 

@@ -17,6 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
 from bert_tf.storage import State, file_state, find_objects, is_remote, open_for_reading
 from pipelines.corpus import text_files
@@ -24,7 +25,7 @@ from pipelines.corpus.text_files import COMPRESSED, UnreadableFile
 from pipelines.data_options import CorpusOptions
 
 Item = TypeVar("Item")
-CorpusInputs = str | os.PathLike | Iterable[str | os.PathLike]
+CorpusInputs = StrPath | Iterable[StrPath]
 
 UNIT_BYTES = 32 << 20  # approximate text in a unit of a corpus of up to `MOST_UNITS`
 MOST_UNITS = 4096  # then units grow: the number of files in a folder of shards is limited

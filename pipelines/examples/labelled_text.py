@@ -6,13 +6,13 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
 from pipelines.examples import records as files
 
@@ -80,13 +80,13 @@ class Examples:
         return hashlib.sha256(json.dumps(self.columns, sort_keys=True).encode()).hexdigest()
 
 
-def format_of(path: str | os.PathLike) -> Format | None:
+def format_of(path: StrPath) -> Format | None:
     """The format that a file's name tells, plain or gzip; None if it tells none."""
     return _EXTENSIONS.get(Path(str(path).lower().removesuffix(".gz")).suffix)
 
 
 def read_examples(
-    path: str | os.PathLike,
+    path: StrPath,
     columns: Mapping[str, str],
     *,
     format: Format | None = None,
@@ -134,11 +134,7 @@ def read_examples(
 
 
 def check_columns(
-    path: str | os.PathLike,
-    columns: Mapping[str, str],
-    *,
-    format: Format | None = None,
-    header: bool = True,
+    path: StrPath, columns: Mapping[str, str], *, format: Format | None = None, header: bool = True
 ) -> None:
     """Refuses, by its first row, a table or JSON lines that lacks a column or has it twice."""
     format = format or format_of(path)
@@ -172,7 +168,7 @@ def _numbers(row: Sequence[object]) -> list[str]:
 
 
 def read_columns_of(
-    path: str | os.PathLike, lines: Sequence[int], format: Format | None = None
+    path: StrPath, lines: Sequence[int], format: Format | None = None
 ) -> dict[str, list[Any]]:
     """Reads all columns of the examples in some lines: name -> a value per example, "" if missing.
 
@@ -223,7 +219,7 @@ def _no_column(
 
 
 def _table_rows(
-    path: str | os.PathLike,
+    path: StrPath,
     format: Format,
     columns: Mapping[str, str],
     header: bool,
@@ -264,7 +260,7 @@ def _numbered(place: str, role: str, column: str, names: Iterable[str]) -> list[
     return found
 
 
-def _place(path: str | os.PathLike, role: str, column: str, names: list[str]) -> int:
+def _place(path: StrPath, role: str, column: str, names: list[str]) -> int:
     """The column's place in a row; a number counts from 0 unless it is also a name."""
     if names.count(column) > 1:
         raise InputError(
@@ -279,12 +275,12 @@ def _place(path: str | os.PathLike, role: str, column: str, names: list[str]) ->
     raise _no_column(str(path), role, column, names, "" if column.isdecimal() else no_header)
 
 
-def _lines(path: str | os.PathLike) -> list[tuple[int, str]]:
+def _lines(path: StrPath) -> list[tuple[int, str]]:
     lines = files.read_text(path).removesuffix("\n").split("\n")
     return [(number, line.removesuffix("\r")) for number, line in enumerate(lines, 1)]
 
 
-def _table(path: str | os.PathLike, format: Format) -> list[tuple[int, list[str]]]:
+def _table(path: StrPath, format: Format) -> list[tuple[int, list[str]]]:
     """The rows of a tsv or csv, each with its line; [""] for a blank line."""
     if format == "tsv":
         return [(number, line.split("\t")) for number, line in _lines(path)]

@@ -3,7 +3,6 @@
 import functools
 import gzip
 import json
-import os
 import sys
 import zlib
 from collections.abc import Iterator
@@ -12,13 +11,14 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
 from pipelines.corpus.sources import TFDS, dataset_errors, open_dataset, tensorflow_datasets
 
 Record = tuple[int, str, dict[str, Any]]  # line, place for messages, fields
 
 
-def read_text(path: str | os.PathLike) -> str:
+def read_text(path: StrPath) -> str:
     """Reads a UTF-8 file, plain or gzip; "-" is standard input. It must not be empty."""
     try:
         content = _read_once(sys.stdin) if str(path) == "-" else Path(path).read_bytes()
@@ -70,7 +70,7 @@ def split_in(name: str) -> str | None:
     return last[2] if last[0] and not last[2][:1].isdecimal() else None  # a number is the version
 
 
-def read_records(path: str | os.PathLike) -> Iterator[Record]:
+def read_records(path: StrPath) -> Iterator[Record]:
     """Reads JSON lines, "-" for standard input, or `tfds:NAME/CONFIG:SPLIT`, by default `train`.
 
     In a dataset, a class label becomes its name, by the dataset's own list of names, or "" if it is

@@ -1,12 +1,12 @@
 """Questions with contexts and answers: SQuAD's published JSON, JSON lines, TensorFlow Datasets."""
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
 from pipelines.examples import records as files
 from pipelines.examples.labelled_text import Examples, format_of
@@ -45,7 +45,7 @@ class Questions(Examples):
 
 
 def read_questions(
-    path: str | os.PathLike, *, labelled: bool = True, unanswerable: bool = False
+    path: StrPath, *, labelled: bool = True, unanswerable: bool = False
 ) -> Questions:
     """Reads questions, and their answers if `labelled`; `unanswerable` ones may have none.
 
@@ -76,7 +76,7 @@ def read_questions(
     return Questions(files.shown_name(path), list(range(1, len(rows) + 1)), columns)
 
 
-def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
+def _records(path: StrPath) -> Iterator[tuple[str, dict[str, Any]]]:
     """The place, for messages, of each question, and its fields with the context."""
     if str(path) == "-" or files.is_dataset_name(path) or format_of(path) == "jsonl":
         for number, place, record in files.read_records(path):

@@ -4,12 +4,12 @@ The columns "words" and "label" hold words and labels between single spaces, a l
 sentence. Labels of entities are read as IOB1, IOB2, IOBES or BILOU and become IOB2; others stay.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
 from pipelines.examples import records as files
 from pipelines.examples.labelled_text import Examples, Format, format_of, read_examples
@@ -60,7 +60,7 @@ def are_entities(labels: Iterable[str]) -> bool:
 
 
 def read_columns(
-    path: str | os.PathLike,
+    path: StrPath,
     *,
     word: int = 0,
     label: int | None = -1,
@@ -110,7 +110,7 @@ def read_columns(
     return replace(found, documents=tuple(of_sentences) if len(examples) > 1 else ())
 
 
-def is_column_file(path: str | os.PathLike) -> bool:
+def is_column_file(path: StrPath) -> bool:
     """Whether a file holds words in columns, with labels or a sentence per paragraph, not texts."""
     rows = [re.split(r"[ \t]+", line.strip(" \t\r")) for line in files.read_text(path).split("\n")]
     if any(row[0] == _DOCUMENT for row in rows):
@@ -121,7 +121,7 @@ def is_column_file(path: str | os.PathLike) -> bool:
     return len({len(row) for row in words}) == 1 and all(_LABEL.fullmatch(r[-1]) for r in words)
 
 
-def column_number(path: str | os.PathLike, option: str, name: str) -> int:
+def column_number(path: StrPath, option: str, name: str) -> int:
     """The place of a column: its number, or the column's usual name in JSON lines."""
     usual, number = _USUAL[option]
     if name.isdecimal() or name in usual:
@@ -133,7 +133,7 @@ def column_number(path: str | os.PathLike, option: str, name: str) -> int:
 
 
 def read_texts(
-    path: str | os.PathLike,
+    path: StrPath,
     *,
     text: str = "text",
     pair: str | None = None,
@@ -165,7 +165,7 @@ def read_texts(
 
 
 def read_json_words(
-    path: str | os.PathLike,
+    path: StrPath,
     *,
     words: str = "words",
     labels: str | None = "labels",
@@ -219,9 +219,7 @@ def _label(place: str, label: str, entities: bool) -> str:
 
 
 def _examples(
-    path: str | os.PathLike,
-    examples: list[list[list[_Row]]],
-    labels: Callable[[list[str]], list[str]] | None,
+    path: StrPath, examples: list[list[list[_Row]]], labels: Callable[[list[str]], list[str]] | None
 ) -> Examples:
     """Examples with their labels, as `labels` has those of a sentence; None for no labels."""
     if not examples:

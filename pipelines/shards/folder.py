@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
+from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
 from bert_tf.storage import Folder, fetch_ranges, is_remote, open_folder
 from bert_tf.tokenization import BertTokenizer
@@ -53,7 +54,7 @@ class RecordBlocks(NamedTuple):
 
     @classmethod
     def of_files(
-        cls, paths: Sequence[str | os.PathLike], sizes: Sequence[array], records: Sequence[int]
+        cls, paths: Sequence[StrPath], sizes: Sequence[array], records: Sequence[int]
     ) -> "RecordBlocks":
         """Blocks of files by, for each, the bytes of its blocks and its number of records."""
         counts = np.array([len(each) for each in sizes], np.int64)
@@ -178,7 +179,7 @@ class ShardFolder:
 
 
 def open_shards(
-    directory: str | os.PathLike, split: str = "train", *, skip_corrupt: bool = False
+    directory: StrPath, split: str = "train", *, skip_corrupt: bool = False
 ) -> ShardFolder | None:
     """Opens and checks a folder of shards; None for "held_out" where nothing was held out.
 
@@ -259,9 +260,7 @@ def stored_tokenizer(files: Folder) -> BertTokenizer:
         return BertTokenizer.from_directory(copy)
 
 
-def tokenizer_of_shards(
-    directory: str | os.PathLike, given: str | os.PathLike | None = None
-) -> BertTokenizer:
+def tokenizer_of_shards(directory: StrPath, given: StrPath | None = None) -> BertTokenizer:
     """Opens the tokenizer of a folder of shards, or one `given` as a folder or vocab.txt."""
     files = open_folder(directory)
     if not given:
@@ -332,7 +331,7 @@ def _corrupt_record(path: str, index: int) -> InputError:
 
 
 @contextmanager
-def shard_errors(directory: str | os.PathLike) -> Iterator[None]:
+def shard_errors(directory: StrPath) -> Iterator[None]:
     """Turns TensorFlow's error for a corrupt record into an `InputError` that names it."""
     try:
         yield
@@ -344,7 +343,7 @@ def shard_errors(directory: str | os.PathLike) -> Iterator[None]:
         raise
 
 
-def _name_corrupt_record(folder: str | os.PathLike) -> None:
+def _name_corrupt_record(folder: StrPath) -> None:
     for split in manifests.SPLITS:
         shards = open_shards(folder, split)  # raises for missing or truncated shards
         if shards is None:

@@ -7,7 +7,6 @@ blocks of records, in order of the shards.
 import io
 import itertools
 import json
-import os
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
 from bert_tf.storage import Folder, open_folder, sha256
 from pipelines.data_options import PretrainingDataOptions
@@ -28,6 +28,7 @@ SPLITS = ("train", "held_out")
 BLOCK_RECORDS = 256
 FRAME_BYTES = 12 + 4  # before and after the data of a record
 _READABLE = (2, FORMAT)
+Progress = Callable[[int, int], None]  # receives the shards done, and all
 
 
 @dataclass
@@ -80,7 +81,7 @@ class Manifest:
     def all_shards(self) -> Iterator[Shard]:
         return itertools.chain.from_iterable(self.shards.values())
 
-    def save(self, directory: str | os.PathLike) -> None:
+    def save(self, directory: StrPath) -> None:
         """Writes the sizes of the blocks, then the manifest."""
         folder = open_folder(directory)
         packed = io.BytesIO()
@@ -91,7 +92,7 @@ class Manifest:
         folder.write(FILE_NAME, f"{text}\n".encode())
 
     @classmethod
-    def load(cls, directory: str | os.PathLike) -> "Manifest":
+    def load(cls, directory: StrPath) -> "Manifest":
         """Reads the manifest of a folder; `InputError` if it is missing or cannot be used."""
         folder = open_folder(directory)
         path = f"{folder}/{FILE_NAME}"
@@ -131,9 +132,7 @@ class Manifest:
 _CURE = "copy the folder again, or make it again with bert-tf shards"
 
 
-def check_sizes(
-    directory: str | os.PathLike, shards: list[Shard], *, may_differ: bool = False
-) -> None:
+def check_sizes(directory: StrPath, shards: list[Shard], *, may_differ: bool = False) -> None:
     """Refuses shards that are missing or, unless they `may_differ`, of another size."""
     folder = open_folder(directory)
     sizes = folder.sizes()
@@ -147,9 +146,7 @@ def check_sizes(
 
 
 def altered(
-    directory: str | os.PathLike,
-    shards: list[Shard],
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    directory: StrPath, shards: list[Shard], progress: Progress = lambda done, total: None
 ) -> Iterator[int]:
     """The indices of the shards that do not match their checksums; all of them must exist."""
     paths, threads = [f"{open_folder(directory)}/{x.file}" for x in shards], ThreadPoolExecutor()
@@ -162,9 +159,7 @@ def altered(
         threads.shutdown(cancel_futures=True)
 
 
-def verify(
-    directory: str | os.PathLike, progress: Callable[[int, int], None] = lambda done, total: None
-) -> Manifest:
+def verify(directory: StrPath, progress: Progress = lambda done, total: None) -> Manifest:
     """Returns the manifest, if every shard matches its checksum; reports shards done, and all."""
     manifest = Manifest.load(directory)
     written = list(manifest.all_shards())

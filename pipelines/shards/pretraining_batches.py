@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
 from bert_tf.mirror import cache_bytes, cache_folder
 from bert_tf.storage import fetch_ranges, is_remote
@@ -66,7 +67,7 @@ _WHOLE, _AS_MADE = Share(), Masking()
 
 
 def pretraining_batches(
-    shard_directory: str | os.PathLike | ShardFolder,
+    shard_directory: StrPath | ShardFolder,
     batch_size: int,
     *,
     split: str = "train",
@@ -180,7 +181,7 @@ def pretraining_batches(
         batches = records.batch(batch_size, drop_remainder=True)
     else:
         order = order_seed if shuffle else None
-        records = _records(blocks, order, first=first, repeat=repeat, fetch=fetch)
+        records = _records((blocks, fetch), order, first=first, repeat=repeat)
         batches = records.rebatch(batch_size, drop_remainder=drop_remainder or repeat)
     batches = batches.map(model_inputs, num_parallel_calls=os.cpu_count() or 1)
     full, rest = divmod(max(0, instances - first), batch_size)
@@ -208,7 +209,7 @@ def _blocks_of(shards: ShardFolder, share: Share) -> RecordBlocks:
 
 
 def held_out_batches(
-    shard_directory: str | os.PathLike | ShardFolder, batch_size: int, count: int, **options: Any
+    shard_directory: StrPath | ShardFolder, batch_size: int, count: int, **options: Any
 ) -> tf.data.Dataset | None:
     """A fixed sample of held-out batches, which does not depend on the training seed, if any."""
     batches = pretraining_batches(
@@ -318,6 +319,7 @@ class BlockCache:
 
 
 Fetcher = Callable[..., np.ndarray]
+Source = tuple[RecordBlocks, Fetcher | None]
 
 
 def _block_fetcher(shards: ShardFolder) -> Fetcher | None:
@@ -336,10 +338,7 @@ def _block_fetcher(shards: ShardFolder) -> Fetcher | None:
 
 
 def _mixed_records(
-    sources: Sequence[tuple[RecordBlocks, Fetcher | None]],
-    shares: Sequence[float],
-    seed: tf.Tensor,
-    first: int,
+    sources: Sequence[Source], shares: Sequence[float], seed: tf.Tensor, first: int
 ) -> tf.data.Dataset:
     """Records of several sources, string [], after the `first`, and their places, int64 [].
 
@@ -365,8 +364,8 @@ def _mixed_records(
         lambda number: tf.data.Dataset.from_tensor_slices(source_of(number))
     )
     streams = [
-        _records(blocks, own, first=int(n), repeat=True, fetch=fetch).unbatch()
-        for (blocks, fetch), own, n in zip(sources, seeds, before, strict=True)
+        _records(source, own, first=int(n), repeat=True).unbatch()
+        for source, own, n in zip(sources, seeds, before, strict=True)
     ]
     records = tf.data.Dataset.choose_from_datasets(streams, choice.skip(passed))
     places = tf.data.Dataset.range(first, tf.int64.max)
@@ -374,18 +373,14 @@ def _mixed_records(
 
 
 def _records(
-    blocks: RecordBlocks,
-    seed: tf.Tensor | None,
-    *,
-    first: int,
-    repeat: bool,
-    fetch: Fetcher | None = None,
+    source: Source, seed: tf.Tensor | None, *, first: int, repeat: bool
 ) -> tf.data.Dataset:
     """Windows of records, string [n], after the `first` records; `places`, int64 [n], number them.
 
     Without a seed, int64 [2], the blocks keep the order of the files. `fetch` makes local files of
     remote blocks.
     """
+    blocks, fetch = source
     count = len(blocks.records)
     has_records = blocks.records > 0
     is_shuffled_whole = count <= MOST_SHUFFLED

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from bert_tf.atomic import TEMPORARY_NAMES
+from bert_tf.atomic import TEMPORARY_NAMES, StrPath
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder, is_one_of
 from bert_tf.storage import Folder, is_remote, open_folder
@@ -76,7 +76,7 @@ Runner = Callable[[ShardsJob, Sequence[Unit], Report], None]  # makes some units
 
 def write_shards(
     inputs: CorpusInputs,
-    output_directory: str | os.PathLike,
+    output_directory: StrPath,
     tokenizer: BertTokenizer,
     options: PretrainingDataOptions | None = None,
     **named: Any,
@@ -88,7 +88,7 @@ def write_shards(
 
 def write_shards_of_lengths(
     inputs: CorpusInputs,
-    output_directory: str | os.PathLike,
+    output_directory: StrPath,
     tokenizer: BertTokenizer,
     options: Sequence[PretrainingDataOptions],
     *,
@@ -204,7 +204,7 @@ def _folder_names(lengths: list[int]) -> list[str]:
     return [str(length) for length in lengths] if len(lengths) > 1 else [""]
 
 
-def _output_folder(output: str | os.PathLike, corpus: Corpus, inputs: list[str]) -> Folder:
+def _output_folder(output: StrPath, corpus: Corpus, inputs: list[str]) -> Folder:
     if not is_remote(output):
         return open_folder(check_output_folder(output, corpus.files))
     folder = open_folder(output)
