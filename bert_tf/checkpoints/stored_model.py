@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_tf.checkpoints import weight_names
 from bert_tf.checkpoints.weight_names import PARTS, SEQUENCES
+from bert_tf.checkpoints.weights_files import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.pretrained_model import PretrainedModel
@@ -179,9 +180,7 @@ def _check_loss(model: PretrainedModel) -> None:
             )
 
 
-def check_shapes(
-    tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], source: Path
-) -> None:
+def check_shapes(tensors: Tensors, expected: Mapping[str, tuple[int, ...]], source: Path) -> None:
     """Refuses tensors other than expected; a part of `PARTS` may be missing as a whole."""
     absent = tuple(p for p in PARTS if not any(name.startswith(p) for name in tensors))
     missing = (name for name in expected if name not in tensors and not name.startswith(absent))

@@ -23,6 +23,7 @@ from bert_tf.atomic import replace_file, write_text
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
+Tensors = Mapping[str, np.ndarray]
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 H5 = "tf_model.h5"
@@ -176,9 +177,7 @@ def pytorch_form(name: str, tensor: np.ndarray, config: BertConfig) -> tuple[str
     return renamed, tensor.T if last == "kernel" else tensor
 
 
-def write_sharded_weights(
-    directory: Path, tensors: Mapping[str, np.ndarray], shard_bytes: int
-) -> list[str]:
+def write_sharded_weights(directory: Path, tensors: Tensors, shard_bytes: int) -> list[str]:
     """Writes files of `shard_bytes` (or one larger tensor) and their index; returns the names."""
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0
@@ -204,9 +203,7 @@ def write_sharded_weights(
     return [*names, INDEX]
 
 
-def write_tensors(
-    path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None
-) -> None:
+def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
     """Writes one file. If that fails (`OSError`, a full disk), an older file stays as it was."""
     with replace_file(path) as temporary:
         temporary.touch()

@@ -49,11 +49,9 @@ class WordRows(NamedTuple):
     first_pieces: tf.Tensor  # int64 [W, 2], the same for the first piece of each word
 
 
-def word_rows(
-    words: Words, texts: tf.Tensor, tokenizer: BertTokenizer, max_length: int
-) -> WordRows:
-    """Packs the words of `texts` texts, int32 [], into rows of at most `max_length` tokens."""
-    size = max_length - 2  # without [CLS] and [SEP]
+def word_rows(words: Words, texts: tf.Tensor, tokenizer: BertTokenizer, length: int) -> WordRows:
+    """Packs the words of `texts` texts, int32 [], into rows of at most `length` tokens."""
+    size = length - 2  # without [CLS] and [SEP]
     stride = max(1, size // 2)
     text = tf.repeat(words.text, words.pieces.row_lengths())  # (P,)
     lengths = tf.math.unsorted_segment_sum(tf.ones_like(text), text, texts)  # (B,)
@@ -69,7 +67,7 @@ def word_rows(
     row = tf.gather(tf.cumsum(found.counts, exclusive=True), text) + number
     pieces = tf.stack([row, 1 + piece - tf.gather(found.starts, row)], axis=1)  # 1 for [CLS]
     first_pieces = tf.gather(pieces, words.pieces.row_starts())
-    return WordRows(Packer(tokenizer, max_length)(ids), pieces, first_pieces)
+    return WordRows(Packer(tokenizer, length)(ids), pieces, first_pieces)
 
 
 class QuestionWindows(NamedTuple):

@@ -79,24 +79,22 @@ def example_batches(
     return batches.prefetch(2).with_options(dataset_options())
 
 
-def _of_like_length(
-    order: tf.Tensor, lengths: np.ndarray, batch_size: int, key: tf.Tensor
-) -> tf.Tensor:
+def _of_like_length(order: tf.Tensor, lengths: np.ndarray, size: int, key: tf.Tensor) -> tf.Tensor:
     """Reorders shuffled examples, int32 [E], so that those of a batch have similar lengths.
 
     A window's examples are sorted by length and cut into batches, and all batches are shuffled. The
     longest comes first: if memory does not suffice, the first step shows it. Within a batch, which
     all workers share, the order is random: parts of workers and devices have similar lengths, too.
     """
-    batches = len(lengths) // batch_size
+    batches = len(lengths) // size
     window_size = min(_WINDOW, batches // _WINDOWS)
     if window_size < _SHORTEST_WINDOW:
         return order
-    whole, rest = tf.split(order, [batches * batch_size, -1])
-    window = tf.range(batches * batch_size) // (window_size * batch_size)
+    whole, rest = tf.split(order, [batches * size, -1])
+    window = tf.range(batches * size) // (window_size * size)
     of_whole = tf.gather(tf.constant(lengths, tf.int32), whole)
     rank = window * (max(lengths) + 1) + of_whole
-    places = tf.reshape(tf.argsort(rank, stable=True), [batches, batch_size])
+    places = tf.reshape(tf.argsort(rank, stable=True), [batches, size])
     places = tf.random.experimental.stateless_shuffle(tf.sort(places), tf.bitwise.invert(key))
     longest = tf.argmax(tf.reduce_max(tf.gather(of_whole, places), axis=1), output_type=tf.int32)
     places = tf.roll(places, -longest, axis=0)

@@ -13,6 +13,7 @@ from bert_tf.tokenization import BertTokenizer
 from pipelines.data_options import PretrainingDataOptions
 
 Objective = Literal["ltr", "rtl", "ltr+rtl"]  # of language models
+Tensors = dict[str, tf.Tensor]
 
 
 class MaskedTokens(NamedTuple):
@@ -185,9 +186,7 @@ def as_it_was(masked: MaskedTokens) -> MaskedTokens:
     return masked._replace(token_ids=_replaced(token_ids, positions, labels, weights > 0))
 
 
-def next_tokens(
-    inputs: dict[str, tf.Tensor], objective: Objective
-) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+def next_tokens(inputs: Tensors, objective: Objective) -> tuple[Tensors, Tensors, Tensors]:
     """Inputs, labels and weights for `BertLanguageModel`, of unmasked inputs, int32 [B, T].
 
     Left to right, each token predicts the one after it; right to left, the one before it. [SEP] is

@@ -12,14 +12,15 @@ tokens, S instances and P predictions at most a row.
 import heapq
 import math
 from functools import partial
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from pipelines.data_options import PretrainingDataOptions
-from pipelines.instances.masking import MaskedTokens
+from pipelines.instances.masking import MaskedTokens, Tensors
 from pipelines.instances.sentence_pairs import PackedPairs
+
+Parsed = tuple[PackedPairs, MaskedTokens, tf.Tensor]  # the last int32 [batch], next-sentence labels
 
 
 def serialize_masked(
@@ -49,10 +50,8 @@ def serialize_compact(packed: PackedPairs, is_random_next: tf.Tensor) -> tf.Tens
     return serialize_examples(features, lengths={"input_ids": length})
 
 
-def parse_compact(
-    records: tf.Tensor, options: PretrainingDataOptions, pad_token_id: int
-) -> tuple[PackedPairs, MaskedTokens, tf.Tensor]:
-    """Reads records of the compact form, string [batch]; also int32 [batch], the labels."""
+def parse_compact(records: tf.Tensor, options: PretrainingDataOptions, pad_token_id: int) -> Parsed:
+    """Reads records of the compact form, string [batch]."""
     length = options.max_seq_length
     ids = tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True, default_value=-1)
     one = tf.io.FixedLenFeature([1], tf.int64)
@@ -81,10 +80,8 @@ def masked_features(length: int, predictions: int) -> dict[str, tf.io.FixedLenFe
     return {**ints, "masked_lm_weights": weights}
 
 
-def parse_masked(
-    records: tf.Tensor, options: PretrainingDataOptions
-) -> tuple[PackedPairs, MaskedTokens, tf.Tensor]:
-    """Reads records of the masked form, string [batch]; also int32 [batch], the labels."""
+def parse_masked(records: tf.Tensor, options: PretrainingDataOptions) -> Parsed:
+    """Reads records of the masked form, string [batch]."""
     assert options.max_predictions_per_seq is not None  # filled in by the options
     kinds = masked_features(options.max_seq_length, options.max_predictions_per_seq)
     features = tf.io.parse_example(records, kinds)
@@ -97,9 +94,7 @@ def parse_masked(
     return packed, masked, ints["next_sentence_labels"][:, 0]
 
 
-def serialize_examples(
-    features: dict[str, tf.Tensor], lengths: dict[str, tf.Tensor] | None = None
-) -> tf.Tensor:
+def serialize_examples(features: Tensors, lengths: Tensors | None = None) -> tf.Tensor:
     """String [batch], `tf.train.Example`s of features, int64, float32 or string [batch, values].
 
     `lengths`, int32 [batch], limits a feature's values. Python takes about a millisecond for such a
@@ -205,7 +200,7 @@ def lay_out_rows(
     masked: MaskedTokens,
     is_random_next: tf.Tensor,
     options: PretrainingDataOptions,
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+) -> tuple[Tensors, Tensors, Tensors]:
     """Inputs, labels and weights of rows, for `BertPreTrainer` and its losses.
 
     `instances`, int64 [R], is the number of instances in each row; `packed` and `masked` are those

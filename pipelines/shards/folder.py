@@ -29,9 +29,7 @@ from bert_tf.errors import InputError
 from bert_tf.storage import Folder, fetch_ranges, is_remote, open_folder
 from bert_tf.tokenization import BertTokenizer
 from pipelines.data_options import PretrainingDataOptions
-from pipelines.instances.masking import MaskedTokens
-from pipelines.instances.schemas import masked_features, parse_compact, parse_masked, parse_rows
-from pipelines.instances.sentence_pairs import PackedPairs
+from pipelines.instances import schemas
 from pipelines.shards import manifest as manifests
 from pipelines.shards.manifest import BLOCK_RECORDS, FRAME_BYTES, Manifest
 
@@ -167,15 +165,14 @@ class ShardFolder:
 
     def parse(self, records: tf.Tensor) -> tuple:
         """Reads the instances of records, string [n]; see `parse_instances`."""
-        return self.parse_instances(parse_rows(records).flat_values if self.has_rows else records)
+        records = schemas.parse_rows(records).flat_values if self.has_rows else records
+        return self.parse_instances(records)
 
-    def parse_instances(
-        self, records: tf.Tensor, pad_token_id: int = 0
-    ) -> tuple[PackedPairs, MaskedTokens, tf.Tensor]:
-        """Reads instances, string [n], in either form; also int32 [n], the next-sentence labels."""
+    def parse_instances(self, records: tf.Tensor, pad_token_id: int = 0) -> schemas.Parsed:
+        """Reads instances, string [n], in either form."""
         if self.options.masking == "dynamic":
-            return parse_compact(records, self.options, pad_token_id)
-        return parse_masked(records, self.options)
+            return schemas.parse_compact(records, self.options, pad_token_id)
+        return schemas.parse_masked(records, self.options)
 
 
 def open_shards(
@@ -311,7 +308,7 @@ def _record_sizes(folder: Path, blocks: RecordBlocks) -> PretrainingDataOptions:
             features = tf.train.Example.FromString(record).features.feature
         except (tf.errors.OpError, DecodeError):
             continue
-        missing = [name for name in masked_features(1, 1) if name not in features]
+        missing = [name for name in schemas.masked_features(1, 1) if name not in features]
         if not missing:
             lists = (features[name].int64_list for name in ("input_ids", "masked_lm_ids"))
             length, most = (len(each.value) for each in lists)

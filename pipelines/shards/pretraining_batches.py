@@ -372,9 +372,7 @@ def _mixed_records(
     return tf.data.Dataset.zip(records, places).map(lambda record, place: (record[0], place))
 
 
-def _records(
-    source: Source, seed: tf.Tensor | None, *, first: int, repeat: bool
-) -> tf.data.Dataset:
+def _records(source: Source, seed: tf.Tensor | None, first: int, repeat: bool) -> tf.data.Dataset:
     """Windows of records, string [n], after the `first` records; `places`, int64 [n], number them.
 
     Without a seed, int64 [2], the blocks keep the order of the files. `fetch` makes local files of
