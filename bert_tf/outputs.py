@@ -38,12 +38,9 @@ def check_output_folder(
         The folder, with symbolic links resolved.
     """
     if is_remote(output):
-        copy = local_path(os.fspath(output))
-        if copy is None:
-            raise InputError(
-                f"{output}: this command writes to file systems only: name a local folder"
-            )
-        return copy
+        if (copy := local_path(os.fspath(output))) is not None:
+            return copy
+        raise InputError(f"{output}: this command writes to file systems only: name a local folder")
     folder = _resolved(output, "output")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{output}: is a file, not a folder: name another output folder")

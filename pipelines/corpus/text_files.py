@@ -128,11 +128,10 @@ def read_blocks(
 
         for block in _whole_lines(text, too_long if cut_to is None else None):
             lines_ended, continued = block.count(b"\n"), not block.endswith(b"\n")
-            if first_line == 1 and start == 0:
-                if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                    raise InputError(
-                        f"{path}: UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8"
-                    )
+            is_first = first_line == 1 and start == 0
+            if is_first and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise InputError(f"{path}: UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8")
+            if is_first:
                 block = block.removeprefix(codecs.BOM_UTF8)
             total += len(block)
             valid = _valid_utf8(block, counts)
