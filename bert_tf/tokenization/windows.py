@@ -130,10 +130,12 @@ class QuestionPacker:
         context = (100 * around + end - begin) * 2**20 - number[:, tf.newaxis]
         most = tf.math.unsorted_segment_max(context, piece, none + 1)
         has_most_context = (piece < none) & (context == tf.gather(most, piece))
-        places = [tf.gather(tf.concat([x.flat_values, [-1]], 0), piece) for x in (starts, ends)]
+        places = (tf.concat([each.flat_values, [-1]], 0) for each in (starts, ends))
+        starts, ends = (tf.gather(each, piece) for each in places)
         truncated = tf.cast(tf.maximum(whole.row_lengths() - self.max_question, 0), tf.int32)
-        found = [inputs, question, number, piece, *places, has_most_context, truncated]
-        return QuestionWindows(*found)
+        return QuestionWindows(
+            inputs, question, number, piece, starts, ends, has_most_context, truncated
+        )
 
 
 def token_targets(windows: QuestionWindows, places: tf.Tensor) -> tf.Tensor:

@@ -148,8 +148,9 @@ def pretraining_batches(
             token_ids, padding_mask = packed.token_ids, packed.padding_mask
             masked = mask_tokens(token_ids, padding_mask, mask_tokenizer, mask_options, seed)
         if rows is not None:
-            found = packed, masked, is_random_next
-            inputs, labels, weights = lay_out_rows(rows.row_lengths(), *found, mask_options)
+            inputs, labels, weights = lay_out_rows(
+                rows.row_lengths(), packed, masked, is_random_next, mask_options
+            )
         else:
             inputs = {
                 "token_ids": masked.token_ids,

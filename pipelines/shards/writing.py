@@ -167,8 +167,9 @@ def write_shards_of_lengths(
     groups = max(1, round(corpus.text_bytes / group_bytes))
     parts = -(-options[0].num_shards // (groups * options[0].dupe_factor))
     plan_hash = hashlib.sha256(json.dumps(plan).encode()).hexdigest()
-    of_text = (corpus.split_sentences, group_bytes, parts)
-    job = ShardsJob(str(folder), options, names, *of_text, plan_hash, threads)
+    job = ShardsJob(
+        str(folder), options, names, corpus.split_sentences, group_bytes, parts, plan_hash, threads
+    )
     sources = [unit[0].source for unit in corpus.units]
     with journal.begun(plan, sources, is_shared=share is not None):
         if not finish:
