@@ -34,7 +34,7 @@ def mask_tokens(
 
     The number of tokens is `masked_lm_prob` of the sequence's length (with [CLS] and [SEP]),
     rounded half to even, at least 1 and at most `max_predictions_per_seq`. [CLS], [SEP] and padding
-    are never chosen. Random tokens are of the whole vocabulary. By default, tokens are chosen; else:
+    are never chosen. Random tokens are of the whole vocabulary. Tokens are chosen one by one or as:
 
     - Whole words, with `whole_word_masking` (`do_whole_word_mask` of the original), in random
       order, except those that exceed the number. A continuation whose word was cut off begins a
