@@ -15,11 +15,8 @@ from bert_tf.errors import InputError
 _MISSING: Any = dataclasses.MISSING
 _LARGEST = 2**53  # exact as an integer and as a float, and fits TensorFlow's integers
 _IS_WITHIN: dict[str, Callable[[float, float], bool]] = {
-    "at_least": operator.ge,
-    "above": operator.gt,
-    "at_most": operator.le,
-    "below": operator.lt,
-}
+    "at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt,
+}  # fmt: skip
 
 
 def option(

@@ -45,12 +45,9 @@ _PARTS = ("embeddings", "encoder", "pooler", "predictions", "seq_relationship", 
           "qa_outputs")  # fmt: skip
 _LAST = {"kernel": "weight", "gamma": "weight", "beta": "bias", "embeddings": "weight"}
 # Hugging Face's class -> its head's name, where safetensors do not keep it.
-_HEADS = {
-    "QuestionAnswering": "qa_outputs",
-    "SequenceClassification": "classifier",
-    "TokenClassification": "classifier",
-    "MultipleChoice": "classifier",
-}
+_HEADS = {"QuestionAnswering": "qa_outputs"} | dict.fromkeys(
+    ("SequenceClassification", "TokenClassification", "MultipleChoice"), "classifier"
+)
 
 
 def weights_path(directory: Path) -> Path:

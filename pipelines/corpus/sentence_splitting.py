@@ -47,13 +47,11 @@ _END = r"[.!?…‥؟۔։।॥።‼⁇⁈⁉]"
 _CLOSING = r"""(?:["'”’»«›)\]}*_」』]*(?: »)?)"""
 _OPENING = r"""(?:[\p{Cf}\-–—*_"'“”‘’„‚«»‹(\[{¿¡「『]+ ?)"""
 # The end of a sentence in groups 1, 3, 5 and 7; the lookahead in 2, 4 and 6.
-_BOUNDARY = "|".join(
-    (
-        rf"(\p{{Lo}}(?:[!?]+|\.){_CLOSING})([\p{{Han}}\p{{Hiragana}}\p{{Katakana}}「『“（《])",
-        rf"(\p{{Lo}}\pM*{_END}+{_CLOSING})( )",
-        rf"({_END}+{_CLOSING})( {_OPENING}*[\p{{Lu}}\p{{Lt}}\p{{Lo}}\pN])",
-        r"""([。！？｡]+["'”’」』）】》〉〕…]*)""",
-    )
+_BOUNDARY = (
+    rf"(\p{{Lo}}(?:[!?]+|\.){_CLOSING})([\p{{Han}}\p{{Hiragana}}\p{{Katakana}}「『“（《])|"
+    rf"(\p{{Lo}}\pM*{_END}+{_CLOSING})( )|"
+    rf"({_END}+{_CLOSING})( {_OPENING}*[\p{{Lu}}\p{{Lt}}\p{{Lo}}\pN])|"
+    r"""([。！？｡]+["'”’」』）】》〉〕…]*)"""
 )
 
 # Only letters with case are initials: in Korean, a word of one letter may end a sentence, as may
@@ -65,15 +63,13 @@ _ABBREVIATION = (
 _BOUNDARY_AFTER_ABBREVIATION = rf"({_ABBREVIATION})\n"
 _STARTER_AFTER_ABBREVIATION = rf"({_ABBREVIATION})( {_OPENING}*{_any_of(_SENTENCE_STARTERS)}[ ,'’])"
 
-_GERMAN_MONTHS = """
-Januar Februar März April Mai Juni Juli August September Oktober November Dezember
-"""
-_NO_BOUNDARY = "|".join(
-    (
-        r"((?:^|\n) ?\(?\d{1,3}\.)\n",  # number that begins an item of a list
-        rf"(\D\d{{1,2}}\.)\n( {_any_of(_GERMAN_MONTHS)}\b)",
-        r"([」』])\n(と)",  # "…", he said
-    )
+_GERMAN_MONTHS = (
+    "Januar Februar März April Mai Juni Juli August September Oktober November Dezember"
+)
+_NO_BOUNDARY = (
+    r"((?:^|\n) ?\(?\d{1,3}\.)\n|"  # number that begins an item of a list
+    rf"(\D\d{{1,2}}\.)\n( {_any_of(_GERMAN_MONTHS)}\b)|"
+    r"([」』])\n(と)"  # "…", he said
 )
 
 
