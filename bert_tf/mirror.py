@@ -20,7 +20,6 @@ from bert_tf.storage import RemoteFolder, State, find_objects, is_remote, state_
 CACHE_FOLDER = "BERT_TF_CACHE"  # environment variables: the folder, and its bound in gigabytes
 CACHE_GIGABYTES = "BERT_TF_CACHE_GB"
 _MARKS = ("config.json", "models.config", "saved_model.pb")
-_CHECKPOINTS = "checkpoints"
 _PROBE = ".writable"
 _mirrors: list["Mirror"] = []  # of this process
 
@@ -76,7 +75,7 @@ class Mirror:
 
 def _order(name: str) -> tuple[bool, bool, str]:
     parts = PurePosixPath(name).parts
-    return _CHECKPOINTS in parts, parts[-1] in _MARKS, name
+    return "checkpoints" in parts, parts[-1] in _MARKS, name
 
 
 @contextmanager

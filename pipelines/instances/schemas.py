@@ -128,12 +128,8 @@ def _message(kind: str, lengths: tf.Tensor | None = None, **fields: tf.Tensor) -
     counts = [lengths]
     if lengths is None:
         counts = [tf.fill([tf.shape(v)[0]], tf.shape(v)[1]) for v in fields.values()]
-    return tf.io.encode_proto(
-        sizes=tf.stack(counts, axis=1),
-        values=list(fields.values()),
-        field_names=list(fields),
-        message_type=f"tensorflow.{kind}",
-    )
+    sizes = tf.stack(counts, axis=1)
+    return tf.io.encode_proto(sizes, list(fields.values()), list(fields), f"tensorflow.{kind}")
 
 
 def row_predictions(options: PretrainingDataOptions) -> int:
