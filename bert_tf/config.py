@@ -65,8 +65,7 @@ class BertConfig:
         pad_token_id: id of [PAD].
         classifier_dropout: dropout rate of a task's head; None for `hidden_dropout_prob`.
         id2label: labels of a classifier by class id; None for a model without labels.
-        feature_layers: layers of the frozen encoder under a task's head; see
-            `bert_tf.models.feature_encoder`. None for a model that was trained as a whole.
+        feature_layers: layers of a frozen encoder (`bert_tf.models.feature_encoder`), or None.
         feature_lstm_layers: bidirectional LSTM layers between encoder and head.
         attention_direction: tokens that a token attends to: "both" sides; "left_to_right", those up
             to itself (Hugging Face's `is_decoder`); "right_to_left", those from itself on;

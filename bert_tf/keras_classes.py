@@ -13,17 +13,15 @@ from typing import Any
 
 _HOMES = {
     "bert_tf.layers.embeddings": ("BertEmbeddings", "WordEmbeddings"),
-    "bert_tf.layers.heads": (
-        "ClassificationHead", "MaskedLanguageModelHead", "Pooler", "SummaryFirst",
-    ),
+    "bert_tf.layers.heads": ("ClassificationHead", "MaskedLanguageModelHead", "Pooler",
+                             "SummaryFirst"),
     "bert_tf.layers.lstm": ("LstmBlock",),
     "bert_tf.layers.transformer": ("FeedForward", "SelfAttention", "TransformerBlock"),
     "bert_tf.models.encoder": ("BertEncoder",),
     "bert_tf.models.encoders": ("LstmEncoder", "TwoEncoders"),
     "bert_tf.models.feature_encoder": ("FeatureEncoder", "FrozenLayers", "LayerMix"),
-    "bert_tf.models.language_model": (
-        "BertLanguageModel", "BertMaskedLanguageModel", "BertPreTrainer",
-    ),
+    "bert_tf.models.language_model": ("BertLanguageModel", "BertMaskedLanguageModel",
+                                      "BertPreTrainer"),
     "bert_tf.models.losses": ("LabelAccuracy", "SpanAccuracy", "SpanCrossentropy"),
     "bert_tf.models.task_models": (
         "BertChooser", "BertClassifier", "BertMultiLabelClassifier", "BertRegressor",
@@ -31,9 +29,8 @@ _HOMES = {
     ),
     "bert_tf.raw_text.preprocessor": ("BertPreprocessor",),
     "bert_tf.training.optimizer": ("AdamWeightDecay", "Lamb"),
-    "bert_tf.training.schedule": (
-        "WarmupConstant", "WarmupCosineDecay", "WarmupLinearDecay", "WarmupStableDecay",
-    ),
+    "bert_tf.training.schedule": ("WarmupConstant", "WarmupCosineDecay", "WarmupLinearDecay",
+                                  "WarmupStableDecay"),
 }  # fmt: skip
 NAMES = {f"bert_tf>{name}": (home, name) for home, names in _HOMES.items() for name in names}
 

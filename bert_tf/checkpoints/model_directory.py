@@ -96,9 +96,8 @@ def load_model(
             arguments of the model, such as an encoder's `attention_probabilities=True`.
 
     Raises:
-        InputError: a file is missing, damaged or of another format, the vocabulary has more pieces
-            than config.json says, the directory holds another kind of model or other tensors, or
-            the model takes no such argument; the message names file, tensors or argument.
+        InputError: a file is missing, damaged or of another format; the vocabulary has more pieces
+            than config.json says; the kind of model or its tensors, or an argument, do not fit.
     """
     directory = Path(directory)
     check_is_model_directory(directory)
