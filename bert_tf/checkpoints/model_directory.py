@@ -59,7 +59,7 @@ def save_model(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     # One file, however large: an older one must not stay beside several new ones.
-    write_hugging_face(stored, directory, shard_bytes=2**63)
+    write_hugging_face(stored, directory, "float32", shard_bytes=2**63)
     if isinstance(model, BertSentenceEncoder):
         write_sentence_files(
             directory, pooling=model.pooling, normalize=model.normalize, width=model.config.width,
@@ -279,9 +279,7 @@ def read_hugging_face(location: Location) -> StoredModel:
     return model
 
 
-def write_hugging_face(
-    model: StoredModel, folder: Path, dtype: str = "float32", shard_bytes: int = SHARD_BYTES
-) -> None:
+def write_hugging_face(model: StoredModel, folder: Path, dtype: str, shard_bytes: int) -> None:
     """Writes a model directory, config.json last: without it there is no model yet."""
     has_head = any(model.has(part) for part in weight_names.HEADS_PREFIXES)
     of_head = weight_names.FEATURE_BASED if model.config.has_feature_encoder else ""

@@ -200,7 +200,7 @@ def write_sharded_weights(directory: Path, tensors: Tensors, shard_bytes: int) -
     return [*names, INDEX]
 
 
-def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
+def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:
     """Writes one file. If that fails (`OSError`, a full disk), an older file stays as it was."""
     with replace_file(path) as temporary:
         temporary.touch()
