@@ -83,17 +83,15 @@ def write_units(
     )
     with input_errors(), full_disk_errors(job.disk), ThreadPoolExecutor(max_workers=1) as threads:
         made = record_batches(batches, tokenizer, job.options, job.split_sentences, job.threads)
-        finishing = None
+        finishing = threads.submit(lambda: None)  # the group before the first
         by_group = itertools.groupby(made, lambda x: (x.batch.unit, x.batch.group))
         for (unit, number), in_group in by_group:
             with _OpenGroup(job, journal, unit, number) as group:
                 for records in in_group:
                     report(unit, records.batch.bytes_read, group.write(records))
-                if finishing is not None:
-                    finishing.result()
+                finishing.result()
             finishing = threads.submit(group.finish)  # while the next group is made
-        if finishing is not None:
-            finishing.result()
+        finishing.result()
 
 
 def _allow_open_files() -> None:
