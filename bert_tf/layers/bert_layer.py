@@ -1,8 +1,7 @@
 """The base of every layer: its config, its seeds, its sublayers."""
 
-import contextlib
 import zlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, ClassVar, Self
 
@@ -10,18 +9,14 @@ import keras
 
 from bert_tf.config import BertConfig
 from bert_tf.primitives.activations import ACTIVATIONS
+from bert_tf.primitives.context import set_within
 
 _is_read = ContextVar("_is_read", default=False)
 
 
-@contextlib.contextmanager
-def encoders_of_files() -> Iterator[None]:
+def encoders_of_files() -> AbstractContextManager:
     """Encoders made within it begin as zeros: drawing BERT-base, to replace it, takes seconds."""
-    token = _is_read.set(True)
-    try:
-        yield
-    finally:
-        _is_read.reset(token)
+    return set_within(_is_read, True)
 
 
 def child_seed(seed: int | None, name: str) -> int | None:

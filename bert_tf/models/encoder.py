@@ -1,7 +1,7 @@
 """The BERT encoder."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from bert_tf.errors import InputError
 from bert_tf.layers import BertEmbeddings, Pooler, TransformerBlock
 from bert_tf.layers.bert_layer import part
 from bert_tf.models.pretrained_model import Encoder
+from bert_tf.primitives.context import set_within
 from bert_tf.primitives.places import Places
 from bert_tf.primitives.table import of_halves, primitives
 
@@ -27,15 +28,9 @@ class ObservedStates(NamedTuple):
 _observed: ContextVar[list[ObservedStates] | None] = ContextVar("observed", default=None)
 
 
-@contextmanager
-def observed_states() -> Iterator[list[ObservedStates]]:
+def observed_states() -> AbstractContextManager[list[ObservedStates]]:
     """Lists what encoders compute within the context, a call each."""
-    found: list[ObservedStates] = []
-    token = _observed.set(found)
-    try:
-        yield found
-    finally:
-        _observed.reset(token)
+    return set_within(_observed, [])
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -169,10 +164,9 @@ def _encode(
     summary_only: bool = False,
 ) -> dict[str, Any]:
     """The outputs of a `BertEncoder`; symbolic ones without `places`."""
-    where: dict[str, Any] = {"training": training}
-    mask = inputs["padding_mask"] if places is None else None
+    mask, where = inputs["padding_mask"], {"training": training}
     if places is not None:
-        where["places"] = places
+        mask, where = None, {**where, "places": places}
     names = ("token_ids", "segment_ids", "position_ids")
     x = embeddings(*(inputs[name] for name in names if name in inputs), **where)  # (n, H)
     states: list[Any] = [x]

@@ -20,8 +20,8 @@ class TwoEncoders(Encoder):
 
     The shallow bidirectionality of ELMo, in Transformers (Devlin et al. 2018, section 5.1 and
     figure 3). Takes the place of a `BertEncoder`, with the same arguments, inputs and outputs, but
-    2 H for H and 2 N attention heads for N. The `attention_direction` of the config, which both
-    share, is "left_to_right+right_to_left".
+    2 H for H and 2 N attention heads for N. Its `attention_direction` is
+    "left_to_right+right_to_left".
     """
 
     arguments = ("config", "attention_probabilities")
@@ -72,13 +72,8 @@ class LstmEncoder(Encoder):
 
     The third system of the paper's figure 3 (Peters et al. 2018, section 3), on word pieces in
     place of characters. Neither direction reads the states of the other. Takes the place of a
-    `BertEncoder` with outputs twice as wide.
-
-    Args:
-        config: hyper-parameters; `hidden_size` is that of the embeddings and of each LSTM.
-        seed, dtype, kwargs: see `PretrainedModel`.
-
-    Inputs: those of `BertEncoder`; `segment_ids` change nothing.
+    `BertEncoder` with outputs twice as wide: `hidden_size` is that of the embeddings and of each
+    LSTM. It has the same arguments and inputs, of which `segment_ids` change nothing.
 
     Outputs: a dict.
         sequence_output: [B, T, 2 H], the last hidden state: what the forward LSTM has read up to a

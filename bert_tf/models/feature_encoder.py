@@ -11,7 +11,7 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.layers.bert_layer import child_seed
+from bert_tf.layers.bert_layer import child_seed, part
 from bert_tf.layers.lstm import new_lstm
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_for
@@ -31,14 +31,13 @@ LSTM_UNITS = 384
 class FeatureEncoder(Encoder):
     """A `BertEncoder`, and what stands between it and a task's head.
 
-    With `chosen` the encoder is frozen, and vectors of these layers are read (paper, section 5.3);
-    else it is trained with the rest, and its last layer is read (paper, table 5: "+ BiLSTM"). The
-    models of tasks take it in place of a `BertEncoder`: its outputs have the same names.
+    The models of tasks take it in place of a `BertEncoder`: its outputs have the same names.
 
     Args:
-        encoder: the `BertEncoder`; a frozen one has no dropout.
-        chosen: layers of a frozen encoder, as of `choose_layers`, or `MIX` for a mix of all layers
-            that is learned; None to train the encoder.
+        encoder: the `BertEncoder`.
+        chosen: layers to read of the encoder, which is frozen, without dropout (paper, section
+            5.3): as of `choose_layers`, or `MIX` for a mix of all layers that is learned. None to
+            train the encoder and read its last layer (paper, table 5: "+ BiLSTM").
         lstm_layers: number of bidirectional LSTM layers on top: 768 wide on a frozen encoder, as
             wide as the hidden states on one that is trained.
 
@@ -180,9 +179,8 @@ def task_encoder(
     made, dtype = encoder_for(encoder, seed, dtype)
     if made is encoder or not (config := made.config).has_feature_encoder:
         return made, dtype
-    name, lstm_layers = "feature_encoder", config.feature_lstm_layers
-    seed = child_seed(seed, name)
-    return FeatureEncoder(made, config.feature_layers, lstm_layers, seed, dtype, name=name), dtype
+    own = part("feature_encoder", seed, dtype)
+    return FeatureEncoder(made, config.feature_layers, config.feature_lstm_layers, **own), dtype
 
 
 def lstm_units(config: BertConfig) -> int:
@@ -223,8 +221,7 @@ def choose_layers(hidden_states: Sequence[Any], layers: Sequence[str]) -> Any:
         layers: names of `CHOICES`, or numbers of hidden states: 0 for the embeddings, 1 to L for
             the blocks, or from the end, -1 for the last. "sum_all" is the sum over the blocks.
 
-    Returns:
-        [B, T, W]: what `layers` name, one after another.
+    Returns what `layers` name, one after another, [B, T, W].
     """
     states = list(hidden_states)
     chosen: list[Any] = []

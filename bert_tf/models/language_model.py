@@ -24,9 +24,7 @@ OUTPUTS = {"left_to_right": "ltr_logits", "right_to_left": "rtl_logits"}
 class BertPreTrainer(PretrainedModel):
     """An encoder with the two heads of pre-training (paper, section 3.1).
 
-    Args:
-        encoder: a `BertEncoder`, or a `BertConfig` for a new one.
-        seed, dtype, kwargs: see `PretrainedModel`.
+    Arguments: as of `BertMaskedLanguageModel`, without `head`.
 
     Inputs: the encoder's, and
         mask_positions: int [B, P], positions of the masked tokens in [0, T). Give unused slots
@@ -126,12 +124,7 @@ class BertMaskedLanguageModel(PretrainedModel):
         self.masked_language_model = head
 
     def fill(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """The most probable words for each [MASK] of the texts, with their probabilities.
-
-        Args:
-            x: texts.
-            batch_size: texts at a time.
-        """
+        """The most probable words for each [MASK] of the texts, with their probabilities."""
         return self._answers("fill", x, batch_size)
 
 
@@ -142,10 +135,7 @@ class BertLanguageModel(PretrainedModel):
     The left-to-right model of the paper's ablation (section 5.1), `BertLMHeadModel` of Hugging
     Face: BERT with another attention mask and the same output layer.
 
-    Args:
-        encoder: a `BertEncoder` with an `attention_direction` other than "both", `TwoEncoders`, or
-            a `BertConfig` for a new one.
-        seed, dtype, kwargs: see `PretrainedModel`.
+    Arguments: as of `BertPreTrainer`, but the encoder's `attention_direction` is not "both".
 
     Inputs: the encoder's, and
         mask_positions: int [B, P], positions in [0, T) to predict the neighbours of.
@@ -179,9 +169,7 @@ class BertLanguageModel(PretrainedModel):
         ]
 
         inputs = self.symbolic_inputs("mask_positions")
-        read = {name: inputs[name] for name in encoder.input}
-        states = encoder(read, reads="tokens")["sequence_output"]
-        outputs = _logits(encoder, heads, states, inputs["mask_positions"])
+        outputs = _logits(encoder, heads, inputs)
         super().__init__(encoder.config, inputs, outputs, seed, dtype, **kwargs)
 
         self.encoder = encoder
@@ -189,18 +177,18 @@ class BertLanguageModel(PretrainedModel):
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         # Also for rows of several instances, which have more inputs.
-        read = {name: x for name, x in inputs.items() if name != "mask_positions"}
-        states = self.encoder(read, training=training, reads="tokens")["sequence_output"]
-        return _logits(self.encoder, self.heads, states, inputs["mask_positions"])
+        return _logits(self.encoder, self.heads, inputs, training)
 
 
-def _logits(encoder: Any, heads: list[Any], states: Any, mask_positions: Any) -> dict[str, Any]:
-    """Logits [B, P, V] by name, from states [B, T, W]."""
+def _logits(encoder: Any, heads: list[Any], inputs: Any, training: bool | None = None) -> Any:
+    """Logits [B, P, V] by name."""
+    read = {name: x for name, x in inputs.items() if name != "mask_positions"}
+    states = encoder(read, training=training, reads="tokens")["sequence_output"]  # (B, T, W)
     directions = encoder.summary_direction.split("+")
     parts = ops.split(states, len(directions), axis=-1)  # (B, T, H)
     heads = heads * (len(directions) // len(heads))
     return {
-        OUTPUTS[direction]: head(part, mask_positions)
+        OUTPUTS[direction]: head(part, inputs["mask_positions"])
         for direction, head, part in zip(directions, heads, parts, strict=True)
     }
 
@@ -208,6 +196,6 @@ def _logits(encoder: Any, heads: list[Any], states: Any, mask_positions: Any) ->
 def words_head(
     encoder: BertEncoder, seed: int | None, dtype: Any, name: str = "masked_language_model"
 ) -> MaskedLanguageModelHead:
-    """The output layer over an encoder's vocabulary; arguments as of `BertMaskedLanguageModel`."""
+    """The output layer over an encoder's vocabulary."""
     table = encoder.embeddings.word_embeddings
     return MaskedLanguageModelHead(encoder.config, table, **part(name, seed, dtype))

@@ -25,10 +25,7 @@ class LayerLoss:
             mean over queries, keys and values of the last layers of KL(teacher, student) of their
             scaled products with themselves, in as many heads as the teacher's, or fewer that divide
             both widths (Wang et al. 2021, "MiniLMv2", equations 4 to 6).
-        student, teacher: models with an `encoder`.
-
-    Raises:
-        InputError: an encoder is no Transformer.
+        student, teacher: models with an `encoder`. InputError if one is no Transformer.
 
     `variables` has the matrix, if there is one. It is trained with the student, and not kept.
     """
@@ -52,9 +49,8 @@ class LayerLoss:
             )  # fmt: skip
             self._to_width.build((None, own))
             self.variables = self._to_width.variables
-        most = self._taught.config.num_attention_heads
-        width = math.gcd(own, taught)
-        self._heads = next(n for n in range(most, 0, -1) if width % n == 0)
+        heads = self._taught.config.num_attention_heads
+        self._heads = next(n for n in range(heads, 0, -1) if math.gcd(own, taught) % n == 0)
         self._compare: Any = self._states if of == "hidden_states" else self._relations
 
     def __call__(

@@ -24,10 +24,7 @@ class PretrainedModel(TextModel):
         seed: random seed for weight initialization and dropout; None for no fixed seed.
         dtype: Keras dtype policy such as "mixed_bfloat16"; None for that of an encoder that is
             given, or else the global one.
-        kwargs: Keras' own: `name` and `trainable`.
-
-    Raises:
-        InputError: there are other keywords, which Keras would drop in silence.
+        kwargs: Keras' `name` and `trainable`; others raise InputError, as Keras would drop them.
     """
 
     arguments: tuple[str, ...] = ()
@@ -49,13 +46,13 @@ class PretrainedModel(TextModel):
 
     @staticmethod
     def symbolic_inputs(*more: str, shape: tuple[None, ...] = (None,)) -> dict[str, Any]:
-        """Symbolic int32 inputs of an encoder, [B, T] by default, and more of that kind by name."""
+        """Symbolic int32 inputs of an encoder, and more of that shape by name."""
         names = ("token_ids", "segment_ids", "padding_mask", *more)
         return {name: keras.Input(shape, dtype="int32", name=name) for name in names}
 
     @property
     def label_names(self) -> list[str]:
-        """Names of what the model tells apart, in the order of its outputs; none by default."""
+        """Names of the classes, in the order of the outputs; none by default."""
         return []
 
     @property
@@ -70,16 +67,15 @@ class PretrainedModel(TextModel):
         return "left_to_right+right_to_left" if direction == "recurrent" else direction
 
     def get_config(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in (*self.arguments, "seed")}
+        names = (*self.arguments, "seed", "name", "trainable")
+        values = {name: getattr(self, name) for name in names} | {"dtype": self.dtype_policy}
+        if self.preprocessor is not None:
+            values["preprocessor"] = self.preprocessor
+        for name in {"encoder", "dtype", "preprocessor"} & values.keys():
+            values[name] = keras.saving.serialize_keras_object(values[name])
         if "config" in values:
             values["config"] = self.config.to_dict()
-        if "encoder" in values:
-            values["encoder"] = keras.saving.serialize_keras_object(self.encoder)
-        dtype = keras.saving.serialize_keras_object(self.dtype_policy)
-        if self.preprocessor is not None:
-            values["preprocessor"] = keras.saving.serialize_keras_object(self.preprocessor)
-        own = {"auto": list(self._auto)} if self._auto else {}
-        return {**values, "dtype": dtype, "name": self.name, "trainable": self.trainable, **own}
+        return values | ({"auto": list(self._auto)} if self._auto else {})
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
@@ -153,7 +149,8 @@ class PretrainedModel(TextModel):
     ) -> Self:
         """Opens a model with its vocabulary, to be given raw text.
 
-        A head that the preset lacks, or has for other labels, starts with random weights.
+        A head that the preset lacks, or has for other labels, starts with random weights. Raises
+        InputError if the preset cannot be used, or lacks its vocabulary.
 
         Args:
             preset: a model directory, of bert-tf or Hugging Face; or a model of the Hugging Face
@@ -167,9 +164,6 @@ class PretrainedModel(TextModel):
             seed: random seed for dropout and for weights that are initialized at random.
             dtype: Keras dtype policy such as "mixed_bfloat16"; None for the global one.
             config: as of `from_directory`.
-
-        Raises:
-            InputError: the preset cannot be used, or lacks its vocabulary.
 
         Example::
 
@@ -201,12 +195,7 @@ class Encoder(PretrainedModel):
         return _read(super().compute_output_spec(inputs), reads)
 
     def embed(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """Vectors of texts: `mean` of their tokens, `cls` and `pooled`, lists of H numbers.
-
-        Args:
-            x: texts.
-            batch_size: texts at a time.
-        """
+        """Vectors of texts: `mean` of their tokens, `cls` and `pooled`, lists of H numbers."""
         return self._answers("embed", x, batch_size)
 
     def towers(self) -> list[Any]:
@@ -230,10 +219,9 @@ class Encoder(PretrainedModel):
                 block.rematerialize = rematerialize
 
     def freeze_layers(self, number: int) -> None:
-        """Freezes the embeddings and the first `number` blocks.
+        """Freezes the embeddings, also in the word output layer, and the first `number` blocks.
 
-        Call it before the model gets its `Trainer`. The output layer of the masked language model
-        shares the word embeddings, which are then frozen there, too.
+        Call it before the model gets its `Trainer`.
         """
         for tower in self.towers():
             if not 0 <= number <= len(tower.blocks):

@@ -26,6 +26,8 @@ class TaskModel(PretrainedModel):
 
     Inputs: the encoder's. Output: float32 whatever the compute dtype.
 
+    Methods such as `classify` answer raw text `x`, as of `fit`, `batch_size` texts at a time.
+
     Args:
         encoder: a `BertEncoder`, a `FeatureEncoder` for one under LSTMs or a frozen one, or a
             `BertConfig` for a new one.
@@ -118,35 +120,23 @@ class _LabelModel(TaskModel):
 class BertClassifier(_LabelModel):
     """The classifier of a text or a pair of texts, from the pooled output (paper, section 4.1).
 
-    Output: logits [B, C].
+    Output: logits [B, C]. Raises InputError if there are neither a number of classes nor labels,
+    the two disagree, a label comes twice, or there are fewer than two classes.
 
     Args:
         encoder: see `TaskModel`, also for `dropout`, `seed` and `dtype`.
         num_classes: C, at least 2; None for the number of labels.
         labels: names of the classes, in the order of their ids; None for no names.
-
-    Raises:
-        InputError: there are neither a number of classes nor labels, the two disagree, a label
-            comes twice, or there are fewer than two classes.
     """
 
     def classify(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """The label (or labels) of each text or pair, and the probabilities of all labels.
-
-        Args:
-            x: raw text, as of `fit`.
-            batch_size: texts at a time.
-        """
+        """The label (or labels) of each text or pair, and the probabilities of all labels."""
         return self._answers("classify", x, batch_size)
 
     def explain(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The label of each text or pair, and what each of its word pieces adds to the logit.
 
         By integrated gradients, see the signature `explain` in docs/signatures.md.
-
-        Args:
-            x: raw text, as of `fit`.
-            batch_size: texts at a time.
         """
         return self._answers("explain", x, batch_size, signature="explain")
 
@@ -178,9 +168,7 @@ class BertTagger(_LabelModel):
     def tag(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The entities and the labelled words of each text.
 
-        Args:
-            x: texts as strings, whose punctuation marks are words of their own, or lists of words.
-            batch_size: texts at a time.
+        `x`: texts as strings, whose punctuation marks are words of their own, or lists of words.
         """
         return self._answers("tag", x, batch_size, splits_words=True)
 
@@ -226,9 +214,7 @@ class BertSpanClassifier(TaskModel):
     def answer(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The best answers to each question, with their probabilities and places.
 
-        Args:
-            x: (questions, contexts), or a dict or data frame of `question` and `context`.
-            batch_size: questions at a time.
+        `x`: (questions, contexts), or a dict or data frame of `question` and `context`.
         """
         return self._answers("answer", x, batch_size)
 
@@ -252,9 +238,7 @@ class BertChooser(TaskModel):
     def choose(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The number of the best choice for each context, and the probabilities of all.
 
-        Args:
-            x: (contexts, lists of choices), or a dict or data frame of `context` and `choices`.
-            batch_size: contexts at a time.
+        `x`: (contexts, lists of choices), or a dict or data frame of `context` and `choices`.
         """
         return self._answers("choose", x, batch_size)
 
@@ -279,9 +263,6 @@ class BertSentenceEncoder(PretrainedModel):
             [CLS] ("cls"; in a left-to-right model of the last token), or of the "last" token.
         normalize: whether vectors have length 1.
         seed, dtype, kwargs: see `PretrainedModel`.
-
-    Raises:
-        InputError: the pooling is unknown.
     """
 
     arguments = ("encoder", "pooling", "normalize")
@@ -310,12 +291,7 @@ class BertSentenceEncoder(PretrainedModel):
         self.normalize = normalize
 
     def embed(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """The `vector` of each text, a list of W numbers.
-
-        Args:
-            x: texts.
-            batch_size: texts at a time.
-        """
+        """The `vector` of each text, a list of W numbers."""
         return self._answers("embed", x, batch_size)
 
 
@@ -343,17 +319,12 @@ class _UnfoldChoices(keras.layers.Layer):
 class _SentencePooling(keras.layers.Layer):
     """Vectors of texts from those of their tokens; arguments as of `BertSentenceEncoder`.
 
-    Call arguments:
-        states: [B * N, T, W].
-        padding_mask: int [B * N, T], 0 at padding.
-        like: [B, N, T], for the shape of the output.
-
-    Returns:
-        float32 [B, N, W], whatever the compute dtype.
+    Takes states [B * N, T, W], their padding mask, int [B * N, T], 0 at padding, and a tensor
+    [B, N, T] for the shape of the output. Returns float32 [B, N, W].
     """
 
-    def __init__(self, pooling: str, normalize: bool, direction: str = "both", **kwargs: Any):
-        super().__init__(**{"dtype": "float32", **kwargs})
+    def __init__(self, pooling: str, normalize: bool, direction: str, **kwargs: Any):
+        super().__init__(dtype="float32", **kwargs)
         self.pooling = pooling
         self.normalize = normalize
         self.direction = direction

@@ -63,20 +63,12 @@ class TextModel(keras.Model):
         jit_compile: Any = AUTO,
         auto_scale_loss: bool = True,
     ) -> None:
-        """Keras' `compile`; "auto" keeps what the task has.
+        """Keras' `compile`, in which "auto" keeps what the task has.
 
-        Args:
-            optimizer: "auto" for the recipe of `bert-tf finetune`, set up by each `fit`.
-            loss: "auto" for the task's.
-            loss_weights: as in Keras.
-            metrics: "auto" for the task's, if the loss is the task's, too, and there are no
-                `weighted_metrics`; None for none.
-            weighted_metrics: as in Keras; the task's are such.
-            run_eagerly: as in Keras.
-            steps_per_execution: as in Keras.
-            jit_compile: "auto" is False with TensorFlow, where XLA would compile the step anew for
-                every length of batch.
-            auto_scale_loss: as in Keras.
+        An "auto" optimizer is the recipe of `bert-tf finetune`, set up by each `fit`. "auto" metrics
+        are the task's, as `weighted_metrics`, if the loss is the task's, too, and no others are
+        given. "auto" for `jit_compile` is False with TensorFlow, where XLA would compile the step
+        anew for every length of batch.
         """
         given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
         auto = [name for name, value in given.items() if isinstance(value, str) and value == AUTO]
@@ -140,9 +132,9 @@ class TextModel(keras.Model):
     ) -> Any:
         """Keras' `fit`, on raw text and labels, or on token ids.
 
-        Each fit has a learning rate schedule for its own number of steps, unless `compile` was
-        given an optimizer. With `initial_epoch`, it continues the one before. `random`, as
-        `keras.utils.set_random_seed` seeds it, decides the order of the examples.
+        With `initial_epoch`, the learning rate schedule of the fit before goes on. `random`, as
+        `keras.utils.set_random_seed` seeds it, decides the order of the examples. Returns Keras'
+        `History`; raises InputError, naming the example, for a text or label that cannot be used.
 
         Args:
             x: texts, as a list, a NumPy array or a pandas series. For pairs of texts, questions
@@ -170,12 +162,6 @@ class TextModel(keras.Model):
             validation_steps: as in Keras.
             validation_batch_size: examples of a validation batch, by default `batch_size`.
             validation_freq: as in Keras.
-
-        Returns:
-            Keras' `History`.
-
-        Raises:
-            InputError: a text or a label cannot be used; the message names the example.
         """
         x, is_text = self._checked(x, batch_size)
         if is_text:
@@ -241,17 +227,13 @@ class TextModel(keras.Model):
         steps: int | None = None,
         callbacks: Any = None,
     ) -> Any:
-        """Keras' `predict`, on raw text or on token ids; `x` as of `fit`.
+        """Keras' `predict`, on raw text or on token ids; `x` and errors as of `fit`.
 
-        Returns:
-            The model's outputs: logits [E, C] of a classifier, numbers [E] of a regressor, logits
-            [E, N] of a chooser, the outputs of an encoder, padded to the longest text. Of raw text
-            a tagger gives the labels of each text's words, a model of questions the answers, and a
-            language model the words for each [MASK], as lists of strings; `verbose`, `steps` and
-            `callbacks` have no meaning then.
-
-        Raises:
-            InputError: a text cannot be used; the message names the example.
+        Returns the model's outputs: logits [E, C] of a classifier, numbers [E] of a regressor,
+        logits [E, N] of a chooser, the outputs of an encoder, padded to the longest text. Of raw
+        text a tagger gives the labels of each text's words, a model of questions the answers, and a
+        language model the words for each [MASK], as lists of strings; `verbose`, `steps` and
+        `callbacks` have no meaning then.
         """
         x, is_text = self._checked(x, batch_size)
         keras_own = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
@@ -286,16 +268,9 @@ class TextModel(keras.Model):
     ) -> Any:
         """Writes a SavedModel that answers raw strings, as `bert-tf export` does.
 
-        Args:
-            filepath: folder of the version, such as saved_models/review/1.
-            format: Keras' `export` in this format, such as "tf_saved_model", of token ids; None
-                for raw strings, if the model has a preprocessor.
-            verbose: as in Keras.
-            input_signature: as in Keras.
-            kwargs: other arguments of Keras' `export`.
-
-        Returns:
-            The folder, of an export that answers raw strings.
+        Returns its folder, `filepath`, such as saved_models/review/1. With a `format` such as
+        "tf_saved_model", or without a preprocessor, it is Keras' `export` of token ids, whose the
+        other arguments are.
         """
         if format is None and self.preprocessor is not None:
             return self.preprocessor.export(self, filepath)
@@ -320,9 +295,7 @@ class TextModel(keras.Model):
         """The inputs, and whether they are raw text."""
         _check_batch_size(batch_size)
         _check_ids(x)
-        if self.preprocessor is None:
-            return x, False
-        return self.preprocessor.checked(x)
+        return (x, False) if self.preprocessor is None else self.preprocessor.checked(x)
 
     def _validation(self, data: Any, batch_size: int | None) -> Any:
         if data is None or self.preprocessor is None:

@@ -118,7 +118,6 @@ def make_plan(recorder: Recorder) -> ProductPlan:
 def _range(
     recorder: Recorder, layers: Sequence[Any], *, is_smoothed: bool = True, is_divided: bool = False
 ) -> Range:
-    """The range of a product."""
     kernel = np.concatenate([layer.kernel.numpy() for layer in layers], -1)
     largest, rows = recorder.largest[layers[0]], np.concatenate(recorder.samples[layers[0]])
     divisors = np.ones(len(largest), np.float32)
@@ -233,15 +232,10 @@ def int8_product(
 ) -> tf.Tensor:
     """activation(x W + b [+ addend]), float32 [n, M], in a graph.
 
-    Args:
-        x: qint8 [n, K], in which 127 stands for `limit`.
-        kernel: int8 [K, M]; a variable's value, which the op packs once.
-        scale: the value of 127 in each column of the kernel, [M].
-        bias: float32 [M].
-        limit: see `x`.
-        addend: float32 [n, M].
-        activation: a value of `_FUSED`.
-        output_limit: return qint8 in which 127 stands for it, instead of float32.
+    In `x`, qint8 [n, K], 127 stands for `limit`; in each column of the kernel, int8 [K, M], for its
+    `scale`, [M]. The kernel is a variable's value, which the op packs once. `bias` is float32 [M],
+    `addend` float32 [n, M], `activation` a value of `_FUSED`. With `output_limit`, returns qint8
+    in which 127 stands for it.
     """
     device = [x, tf.bitcast(kernel, tf.qint8), bias, *([] if addend is None else [addend])]
     # Constants: oneDNN's primitive is cached by them.

@@ -10,8 +10,8 @@
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
@@ -21,6 +21,7 @@ from keras.layers import Dense
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from bert_tf.primitives import activations, own_gradients, vocabulary_loss
+from bert_tf.primitives.context import set_within
 from bert_tf.primitives.devices import device_type
 from bert_tf.primitives.dropout import Dropout, draw_dropout, drop
 from bert_tf.primitives.passes import known_shape
@@ -218,24 +219,14 @@ _chosen: ContextVar[Inference | None] = ContextVar("chosen", default=None)
 _change: ContextVar[Callable | None] = ContextVar("change", default=None)
 
 
-@contextmanager
-def inferring_with(primitives: Inference) -> Iterator[None]:
+def inferring_with(primitives: Inference) -> AbstractContextManager:
     """Functions traced within the context infer with these primitives."""
-    token = _chosen.set(primitives)
-    try:
-        yield
-    finally:
-        _chosen.reset(token)
+    return set_within(_chosen, primitives)
 
 
-@contextmanager
-def changing_rows(change: Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]) -> Iterator[None]:
+def changing_rows(change: Callable) -> AbstractContextManager:
     """Inference within the context goes on with `change` of a table, ids [n] and rows [n, H]."""
-    token = _change.set(change)
-    try:
-        yield
-    finally:
-        _change.reset(token)
+    return set_within(_change, change)
 
 
 def chosen(training: bool) -> Primitives:

@@ -4,8 +4,8 @@ Without them each half of a batch and each micro-batch would cast the variables,
 back. The step's graph makes them from the variables, so they are never older than these.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
+from bert_tf.primitives.context import set_within
 from bert_tf.primitives.passes import in_few_passes
 
 
@@ -29,14 +30,9 @@ class StepKernels:
         self._graph = tf.compat.v1.get_default_graph()
         self._made: dict[Any, _Kernel] = {}
 
-    @contextmanager
-    def read_under(self, tape: tf.GradientTape) -> Iterator[None]:
+    def read_under(self, tape: tf.GradientTape) -> AbstractContextManager:
         """Within it layers read these kernels, and the tape can give their gradients."""
-        token = _reading.set((self, tape))
-        try:
-            yield
-        finally:
-            _reading.reset(token)
+        return set_within(_reading, (self, tape))
 
     def read(
         self, variables: Sequence[keras.Variable], dtype: str, scale: float, tape: tf.GradientTape

@@ -3,14 +3,15 @@
 H is the width of vectors; B, T, n, N and D as in `bert_tf.primitives.places`.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 import keras
 from keras import ops
 
+from bert_tf.primitives.context import set_within
 from bert_tf.primitives.places import Places
 
 
@@ -110,17 +111,12 @@ def values(table: keras.layers.Embedding) -> Any:
 _in_halves: ContextVar[bool | None] = ContextVar("in_halves", default=None)
 
 
-@contextmanager
-def halves(apart: bool) -> Iterator[None]:
+def halves(apart: bool) -> AbstractContextManager:
     """Has encoders compute the halves of a batch at the same time, or whole batches.
 
     Without, they do in training on a lone CPU whose cores are shared (`startup.share_cores`).
     """
-    token = _in_halves.set(apart)
-    try:
-        yield
-    finally:
-        _in_halves.reset(token)
+    return set_within(_in_halves, apart)
 
 
 def of_halves(compute: Callable[[Any], Any], inputs: dict[str, Any], training: bool | None) -> Any:
