@@ -28,14 +28,13 @@ class LabelledDocument:
     """A document and its source."""
 
     label: str  # top-level package, or "python" for the standard library; or a file of the user's
-    # the sentences of each paragraph: of each docstring of a module
-    paragraphs: Sequence[Sequence[str]]
+    paragraphs: Sequence[Sequence[str]]  # sentences of each, such as a docstring of a module
 
 
 def _dependencies() -> set[str]:
     """Files of bert-tf's dependencies below site-packages; none where it is not installed.
 
-    Not top-level packages, which others may share: "google" has parts of dozens of distributions.
+    Distributions may share a top-level package: dozens are below "google".
     """
     wanted, closure, files = ["bert-tf"], set[str](), set[str]()
     while wanted:
@@ -59,11 +58,10 @@ def _sources() -> Iterator[tuple[str, Path]]:
         for path in sorted(root.rglob("*.py")):
             below = path.relative_to(root)
             parts = below.with_suffix("").parts
-            is_ours = not dependencies or below.as_posix() in dependencies
-            if place == "stdlib":
-                is_ours = "site-packages" not in parts
+            package, is_ours = STANDARD_LIBRARY, "site-packages" not in parts
+            if place == "purelib":
+                package, is_ours = parts[0], not dependencies or below.as_posix() in dependencies
             if is_ours and not _TESTS.intersection(parts) and not parts[-1].endswith("_test"):
-                package = STANDARD_LIBRARY if place == "stdlib" else parts[0]
                 yield package, path
 
 

@@ -19,7 +19,6 @@ from pipelines.corpus.text_files import read_blocks, strip
 _SHORTEST, _LONGEST = 120, 400  # characters of a passage
 _MOST_OF_A_DOCUMENT = 10  # passages; a test on a few long documents would say little
 SPLITS = ("train", "validation", "test")
-
 _LABELS = 8  # sources told apart
 _NAMES = {  # words that would give packages away
     "tensorflow": ["tensorflow", "tf"],
@@ -62,11 +61,11 @@ def labelled_passages(
     examples_per_label: dict[str, int],
     seed: int,
 ) -> tuple[dict[str, list[tuple[str, str]]], set[int]]:
-    """Draws (passage, label) pairs for each split, shuffled, the same number for each label.
+    """Draws (passage, label) pairs for each split, shuffled, as many for each label.
 
-    The label with the fewest passages sets the number for all, at most `examples_per_label`;
-    `names` would give labels away and are removed. The second result numbers the documents behind
-    the validation and test splits, which belong in no pre-training corpus.
+    The label with the fewest passages sets the number, at most `examples_per_label`; `names` would
+    give labels away and are removed. The second result numbers the documents behind the validation
+    and test splits, which belong in no pre-training corpus.
     """
     draw = random.Random(seed)
     by_label: dict[str, list[int]] = defaultdict(list)

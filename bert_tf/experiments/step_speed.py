@@ -58,8 +58,8 @@ class StepSpeed:
             self._notice(f"measuring an LSTM of {units} units")
             batch, length = _LSTM_STEP
             config = BertConfig(hidden_size=2 * units, num_attention_heads=1, feature_lstm_layers=1)
-            seconds = _lstm_seconds(units, precision)
-            self._measured[key] = batch * lstm_flops(config, length=length) / seconds
+            flops = batch * lstm_flops(config, length=length)
+            self._measured[key] = flops / _lstm_seconds(units, precision)
         return self._measured[key]
 
 
@@ -85,21 +85,22 @@ def _pretraining_seconds(
     }
     weights = {name: np.ones(each.shape, np.float32) for name, each in labels.items()}
     inputs, labels = keras.tree.map_structure(lambda each: each.astype(np.int32), (inputs, labels))
-    with Run("unused", TrainingOptions(output="unused", precision=precision)) as run:
-        with run.strategy.scope():
-            model = BertPreTrainer(config, seed=0)
-            losses = {"mlm_logits": cross_entropy, "nsp_logits": cross_entropy}
-            trainer = Trainer(model, AdamWeightDecay(1e-4), loss=losses)
-        batches = tf.data.Dataset.from_tensors((inputs, labels, weights)).repeat()
-        return step_seconds(trainer, batches)
+    losses, data = dict.fromkeys(labels, cross_entropy), (inputs, labels, weights)
+    return _seconds(precision, lambda: BertPreTrainer(config, seed=0), losses, data)
 
 
 def _lstm_seconds(units: int, precision: Any) -> float:
-    states = tf.random.stateless_normal([*_LSTM_STEP, 2 * units], [0, 0])
+    states = np.random.default_rng(0).normal(size=(*_LSTM_STEP, 2 * units)).astype(np.float32)
+
+    def model() -> keras.Model:
+        lstm = keras.layers.Bidirectional(new_lstm(units, 0, None))
+        return keras.Sequential([keras.Input(states.shape[1:]), lstm])
+
+    return _seconds(precision, model, squared_error, (states, states))
+
+
+def _seconds(precision: Any, make: Callable[[], keras.Model], loss: Any, batch: tuple) -> float:
     with Run("unused", TrainingOptions(output="unused", precision=precision)) as run:
         with run.strategy.scope():
-            lstm = keras.layers.Bidirectional(new_lstm(units, 0, None))
-            model = keras.Sequential([keras.Input(states.shape[1:]), lstm])
-            trainer = Trainer(model, AdamWeightDecay(1e-4), loss=squared_error)
-        batches = tf.data.Dataset.from_tensors((states, states)).repeat()
-        return step_seconds(trainer, batches)
+            trainer = Trainer(make(), AdamWeightDecay(1e-4), loss=loss)
+        return step_seconds(trainer, tf.data.Dataset.from_tensors(batch).repeat())

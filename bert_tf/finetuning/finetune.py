@@ -65,11 +65,8 @@ def finetune(
 
     `best/` there is the model with the best score on the validation examples (the first of them in
     a tie), with its predictions and `metrics.json`, both computed in float32. Returns None for a
-    dry run.
-
-    Raises:
-        InputError: the data, the model or the options cannot be used.
-        Preempted: the run was stopped, or another worker has gone.
+    dry run. Raises InputError if the data, the model or the options cannot be used; Preempted if
+    the run was stopped, or another worker has gone.
     """
     # First of all: several workers have to connect before TensorFlow runs an op.
     listener = listener or Listener()
@@ -79,10 +76,9 @@ def finetune(
 
 
 def task_to_train(options: FinetuningSetup) -> Task:
-    """The task that options name, else the one that their model was trained for.
+    """The task that options name, else the one of their model, with its settings in task.json.
 
-    Classification without either, or if that task trains nothing. The model's task keeps the
-    settings of the model's task.json.
+    Classification without either, or if that task trains nothing.
     """
     stored = read_settings(Path(options.model) / TASK_FILE) or {}
     own = stored.get("task", "classification")
@@ -254,7 +250,7 @@ def _taught_by(
         raise InputError(f"--teacher is not for the task {student.task.name}: leave it out")
     teacher = FineTuned.from_directory(options.teacher, dtype=precision)
     matched = _matched(options.teacher, teacher, student)
-    weight = WEIGHT if options.teacher_weight is None else options.teacher_weight
+    weight = options.teacher_weight or WEIGHT
     layers = None
     if options.teacher_layers is not None:
         if model is not student.model:
@@ -270,10 +266,10 @@ def _taught_by(
 
 def _matched(path: str, teacher: FineTuned, student: FineTuned) -> Callable[[Any, Any], Any]:
     """Gives a teacher's outputs the order of the student's labels."""
-    kind = student.task.kind
+    task, kind = student.task, student.task.kind
     if not isinstance(teacher.model, kind.model_class):
         raise InputError(
-            f"{path} is a {type(teacher.model).__name__}, and {student.task.name} trains a "
+            f"{path} is a {type(teacher.model).__name__}, and {task.name} trains a "
             f"{kind.model_class.__name__}: give a teacher of the same task"
         )
     switches = teacher.tokenizer.other_switches(student.tokenizer.settings)
@@ -288,7 +284,6 @@ def _matched(path: str, teacher: FineTuned, student: FineTuned) -> Callable[[Any
             f"the teacher {path} has the labels {', '.join(teacher.labels)}, the student "
             f"{', '.join(student.labels)}: give a teacher with the same labels"
         )
-    task = student.task
     teacher.model.config.check_fits(length=task.max_length, pairs=task.pair is not None)
     order = [list(teacher.labels).index(label) for label in student.labels]
 

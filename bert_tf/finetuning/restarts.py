@@ -43,8 +43,7 @@ class Restarts:
             return
         assert result is not None and result.evaluation is not None  # no dry run, and one worker
         scores = result.evaluation.scores.items()
-        self.best_by = result.best_by
-        self.evaluations[options.seed] = result.evaluations
+        self.best_by, self.evaluations[options.seed] = result.best_by, result.evaluations
         self.runs[options.seed] = {n: v for n, v in scores if n != "examples" and v is not None}
 
     @property
@@ -61,7 +60,7 @@ class Restarts:
     def summary(self) -> dict[str, dict[str, Any]]:
         """Score -> "mean", "deviation" (of the sample), "best", "runs", and "scores" by seed."""
         found = {}
-        for name in dict.fromkeys(name for scores in self.runs.values() for name in scores):
+        for name in dict.fromkeys(name for run in self.runs.values() for name in run):
             scores = {seed: run[name] for seed, run in self.runs.items() if name in run}
             values = list(scores.values())
             found[name] = {
@@ -93,29 +92,24 @@ def best_of(evaluations: Iterable[int]) -> str:
     return f"best of {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} evaluations"
 
 
-def finetune_seeds(
-    options: FinetuningOptions, listener: Listener, run: OneRun = finetune
-) -> Restarts:
+def finetune_seeds(options: FinetuningOptions, listener: Listener) -> Restarts:
     """Fine-tunes with several seeds, in `<output>/seed-N`, and keeps the best model as `best/`.
 
     The runs count their seed up from the options'. The summary of the scores is written to
-    `seeds.json`; a dry run has none.
-
-    Raises:
-        InputError: the runs would need several workers, or another process trains there.
-        DivergedError: every run diverged.
+    `seeds.json`; a dry run has none. Raises InputError if the runs would need several workers, or
+    another process trains there; DivergedError if every run diverged.
     """
     refuse_workers(options, "--seeds")
     restarts = Restarts()
     if options.dry_run:
         for one in seed_options(options):
-            run(one, listener)
+            finetune(one, listener)
         return restarts
     inputs = [options.model, options.source, options.validation]
     output = check_output_folder(options.output, inputs)
     with hold_run_directory(output, tf.distribute.get_strategy()):
         for one in seed_options(options):
-            restarts.make(one, listener, run)
+            restarts.make(one, listener, finetune)
         finished = [seed for seed, scores in restarts.runs.items() if scores]
         if not finished:
             raise DivergedError("every seed diverged: give a smaller --learning_rate")

@@ -97,18 +97,14 @@ def table(trials: Sequence[Trial]) -> list[list[str]]:
         setting, summary = trial.setting, trial.summary()
         scores = [_shown(scores.get(score)) for scores in trial.runs.values()]
         has_deviation = len(scores) > 1 and score in summary
-        rows.append(
-            [
-                str(setting.batch_size),
-                f"{setting.learning_rate:g}",
-                str(setting.epochs),
-                _shown(trial.score),
-                f"{summary[score]['deviation']:.2g}" if has_deviation else "-",
-                " ".join(scores),
-                " ".join(map(str, trial.evaluations.values())) or "-",
-                *(_shown(summary[name]["mean"] if name in summary else None) for name in others),
-            ]
-        )
+        rows.append([
+            str(setting.batch_size), f"{setting.learning_rate:g}", str(setting.epochs),
+            _shown(trial.score),
+            f"{summary[score]['deviation']:.2g}" if has_deviation else "-",
+            " ".join(scores),
+            " ".join(map(str, trial.evaluations.values())) or "-",
+            *(_shown(summary[name]["mean"] if name in summary else None) for name in others),
+        ])  # fmt: skip
     return rows
 
 
@@ -141,11 +137,9 @@ def search(options: SearchOptions, listener: Listener, run: OneRun = finetune) -
     """Fine-tunes with one setting after another, in `<output>/<setting>/seed-N`.
 
     The search of the folder goes on, perhaps with more values, trials or seeds; no finished run is
-    repeated. Returns the settings tried, in their order; none for a dry run.
-
-    Raises:
-        InputError: the options or the data cannot be used, or the search of the folder is another.
-        Preempted: a run was stopped.
+    repeated. Returns the settings tried, in their order; none for a dry run. Raises InputError if
+    the options or the data cannot be used, or the search of the folder is another; Preempted if a
+    run was stopped.
     """
     restarts.refuse_workers(options, "a search")
     inputs = [options.model, options.source, options.validation]
@@ -177,8 +171,7 @@ class _Search:
     """The state of a search, in a file of its folder that is replaced after every run."""
 
     def __init__(self, options: SearchOptions, output: Path) -> None:
-        self.options = options
-        self.output = output
+        self.options, self.output = options, output
         self.trials: list[Trial] = []
         self.best: str | None = None  # run that best/ is a copy of, relative to `output`
         values = itertools.product(options.batch_size, options.rates, options.epochs)
@@ -296,15 +289,15 @@ class _Search:
     def report(self) -> None:
         """Writes best/, the table, the picture and the columns; deletes what is not kept.
 
-        Trials with different numbers of runs do not compare yet: until each known one has its
-        runs, best/ stays, and no model is deleted. The checkpoints of finished runs are.
+        Until each known trial has its runs, trials do not compare: best/ stays, and no model is
+        deleted. The checkpoints of finished runs are.
         """
         options, output, trials = self.options, self.output, self.trials
         complete = not self._lacking()
         kept = self._keep_best() if complete else []
         for trial in trials:
             for seed in trial.runs:
-                folder = restarts.seed_folder(output / trial.setting.folder, seed)
+                folder = self._folder(trial, seed)
                 is_kept = not complete or folder in kept
                 for name in ("checkpoints", "last", *(() if is_kept else ("best",))):
                     shutil.rmtree(folder / name, ignore_errors=True)
@@ -332,14 +325,15 @@ class _Search:
                 self.write()
         return models[: self.options.keep_models]
 
+    def _folder(self, trial: Trial, seed: int) -> Path:
+        return restarts.seed_folder(self.output / trial.setting.folder, seed)
+
     def _best_kept(self, trial: Trial) -> Path | None:
         """The run of the best seed whose model is there: further seeds may find it deleted."""
-        folders = {
-            s: restarts.seed_folder(self.output / trial.setting.folder, s) for s in trial.runs
-        }
-        kept = {s: scores for s, scores in trial.runs.items() if (folders[s] / "best").is_dir()}
+        runs = trial.runs.items()
+        kept = {s: scores for s, scores in runs if (self._folder(trial, s) / "best").is_dir()}
         seed = Restarts(trial.best_by, kept).best_seed
-        return None if seed is None else folders[seed]
+        return None if seed is None else self._folder(trial, seed)
 
     def remarks(self) -> Iterator[str]:
         """Sentences on where best/ comes from."""

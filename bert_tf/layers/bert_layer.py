@@ -22,8 +22,8 @@ def encoders_of_files() -> AbstractContextManager:
 def child_seed(seed: int | None, name: str) -> int | None:
     """The seed, in [0, 2^31), of the part called `name` of something seeded; None if it is not.
 
-    Keras initializers with equal seeds draw equal values, so every weight needs its own. One from
-    the name, not from a counter, stays when parts are added.
+    Keras initializers with equal seeds draw equal values. A seed from the name, not from a counter,
+    stays when parts are added.
     """
     return None if seed is None else zlib.crc32(f"{seed}/{name}".encode()) & 0x7FFFFFFF
 
@@ -34,10 +34,7 @@ def part(name: str, seed: int | None, dtype: Any) -> dict[str, Any]:
 
 
 class BertLayer(keras.layers.Layer):
-    """A layer made from a `BertConfig`, a seed and Keras' own arguments.
-
-    The seed is for weight initialization and dropout; None for no fixed seed.
-    """
+    """A layer made from a `BertConfig`, a seed (see `PretrainedModel`) and Keras' own arguments."""
 
     is_of_encoder: ClassVar[bool] = False  # whether every file of a model holds its weights
 

@@ -17,13 +17,8 @@ class BertEmbeddings(BertLayer):
 
     Section 3 of the paper, figure 2; `embedding_postprocessor` in the original's modeling.py.
 
-    Call arguments:
-        token_ids: int [B, T].
-        segment_ids: int [B, T], or None for all 0.
-        position_ids: int [B, T], or None for 0 to T - 1 in each row.
-        places: the n places to compute; None for all.
-
-    Returns [B, T, H] in the layer's compute dtype, or [n, H] with `places`. Raises ValueError if T
+    All ids are int [B, T]; by default `segment_ids` are 0 and `position_ids` 0 to T - 1. Returns
+    [B, T, H] in the layer's compute dtype, or [n, H] of the given `places`. Raises ValueError if T
     is above `max_position_embeddings`.
     """
 

@@ -40,8 +40,7 @@ def summary(states: Any, padding_mask: Any, direction: str) -> Any:
     """The vectors [B, W] of the tokens that have seen all others, of states [B, T, W].
 
     That is the last token in a left-to-right model, and [CLS] in others; of two encoders each has
-    its own, and half of the vector. The padding mask is int [B, T], 0 at padding; `direction` is
-    the encoder's `attention_direction`.
+    its own, and half of the vector. `direction` is the encoder's `attention_direction`.
     """
     if direction == "left_to_right+right_to_left":
         parts = zip(ops.split(states, 2, axis=-1), direction.split("+"), strict=True)
@@ -147,9 +146,7 @@ class ClassificationHead(BertLayer):
     dropout and with two classes, also the next sentence head of pre-training (paper, section 3.1,
     task 2; `get_next_sentence_output` in the original's run_pretraining.py).
 
-    Args:
-        num_classes: C.
-        dropout: dropout rate of the input; None for the config's `head_dropout`.
+    There are `num_classes` C; without `dropout`, its rate is the config's `head_dropout`.
     """
 
     def __init__(

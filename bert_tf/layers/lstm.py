@@ -36,9 +36,8 @@ class LstmBlock(BertLayer):
     layer (`use_skip_connections` in the original's training.py).
 
     Takes [B, T, 2 H], the states of the forward model, then those of the backward one, and the
-    padding mask [B, T], 0 at padding. Returns [B, T, 2 H] in the layer's compute dtype: the first
-    half depends on no later token, the second on no earlier one, and neither on padding after the
-    tokens.
+    padding mask. Returns [B, T, 2 H] in the layer's compute dtype: the first half depends on no
+    later token, the second on no earlier one, and neither on padding after the tokens.
     """
 
     def __init__(

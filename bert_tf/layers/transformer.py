@@ -75,11 +75,10 @@ class SelfAttention(AttentionLayer):
     `attention_direction` than "both", a token does not see those after it, or those before it.
 
     Attributes:
-        flash: how to compute where probabilities are neither returned nor dropped. None, the
-            default: by the primitives. False or True: by `keras.ops.dot_product_attention`, with
-            True in one kernel, which needs the JAX backend on a GPU and half precision. The
-            results differ in rounding alone, but where a token may see nothing. Set it before a
-            function is traced.
+        flash: how to compute where probabilities are neither returned nor dropped: by the
+            primitives if None, as at first; else by `keras.ops.dot_product_attention`, if True in
+            one kernel (JAX on a GPU, half precision). Results differ in rounding, and where a
+            token may see nothing. Set it before a function is traced.
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):

@@ -13,8 +13,7 @@ from keras import ops
 _MEAN = "mean_with_sample_weight"
 _OF_LOGITS: Any = {"from_logits": True, "reduction": _MEAN}
 
-# Of labels int [...], and logits [..., C]; of labels 0 or 1 [B, C], each on its own, and logits
-# [B, C]; of numbers [B].
+# Labels int [...] and logits [..., C]; labels 0 or 1 [B, C] and logits [B, C]; numbers [B].
 classes_loss = partial(keras.losses.SparseCategoricalCrossentropy, **_OF_LOGITS)
 labels_loss = partial(keras.losses.BinaryCrossentropy, **_OF_LOGITS)
 squared_error = partial(keras.losses.MeanSquaredError, reduction=_MEAN)

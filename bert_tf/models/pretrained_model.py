@@ -10,8 +10,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, nearest
 from bert_tf.models.text_model import TextModel
 
-# Of every model; the last two are Keras' own.
-_KEYWORDS = ("seed", "dtype", "name", "trainable", "preprocessor")
+_KEYWORDS = ("seed", "dtype", "name", "trainable", "preprocessor")  # of every model
 
 
 class PretrainedModel(TextModel):

@@ -32,7 +32,7 @@ class TextModel(keras.Model):
         preprocessor: a `bert_tf.BertPreprocessor`; None for a model that takes token ids alone.
     """
 
-    # Keras' loss and metrics of the task; None for a model that is trained as part of others.
+    # Keras' loss and metrics of the task; None for a part of other models.
     new_loss: Any = None
     new_metrics: Any = list
     # Peak of the schedule, unless the preprocessor's task has one.
@@ -65,10 +65,10 @@ class TextModel(keras.Model):
     ) -> None:
         """Keras' `compile`, in which "auto" keeps what the task has.
 
-        An "auto" optimizer is the recipe of `bert-tf finetune`, set up by each `fit`. "auto" metrics
+        An "auto" optimizer is the recipe of `bert-tf finetune`, set up by each `fit`. The metrics
         are the task's, as `weighted_metrics`, if the loss is the task's, too, and no others are
-        given. "auto" for `jit_compile` is False with TensorFlow, where XLA would compile the step
-        anew for every length of batch.
+        given. With TensorFlow `jit_compile` is False: XLA would compile the step anew for every
+        length of batch.
         """
         given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
         auto = [name for name, value in given.items() if isinstance(value, str) and value == AUTO]
@@ -300,10 +300,9 @@ class TextModel(keras.Model):
     def _validation(self, data: Any, batch_size: int | None) -> Any:
         if data is None or self.preprocessor is None:
             return data
-        parts = data
-        if not isinstance(data, tuple | list) or all(isinstance(each, str) for each in data):
-            parts = (data,)
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(tuple(parts))
+        is_x = not isinstance(data, tuple | list) or all(isinstance(each, str) for each in data)
+        parts = (data,) if is_x else tuple(data)
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(parts)
         x, is_text = self._checked(x, batch_size)
         if not is_text:
             return data
@@ -375,8 +374,7 @@ def _check_ids(x: Any) -> None:
 
 
 def _check_callbacks(callbacks: Any) -> None:
-    given = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
-    for callback in given:
+    for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
         if isinstance(callback, _SET_THE_RATE):
             raise InputError(
                 f"{type(callback).__name__} sets the learning rate, which fit's schedule sets: "

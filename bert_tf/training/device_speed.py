@@ -16,8 +16,7 @@ _LEAST_ROUNDS = 2  # however long they take, as on a busy machine
 _SECONDS = 0.25  # of the first measurement
 _PAUSE = 300  # times as long as a measurement takes: they cost a third of a percent
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
-# bfloat16 must be faster by this factor: it rounds more, and a measurement has noise.
-_MARGIN = 1.1
+_MARGIN = 1.1  # by which bfloat16 must be faster: it rounds more, and a measurement has noise
 
 
 def product_rates(dtypes: Iterable[str], seconds: float = 0.0) -> dict[str, float]:
@@ -25,8 +24,14 @@ def product_rates(dtypes: Iterable[str], seconds: float = 0.0) -> dict[str, floa
     until = time.perf_counter() + seconds
     device = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     rows, width, inner = _SHAPES[device]
+    # The rows of both halves, and the two kernels of a layer that keep their size.
+    shapes = {(_AT_ONCE, rows, width): 1.0, (width, inner): width, (inner, width): inner}
     with tf.device(device):
-        factors = {dtype: _factors(rows, width, inner, dtype) for dtype in dtypes}
+        drawn = [
+            tf.random.stateless_uniform(shape, [1, 2], -1, 1) * (3 / fan_in) ** 0.5
+            for shape, fan_in in shapes.items()
+        ]
+        factors = {dtype: [tf.cast(each, dtype) for each in drawn] for dtype in dtypes}
         for each in factors.values():
             _multiply(*each).numpy()  # traces it, and waits for what the device still does
         best = dict.fromkeys(factors, math.inf)
@@ -39,15 +44,6 @@ def product_rates(dtypes: Iterable[str], seconds: float = 0.0) -> dict[str, floa
             rounds += 1
     operations = _AT_ONCE * 2 * 2 * rows * width * inner
     return {dtype: operations / taken for dtype, taken in best.items()}
-
-
-def _factors(rows: int, width: int, inner: int, dtype: str) -> list[tf.Tensor]:
-    """The rows of both halves, and the two kernels of a layer that keep their size."""
-    shapes = {(_AT_ONCE, rows, width): 1.0, (width, inner): width, (inner, width): inner}
-    return [
-        tf.cast(tf.random.stateless_uniform(shape, [1, 2], -1, 1) * (3 / fan_in) ** 0.5, dtype)
-        for shape, fan_in in shapes.items()
-    ]
 
 
 @tf.function(autograph=False)
@@ -93,11 +89,10 @@ _peak = functools.cache(_Peak)  # once per process and dtype
 
 
 def fast_precision(strategy: tf.distribute.Strategy) -> tuple[str, str]:
-    """The Keras dtype policy that is fastest on the devices of a strategy, and why.
+    """The fastest Keras dtype policy on the devices of a strategy, and what was measured, if any.
 
     mixed_bfloat16 on TPUs, on GPUs from Ampere on, and on processors with bfloat16 whose matrix
-    products are measured to be clearly faster in it. The reason, such as "products 397 GFLOP/s,
-    float32 203", is empty without measurement.
+    products are measured to be clearly faster in it ("products 397 GFLOP/s, float32 203").
     """
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return "mixed_bfloat16", ""
@@ -118,8 +113,8 @@ def fast_precision(strategy: tf.distribute.Strategy) -> tuple[str, str]:
 def _rates(processor: str) -> dict[str, float]:
     """FLOP/s in float32 and bfloat16; measured once, and remembered in the user's cache folder."""
     memory, dtypes = Remembered("product_rates.json"), ("float32", "bfloat16")
-    if (known := memory.numbers(processor, dtypes)) is not None:
-        return known
-    found = product_rates(dtypes, _SECONDS)
-    memory.remember(processor, found)
+    found = memory.numbers(processor, dtypes)
+    if found is None:
+        found = product_rates(dtypes, _SECONDS)
+        memory.remember(processor, found)
     return found

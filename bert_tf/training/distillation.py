@@ -15,11 +15,10 @@ WEIGHT, TEMPERATURE = 0.9, 2.0
 class Taught:
     """A student and its teacher, in place of the model that a `Trainer` trains.
 
-    In training a call returns pairs (student's output, teacher's output), without gradients of the
-    latter. Everything else is the student's. The teacher, with the same inputs and outputs, is
-    frozen. `matched` maps its outputs and the inputs to the outputs as the student's loss compares
-    them. With `layers` (`LayerLoss`) the first output has a third part, the loss of the layers in
-    each row, float32 [R], and what that learns is trained, too.
+    In training a call returns pairs (student's output, output of the frozen teacher). Everything
+    else is the student's. `matched` maps the teacher's outputs and the inputs to the outputs as the
+    student's loss compares them. With `layers` (`LayerLoss`) the first output has a third part, the
+    loss of the layers in each row, float32 [R], and what that learns is trained, too.
     """
 
     def __init__(
@@ -44,9 +43,8 @@ class Taught:
         teacher = functools.partial(self._teacher, inputs, training=False)
         if not training:
             return student()
-        more: list[Any] = []
         if self._layers is None:
-            outputs, soft = student(), teacher()
+            outputs, soft, *more = student(), teacher()
         else:
             outputs, soft, *more = self._layers(student, teacher, inputs["padding_mask"])
         soft = keras.tree.map_structure(tf.stop_gradient, self._matched(soft, inputs))
@@ -69,9 +67,8 @@ def distilled(loss: Values, soft: Values, weight: float) -> Values:
         own, taught, *layers = outputs
         found = (1 - weight) * loss(labels, own) + weight * soft(taught, own)
         for of_rows in layers:  # one or several rows an example
-            rest = [1] * (found.shape.rank - 1)
             of_examples = tf.reduce_mean(tf.reshape(of_rows, [tf.shape(found)[0], -1]), 1)
-            found += tf.reshape(of_examples, [-1, *rest])
+            found += tf.reshape(of_examples, [-1, *[1] * (found.shape.rank - 1)])
         return found
 
     return values
@@ -87,7 +84,7 @@ def of_student(function: Values) -> Values:
 def soft_cross_entropy(temperature: float) -> Values:
     """T^2 KL(teacher, student) of logits [..., C] divided by T: float32 [...].
 
-    The factor keeps the size of gradients, whatever T is.
+    T^2 keeps the size of gradients.
     """
 
     def loss(taught: Any, outputs: Any) -> Any:

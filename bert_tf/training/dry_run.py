@@ -12,8 +12,7 @@ from bert_tf.training.strategy import without_autotuning
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import is_chief
 
-# Executions of a phase: the first one compiles; the mean of the others counts, as batches differ in
-# length.
+# Executions of a phase: the first one compiles, and batches differ in length.
 _EXECUTIONS = 6
 
 

@@ -22,10 +22,7 @@ from bert_tf.training.state import TrainingState
 from bert_tf.training.workers import is_chief
 
 SCALARS = "scalars.jsonl"
-
-# Logs of the trainer that concern the last step alone.
-_OF_ONE_STEP = ("nonfinite", "stop_asked")
-
+_OF_ONE_STEP = ("nonfinite", "stop_asked")  # logs of the trainer that concern the last step alone
 _SECONDS_BETWEEN_LINES = 20
 
 # The system errors behind TensorFlow's.
@@ -46,7 +43,7 @@ def as_system_errors(path: str | Path) -> Iterator[None]:
 
 
 class EventFolder:
-    """A folder of events (a "run" in TensorBoard) for one writer, made with the first event."""
+    """A folder of events (a "run" in TensorBoard), made with the first event."""
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
@@ -114,11 +111,10 @@ class ScalarLog:
         self._write("held_out", self._renamed(scores))
 
     def _train_scalars(self, logs: Mapping[str, Any]) -> dict[str, float]:
-        step, phase = self._state.step, self._phase
-        scalars = self._renamed(logs)
-        if self._state.nonfinite_steps:
-            scalars["nonfinite_steps"] = float(self._state.nonfinite_steps)
-        scalars["learning_rate"] = learning_rate_of(self._state.trainer.optimizer, step)
+        state, phase, scalars = self._state, self._phase, self._renamed(logs)
+        if state.nonfinite_steps:
+            scalars["nonfinite_steps"] = float(state.nonfinite_steps)
+        scalars["learning_rate"] = learning_rate_of(state.trainer.optimizer, state.step)
         if self._window:
             mean_seconds = sum(self._window) / len(self._window)
             rate = phase.batch_size / mean_seconds
@@ -129,7 +125,7 @@ class ScalarLog:
                 share = rate * phase.flops / (sum(self._peaks) / len(self._peaks))
                 if share <= 1:  # else the peak was measured while others used the machine
                     scalars["share_of_peak"] = share
-            steps_left = phase.until - step + self._steps_after
+            steps_left = phase.until - state.step + self._steps_after
             scalars["minutes_left"] = steps_left * mean_seconds / 60
         return scalars
 
@@ -177,16 +173,14 @@ def _is_kept(line: str, state: TrainingState) -> bool:
 
 def _forget_later_events(path: Path, last: int) -> None:
     """Rewrites an event file without the events after step `last`, if it has any."""
-    kept, is_altered = [], False
+    records, is_truncated = [], False
     try:
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-            if tf.compat.v1.Event.FromString(record).step <= last:
-                kept.append(record)
-            else:
-                is_altered = True
-    except tf.errors.DataLossError:  # truncated in its last event
-        is_altered = True
-    if is_altered:
+            records.append(record)
+    except tf.errors.DataLossError:  # in its last event
+        is_truncated = True
+    kept = [x for x in records if tf.compat.v1.Event.FromString(x).step <= last]
+    if is_truncated or len(kept) < len(records):
         with replace_file(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
             for record in kept:
                 writer.write(record)

@@ -58,10 +58,9 @@ def check_steps_per_execution(
 class TrainingLoop:
     """Trains the trainer of `state` from `state.step` to the end of the last phase.
 
-    Scores of different phases do not compare: the best model is the best of the last phase.
-
-    In the main thread SIGTERM (which raises Preempted) and Ctrl-C end the run, on all workers,
-    after the present step, or batch of an evaluation, which is repeated later, and a checkpoint.
+    The best model is that of the last phase: scores of different phases do not compare. In the main
+    thread SIGTERM (which raises Preempted) and Ctrl-C end the run, on all workers, after the
+    present step, or batch of an evaluation, which is repeated later, and a checkpoint.
     """
 
     phases: Sequence[Phase]
@@ -89,12 +88,12 @@ class TrainingLoop:
         state, strategy = self.state, self.state.trainer.strategy
         started_at, is_chief = state.step, workers.is_chief(strategy)
         workers.check_same_step(strategy, started_at)
+        logs = self.directory / "logs"
         if is_chief:
-            forget_later_scalars(self.directory / "logs", state)
+            forget_later_scalars(logs, state)
         else:
             self.watchers = ()
-        every, names = self.options.log_every, self.scalar_names
-        self._log = ScalarLog(self.directory / "logs", state, self.report, every, names)
+        self._log = ScalarLog(logs, state, self.report, self.options.log_every, self.scalar_names)
         starts = [0, *(phase.until for phase in self.phases)]
         with StopSignals() as self._signals:
             try:
@@ -183,13 +182,12 @@ class TrainingLoop:
             scores = state.trainer.evaluate(held_out, before=self._before, after=self._after)
         if phase.evaluate is not None and workers.is_chief(strategy):
             if workers.has_workers(strategy):  # they stop together, with the next step
-                more = phase.evaluate()
-            else:
-                more = self._signals.unless_stopped(phase.evaluate)
-            if more is None:
+                scores |= phase.evaluate()
+            elif (more := self._signals.unless_stopped(phase.evaluate)) is None:
                 state.save()
                 self._signals.stop(state.step)
-            scores |= more
+            else:
+                scores |= more
         if scores:
             self._log.held_out(scores)
         self._keep_best(scores.get(self.best_by), phase)
@@ -218,16 +216,13 @@ class TrainingLoop:
 
     def _before(self) -> None:
         """Tells the other workers of a signal with the next step, of training or evaluation."""
-        stop_flag = self.state.trainer.stop_flag
-        if stop_flag is not None and self._signals.received is not None:
-            stop_flag.ask()
+        if self.state.trainer.stop_flag and self._signals.received:
+            self.state.trainer.stop_flag.ask()
 
     def _after(self, logs: Mapping[str, Any]) -> None:
         """Saves the state and ends the run if a signal has arrived, here or at another worker."""
-        trainer = self.state.trainer
-        if trainer.stop_flag is None:
-            is_told = self._signals.received is not None
-        else:
+        trainer, is_told = self.state.trainer, bool(self._signals.received)
+        if trainer.stop_flag:
             is_told = float(logs.get("stop_asked", 0)) > 0
         if is_told:
             self.state.save()

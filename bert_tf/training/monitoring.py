@@ -103,15 +103,14 @@ class ProjectorLog(Watcher):
     _described: bool = False
 
     def after_evaluation(self) -> None:
-        folder = self.directory / "train"
+        folder, step = self.directory / "train", self.state.step
         rows = list(itertools.islice(zip(*self.columns.values(), strict=True), _MOST_ROWS))
         if not self._described:
-            lines = ["\t".join(_cell(value) for value in row) for row in (self.columns, *rows)]
-            write_text(folder / "metadata.tsv", "\n".join(lines) + "\n")
+            lines = ["\t".join(map(_cell, row)) + "\n" for row in (self.columns, *rows)]
+            write_text(folder / "metadata.tsv", "".join(lines))
             config = 'embeddings { metadata_path: "metadata.tsv" }\n'
             write_text(folder / "projector_config.pbtxt", config)
             self._described = True
-        step = self.state.step
         checkpoint = f"{self.name}-{step:08d}"
         with as_system_errors(folder / checkpoint):
             tf.raw_ops.SaveV2(
@@ -142,7 +141,7 @@ class HyperParameters(Watcher):
     """
 
     run: str  # name of the run
-    values: Mapping[str, bool | int | float | str | None]  # None values are skipped
+    values: Mapping[str, bool | int | float | str | None]
     score: str  # name of the best score, such as "best_loss"
     total_steps: int  # step at which the session ends
 
@@ -151,8 +150,7 @@ class HyperParameters(Watcher):
         self.state.logged.setdefault(self.directory.name, 0)
 
     def begin(self) -> None:
-        path = self.directory / _START
-        begun = time.time()
+        path, begun = self.directory / _START, time.time()
         if path.exists():  # of the run that is resumed
             first = next(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
             begun = tf.compat.v1.Event.FromString(first).wall_time

@@ -66,9 +66,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         if others:
             raise ValueError(f"AdamWeightDecay takes weight_decay_rate and clip_norm, not {others}")
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
-        self.weight_decay_rate = weight_decay_rate
+        self.weight_decay_rate, self.clip_norm = weight_decay_rate, clip_norm
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self.clip_norm = clip_norm
         self.bias_correction = bias_correction
         self.excluded_patterns = tuple(exclude_from_weight_decay)
         self.learning_rate_factors = dict(learning_rate_factors or {})
@@ -182,9 +181,8 @@ def _in_one_pass(
 class Lamb(AdamWeightDecay):
     """`AdamWeightDecay` with steps in proportion to the norm of each parameter.
 
-    Algorithm 2 of You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in
-    76 minutes" (arXiv 1904.00962), with the identity for phi. At step t, with the means m and v
-    of Adam,
+    Algorithm 2 of You et al. 2020 (arXiv 1904.00962), with the identity for phi. At step t, with
+    the means m and v of Adam,
 
         r = m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon) + weight_decay_rate p
         p = p - learning_rate (|p| / |r|) r
@@ -202,17 +200,14 @@ class Lamb(AdamWeightDecay):
         mean, square = self._means[index], self._squares[index]
         self.assign_add(mean, (gradient - mean) * (1 - self.beta_1))
         self.assign_add(square, (tf.square(gradient) - square) * (1 - self.beta_2))
-        update = self._update(mean, square)
+        power1, power2 = self._powers(mean.dtype)
+        update = mean / (1 - power1) / (tf.sqrt(square / (1 - power2)) + self.epsilon)
         if self._decays[index]:
             update += self.weight_decay_rate * variable
             length, update_length = tf.norm(variable), tf.norm(update)
             known = tf.logical_and(length > 0, update_length > 0)
             update *= tf.where(known, tf.math.divide_no_nan(length, update_length), 1.0)
         self.assign_sub(variable, rate * update)
-
-    def _update(self, mean: Any, square: Any) -> Any:
-        power1, power2 = self._powers(mean.dtype)
-        return mean / (1 - power1) / (tf.sqrt(square / (1 - power2)) + self.epsilon)
 
 
 def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
@@ -234,7 +229,7 @@ def apply_summed(
     optimizer: keras.optimizers.Optimizer, gradients: Sequence[Any],
     variables: Sequence[keras.Variable], *, norm: Any, finite: Any,
 ) -> None:  # fmt: skip
-    """One step of a built optimizer, called in a replica; `norm` is the gradients' global norm.
+    """One step of a built optimizer, called in a replica, on gradients of the global norm `norm`.
 
     Without `finite`, bool [], only `iterations`, and `skipped` if the optimizer has it, change.
     """

@@ -1,4 +1,4 @@
-"""The plan of a run: its phases."""
+"""The phases of a run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +12,7 @@ class Phase:
 
     until: int  # last step, counted from the beginning of the run
     batch_size: int  # examples per step, over all replicas
-    # step of the phase -> an endless dataset of the global batches from there on
-    batches: Callable[[int], tf.data.Dataset]
+    batches: Callable[[int], tf.data.Dataset]  # endless global batches from a step of the phase on
     first_batch: int = 0  # number that the reader gives the phase's first batch, counted from 0
     held_out: tf.data.Dataset | None = None  # for losses and metrics, by all workers together
     # more scores by name, on the chief worker alone: it must not communicate with other workers

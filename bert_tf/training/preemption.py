@@ -1,6 +1,5 @@
 """Stopping a run by Ctrl-C, or by SIGTERM, which clusters send before they take a machine."""
 
-import contextlib
 import os
 import signal
 import threading
@@ -53,13 +52,13 @@ class StopSignals:
 
     def unless_stopped(self, function: Callable[[], Any]) -> Any:
         """The result of `function`, or None if a signal arrives before it ends."""
-        with contextlib.suppress(_Interrupted):
-            try:
-                self._interrupts = True
-                return function() if self.received is None else None
-            finally:
-                self._interrupts = False
-        return None
+        try:
+            self._interrupts = True
+            return function() if self.received is None else None
+        except _Interrupted:
+            return None
+        finally:
+            self._interrupts = False
 
     def stop(self, step: int) -> None:
         """Raises what ends a saved run: KeyboardInterrupt after Ctrl-C, else Preempted."""

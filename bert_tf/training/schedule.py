@@ -17,11 +17,9 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     the rate drops from almost its peak to peak * (1 - warmup_steps / total_steps).
 
     Args:
-        peak_learning_rate: learning rate at the end of the warm-up, above 0.
-        warmup_steps: length of the warm-up; 0 for none.
-        total_steps: step from which on the rate is 0, at least 1 and `warmup_steps`.
-
-    Raises InputError if an argument is out of range.
+        peak_learning_rate: above 0, else InputError.
+        warmup_steps: 0 for none, at most `total_steps`, else InputError.
+        total_steps: step from which on the rate is 0, at least 1, else InputError.
     """
 
     def __init__(self, peak_learning_rate: float, warmup_steps: int, total_steps: int):
@@ -38,9 +36,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.total_steps = total_steps
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate, float32 [], of the step that comes after `step` others."""
-        # Steps are whole numbers: exact in float32 up to 16 million.
-        step = ops.cast(step, "float32")
+        """The learning rate, float32 [], of the step after `step` others."""
+        step = ops.cast(step, "float32")  # exact up to 16 million
         warming = step / max(self.warmup_steps, 1)
         share = ops.where(step < self.warmup_steps, warming, self._decayed(step))
         return self.peak_learning_rate * share

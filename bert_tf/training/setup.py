@@ -19,8 +19,7 @@ from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
 from bert_tf.version import TRAJECTORY
 
-# Settings that earlier versions did not record, or recorded for every run, not those with dropout
-# alone.
+# Settings that earlier versions did not record, or recorded without dropout, too.
 _COMPARED_IF_KNOWN = (
     "version", "workers", "devices", "jit_compile", "rematerialize", "model_content", "dropout",
     "gradient_accumulation_steps", "long.gradient_accumulation_steps", "model",
@@ -37,9 +36,8 @@ def _layer_factors(layers: int, decay: float) -> dict[str, float]:
 
 def dropout_settings(dropout: float | None) -> dict[str, Any]:
     """The settings of `BertConfig` that an option `dropout` changes."""
-    if dropout is None:
-        return {}
-    return {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    return {} if dropout is None else dict.fromkeys(names, dropout)
 
 
 def make_run(
@@ -147,14 +145,13 @@ def prepare(
 def _order_of(trainer: Trainer, options: TrainingOptions) -> dict[str, Any]:
     """What decides the order of the data and, where there is dropout, what each step draws."""
     order = {"version": TRAJECTORY, "workers": reader_count(trainer.strategy)}
-    if not trainer.seeds:
-        return order
-    late = getattr(options, "long_gradient_accumulation_steps", None)
-    return {
-        **order,
-        "devices": trainer.strategy.num_replicas_in_sync,
-        "gradient_accumulation_steps": options.gradient_accumulation_steps,
-        "long.gradient_accumulation_steps": late,
-        "jit_compile": trainer.jit_compile,
-        "rematerialize": options.rematerialize,
-    }
+    if trainer.seeds:
+        late = getattr(options, "long_gradient_accumulation_steps", None)
+        order |= {
+            "devices": trainer.strategy.num_replicas_in_sync,
+            "gradient_accumulation_steps": options.gradient_accumulation_steps,
+            "long.gradient_accumulation_steps": late,
+            "jit_compile": trainer.jit_compile,
+            "rematerialize": options.rematerialize,
+        }
+    return order

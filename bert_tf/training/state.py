@@ -51,10 +51,9 @@ class TrainingState(Progress):
 
     Several workers share the folder: each one calls every method, and the chief writes.
 
-    `settings` are JSON values that must be the same when the run is resumed. Those named in
-    `compared_if_known`, with dots for nested ones, are compared only where both have them: older
-    runs did not record them. For `keep` and `keep_every` see `TrainingOptions`. `notice` gets lines
-    for the user.
+    `settings` are JSON values that must be the same when the run is resumed; those in
+    `compared_if_known`, with dots for nested ones, only if both have them: older runs did not
+    record them. For `keep` and `keep_every` see `TrainingOptions`.
     """
 
     def __init__(
@@ -96,18 +95,15 @@ class TrainingState(Progress):
         cannot be written; those on disk stay.
         """
         self.wait()
-        wait = wait or is_mirrored(self.directory)
         local = self.trainer.strategy.experimental_local_results  # the same in all replicas
         variables = self._variables().items()
         tensors = {name: np.asarray(local(each.value)[0].numpy()) for name, each in variables}
-        metadata = {
-            "progress": json.dumps(asdict(self)),
-            "settings": json.dumps(self.settings, sort_keys=True),
-        }
+        settings = json.dumps(self.settings, sort_keys=True)
+        metadata = {"progress": json.dumps(asdict(self)), "settings": settings}
         path = self.directory / f"step-{self.step:08d}.safetensors"
         if is_chief(self.trainer.strategy):
             self._writing = self._thread.submit(self._write, path, tensors, metadata, self.step)
-        if wait:
+        if wait or is_mirrored(self.directory):
             self.wait()
         return path
 
@@ -177,19 +173,15 @@ class TrainingState(Progress):
 
     def _assign(self, path: Path, tensors: dict[str, np.ndarray]) -> None:
         variables = self._variables()
-        # Earlier versions wrote other metrics: the first line of scalars is then that of the steps
-        # since the checkpoint.
+        # Earlier versions wrote other metrics: the means then begin anew.
         tensors = {_MEANS: np.zeros(self.trainer.means.shape, np.float32)} | {
             name: x for name, x in tensors.items() if name in variables or "metric/" not in name
         }
-        found, wanted = (
-            {(name, tuple(x.shape)) for name, x in arrays.items()}
-            for arrays in (tensors, variables)
-        )
-        if found != wanted:
+        shapes = [{(n, tuple(x.shape)) for n, x in each.items()} for each in (tensors, variables)]
+        if differing := shapes[0] ^ shapes[1]:
             raise InputError(
                 f"{path} holds another model, or an earlier version wrote it (it differs in "
-                f"{min(found ^ wanted)[0]}): give another --output"
+                f"{min(differing)[0]}): give another --output"
             )
         for name, variable in variables.items():
             variable.assign(tensors[name])
@@ -241,7 +233,7 @@ _WORD = re.compile(r"(?=.)([^/_]*)(?:_(\d+)(?=[/_]|$))?([/_]?)")
 
 
 def _by_name(variables: Sequence[keras.Variable]) -> dict[str, keras.Variable]:
-    """Variables by their paths, in which the numbers of words after the same text count from 0.
+    """Variables by their paths, in which numbers after the same text count from 0.
 
     Keras numbers what has no name, such as dropout generators, through the whole process.
     """
@@ -264,15 +256,13 @@ def _flattened(settings: dict, prefix: str = "") -> dict[str, Any]:
     """Nested settings with dots in their names."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
-        if isinstance(value, dict):
-            flat |= _flattened(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
+        is_nested = isinstance(value, dict)
+        flat |= _flattened(value, f"{prefix}{name}.") if is_nested else {prefix + name: value}
     return flat
 
 
 class DamagedCheckpointError(Exception):
-    """A file that cannot be read, is no checkpoint, or is not as it was written."""
+    """A file cannot be read, is no checkpoint, or is not as it was written."""
 
 
 def write_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> None:

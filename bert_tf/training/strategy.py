@@ -16,11 +16,8 @@ from bert_tf.primitives.devices import device_type
 
 # Strategies whose processes each read for their own replicas.
 _READERS = (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy)
-
 _DEVICE_FILES = Path("/dev")
-
 STRATEGIES = ("auto", "one", "mirrored", "multi_worker", "tpu")
-
 _EXAMPLE = (
     '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
@@ -32,9 +29,8 @@ def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
     "one" is the first device, "mirrored" every GPU of this machine or its logical CPU devices,
     "tpu" the TPU that TPU_NAME names or that is attached, and "multi_worker" the devices of all
     machines in the environment variable TF_CONFIG: make it before TensorFlow runs its first op.
-    "auto" takes the TPU if there is one, all GPUs if there are several, else one device.
-
-    Raises InputError for an unknown name, and without a valid TF_CONFIG or a TPU.
+    "auto" takes the TPU if there is one, all GPUs if there are several, else one device. Raises
+    InputError for an unknown name, and without a valid TF_CONFIG or a TPU.
     """
     if name not in STRATEGIES:
         raise InputError(f"no strategy {name!r}: choose one of {', '.join(STRATEGIES)}")
@@ -111,7 +107,7 @@ def distribute_batches(
 
     `batches` maps (batch size, worker, number of workers) to a worker's batches, as many for each
     worker, some perhaps with fewer rows or none. With `fixed_rows`, and on TPUs, they get rows of
-    weight 0 instead: what XLA compiles has fixed shapes. No dataset tunes itself.
+    weight 0 instead: what XLA compiles has fixed shapes.
     """
     if fixed_rows or device_type(strategy) == "TPU":
         of_any_rows = batches
@@ -211,11 +207,9 @@ def without_autotuning(
 
     The tuning thread sleeps ever longer, and can stall the end of a run for tens of seconds.
     """
-    if not isinstance(dataset, tf.data.Dataset):
-        return dataset
     options = tf.data.Options()
     options.autotune.enabled = False
-    return dataset.with_options(options)
+    return dataset.with_options(options) if isinstance(dataset, tf.data.Dataset) else dataset
 
 
 def check_batch_size(

@@ -20,9 +20,7 @@ from bert_tf.training.workers import StopFlag, has_workers
 # Between the dropout seeds of two replicas, and of the halves of a batch: odd numbers far from the
 # layers' own seeds and from each other.
 _REPLICA_SEEDS, _HALF_SEEDS = 0x9E3779B1, 0x85EBCA77
-
-# Of the loss in float16, as in Keras' LossScaleOptimizer.
-_FIRST_SCALE, _GROWTH_STEPS = 2.0**15, 2000
+_FIRST_SCALE, _GROWTH_STEPS = 2.0**15, 2000  # as in Keras' LossScaleOptimizer
 
 
 class Trainer:
@@ -61,9 +59,7 @@ class Trainer:
             since `reset_means`.
         nonfinite_steps: number of steps that diverged, int64 [].
 
-    Raises:
-        InputError: `jit_compile` under a strategy that cannot have it, or a number below 1.
-        ValueError: the optimizer does more than this step can.
+    Raises InputError for `jit_compile` under a strategy that cannot have it, or a number below 1.
     """
 
     def __init__(
@@ -92,8 +88,7 @@ class Trainer:
         is_lone = strategy.num_replicas_in_sync == 1 and not jit_compile
         is_lone_cpu = is_lone and device_type(strategy) == "CPU"
         self._halves = is_lone_cpu and not whole_batches
-        # Where the loss needs all rows, the encoder may still compute the halves apart.
-        self._encoder_halves = is_lone_cpu and whole_batches
+        self._encoder_halves = is_lone_cpu and whole_batches  # where the loss needs all rows
 
         metrics = metrics or {}
         losses = loss if isinstance(loss, Mapping) else {None: loss}
@@ -107,8 +102,8 @@ class Trainer:
         self._output_of_mean = [n for n, (_, each) in enumerate(self._outputs) for _ in each]
         self._loss_places = [self._output_of_mean.index(n) for n in range(len(self._outputs))]
 
-        # Dropout generators, which are no weights; none where steps draw no random numbers.
         weights = {id(variable) for variable in model.weights}
+        # Dropout generators; none where steps draw no random numbers.
         self.seeds = [v for v in model.variables if id(v) not in weights]
         self.means = add_counter("means", "float32", (2, len(self._names)))
         self.nonfinite_steps = add_counter("trainer/nonfinite_steps")

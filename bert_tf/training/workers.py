@@ -17,8 +17,7 @@ from bert_tf.errors import InputError
 from bert_tf.training.preemption import Preempted
 
 _LOCK = ".lock"
-# Of file systems without locks, as some network ones are.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
 
 
 def has_workers(strategy: tf.distribute.Strategy) -> bool:
@@ -97,7 +96,7 @@ def lost_worker_errors() -> Iterator[None]:
 
 @contextmanager
 def hold_run_directory(directory: str | Path, strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Locks a run directory, which is made if needed, and removes what a killed process left.
+    """Makes and locks a run directory, and removes what a killed process left.
 
     The chief's lock (`flock`) ends with the `with` block, or with the process. Raises InputError in
     all workers if another run holds the directory.
