@@ -38,10 +38,7 @@ class FinetuningData:
 
     @classmethod
     def read(cls, task: Task, options: FinetuningSetup) -> "FinetuningData":
-        """Reads the files that the options name, for the model to start from.
-
-        Without a validation file the examples are those of the data set, or a share of a file.
-        """
+        """Reads the files that the options name, for the model to start from."""
         kind, model, train = task.kind, options.model, options.source
         examples = task.read(train, "train")
         doubts = kind.doubts(examples)
@@ -101,10 +98,7 @@ class FinetuningData:
             "validation": self.validation.fingerprint(),
             # Absent otherwise: runs from before examples were kept together can be resumed.
             **({"validation_share": f"by {self.kept_whole}"} if self.kept_whole else {}),
-            "tokenizer": {
-                "vocabulary": self.tokenizer.vocabulary_hash,
-                **self.tokenizer.settings,
-            },
+            "tokenizer": {"vocabulary": self.tokenizer.vocabulary_hash, **self.tokenizer.settings},
         }
 
     @functools.cached_property
@@ -130,8 +124,7 @@ class FinetuningData:
             return tf.nest.map_structure(padded, made) if fixed_length else made
 
         def padded(x: tf.Tensor) -> tf.Tensor:
-            """Pads the axis of tokens, the last one where its size is unknown."""
-            if x.shape.rank < 2 or x.shape[-1] is not None:
+            if x.shape.rank < 2 or x.shape[-1] is not None:  # not [..., T]
                 return x
             gaps = [[0, 0]] * (x.shape.rank - 1) + [[0, length - tf.shape(x)[-1]]]
             return tf.ensure_shape(tf.pad(x, gaps), [*x.shape[:-1], length])
@@ -168,13 +161,12 @@ class FinetuningData:
 def split(
     targets: np.ndarray, keys: Sequence[Hashable], share: float, seed: int, *, unit: str = TEXT
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws a stratified share of the examples: every class (or range of values) gives its part.
+    """The indices of examples that stay, and those of a stratified share set aside, at least one.
 
-    `targets` are numbers [E]; arrays [E, ...] give no classes. `keys` and `unit` are those of
-    `Kind.split_keys`: examples with the same key stay together, and count for the class of the
-    first of them; only a text of more examples than the share is divided.
-
-    Returns the indices that stay and the indices set aside, at least one.
+    Every class (or range of values) of `targets` [E] gives its part; arrays [E, ...] give no
+    classes. `keys` and `unit` are those of `Kind.split_keys`: examples with the same key stay
+    together, and count for the class of the first of them; only a text of more examples than the
+    share is divided.
     """
     count = len(targets)
     number = min(count, max(1, round(count * share)))

@@ -25,12 +25,9 @@ _SPARE = 0.1  # share of the free space that stays free
 class FeatureCache:
     """Remembers the vectors that `FrozenLayers` have computed, by the tokens of each row.
 
-    A run that was killed finds again what it has kept. Once nine tenths of the free space are used,
+    A run that was killed finds again what it has kept in `folder`; None for temporary files. A
+    cache of other weights or layers is replaced. Once nine tenths of the free space are used,
     nothing more is kept, and the vectors that are missing are computed each time.
-
-    Args:
-        features: the layers; a cache of other weights or layers is replaced.
-        folder: folder of the cache, made when needed; None for temporary files.
     """
 
     def __init__(self, features: FrozenLayers, folder: Path | None) -> None:

@@ -77,10 +77,9 @@ class PhaseShards:
 
 
 class PretrainingData:
-    """The phases of a run of `bert-tf pretrain`, and their batches.
+    """The phases of a run, and their batches: one phase, or two.
 
-    There is one phase; or two: short sequences, then long ones (paper, section A.2), or small
-    batches, then large ones.
+    Two are short sequences, then long ones (paper, section A.2), or small batches, then large ones.
     """
 
     def __init__(self, options: PretrainingOptions) -> None:
@@ -179,7 +178,7 @@ class PretrainingData:
             return
         cure = f"make shards with bert-tf shards --tokenizer {model}"
         differs = self.tokenizer.vocabulary_size > config.vocab_size
-        if any((Path(model) / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
+        if any(Path(model, name).is_file() for name in ("vocab.txt", "tokenizer.json")):
             own = BertTokenizer.from_directory(model)
             differs = own.vocabulary_hash != self.tokenizer.vocabulary_hash
             if switches := own.other_switches(self.tokenizer.settings):
@@ -227,27 +226,24 @@ def _open(options: PretrainingOptions) -> list[PhaseShards]:
     if options.late_batch_size is not None:
         times = options.late_batch_size // options.batch_size
         until = _steps_before(options, "late_share", options.late_share or LATE_SHARE, times)
-        late = replace(
+        last = replace(
             first,
             batch_size=options.late_batch_size,
             gradient_accumulation_steps=pieces * times,  # of the same size: the memory stays
             first_batch=until // times,
         )
-        return [replace(first, until=until), late]
-    if options.long_shards is None:
+    elif options.long_shards is not None:
+        until = _steps_before(options, "long_share", options.long_share or _PAPERS_LONG_SHARE)
+        pieces = options.long_gradient_accumulation_steps or pieces
+        last = replace(_phase(options, options.long_shards), gradient_accumulation_steps=pieces)
+        if first.train.has_next_sentences != last.train.has_next_sentences:
+            raise InputError(
+                f"only one of {options.shards} and {options.long_shards} holds pairs of sentences: "
+                "make both with the same --instances"
+            )
+    else:
         return [first]
-    until = _steps_before(options, "long_share", options.long_share or _PAPERS_LONG_SHARE)
-    short = replace(first, until=until)
-    long = replace(
-        _phase(options, options.long_shards),
-        gradient_accumulation_steps=options.long_gradient_accumulation_steps or pieces,
-    )
-    if short.train.has_next_sentences != long.train.has_next_sentences:
-        raise InputError(
-            f"only one of {options.shards} and {options.long_shards} holds pairs of sentences: "
-            "make both with the same --instances"
-        )
-    return [short, long]
+    return [replace(first, until=until), last]
 
 
 def _steps_before(options: PretrainingOptions, name: str, share: float, multiple: int = 1) -> int:
@@ -270,25 +266,22 @@ def _phase(options: PretrainingOptions, folder: str) -> PhaseShards:
     train = _training_shards(options, folder)
     mixed = []
     for other, share in options.mixed.items():
-        shards = _training_shards(options, other)
+        both = train, _training_shards(options, other)
         for name in _SAME_IF_MIXED:
-            one, two = (getattr(each.options, name) for each in (train, shards))
+            one, two = (getattr(each.options, name) for each in both)
             if one != two:
                 raise InputError(
                     f"--mix_shards {other}: has {name} {two}, and {folder} {one}: make both with "
                     "the same"
                 )
-        manifests = [each.manifest for each in (train, shards) if each.manifest is not None]
-        if len({manifest.vocabulary["hash"] for manifest in manifests}) > 1:
+        if len({each.manifest.vocabulary["hash"] for each in both if each.manifest}) > 1:
             raise InputError(
                 f"--mix_shards {other}: was made with another vocabulary than {folder}: make both "
                 "with one"
             )
-        mixed.append((shards, share))
-    return PhaseShards(
-        options.steps, train, held_out, options.batch_size, options.gradient_accumulation_steps,
-        tuple(mixed),
-    )  # fmt: skip
+        mixed.append((both[1], share))
+    pieces = options.gradient_accumulation_steps
+    return PhaseShards(options.steps, train, held_out, options.batch_size, pieces, tuple(mixed))
 
 
 def _training_shards(options: PretrainingOptions, folder: str) -> ShardFolder:

@@ -68,13 +68,11 @@ def _around(ids: np.ndarray, place: int, tokenizer: BertTokenizer) -> str:
 
 
 class MaskedWords:
-    """Predicts the words at each [MASK] of some texts.
+    """Predicts the words at each [MASK] of some texts, with the model's current weights.
 
     A left-to-right model knows the text before the [MASK], a right-to-left one the text after it;
-    of both, it is the mean of their probabilities. Each call uses the model's current weights.
-
-    `texts` may map each text to the word behind its [MASK]. There are so many `guesses` for each
-    [MASK]. Raises InputError for a text without one.
+    of both, it is the mean of their probabilities. `texts` may map each text to the word behind
+    its [MASK]. Raises InputError for a text without one.
     """
 
     def __init__(
@@ -111,13 +109,11 @@ class MaskedWords:
         """The most probable words, by text and gap, the best first."""
         found = {name: values.numpy().tolist() for name, values in self._guess().items()}
         names = ("masks_count", "masks_words", "masks_probabilities")
-        return [
-            [
-                [Guess(word.decode(), share) for word, share in zip(*gap, strict=True)]
-                for gap in zip(words[:count], shares[:count], strict=True)
-            ]
-            for count, words, shares in zip(*map(found.get, names), strict=True)
-        ]
+        answers = []
+        for count, words, shares in zip(*map(found.get, names), strict=True):
+            gaps = zip(words[:count], shares[:count], strict=True)
+            answers.append([[Guess(w.decode(), p) for w, p in zip(*g, strict=True)] for g in gaps])
+        return answers
 
 
 @dataclass(eq=False)

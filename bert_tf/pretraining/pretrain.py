@@ -67,13 +67,11 @@ def _model(
     size, entries = options.size or "small", tokenizer.vocabulary_size
     if not size.endswith(".json"):
         config = BertConfig.named(size, vocab_size=entries, pad_token_id=tokenizer.pad_token_id)
-    else:
-        config = BertConfig.from_json(size)
-        if config.vocab_size != entries:
-            raise InputError(
-                f"{size} has vocab_size {config.vocab_size}, the tokenizer {entries} entries: make "
-                "them equal"
-            )
+    elif (config := BertConfig.from_json(size)).vocab_size != entries:
+        raise InputError(
+            f"{size} has vocab_size {config.vocab_size}, the tokenizer {entries} entries: make "
+            "them equal"
+        )
     return model_class(replace(config, **changed), seed=options.seed)
 
 
@@ -101,9 +99,8 @@ def pretrain(
 
     The loss is the mean over the words to predict plus, for the objective mlm+nsp, the mean over
     the next-sentence labels. Without these the pooler and the next-sentence head are not trained.
-    The `listener` is told how the run goes; by default notices are printed. Returns None for a dry
-    run. Raises InputError if the shards, the model or the options cannot be used, Preempted if the
-    run was stopped or another worker has gone.
+    Returns None for a dry run. Raises InputError if the shards, the model or the options cannot be
+    used, Preempted if the run was stopped or another worker has gone.
     """
     listener = listener or Listener()
     inputs = [
@@ -153,7 +150,6 @@ def _pretrain(
         settings["model_content"] = content_hash(options.model)
     if options.long_shards is not None:
         settings["long"] = {"data": data.phases[1].fingerprint, "share": options.long_share}
-    # Means over the words to predict, not over the padded slots.
     outputs = [f"{name}_logits" for name in data.predicted]
     trained: Any = model
     loss: Values = cross_entropy
@@ -245,12 +241,8 @@ def _kind(piece: str) -> str:
 def _phase(run: Run, trainer: Trainer, data: PretrainingData, phase: PhaseShards) -> Phase:
     shards, encoder = phase.train, trainer.model.encoder
     length = shards.options.max_seq_length
-    flops = pretraining_flops(
-        encoder.config,
-        instances=1,
-        length=length,
-        predictions=row_predictions(shards.options) if data.direction == "both" else length,
-    )
+    places = row_predictions(shards.options) if data.direction == "both" else length
+    flops = pretraining_flops(encoder.config, instances=1, length=length, predictions=places)
     return Phase(
         until=phase.until,
         batch_size=phase.batch_size,

@@ -1,7 +1,7 @@
 """Checks whether a pre-trained model has learned more than word frequencies.
 
-Pre-training first learns these, and stays on that plateau for a while: the loss stands still and
-every guess is "the" or ",". A model from there is hardly worth fine-tuning.
+Pre-training learns these first, and stays on that plateau for a while. A model from there, whose
+guesses are all "the" or ",", is hardly worth fine-tuning.
 """
 
 import json
@@ -15,9 +15,7 @@ import numpy as np
 
 METRICS = "metrics.json"  # held-out scores of a model, beside it
 _HEADS = ("mlm", "ltr", "rtl")
-
-# A loss this close to that of the frequencies alone, or above it, is on the plateau.
-_PLATEAU = 0.97
+_PLATEAU = 0.97  # share of the frequencies' loss from which on a loss is on the plateau
 
 
 def word_frequency_loss(batches: Iterable[Any]) -> float:
@@ -40,8 +38,7 @@ def word_frequency_loss(batches: Iterable[Any]) -> float:
 
 def losses_per_word(metrics: Mapping[str, float]) -> dict[str, float]:
     """The losses among held-out scores, by what predicts the words: mlm, ltr, rtl."""
-    losses = {head: metrics.get(f"{head}_loss") for head in _HEADS}
-    return {head: loss for head, loss in losses.items() if loss}
+    return {head: loss for head in _HEADS if (loss := metrics.get(f"{head}_loss"))}
 
 
 def is_on_plateau(metrics: Mapping[str, float]) -> bool:

@@ -198,8 +198,7 @@ class Trainer:
         @tf.autograph.experimental.do_not_convert
         def one_step(iterator: Any) -> dict[str, tf.Tensor]:
             logs = self.strategy.run(step, args=(next(iterator),))
-            # Every replica has the same.
-            local = self.strategy.experimental_local_results
+            local = self.strategy.experimental_local_results  # every replica has the same
             return {name: local(log)[0] for name, log in logs.items()}
 
         return one_step
@@ -233,7 +232,7 @@ class Trainer:
         return {**logs, **stop_asked}
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """Losses and metrics of this replica's part of a batch, dropout off."""
+        """Losses and metrics of this replica's part of a batch."""
         data = self._unpack(data)
 
         def of_rows(inputs: Any, labels: Any, weights: Any, states: list) -> tuple:
