@@ -17,8 +17,7 @@ from bert_tf.tasks.table import find_task
 from pipelines.data_options import PretrainingDataOptions
 from pipelines.examples.records import is_dataset_name
 
-# Passes over the corpus beyond which a model learns it by heart; the paper made 40.
-_MOST_EPOCHS = 100
+_MOST_EPOCHS = 100  # beyond these a model learns the corpus by heart; the paper made 40
 
 
 def find_table(name: str) -> PaperTable:

@@ -23,13 +23,11 @@ class Scale:
     # options of `SearchOptions` on every task; every learning rate is tried with one seed
     finetuning: Mapping[str, Any]
     features: Mapping[str, Any]  # the same, on a frozen encoder
-    # task -> options of `SearchOptions` on this task
-    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the same, by task
     seeds: int  # runs of every fine-tuning
     checkpoint_every: int  # steps between two models of a pre-training that are kept
     large: str  # size of the larger model, beside that of `pretraining`
-    # models to compare, as options of `PretrainingOptions`, by name
-    sizes: Mapping[str, Mapping[str, Any]]
+    sizes: Mapping[str, Mapping[str, Any]]  # models to compare: name -> `PretrainingOptions`
     layered: str  # size of the model whose layers are compared
     lstm_size: str  # size of the LSTM language models in ELMo's manner
     all_layers: str  # layers of the feature-based approach
@@ -44,8 +42,7 @@ class System:
     pretraining: Values = field(default_factory=dict)  # options of `PretrainingOptions`
     shards: Values = field(default_factory=dict)  # options of `PretrainingDataOptions`
     finetuning: Values = field(default_factory=dict)  # options of `SearchOptions`
-    # pre-training step of the model to fine-tune; by default the best model
-    step: int | None = None
+    step: int | None = None  # of pre-training, to fine-tune from; by default the best model's
     line: str = ""  # line of a curve that the row is a point of
 
 
@@ -192,8 +189,7 @@ def _model_size(scale: Scale) -> list[System]:
     return [System(name=name, pretraining=values) for name, values in scale.sizes.items()]
 
 
-# The paper's rows of table 7, and the `--features_only` of each.
-_LAYERS = {
+_LAYERS = {  # the paper's rows of table 7, and the `--features_only` of each
     "Embeddings": "embeddings",
     "Second-to-last hidden": "second_to_last",
     "Last hidden": "last",

@@ -17,8 +17,7 @@ import tensorflow as tf
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.models.feature_encoder import FrozenLayers
 
-# An entry of the index: hash of a row's tokens, and where its vectors are.
-_ENTRY = np.dtype([("key", "V16"), ("first", "<i8"), ("count", "<i8")])
+_ENTRY = np.dtype([("key", "V16"), ("first", "<i8"), ("count", "<i8")])  # of the index
 _SPARE = 0.1  # share of the free space that stays free
 
 

@@ -32,8 +32,7 @@ from bert_tf.version import TRAJECTORY
 from pipelines.examples.records import is_dataset_name
 
 _RECORD = "search.json"
-# Options that name the examples, beside their content.
-_DATA = (
+_DATA = (  # options that name the examples, beside their content
     "data", "train", "validation", "validation_share",
     "text_column", "pair_column", "label_column", "format", "header",
 )  # fmt: skip

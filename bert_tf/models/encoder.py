@@ -96,7 +96,6 @@ class BertEncoder(Encoder):
                 f"attention_direction {config.attention_direction} is of two encoders: use "
                 "bert_tf.models.encoders.TwoEncoders"
             )
-        # Layers.
         embeddings = BertEmbeddings(config, **part("embeddings", seed, dtype))
         blocks = [
             TransformerBlock(config, **part(f"layer_{i}", seed, dtype))
@@ -104,7 +103,6 @@ class BertEncoder(Encoder):
         ]
         pooler = Pooler(config, **part("pooler", seed, dtype))
 
-        # Wiring.
         inputs = self.symbolic_inputs()
         outputs = _encode(
             embeddings, blocks, pooler, inputs, return_probabilities=attention_probabilities

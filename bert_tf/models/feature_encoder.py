@@ -23,8 +23,7 @@ CHOICES = (
     "embeddings", "last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all",
 )  # fmt: skip
 MIX = ["mix"]
-# In each direction, on a frozen encoder: the paper's BiLSTM is 768 wide.
-LSTM_UNITS = 384
+LSTM_UNITS = 384  # in each direction, on a frozen encoder: the paper's BiLSTM is 768 wide
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -162,7 +161,6 @@ class LayerMix(keras.layers.Layer):
         self.gamma = self.add_weight(name="gamma", shape=(1,), initializer="ones")
 
     def call(self, states: Any) -> Any:
-        # The weights of the layers are computed in float32.
         weights = ops.softmax(ops.cast(self.scores, "float32")) * ops.cast(self.gamma, "float32")
         weights = ops.cast(weights, states.dtype)
         layers = ops.split(states, self.number, axis=-1)  # (B, T, W) each

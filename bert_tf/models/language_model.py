@@ -16,8 +16,7 @@ from bert_tf.models.losses import classes_loss, classes_metrics
 from bert_tf.models.pretrained_model import PretrainedModel
 
 _PRETRAINER_OUTPUTS = ("mlm_logits", "nsp_logits")
-# Direction -> name of a `BertLanguageModel`'s logits.
-OUTPUTS = {"left_to_right": "ltr_logits", "right_to_left": "rtl_logits"}
+OUTPUTS = {"left_to_right": "ltr_logits", "right_to_left": "rtl_logits"}  # direction -> logits
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

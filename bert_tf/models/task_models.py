@@ -36,8 +36,7 @@ class TaskModel(PretrainedModel):
         seed, dtype, kwargs: see `PretrainedModel`.
     """
 
-    # What the head reads: the pooled output, or the sequence output at tokens or in all places.
-    reads = "pooled_output"
+    reads = "pooled_output"  # or the sequence output, "tokens" or "all_in_training"
     head_name = "classifier"  # its seed follows from it
     new_loss = staticmethod(losses.classes_loss)
     new_metrics = staticmethod(losses.classes_metrics)

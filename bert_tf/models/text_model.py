@@ -35,8 +35,7 @@ class TextModel(keras.Model):
     # Keras' loss and metrics of the task; None for a part of other models.
     new_loss: Any = None
     new_metrics: Any = list
-    # Peak of the schedule, unless the preprocessor's task has one.
-    learning_rate: ClassVar[float] = 5e-5
+    learning_rate: ClassVar[float] = 5e-5  # peak, unless the preprocessor's task has one
     optimizer: Any
     # Arguments of `compile` that are the task's, now and in the file that the model is read from.
     _auto: tuple[str, ...] = ()

@@ -27,13 +27,11 @@ from pipelines.shards.pretraining_batches import (
 _WATCHED_EXAMPLES = 8  # sample batch for histograms of activations
 _PAPERS_LONG_SHARE = 0.1
 
-# Options of shards that are read together.
-_SAME_IF_MIXED = (
+_SAME_IF_MIXED = (  # options of shards
     "max_seq_length", "max_predictions_per_seq", "masking", "instances", "instances_per_row",
 )  # fmt: skip
 
-# Objectives of language models, and what their tokens attend to.
-DIRECTIONS = {
+DIRECTIONS = {  # objectives of language models, and what their tokens attend to
     "ltr": "left_to_right", "rtl": "right_to_left", "ltr+rtl": "left_to_right+right_to_left",
     "bilm": "recurrent",
 }  # fmt: skip

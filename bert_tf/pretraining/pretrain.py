@@ -38,11 +38,9 @@ from bert_tf.training.training_options import save_config
 from pipelines.instances.schemas import row_predictions
 from pipelines.shards.folder import shard_errors
 
-# The paper warms up over 10,000 steps (section A.2); a short run over a tenth of its steps.
-_LONGEST_WARMUP = 10_000
+_LONGEST_WARMUP = 10_000  # as in the paper (section A.2); a short run has a tenth of its steps
 
-# Beside the identity of a run, what TensorBoard tells runs apart by.
-_WATCHED_OPTIONS = (
+_WATCHED_OPTIONS = (  # beside the identity of a run, what TensorBoard tells runs apart by
     "model", "shards", "long_shards", "long_share", "size", "dropout", "initializer_range",
 )  # fmt: skip
 

@@ -33,8 +33,7 @@ def gelu_new(x: Any) -> Any:
     return ops.gelu(x, approximate=True)
 
 
-# Hugging Face's names; the tanh approximation has several.
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {  # Hugging Face's names
     "gelu": gelu,
     "gelu_new": gelu_new,
     "gelu_fast": gelu_new,

@@ -23,18 +23,14 @@ OP = "_QuantizedMatMul"  # TensorFlow has it from 2.17 on, for x86 processors
 # oneDNN adds pairs of them in 16 bits (2 * 127 * 127 < 2^15 <= 2 * 127 * 128 + ...).
 LARGEST_WEIGHT = 63
 LARGEST_INPUT = 127
-# Activations that the op computes, and its names for them.
-_FUSED = {
+_FUSED = {  # activations that the op computes, and its names for them
     activations.gelu: "GeluExact", activations.gelu_new: "GeluApproximate", keras.ops.relu: "Relu",
 }  # fmt: skip
 
-# How much of the inputs' outliers moves into the weights (SmoothQuant, Xiao et al. 2023).
-_SMOOTHING = 0.85
+_SMOOTHING = 0.85  # of the inputs' outliers move into the weights (SmoothQuant, Xiao et al. 2023)
 _ROWS = 512  # of a product's inputs, kept to compare the product in both types
-# A product's largest relative error. Rounding alone makes 1 to 3%.
-_LARGEST_ERROR = 0.1
-# Smoothing that costs a pass over the inputs must divide the error by this.
-_WORTH_A_PASS = 1.5
+_LARGEST_ERROR = 0.1  # of a product, relative; rounding alone makes 1 to 3%
+_WORTH_A_PASS = 1.5  # by which smoothing that costs a pass over the inputs must divide the error
 
 
 class Layers(NamedTuple):

@@ -12,8 +12,7 @@ import tensorflow as tf
 
 from bert_tf.primitives.devices import device_type
 
-# Elements of a tensor from which on compiling pays: it takes a tenth of a second for each kernel.
-_WORTH_COMPILING = 2**18
+_WORTH_COMPILING = 2**18  # elements of a tensor: compiling takes a tenth of a second a kernel
 
 
 def known_shape(x: tf.Tensor) -> list[Any]:

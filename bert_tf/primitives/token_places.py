@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from bert_tf.primitives.places import Places, scores_of
 
-# Groups of a batch. A group is padded to its own longest row alone.
-_GROUPS = 4
+_GROUPS = 4  # of a batch, each padded to its own longest row alone
 
 
 class Group(NamedTuple):

@@ -12,8 +12,7 @@ from bert_tf.training.strategy import without_autotuning
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import is_chief
 
-# Executions of a phase: the first one compiles, and batches differ in length.
-_EXECUTIONS = 6
+_EXECUTIONS = 6  # of a phase: the first one compiles, and batches differ in length
 
 
 def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:

@@ -25,8 +25,7 @@ SCALARS = "scalars.jsonl"
 _OF_ONE_STEP = ("nonfinite", "stop_asked")  # logs of the trainer that concern the last step alone
 _SECONDS_BETWEEN_LINES = 20
 
-# The system errors behind TensorFlow's.
-_ERRNO = {
+_ERRNO = {  # the system errors behind TensorFlow's
     tf.errors.ResourceExhaustedError: errno.ENOSPC,
     tf.errors.PermissionDeniedError: errno.EACCES,
 }

@@ -8,8 +8,7 @@ import tensorflow as tf
 from bert_tf.primitives.vocabulary_loss import argmax
 from bert_tf.primitives.vocabulary_loss import cross_entropy as cross_entropy
 
-# (labels, outputs) -> float values of the labels' shape.
-Values = Callable[[Any, Any], Any]
+Values = Callable[[Any, Any], Any]  # (labels, outputs) -> float values of the labels' shape
 
 
 def smoothed_cross_entropy(share: float) -> Values:

@@ -16,8 +16,7 @@ from bert_tf.primitives.passes import pays
 _KERAS_OWN = ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay")
 # Options that `Optimizer.apply` handles, which a step with summed gradients bypasses.
 _HANDLED_BY_APPLY = (*_KERAS_OWN, "use_ema", "gradient_accumulation_steps", "loss_scale_factor")
-# Arguments that are attributes of the same name.
-_SETTINGS = (
+_SETTINGS = (  # arguments that are attributes of the same name
     "weight_decay_rate", "beta_1", "beta_2", "epsilon", "clip_norm", "bias_correction",
     "learning_rate_factors",
 )  # fmt: skip

@@ -19,8 +19,7 @@ from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
 from bert_tf.version import TRAJECTORY
 
-# Settings that earlier versions did not record, or recorded without dropout, too.
-_COMPARED_IF_KNOWN = (
+_COMPARED_IF_KNOWN = (  # not recorded by earlier versions, or recorded without dropout, too
     "version", "workers", "devices", "jit_compile", "rematerialize", "model_content", "dropout",
     "gradient_accumulation_steps", "long.gradient_accumulation_steps", "model",
 )  # fmt: skip

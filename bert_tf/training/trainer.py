@@ -122,7 +122,6 @@ class Trainer:
     def accumulate_gradients(self, steps: int) -> None:
         """Cuts a replica's batch into another number of micro-batches from here on."""
         self.gradient_accumulation_steps = steps
-        # Traced in their first call.
         self._train = tf.function(self._train_batches, autograph=False)
         self._test = tf.function(self._on_replicas(self.test_step), autograph=False)
 
