@@ -175,20 +175,6 @@ def _base_and_large(scale: Scale) -> list[System]:
     ]
 
 
-def _pretraining_tasks(scale: Scale) -> list[System]:
-    return [
-        System(name="BERT"),
-        System(name="No NSP", pretraining={"objective": "mlm"}),
-        System(name="LTR & No NSP", pretraining={"objective": "ltr"}),
-        System(name="+ BiLSTM", pretraining={"objective": "ltr"}, finetuning={"bilstm": True}),
-        System(name="LTR and RTL, concatenated", pretraining={"objective": "ltr+rtl"}),
-    ]
-
-
-def _model_size(scale: Scale) -> list[System]:
-    return [System(name=name, pretraining=values) for name, values in scale.sizes.items()]
-
-
 _LAYERS = {  # the paper's rows of table 7, and the `--features_only` of each
     "Embeddings": "embeddings",
     "Second-to-last hidden": "second_to_last",
@@ -319,7 +305,16 @@ TABLES: dict[str, PaperTable] = {
         ),
         PaperTable(
             name="pretraining-tasks", title="Effect of the pre-training tasks",
-            source="table 5 (development sets)", systems=_pretraining_tasks,
+            source="table 5 (development sets)",
+            systems=lambda scale: [
+                System(name="BERT"),
+                System(name="No NSP", pretraining={"objective": "mlm"}),
+                System(name="LTR & No NSP", pretraining={"objective": "ltr"}),
+                System(
+                    name="+ BiLSTM", pretraining={"objective": "ltr"}, finetuning={"bilstm": True}
+                ),
+                System(name="LTR and RTL, concatenated", pretraining={"objective": "ltr+rtl"}),
+            ],
             columns=[
                 _MNLI, _QNLI, _MRPC, _SST2, Column("SQuAD (F1)", "squad", "f1"), _RTE, _NER,
             ],
@@ -332,7 +327,8 @@ TABLES: dict[str, PaperTable] = {
         ),
         PaperTable(
             name="model-size", title="Effect of the model's size",
-            source="table 6 (development sets)", systems=_model_size,
+            source="table 6 (development sets)",
+            systems=lambda scale: [System(name=n, pretraining=x) for n, x in scale.sizes.items()],
             columns=[Column(PERPLEXITY, ""), _MNLI, _MRPC, _SST2, _RTE, _NER],
             numbers={
                 "3 layers, 768 wide, 12 heads": [5.84, 77.9, 79.8, 88.4],

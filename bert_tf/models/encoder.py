@@ -162,9 +162,10 @@ def _encode(
     summary_only: bool = False,
 ) -> dict[str, Any]:
     """The outputs of a `BertEncoder`; symbolic ones without `places`."""
-    mask, where = inputs["padding_mask"], {"training": training}
+    where: dict[str, Any] = {"training": training}
+    mask = inputs["padding_mask"]
     if places is not None:
-        mask, where = None, {**where, "places": places}
+        mask, where["places"] = None, places
     names = ("token_ids", "segment_ids", "position_ids")
     x = embeddings(*(inputs[name] for name in names if name in inputs), **where)  # (n, H)
     states: list[Any] = [x]

@@ -142,10 +142,9 @@ class BertClassifier(_LabelModel):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertMultiLabelClassifier(_LabelModel):
-    """Any number of labels for a text or a pair of texts, from the pooled output.
+    """Any number of labels for a text or a pair of texts; as `BertClassifier`, but one is enough.
 
-    Output: logits [B, C]; the sigmoid of each is the probability of its label. Arguments and
-    errors are those of `BertClassifier`, but one label is enough.
+    The sigmoid of each logit is the probability of its label.
     """
 
     fewest = 1
@@ -157,10 +156,7 @@ class BertMultiLabelClassifier(_LabelModel):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertTagger(_LabelModel):
-    """A label for every token, from its vector (paper, section 5.3).
-
-    Output: logits [B, T, C]. Arguments and errors are those of `BertClassifier`.
-    """
+    """A label for every token (paper, section 5.3), logits [B, T, C]; see `BertClassifier`."""
 
     reads = "tokens"
 
@@ -174,10 +170,7 @@ class BertTagger(_LabelModel):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertRegressor(TaskModel):
-    """A number for a text or a pair of texts, from the pooled output, as for STS-B.
-
-    Output: [B]. Arguments: see `TaskModel`.
-    """
+    """A number for a text or a pair of texts, [B], from the pooled output: see `TaskModel`."""
 
     head_name = "regressor"
     new_loss = staticmethod(losses.squared_error)
@@ -229,9 +222,9 @@ class BertSpanClassifier(TaskModel):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertChooser(TaskModel):
-    """One score for each of N choices, from the pooled output (paper, section 4.4).
+    """A score for each of N choices, from the pooled output (paper, section 4.4); see `TaskModel`.
 
-    Inputs: the encoder's, but [B, N, T]. Output: logits [B, N]. Arguments: see `TaskModel`.
+    Inputs: the encoder's, but [B, N, T]. Output: logits [B, N].
     """
 
     def choose(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:

@@ -30,10 +30,7 @@ class Guess(NamedTuple):
 
 
 def hide_words(batches: Iterable[Any], tokenizer: BertTokenizer, count: int = 5) -> dict[str, str]:
-    """Text with one [MASK] -> the word behind it, of up to `count` instances.
-
-    `batches` are (inputs, labels, weights) as `pretraining_batches` gives them.
-    """
+    """Text with one [MASK] -> the word behind it, from `pretraining_batches`, up to `count`."""
     found: dict[str, str] = {}
     for inputs, labels, weights in batches:
         name = next(name for name in _READ_AT if name in labels)

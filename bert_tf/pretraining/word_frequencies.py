@@ -19,10 +19,10 @@ _PLATEAU = 0.97  # share of the frequencies' loss from which on a loss is on the
 
 
 def word_frequency_loss(batches: Iterable[Any]) -> float:
-    """The loss per word of a model that knows the frequencies of words alone, in nats.
+    """The loss per word, in nats, of a model that knows word frequencies alone.
 
-    The entropy of the labels, with the estimate of Chao and Shen (2003) for what a sample misses.
-    `batches` are (inputs, labels, weights) as `pretraining_batches` gives them.
+    The entropy of the labels of `pretraining_batches`, with the estimate of Chao and Shen (2003)
+    for what a sample misses.
     """
     counts: Counter[int] = Counter()
     for _, labels, weights in batches:

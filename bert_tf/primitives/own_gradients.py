@@ -70,10 +70,7 @@ def sum_of_rows(x: tf.Tensor) -> tf.Tensor:
 
 
 def gelu(product: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """The exact GELU, as `bert_tf.primitives.activations.gelu`, of the sum of [n, M] and [M].
-
-    Keeps its derivative.
-    """
+    """`bert_tf.primitives.activations.gelu` of the sum of [n, M] and [M]; keeps its derivative."""
 
     @tf.custom_gradient
     def activated(product: tf.Tensor, bias: tf.Tensor) -> Any:

@@ -58,7 +58,7 @@ class Taught:
 def distilled(loss: Values, soft: Values, weight: float) -> Values:
     """`loss` and, with `weight` of 1, `soft`, (teacher's outputs, outputs) -> like `loss`.
 
-    The loss of layers, if there is one, is added with a weight of 1, as in TinyBERT.
+    A loss of layers is added with a weight of 1, as in TinyBERT.
     """
 
     def values(labels: Any, outputs: Any) -> Any:
@@ -82,10 +82,7 @@ def of_student(function: Values) -> Values:
 
 
 def soft_cross_entropy(temperature: float) -> Values:
-    """T^2 KL(teacher, student) of logits [..., C] divided by T: float32 [...].
-
-    T^2 keeps the size of gradients.
-    """
+    """T^2 KL(teacher, student), float32 [...], of logits [..., C] / T; T^2 keeps gradients large."""
 
     def loss(taught: Any, outputs: Any) -> Any:
         taught, own = (tf.cast(x, tf.float32) / temperature for x in (taught, outputs))

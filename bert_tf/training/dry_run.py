@@ -33,11 +33,9 @@ def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
         start = phase.until
     duration = datetime.timedelta(seconds=round(total))
     lines.append(f"about {duration} (h:mm:ss) of training, without evaluations")
-    gpus = tf.config.list_logical_devices("GPU")
-    if gpus:
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if gpus := tf.config.list_logical_devices("GPU"):
         peak = tf.config.experimental.get_memory_info(gpus[0].name.removeprefix("/device:"))["peak"]
-    else:
-        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     lines.append(f"{peak / 2**30:.1f} GiB of memory on {'each GPU' if gpus else 'this machine'}")
     return lines
 

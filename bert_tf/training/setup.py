@@ -143,7 +143,7 @@ def prepare(
 
 def _order_of(trainer: Trainer, options: TrainingOptions) -> dict[str, Any]:
     """What decides the order of the data and, where there is dropout, what each step draws."""
-    order = {"version": TRAJECTORY, "workers": reader_count(trainer.strategy)}
+    order: dict[str, Any] = {"version": TRAJECTORY, "workers": reader_count(trainer.strategy)}
     if trainer.seeds:
         late = getattr(options, "long_gradient_accumulation_steps", None)
         order |= {

@@ -446,9 +446,9 @@ def add_counter(
 
 
 class LossScale:
-    """The factor on the loss in float16, whose small gradients would become 0.
+    """The factor on the loss in float16: halved if a gradient overflows, doubled after 2000 steps.
 
-    Halved if a gradient overflows, doubled after 2000 steps without.
+    Without it small gradients would become 0.
     """
 
     def __init__(self) -> None:
