@@ -292,7 +292,12 @@ class TextModel(keras.Model):
 
     def _checked(self, x: Any, batch_size: Any) -> tuple[Any, bool]:
         """The inputs, and whether they are raw text."""
-        _check_batch_size(batch_size)
+        try:
+            fits = batch_size is None or operator.index(batch_size) > 0
+        except TypeError:
+            fits = False
+        if not fits:
+            raise InputError(f"batch_size is {batch_size!r:.40}: give a whole number, at least 1")
         _check_ids(x)
         return (x, False) if self.preprocessor is None else self.preprocessor.checked(x)
 
@@ -351,15 +356,6 @@ class TextModel(keras.Model):
             load(store)
 
         optimizer.load_own_variables = load_as_saved
-
-
-def _check_batch_size(size: Any) -> None:
-    try:
-        fits = size is None or operator.index(size) > 0
-    except TypeError:
-        fits = False
-    if not fits:
-        raise InputError(f"batch_size is {size!r:.40}: give a whole number, at least 1")
 
 
 def _check_ids(x: Any) -> None:

@@ -24,14 +24,8 @@ def product_rates(dtypes: Iterable[str], seconds: float = 0.0) -> dict[str, floa
     until = time.perf_counter() + seconds
     device = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     rows, width, inner = _SHAPES[device]
-    # The rows of both halves, and the two kernels of a layer that keep their size.
-    shapes = {(_AT_ONCE, rows, width): 1.0, (width, inner): width, (inner, width): inner}
     with tf.device(device):
-        drawn = [
-            tf.random.stateless_uniform(shape, [1, 2], -1, 1) * (3 / fan_in) ** 0.5
-            for shape, fan_in in shapes.items()
-        ]
-        factors = {dtype: [tf.cast(each, dtype) for each in drawn] for dtype in dtypes}
+        factors = {dtype: _factors(rows, width, inner, dtype) for dtype in dtypes}
         for each in factors.values():
             _multiply(*each).numpy()  # traces it, and waits for what the device still does
         best = dict.fromkeys(factors, math.inf)
@@ -44,6 +38,15 @@ def product_rates(dtypes: Iterable[str], seconds: float = 0.0) -> dict[str, floa
             rounds += 1
     operations = _AT_ONCE * 2 * 2 * rows * width * inner
     return {dtype: operations / taken for dtype, taken in best.items()}
+
+
+def _factors(rows: int, width: int, inner: int, dtype: str) -> list[tf.Tensor]:
+    """The rows of both halves, and the two kernels of a layer that keep their size."""
+    shapes = {(_AT_ONCE, rows, width): 1.0, (width, inner): width, (inner, width): inner}
+    return [
+        tf.cast(tf.random.stateless_uniform(shape, [1, 2], -1, 1) * (3 / fan_in) ** 0.5, dtype)
+        for shape, fan_in in shapes.items()
+    ]
 
 
 @tf.function(autograph=False)

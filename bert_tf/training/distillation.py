@@ -82,7 +82,7 @@ def of_student(function: Values) -> Values:
 
 
 def soft_cross_entropy(temperature: float) -> Values:
-    """T^2 KL(teacher, student), float32 [...], of logits [..., C] / T; T^2 keeps gradients large."""
+    """T^2 KL(teacher, student), float32 [...], of logits [..., C] / T; T^2 keeps gradient sizes."""
 
     def loss(taught: Any, outputs: Any) -> Any:
         taught, own = (tf.cast(x, tf.float32) / temperature for x in (taught, outputs))

@@ -199,14 +199,17 @@ class Lamb(AdamWeightDecay):
         mean, square = self._means[index], self._squares[index]
         self.assign_add(mean, (gradient - mean) * (1 - self.beta_1))
         self.assign_add(square, (tf.square(gradient) - square) * (1 - self.beta_2))
-        power1, power2 = self._powers(mean.dtype)
-        update = mean / (1 - power1) / (tf.sqrt(square / (1 - power2)) + self.epsilon)
+        update = self._update(mean, square)
         if self._decays[index]:
             update += self.weight_decay_rate * variable
             length, update_length = tf.norm(variable), tf.norm(update)
             known = tf.logical_and(length > 0, update_length > 0)
             update *= tf.where(known, tf.math.divide_no_nan(length, update_length), 1.0)
         self.assign_sub(variable, rate * update)
+
+    def _update(self, mean: Any, square: Any) -> Any:
+        power1, power2 = self._powers(mean.dtype)
+        return mean / (1 - power1) / (tf.sqrt(square / (1 - power2)) + self.epsilon)
 
 
 def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:

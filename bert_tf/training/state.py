@@ -48,11 +48,10 @@ class Progress:
 class TrainingState(Progress):
     """Saves and restores a trainer, and the progress of its run, in a folder.
 
-    Several workers share the folder: each one calls every method, and the chief writes.
-
-    `settings` are JSON values that must be the same when the run is resumed; those in
-    `compared_if_known`, with dots for nested ones, only if both have them: older runs did not
-    record them. For `keep` and `keep_every` see `TrainingOptions`.
+    Several workers share the folder: each one calls every method, and the chief writes. `settings`
+    are JSON values that must be the same when the run is resumed; those in `compared_if_known`,
+    with dots for nested ones, only if both have them: older runs did not record them. For `keep`
+    and `keep_every` see `TrainingOptions`.
     """
 
     def __init__(

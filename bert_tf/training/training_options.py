@@ -20,8 +20,7 @@ class TeacherOptions(CheckedOptions):
     teacher_weight: float | None = option(None, above=0, at_most=1)
     """share of the loss that compares with the teacher's outputs; 0.9 by default."""
     teacher_temperature: float | None = option(None, above=0)
-    """what the logits of teacher and student are divided by when they are compared; 2 by
-    default."""
+    """divisor of the logits of teacher and student where they are compared; 2 by default."""
     teacher_layers: Literal["hidden_states", "attention_relations"] | None = None
     """what to learn of the teacher's layers, too: hidden_states of layers evenly spaced (TinyBERT);
     or attention_relations, how queries, keys and values of the last layer relate the tokens
@@ -73,17 +72,16 @@ class TrainingOptions(CheckedOptions):
     clip_norm: float = option(1.0, above=0)
     """largest global norm of the gradients; larger ones are scaled down to it."""
     bias_correction: bool = False
-    """bias-correct Adam's moments, as other libraries do and the original does not; without it,
-    updates in the first 1,000 steps are up to 3 times larger, which can make short fine-tunings
-    unstable (Mosbach et al. 2021). LAMB always does."""
+    """bias-correct Adam's moments, unlike the original. Without it, updates in the first 1,000
+    steps are up to 3 times larger, which can make short fine-tunings unstable (Mosbach et al.
+    2021). LAMB always does."""
     epsilon: float | None = option(None, above=0)
     """constant that Adam and LAMB add to the root of the mean square; by default the original's
     1e-6. Other libraries have 1e-8, with which weights of small gradients learn sooner."""
     gradient_accumulation_steps: int = option(1, at_least=1, identity=False)
     """micro-batches per device; their gradients are accumulated into one optimizer step."""
     rematerialize: bool = option(False, identity=False)
-    """recompute activations in the backward pass to save memory; steps take a fifth to a third
-    longer."""
+    """recompute activations in the backward pass: less memory, steps a fifth to a third longer."""
     freeze_layers: int | None = option(None, at_least=0)
     """freeze the embeddings and the first N encoder layers; 0 for the embeddings alone."""
     steps_per_execution: int = option(1, at_least=1, identity=False)
