@@ -78,8 +78,7 @@ def labelled_passages(
         draw.shuffle(numbers)
         pools: dict[str, list[tuple[int, str]]] = {split: [] for split in SPLITS}
         for number in numbers:
-            # The next document goes to the split that lacks most of its share, or to training
-            # once all have enough.
+            # Goes to the split that lacks most of its share, or to training once all have enough.
             had = {s: len(pools[s]) / max(examples_per_label[s], 1) for s in SPLITS}
             split = min(SPLITS, key=had.__getitem__) if min(had.values()) < 1 else "train"
             passages = _passages(documents[number], names)

@@ -164,9 +164,8 @@ def split(
     """The indices of examples that stay, and those of a stratified share set aside, at least one.
 
     Every class (or range of values) of `targets` [E] gives its part; arrays [E, ...] give no
-    classes. `keys` and `unit` are those of `Kind.split_keys`: examples with the same key stay
-    together, and count for the class of the first of them; only a text of more examples than the
-    share is divided.
+    classes. Examples of one key (see `Kind.split_keys`) stay together, and count for the class of
+    the first of them; only a text of more examples than the share is divided.
     """
     count = len(targets)
     number = min(count, max(1, round(count * share)))

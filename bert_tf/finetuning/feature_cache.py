@@ -45,8 +45,7 @@ class FeatureCache:
     ) -> tf.Tensor:
         """Vectors [R, T, W] of model inputs [R, T] each; runs in graph. See `FrozenLayers`.
 
-        If a row is missing all are computed, so that a batch gives the same numbers however much
-        of it was kept.
+        If a row is missing all are computed: what was kept must not change a batch's numbers.
         """
         rows = [inputs[name] for name in ("token_ids", "segment_ids", "padding_mask")]
         kept, complete = tf.numpy_function(self._read, rows, [tf.float32, tf.bool])

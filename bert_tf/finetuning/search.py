@@ -137,8 +137,7 @@ def search(options: SearchOptions, listener: Listener, run: OneRun = finetune) -
 
     The search of the folder goes on, perhaps with more values, trials or seeds; no finished run is
     repeated. Returns the settings tried, in their order; none for a dry run. Raises InputError if
-    the options or the data cannot be used, or the search of the folder is another; Preempted if a
-    run was stopped.
+    options or data cannot be used, or the folder has another search; Preempted if a run stopped.
     """
     restarts.refuse_workers(options, "a search")
     inputs = [options.model, options.source, options.validation]

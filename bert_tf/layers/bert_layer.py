@@ -22,8 +22,7 @@ def encoders_of_files() -> AbstractContextManager:
 def child_seed(seed: int | None, name: str) -> int | None:
     """The seed, in [0, 2^31), of the part called `name` of something seeded; None if it is not.
 
-    Keras initializers with equal seeds draw equal values. A seed from the name, not from a counter,
-    stays when parts are added.
+    Equal seeds draw equal values. One from the name, not a counter, stays when parts are added.
     """
     return None if seed is None else zlib.crc32(f"{seed}/{name}".encode()) & 0x7FFFFFFF
 

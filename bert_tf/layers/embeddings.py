@@ -18,8 +18,7 @@ class BertEmbeddings(BertLayer):
     Section 3 of the paper, figure 2; `embedding_postprocessor` in the original's modeling.py.
 
     All ids are int [B, T]; by default `segment_ids` are 0 and `position_ids` 0 to T - 1. Returns
-    [B, T, H] in the layer's compute dtype, or [n, H] of the given `places`. Raises ValueError if T
-    is above `max_position_embeddings`.
+    [B, T, H] in the compute dtype, or [n, H] of the given `places`; ValueError if T is too large.
     """
 
     is_of_encoder = True

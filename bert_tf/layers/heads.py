@@ -15,8 +15,7 @@ from bert_tf.primitives.table import primitives
 class Pooler(BertLayer):
     """tanh(x W + b) of a token's vector (`BertModel` in the original's modeling.py).
 
-    Takes [B, T, H] and the padding mask, and finds the token as `summary` does; or the vectors of
-    these tokens alone, [B, H].
+    Takes [B, T, H] and the padding mask, for `summary` to find the token; or its vectors, [B, H].
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
@@ -91,9 +90,8 @@ def take_tokens(states: Any, positions: Any) -> Any:
 class MaskedLanguageModelHead(BertLayer):
     """Logits of every vocabulary entry at the masked positions, float32 [B, P, V].
 
-    Dense, activation, LayerNorm, and a product with the encoder's table of word embeddings, which
-    is shared, plus a bias per entry (paper, section 3.1; `get_masked_lm_output` in the original's
-    run_pretraining.py).
+    Dense, activation, LayerNorm, and a product with the encoder's word embeddings plus a bias per
+    entry (paper, section 3.1; `get_masked_lm_output` in the original's run_pretraining.py).
 
     Takes states [B, T, H] and the positions of the masked tokens, int [B, P]. Unused slots may hold
     any number, such as 0 or -1: see `take_tokens`.

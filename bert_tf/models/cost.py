@@ -7,9 +7,8 @@ from bert_tf.models.feature_encoder import MIX, check_layers, lstm_units
 def pretraining_flops(config: BertConfig, *, instances: int, length: int, predictions: int) -> int:
     """Floating-point operations of a step on `instances` with `predictions` places to predict each.
 
-    Counts matrix products alone, of padding, too, a multiplication and an addition each; the
-    backward pass counts as twice the forward pass (Kaplan et al. 2020, section 2.1, plus the
-    attention's products).
+    Counts matrix products alone, of padding, too; the backward pass counts as twice the forward
+    pass (Kaplan et al. 2020, section 2.1, plus the attention's products).
     """
     width = config.hidden_size
     heads = config.width // width * predictions * (width**2 + width * config.vocab_size)

@@ -17,8 +17,7 @@ from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_for
 from bert_tf.models.pretrained_model import Encoder
 
-# The rows of table 7; the paper learns weights for its sums, here every layer counts the same.
-# `MIX` learns them, with a task.
+# The rows of table 7, but layers of a sum count the same; `MIX` learns weights, with a task.
 CHOICES = (
     "embeddings", "last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all",
 )  # fmt: skip
@@ -113,9 +112,8 @@ class FrozenLayers(keras.layers.Layer):
     """Chosen layers of a frozen encoder, [B, T, W], zero at padding: no gradient, no dropout.
 
     Attributes:
-        remember: called with the inputs and the function that computes the vectors, in place of
-            that function, to keep what it has computed; None to compute them each time. Set it
-            before a step is traced.
+        remember: called with the inputs and the function that computes the vectors, in its place,
+            to keep them; None to compute them each time. Set it before a step is traced.
     """
 
     def __init__(self, encoder: BertEncoder, chosen: Sequence[str], **kwargs: Any):
@@ -148,8 +146,7 @@ class FrozenLayers(keras.layers.Layer):
 class LayerMix(keras.layers.Layer):
     """gamma sum_j softmax(s)_j h_j over N layers (Peters et al. 2018, equation 1).
 
-    It starts as their mean, s at 0 and gamma at 1. Takes the layers one after another,
-    [B, T, N * W], and returns [B, T, W].
+    Starts as their mean. Takes the layers one after another, [B, T, N * W]; returns [B, T, W].
     """
 
     def __init__(self, number: int, **kwargs: Any):
@@ -214,8 +211,7 @@ def choose_layers(hidden_states: Sequence[Any], layers: Sequence[str]) -> Any:
     """Combines hidden states into one vector for each token.
 
     Args:
-        hidden_states: L + 1 tensors [B, T, H], the embeddings' output first, as `BertEncoder` and
-            Hugging Face give them.
+        hidden_states: L + 1 tensors [B, T, H], the embeddings' output first.
         layers: names of `CHOICES`, or numbers of hidden states: 0 for the embeddings, 1 to L for
             the blocks, or from the end, -1 for the last. "sum_all" is the sum over the blocks.
 

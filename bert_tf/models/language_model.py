@@ -88,8 +88,7 @@ class BertMaskedLanguageModel(PretrainedModel):
 
     Args:
         encoder: a `BertEncoder`, or a `BertConfig` for a new one.
-        head: output layer over the encoder's vocabulary, such as a `BertPreTrainer`'s; None for a
-            new one.
+        head: output layer, such as that of a `BertPreTrainer`; None for a new one.
         seed, dtype, kwargs: see `PretrainedModel`.
 
     Inputs: the encoder's, and

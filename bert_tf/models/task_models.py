@@ -29,10 +29,8 @@ class TaskModel(PretrainedModel):
     Methods such as `classify` answer raw text `x`, as of `fit`, `batch_size` texts at a time.
 
     Args:
-        encoder: a `BertEncoder`, a `FeatureEncoder` for one under LSTMs or a frozen one, or a
-            `BertConfig` for a new one.
-        dropout: dropout rate of the layer's input; None for the config's `classifier_dropout`, or
-            else its `hidden_dropout_prob`.
+        encoder: a `BertEncoder` or `FeatureEncoder`, or a `BertConfig` for a new one.
+        dropout: dropout rate of the layer's input; None for the config's `head_dropout`.
         seed, dtype, kwargs: see `PretrainedModel`.
     """
 

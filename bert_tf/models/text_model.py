@@ -66,8 +66,7 @@ class TextModel(keras.Model):
 
         An "auto" optimizer is the recipe of `bert-tf finetune`, set up by each `fit`. The metrics
         are the task's, as `weighted_metrics`, if the loss is the task's, too, and no others are
-        given. With TensorFlow `jit_compile` is False: XLA would compile the step anew for every
-        length of batch.
+        given. `jit_compile` is False with TensorFlow: XLA would compile every length of batch.
         """
         given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
         auto = [name for name, value in given.items() if isinstance(value, str) and value == AUTO]
@@ -205,8 +204,8 @@ class TextModel(keras.Model):
         """Keras' `evaluate`, on raw text and labels or on token ids; arguments as of `fit`.
 
         The loss and the metrics are those of training: a tagger's count words, those of questions
-        windows of the context. `bert-tf evaluate` computes the official scores. Masked words are
-        the same in each evaluation.
+        windows of the context; masked words are always the same. `bert-tf evaluate` computes the
+        official scores.
         """
         x, is_text = self._checked(x, batch_size)
         if is_text:
@@ -268,8 +267,7 @@ class TextModel(keras.Model):
         """Writes a SavedModel that answers raw strings, as `bert-tf export` does.
 
         Returns its folder, `filepath`, such as saved_models/review/1. With a `format` such as
-        "tf_saved_model", or without a preprocessor, it is Keras' `export` of token ids, whose the
-        other arguments are.
+        "tf_saved_model", or without a preprocessor, it is Keras' `export` of token ids.
         """
         if format is None and self.preprocessor is not None:
             return self.preprocessor.export(self, filepath)

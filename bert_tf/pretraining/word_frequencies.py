@@ -21,8 +21,7 @@ _PLATEAU = 0.97  # share of the frequencies' loss from which on a loss is on the
 def word_frequency_loss(batches: Iterable[Any]) -> float:
     """The loss per word, in nats, of a model that knows word frequencies alone.
 
-    The entropy of the labels of `pretraining_batches`, with the estimate of Chao and Shen (2003)
-    for what a sample misses.
+    The entropy of the labels, with Chao and Shen's estimate (2003) for what a sample misses.
     """
     counts: Counter[int] = Counter()
     for _, labels, weights in batches:

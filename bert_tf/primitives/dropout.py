@@ -21,8 +21,7 @@ def draw_dropout(seed: tf.Tensor, shape: Any, rate: float) -> Dropout | None:
     """Draws what to drop; None at rate 0.
 
     Equal seeds give equal numbers. The rate is a multiple of 2^-16, 0.10001 for 0.1. Two numbers
-    are a hash of their place under keys from TensorFlow's generator, which alone would take seven
-    times as long.
+    are a hash of their place under keys from TensorFlow's generator, which is 7 times as slow.
     """
     threshold = round(rate * 2**_BITS)
     if not threshold:

@@ -230,8 +230,7 @@ def int8_product(
 
     In `x`, qint8 [n, K], 127 stands for `limit`; in each column of the kernel, int8 [K, M], for its
     `scale`, [M]. The kernel is a variable's value, which the op packs once. `bias` is float32 [M],
-    `addend` float32 [n, M], `activation` a value of `_FUSED`. With `output_limit`, returns qint8
-    in which 127 stands for it.
+    `addend` float32 [n, M], `activation` of `_FUSED`. Returns qint8 of an `output_limit`, if given.
     """
     device = [x, tf.bitcast(kernel, tf.qint8), bias, *([] if addend is None else [addend])]
     # Constants: oneDNN's primitive is cached by them.

@@ -187,8 +187,7 @@ class Lamb(AdamWeightDecay):
         p = p - learning_rate (|p| / |r|) r
 
     where |p| / |r|, the trust ratio, is 1 if either norm is 0, and for what is excluded from weight
-    decay (LayerNorm and biases). Gradients are clipped by their global norm first. Both as in the
-    authors' code.
+    decay. Gradients are clipped by their global norm first. Both as in the authors' code.
     """
 
     def __init__(self, learning_rate: Any = 1e-3, name: str = "lamb", **kwargs: Any):

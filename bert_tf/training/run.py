@@ -36,10 +36,9 @@ class Run(AbstractContextManager):
     """Everything a training run needs, made once; the process is left as it was found.
 
     Enter it before TensorFlow runs its first op, as several workers must connect first, then call
-    `prepare`, `watch`, `open` and `train`. Nothing is written before `open`. Inside the `with`
-    block layers are made in `precision`, and Python's and NumPy's random numbers start from the
-    options' seed. Raises InputError if the strategy cannot be used here, Preempted if another
-    worker has gone.
+    `prepare`, `watch`, `open` and `train`. Nothing is written before `open`. Inside, layers are
+    made in `precision`, and Python's and NumPy's random numbers start from the options' seed.
+    Raises InputError if the strategy cannot be used here, Preempted if another worker has gone.
     """
 
     strategy: tf.distribute.Strategy  # make models and optimizers under its `scope()`

@@ -50,8 +50,7 @@ class TrainingState(Progress):
 
     Several workers share the folder: each one calls every method, and the chief writes. `settings`
     are JSON values that must be the same when the run is resumed; those in `compared_if_known`,
-    with dots for nested ones, only if both have them: older runs did not record them. For `keep`
-    and `keep_every` see `TrainingOptions`.
+    with dots for nested ones, only if both have them, as older runs did not record them.
     """
 
     def __init__(
@@ -89,8 +88,7 @@ class TrainingState(Progress):
     def save(self, *, wait: bool = True) -> Path:
         """Writes a checkpoint, in a thread of its own, and removes older ones; returns its path.
 
-        With `wait` it is on disk at the end. Raises OSError if this checkpoint or the one before
-        cannot be written; those on disk stay.
+        With `wait` it is on disk at the end. Raises OSError if it or the one before fails.
         """
         self.wait()
         local = self.trainer.strategy.experimental_local_results  # the same in all replicas

@@ -17,8 +17,7 @@ from bert_tf.training.optimizer import apply_summed, check_optimizer
 from bert_tf.training.strategy import check_jit_compile
 from bert_tf.training.workers import StopFlag, has_workers
 
-# Between the dropout seeds of two replicas, and of the halves of a batch: odd numbers far from the
-# layers' own seeds and from each other.
+# Between the dropout seeds of replicas, and of halves: odd, far from layers' seeds and each other.
 _REPLICA_SEEDS, _HALF_SEEDS = 0x9E3779B1, 0x85EBCA77
 _FIRST_SCALE, _GROWTH_STEPS = 2.0**15, 2000  # as in Keras' LossScaleOptimizer
 
@@ -55,8 +54,7 @@ class Trainer:
         whole_batches: whether the loss compares the rows of a batch: it gets all of a replica's.
 
     Attributes:
-        means: sums of weighted values, and of weights, float32 [2, means]: the losses and metrics
-            since `reset_means`.
+        means: sums of weighted values, and of weights, since `reset_means`, float32 [2, means].
         nonfinite_steps: number of steps that diverged, int64 [].
 
     Raises InputError for `jit_compile` under a strategy that cannot have it, or a number below 1.
