@@ -100,10 +100,7 @@ def _docstrings(source: tuple[str, Path]) -> list[list[str]]:
 def installed_documentation(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[LabelledDocument]:
-    """The documented modules, in a fixed order, without repeated sentences (generated docstrings).
-
-    `progress` gets the numbers of files read and of all files.
-    """
+    """The documented modules, in order, without repeated sentences (generated docstrings)."""
     sources = list(_sources())
     modules = []
     seen: set[bytes] = set()

@@ -106,10 +106,7 @@ _CHUNK, _PARTS = 6000, 4  # characters after which a document is cut; parts of a
 
 
 def read_labelled_documents(files: Sequence[str]) -> list[LabelledDocument]:
-    """Documents of files in the original's format, cut if long, labelled by their file.
-
-    Those of a single file are labelled by the quarter of it that they are in.
-    """
+    """Documents in the original's format, cut if long, labelled by file, or by quarter of one."""
     documents = []
     for path in files:
         sentences: list[str] = []

@@ -141,10 +141,7 @@ class FinetuningData:
         start_step: int = 0,
         fixed_length: bool = False,
     ) -> tf.data.Dataset:
-        """Batches of rows to train on, of this `size` on this worker; see `example_batches`.
-
-        `fixed_length` pads to `max_length` instead of the longest row of the batch.
-        """
+        """Training batches, of `size` rows on this worker; with `fixed_length` of `max_length`."""
         return example_batches(
             self._tensors,
             functools.partial(self._batch, fixed_length=fixed_length),

@@ -76,10 +76,7 @@ def finetune(
 
 
 def task_to_train(options: FinetuningSetup) -> Task:
-    """The task that options name, else the one of their model, with its settings in task.json.
-
-    Classification without either, or if that task trains nothing.
-    """
+    """The task that options name, else the one in task.json of their model, or classification."""
     stored = read_settings(Path(options.model) / TASK_FILE) or {}
     own = stored.get("task", "classification")
     brought_by = None if options.task else options.model

@@ -78,10 +78,7 @@ class BertEmbeddings(BertLayer):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class WordEmbeddings(BertLayer):
-    """Word embeddings alone, then LayerNorm and dropout: an LSTM knows the order by itself.
-
-    Takes int [B, T], returns [B, T, H] in the layer's compute dtype.
-    """
+    """Word embeddings [B, T, H], LayerNorm and dropout: an LSTM knows the order by itself."""
 
     is_of_encoder = True
 

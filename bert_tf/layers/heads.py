@@ -75,10 +75,7 @@ class SummaryFirst(keras.layers.Layer):
 
 
 def take_tokens(states: Any, positions: Any) -> Any:
-    """The vectors [B * P, H] at int positions [B, P] of states [B, T, H].
-
-    A position outside [0, T) reads the nearest token of its own row.
-    """
+    """Vectors [B * P, H] at int positions [B, P], or the nearest in [0, T), of [B, T, H]."""
     batch, length, width = ops.shape(states)
     # Row b of the batch starts at b * T in the flattened tensor, and ends before the next.
     starts = ops.cast(ops.arange(batch) * length, positions.dtype)

@@ -116,10 +116,7 @@ class SelfAttention(AttentionLayer):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class FeedForward(BertLayer):
-    """act(x W1 + b1) W2 + b2 at every position (Vaswani et al. 2017, section 3.3).
-
-    Takes [..., H] and returns the same shape, in the layer's compute dtype.
-    """
+    """act(x W1 + b1) W2 + b2 of vectors [..., H] (Vaswani et al. 2017, section 3.3)."""
 
     is_of_encoder = True
 

@@ -32,10 +32,7 @@ def classification_flops(config: BertConfig, *, length: float, classes: int) -> 
 
 
 def lstm_flops(config: BertConfig, *, length: float) -> float:
-    """Floating-point operations of LSTM layers in a training step for one example.
-
-    They run a token at a time, in small matrix products, which take longer than others.
-    """
+    """Operations of LSTM layers for one example, in small products, which take longer."""
     products: float = _lstms_on_top(config)[1]
     if config.attention_direction == "recurrent" and config.feature_layers is None:
         products += _encoder_products(config, 1)

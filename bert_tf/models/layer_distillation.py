@@ -56,10 +56,7 @@ class LayerLoss:
     def __call__(
         self, student: Callable[[], Any], teacher: Callable[[], Any], padding_mask: Any
     ) -> tuple[Any, Any, Any]:
-        """What both give, and the loss of each row of the encoders' batch, float32 [R].
-
-        `padding_mask` is int [..., T], of the rows that both encoders read.
-        """
+        """Outputs of both, and the loss of each row of the padding mask [..., T], float32 [R]."""
         with halves(False):
             with observed_states() as own:
                 outputs = student()

@@ -203,10 +203,7 @@ class Encoder(PretrainedModel):
 
     @property
     def rematerialize(self) -> bool:
-        """Whether training recomputes each block's activations instead of keeping them.
-
-        See `TransformerBlock`; LSTMs refuse it. Set it before the training step is traced.
-        """
+        """See `TransformerBlock`; LSTMs refuse it. Set it before the training step is traced."""
         return all(block.rematerialize for tower in self.towers() for block in tower.blocks)
 
     @rematerialize.setter
@@ -218,10 +215,7 @@ class Encoder(PretrainedModel):
                 block.rematerialize = rematerialize
 
     def freeze_layers(self, number: int) -> None:
-        """Freezes the embeddings, also in the word output layer, and the first `number` blocks.
-
-        Call it before the model gets its `Trainer`.
-        """
+        """Freezes `number` blocks and the embeddings, which heads may share, before a `Trainer`."""
         for tower in self.towers():
             if not 0 <= number <= len(tower.blocks):
                 raise InputError(

@@ -131,19 +131,13 @@ class BertClassifier(_LabelModel):
         return self._answers("classify", x, batch_size)
 
     def explain(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """The label of each text or pair, and what each of its word pieces adds to the logit.
-
-        By integrated gradients, see the signature `explain` in docs/signatures.md.
-        """
+        """The label, and what each word piece adds to its logit: `explain`, docs/signatures.md."""
         return self._answers("explain", x, batch_size, signature="explain")
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertMultiLabelClassifier(_LabelModel):
-    """Any number of labels for a text or a pair of texts; as `BertClassifier`, but one is enough.
-
-    The sigmoid of each logit is the probability of its label.
-    """
+    """Any number of labels, by the sigmoid of each logit; as `BertClassifier`, but one will do."""
 
     fewest = 1
     new_loss = staticmethod(losses.labels_loss)

@@ -250,10 +250,7 @@ class TextModel(keras.Model):
             return super().predict_step(*args, **kwargs)
 
     def save_to_preset(self, directory: str | os.PathLike) -> None:
-        """Writes a model directory: the model, its vocabulary, its task.
-
-        `from_preset`, `bert-tf` and Hugging Face's transformers read it.
-        """
+        """Writes a model directory, for `from_preset`, `bert-tf` and Hugging Face transformers."""
         self._with_preprocessor("save_to_preset").save(self, directory)
 
     def export(

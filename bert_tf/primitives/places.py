@@ -55,10 +55,7 @@ class Places:
         return self.collect(ops.reshape(rows, (-1, table.shape[-1])))
 
     def summary(self, x: Any) -> Any:
-        """[n, H] -> [B, H], of the token of each row that has seen all others.
-
-        That is the last token in a left-to-right model, and the first one in others.
-        """
+        """[B, H], of the tokens that have seen all others: the first, or left to right the last."""
         x = ops.reshape(x, (self.batch, self.length, x.shape[-1]))
         if self._last is None:
             return x[:, 0]

@@ -359,10 +359,7 @@ class Trainer:
         zeros: list[tf.Tensor],
         states: list[tf.Tensor],
     ) -> tuple[list[tf.Tensor | None], list[tf.Tensor]]:
-        """Sums, shaped as `zeros` or None, over micro-batches, and the last states.
-
-        `added` makes sums of what `of_rows` gives for several rows.
-        """
+        """What `added` makes of `of_rows`, or None, summed over micro-batches, and last states."""
         of_half = tf.function(of_rows, autograph=False)  # traced once for halves of one shape
 
         def of_piece(*arguments: Any) -> tuple[list, list]:
@@ -444,10 +441,7 @@ def add_counter(
 
 
 class LossScale:
-    """The factor on the loss in float16: halved if a gradient overflows, doubled after 2000 steps.
-
-    Without it small gradients would become 0.
-    """
+    """The factor on the loss in float16, without which small gradients would become 0."""
 
     def __init__(self) -> None:
         self.scale = add_counter("loss_scale/scale", "float32", first=_FIRST_SCALE)
