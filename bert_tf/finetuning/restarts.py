@@ -92,7 +92,9 @@ def best_of(evaluations: Iterable[int]) -> str:
     return f"best of {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} evaluations"
 
 
-def finetune_seeds(options: FinetuningOptions, listener: Listener) -> Restarts:
+def finetune_seeds(
+    options: FinetuningOptions, listener: Listener, run: OneRun = finetune
+) -> Restarts:
     """Fine-tunes with several seeds, in `<output>/seed-N`, and keeps the best model as `best/`.
 
     The runs count their seed up from the options'. The summary of the scores is written to
@@ -103,13 +105,13 @@ def finetune_seeds(options: FinetuningOptions, listener: Listener) -> Restarts:
     restarts = Restarts()
     if options.dry_run:
         for one in seed_options(options):
-            finetune(one, listener)
+            run(one, listener)
         return restarts
     inputs = [options.model, options.source, options.validation]
     output = check_output_folder(options.output, inputs)
     with hold_run_directory(output, tf.distribute.get_strategy()):
         for one in seed_options(options):
-            restarts.make(one, listener, finetune)
+            restarts.make(one, listener, run)
         finished = [seed for seed, scores in restarts.runs.items() if scores]
         if not finished:
             raise DivergedError("every seed diverged: give a smaller --learning_rate")

@@ -287,8 +287,7 @@ class _Search:
     def report(self) -> None:
         """Writes best/, the table, the picture and the columns; deletes what is not kept.
 
-        Until each known trial has its runs, trials do not compare: best/ stays, and no model is
-        deleted. The checkpoints of finished runs are.
+        Until each known trial has its runs, best/ stays, and of finished runs only checkpoints go.
         """
         options, output, trials = self.options, self.output, self.trials
         complete = not self._lacking()

@@ -111,9 +111,8 @@ class FeatureEncoder(Encoder):
 class FrozenLayers(keras.layers.Layer):
     """Chosen layers of a frozen encoder, [B, T, W], zero at padding: no gradient, no dropout.
 
-    Attributes:
-        remember: called with the inputs and the function that computes the vectors, in its place,
-            to keep them; None to compute them each time. Set it before a step is traced.
+    `remember`, if it is set before a step is traced, is called with the inputs and the function
+    that computes the vectors, in place of that function, to keep them.
     """
 
     def __init__(self, encoder: BertEncoder, chosen: Sequence[str], **kwargs: Any):

@@ -1,7 +1,6 @@
 """Keras losses and metrics of the tasks, as `compile` takes them.
 
-They are means over all weights of a batch, as those of `bert-tf finetune` are: a word counts as
-much in a short sentence as in a long one.
+Means over all weights of a batch: a word counts as much in a short sentence as in a long one.
 """
 
 from functools import partial

@@ -203,9 +203,8 @@ class TextModel(keras.Model):
     ) -> Any:
         """Keras' `evaluate`, on raw text and labels or on token ids; arguments as of `fit`.
 
-        The loss and the metrics are those of training: a tagger's count words, those of questions
-        windows of the context; masked words are always the same. `bert-tf evaluate` computes the
-        official scores.
+        Loss and metrics are those of training: a tagger's count words, those of questions windows
+        of the context. `bert-tf evaluate` has the official scores. Masked words stay the same.
         """
         x, is_text = self._checked(x, batch_size)
         if is_text:

@@ -1,7 +1,6 @@
 """Bias, GELU, attention, and residual sum with LayerNorm, with gradients of few passes.
 
-n is a number of tokens, H the width of their vectors; B, T, Q, N and D as in
-`bert_tf.primitives.table`. Statistics are computed in float32.
+n is a number of tokens, other letters as in `bert_tf.primitives.table`. Statistics are float32.
 """
 
 import functools

@@ -74,8 +74,7 @@ class Primitives:
     def attention(self, query: Any, key: Any, value: Any, mask: Any, dropout: Any) -> tuple:
         """dropout(softmax(Q K^T + mask)) V, [B, N, Q, D], and the probabilities before, or None.
 
-        The queries [B, N, Q, D] are scaled; keys and values are [B, N, T, D]; the float32 mask
-        broadcasts to [B, N, Q, T].
+        Q is scaled, K and V are [B, N, T, D], and the float32 mask broadcasts to [B, N, Q, T].
         """
         # The softmax sums T terms: in float32 even where the rest is in half precision.
         scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")

@@ -94,7 +94,6 @@ class ProjectorLog(Watcher):
     """Writes a table of embeddings after every evaluation, replacing the one before.
 
     TensorBoard's projector (2.21) reloads a checkpoint whose name has changed, but no text file.
-    The files are in the log folder's `train`, beside the events.
     """
 
     name: str  # of the table

@@ -72,8 +72,7 @@ def prepare(
     """Wraps `model` in a trainer, prepares the entered run for it and has TensorBoard show the run.
 
     Like the options that are its identity, `settings` must be the same when the run is resumed.
-    TensorBoard shows `values` beside them, the best `score`, and activations for the first batch of
-    `examples`.
+    TensorBoard shows `values` beside them, the best `score`, and activations for some `examples`.
     """
     if options.freeze_layers is not None:
         model.encoder.freeze_layers(options.freeze_layers)

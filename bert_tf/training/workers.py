@@ -98,8 +98,7 @@ def lost_worker_errors() -> Iterator[None]:
 def hold_run_directory(directory: str | Path, strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Makes and locks a run directory, and removes what a killed process left.
 
-    The chief's lock (`flock`) ends with the `with` block, or with the process. Raises InputError in
-    all workers if another run holds the directory.
+    The lock is the chief's (`flock`). Raises InputError in all workers if another run holds it.
     """
     with ExitStack() as stack:
         is_held = is_chief(strategy) and _is_held(stack, Path(directory))
