@@ -79,8 +79,7 @@ def task_to_train(options: FinetuningSetup) -> Task:
     """The task that options name, else the one in task.json of their model, or classification."""
     stored = read_settings(Path(options.model) / TASK_FILE) or {}
     own = stored.get("task", "classification")
-    brought_by = None if options.task else options.model
-    task = find_task(options.task or own, brought_by=brought_by)
+    task = find_task(options.task or own, brought_by=None if options.task else options.model)
     if options.task is None and not task.kind.is_trained:
         task = TASKS["classification"]
     task = task.with_settings(task.kind.recorded(options.model))
@@ -311,8 +310,7 @@ def _validation_scores(
     scores = {name: value for name, value in kind.scores(given).items() if value is not None}
     outputs = kind.to_outputs(given.answers, tuned.labels)
     if outputs is not None:
-        losses = loss(kind.targets(examples, tuned.labels), outputs)
-        scores["loss"] = float(np.mean(losses))
+        scores["loss"] = float(np.mean(loss(kind.targets(examples, tuned.labels), outputs)))
     return scores
 
 

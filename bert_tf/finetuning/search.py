@@ -144,15 +144,13 @@ def search(options: SearchOptions, listener: Listener, run: OneRun = finetune) -
     output = check_output_folder(options.output, inputs)
     found = _Search(options, output)
     if options.dry_run:
-        first = next(iter(found.grid))
-        run(next(found.runs(first)), listener)
+        run(next(found.runs(found.grid[0])), listener)
         listener.notice(f"The search has {found.size} settings with {options.seeds} run(s) each")
         return []
     with hold_run_directory(output, tf.distribute.get_strategy()):
         found.read()
         for trial in found.unfinished():
-            number = found.trials.index(trial) + 1
-            listener.started(str(trial.setting), number, found.size)
+            listener.started(str(trial.setting), found.trials.index(trial) + 1, found.size)
             for one in found.runs(trial.setting):
                 if one.seed not in trial.runs:
                     trial.make(one, listener, run, f"{trial.setting}: ")

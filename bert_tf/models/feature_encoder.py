@@ -133,8 +133,7 @@ class FrozenLayers(keras.layers.Layer):
         return ops.stop_gradient(ops.cast(vectors, self.compute_dtype))
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        shape = (*inputs["token_ids"].shape, self.width)
-        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+        return keras.KerasTensor((*inputs["token_ids"].shape, self.width), self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
         encoder = keras.saving.serialize_keras_object(self.encoder)
@@ -202,8 +201,7 @@ def check_layers(layers: Sequence[str], config: BertConfig) -> int:
                 f"or numbers from 0, the embeddings, to {number}, or from -1, the last layer, to "
                 f"{-number - 1}"
             )
-    widths = [4 if layer == "concat_last_four" else 1 for layer in layers]
-    return sum(widths) * config.width
+    return config.width * sum(4 if layer == "concat_last_four" else 1 for layer in layers)
 
 
 def choose_layers(hidden_states: Sequence[Any], layers: Sequence[str]) -> Any:

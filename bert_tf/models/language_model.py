@@ -36,7 +36,6 @@ class BertPreTrainer(PretrainedModel):
             [B, S, 2] for rows of several instances.
     """
 
-    arguments = ("encoder",)
     new_loss = staticmethod(lambda: {name: classes_loss() for name in _PRETRAINER_OUTPUTS})
     new_metrics = staticmethod(lambda: {name: classes_metrics() for name in _PRETRAINER_OUTPUTS})
     learning_rate = 1e-4
@@ -97,7 +96,6 @@ class BertMaskedLanguageModel(PretrainedModel):
     Output: logits, float32 [B, P, V] whatever the compute dtype.
     """
 
-    arguments = ("encoder",)
     new_loss = staticmethod(classes_loss)
     new_metrics = staticmethod(classes_metrics)
     learning_rate = 1e-4
@@ -145,8 +143,6 @@ class BertLanguageModel(PretrainedModel):
     Two encoders side by side are two language models, each with its head, that share nothing. LSTMs
     share embeddings and head (Peters et al. 2018, section 3.1).
     """
-
-    arguments = ("encoder",)
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ class PretrainedModel(TextModel):
         kwargs: Keras' `name` and `trainable`; others raise InputError, as Keras would drop them.
     """
 
-    arguments: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ("encoder",)
 
     def __init__(
         self, config: BertConfig, inputs: Any, outputs: Any, seed: int | None, dtype: Any,

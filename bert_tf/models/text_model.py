@@ -101,8 +101,7 @@ class TextModel(keras.Model):
         if self.preprocessor is not None:
             rate = self.preprocessor.learning_rate or rate
         if total_steps:
-            warmup = round(total_steps * _WARMUP_SHARE)
-            rate = bert_tf.WarmupLinearDecay(rate, warmup, total_steps)
+            rate = bert_tf.WarmupLinearDecay(rate, round(total_steps * _WARMUP_SHARE), total_steps)
         if keras.backend.backend() != "tensorflow":
             return keras.optimizers.AdamW(
                 rate, weight_decay=0.01, epsilon=1e-6, global_clipnorm=1.0
@@ -299,8 +298,7 @@ class TextModel(keras.Model):
         if data is None or self.preprocessor is None:
             return data
         is_x = not isinstance(data, tuple | list) or all(isinstance(each, str) for each in data)
-        parts = (data,) if is_x else tuple(data)
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(parts)
+        x, y, weights = keras.utils.unpack_x_y_sample_weight((data,) if is_x else tuple(data))
         x, is_text = self._checked(x, batch_size)
         if not is_text:
             return data

@@ -186,8 +186,7 @@ def _pretrain(
     sample = data.held_out_sample(data.phases[-1]) if run.is_chief else None
     texts = options.watch_text or hide_words(sample or [], data.tokenizer)
     if texts:
-        words = MaskedWords(model, data.tokenizer, texts)
-        run.watch(MaskedWordLog(run.state, run.logs, words))
+        run.watch(MaskedWordLog(run.state, run.logs, MaskedWords(model, data.tokenizer, texts)))
     first, *_ = model.encoder.towers()  # the projector shows one table
     table, pieces = first.embeddings.word_embeddings.embeddings, data.tokenizer.vocabulary
     columns = {"piece": pieces, "id": range(len(pieces)), "kind": [_kind(p) for p in pieces]}

@@ -286,8 +286,7 @@ class Trainer:
 
     def _loss(self, sums: tf.Tensor, weight_sums: tf.Tensor) -> tf.Tensor:
         """The sum of the outputs' mean losses, float32 []."""
-        places = self._loss_places
-        return tf.add_n([tf.math.divide_no_nan(sums[i], weight_sums[i]) for i in places])
+        return tf.add_n([tf.math.divide_no_nan(sums[i], weight_sums[i]) for i in self._loss_places])
 
     def _logs(self, sums: tf.Tensor) -> dict[str, tf.Tensor]:
         """Adds a batch's sums [2, means]; returns the means."""
