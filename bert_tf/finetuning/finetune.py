@@ -68,7 +68,6 @@ def finetune(
     dry run. Raises InputError if the data, the model or the options cannot be used; Preempted if
     the run was stopped, or another worker has gone.
     """
-    # First of all: several workers have to connect before TensorFlow runs an op.
     listener = listener or Listener()
     inputs = [options.model, options.source, options.validation, options.teacher]
     with make_run(options, listener.notice, inputs) as run:

@@ -54,9 +54,8 @@ class Setting:
     epochs: int
 
     def __str__(self) -> str:
-        rate = f"learning rate {self.learning_rate:g}"
         epochs = f"{self.epochs} epoch{'s' * (self.epochs != 1)}"
-        return f"batch size {self.batch_size}, {rate}, {epochs}"
+        return f"batch size {self.batch_size}, learning rate {self.learning_rate:g}, {epochs}"
 
     @property
     def folder(self) -> str:

@@ -127,10 +127,9 @@ class BertEncoder(Encoder):
         if is_packed := "position_ids" in inputs:
             own = ops.equal(mask[:, :, None], mask[:, None, :])
             mask = ops.logical_and(own, ops.not_equal(mask, 0)[:, None, :])  # (B, T, T)
-        direction = self.config.attention_direction
         outputs = _encode(
             self.embeddings, self.blocks, self.pooler, inputs,
-            places=primitives(training).find_places(mask, direction, reads),
+            places=primitives(training).find_places(mask, self.config.attention_direction, reads),
             training=training,
             return_probabilities=self.attention_probabilities or reads == "attention_probabilities",
             summary_only=reads == "pooled_output",

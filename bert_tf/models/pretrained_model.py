@@ -124,8 +124,7 @@ class PretrainedModel(TextModel):
             config: values that replace config.json's, such as `hidden_dropout_prob=0.0`, and other
                 arguments of the class, such as an encoder's `attention_probabilities=True`.
         """
-        # bert_tf.checkpoints is a layer above this one: the package itself knows where it is.
-        import bert_tf
+        import bert_tf  # the floor above: the package itself knows where it is
 
         return bert_tf.load_model(
             directory, cls, allow_new_head=allow_new_head, num_classes=num_classes, labels=labels,

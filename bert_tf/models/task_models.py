@@ -207,9 +207,8 @@ class BertSpanClassifier(TaskModel):
         if "left_to_right" not in (direction := encoder.summary_direction):
             return super().wire(encoder, head)
         inputs = cls.symbolic_inputs()
-        states = cls.encode(encoder, inputs)
         summary_first = SummaryFirst(direction, dtype=head.dtype_policy, name="summary_first")
-        return inputs, head(summary_first(states, inputs["padding_mask"]))
+        return inputs, head(summary_first(cls.encode(encoder, inputs), inputs["padding_mask"]))
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

@@ -14,7 +14,7 @@ from bert_tf.errors import InputError
 from bert_tf.pretraining.pretraining_options import LATE_SHARE, PretrainingOptions
 from bert_tf.storage import open_folder
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.training.strategy import distribute_batches, share_batches
+from bert_tf.training.strategy import Batches, distribute_batches, share_batches
 from pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
 from pipelines.shards.manifest import FILE_NAME as MANIFEST
 from pipelines.shards.pretraining_batches import (
@@ -123,7 +123,7 @@ class PretrainingData:
 
     def train_batches(
         self, phase: PhaseShards, strategy: tf.distribute.Strategy, step: int
-    ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    ) -> Batches:
         """Endless global batches from a step of the phase on."""
 
         def of_worker(size: int, worker: int, workers: int) -> tf.data.Dataset:
@@ -142,7 +142,7 @@ class PretrainingData:
 
     def held_out_batches(
         self, phase: PhaseShards, strategy: tf.distribute.Strategy
-    ) -> tf.data.Dataset | tf.distribute.DistributedDataset | None:
+    ) -> Batches | None:
         """The held-out batches that each evaluation of the phase uses, spread over all files."""
         sample = self.held_out_sample(phase)
         if sample is None:

@@ -106,7 +106,6 @@ def pretrain(
         options.teacher,
     ]  # fmt: skip
     with contextlib.ExitStack() as stack:
-        # First of all: several workers have to connect before TensorFlow runs an op.
         run = stack.enter_context(make_run(options, listener.notice, inputs))
         data = PretrainingData(options)
         for phase in data.phases:

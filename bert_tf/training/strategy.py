@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -17,6 +17,7 @@ from bert_tf.primitives.devices import device_type
 # Strategies whose processes each read for their own replicas.
 _READERS = (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy)
 _DEVICE_FILES = Path("/dev")
+Batches: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
 STRATEGIES = ("auto", "one", "mirrored", "multi_worker", "tpu")
 _EXAMPLE = (
     '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
@@ -102,7 +103,7 @@ def distribute_batches(
     batch_size: int,
     *,
     fixed_rows: bool = False,
-) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+) -> Batches:
     """Global batches of `batch_size`, of which each of several workers reads its share itself.
 
     `batches` maps (batch size, worker, number of workers) to a worker's batches, as many for each
@@ -142,7 +143,7 @@ def share_batches(
     batch_size: int,
     *,
     fixed_rows: bool = False,
-) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+) -> Batches:
     """`distribute_batches` of a dataset of tuples, which every worker reads whole."""
 
     def of_worker(size: int, worker: int, workers: int) -> tf.data.Dataset:
@@ -200,9 +201,7 @@ def _rows(first: Any, size: int, *batch: Any) -> Any:
     return tf.nest.map_structure(cut, batch)
 
 
-def without_autotuning(
-    dataset: tf.data.Dataset | tf.distribute.DistributedDataset,
-) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+def without_autotuning(dataset: Batches) -> Batches:
     """The dataset with tf.data's autotuning off; a distributed one keeps the options of its parts.
 
     The tuning thread sleeps ever longer, and can stall the end of a run for tens of seconds.
