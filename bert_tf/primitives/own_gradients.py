@@ -14,28 +14,20 @@ from bert_tf.primitives.passes import in_few_passes
 from bert_tf.processor import processor_flags
 
 
-def fork(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The tensor [n, H] for two readers, whose gradients are added up in one pass."""
-
-    @tf.custom_gradient
-    def forked(x: tf.Tensor) -> Any:
-        return (tf.identity(x), tf.identity(x)), _sum
-
-    return forked(x)
-
-
 _sum, _product = in_few_passes(tf.add), in_few_passes(tf.multiply)
 
 
-def add_bias(product: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+@tf.custom_gradient
+def fork(x: tf.Tensor) -> Any:
+    """The tensor [n, H] for two readers, whose gradients are added up in one pass."""
+    return (tf.identity(x), tf.identity(x)), _sum
+
+
+@tf.custom_gradient
+def add_bias(product: tf.Tensor, bias: tf.Tensor) -> Any:
     """The sum of a product [n, M] and a bias [M]."""
     add = _biased if _is_kept_apart(product) else tf.nn.bias_add
-
-    @tf.custom_gradient
-    def added(product: tf.Tensor, bias: tf.Tensor) -> Any:
-        return add(product, bias), lambda upstream: (upstream, sum_of_rows(upstream))
-
-    return added(product, bias)
+    return add(product, bias), lambda upstream: (upstream, sum_of_rows(upstream))
 
 
 @in_few_passes
@@ -68,20 +60,16 @@ def sum_of_rows(x: tf.Tensor) -> tf.Tensor:
     return tf.matmul(tf.ones_like(x[:, :1]), x, transpose_a=True)[0]
 
 
-def gelu(product: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+@tf.custom_gradient
+def gelu(product: tf.Tensor, bias: tf.Tensor) -> Any:
     """`bert_tf.primitives.activations.gelu` of the sum of [n, M] and [M]; keeps its derivative."""
+    y, derivative = _gelu(product, bias)
 
-    @tf.custom_gradient
-    def activated(product: tf.Tensor, bias: tf.Tensor) -> Any:
-        y, derivative = _gelu(product, bias)
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        of_product = _product(upstream, derivative)
+        return of_product, sum_of_rows(of_product)
 
-        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            of_product = _product(upstream, derivative)
-            return of_product, sum_of_rows(of_product)
-
-        return y, gradient
-
-    return activated(product, bias)
+    return y, gradient
 
 
 @in_few_passes
