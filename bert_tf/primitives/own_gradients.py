@@ -13,7 +13,6 @@ from bert_tf.primitives.dropout import Dropout, keeps, scale_of
 from bert_tf.primitives.passes import in_few_passes
 from bert_tf.processor import processor_flags
 
-
 _sum, _product = in_few_passes(tf.add), in_few_passes(tf.multiply)
 
 
