@@ -95,14 +95,18 @@ def table(trials: Sequence[Trial]) -> list[list[str]]:
         setting, summary = trial.setting, trial.summary()
         scores = [_shown(scores.get(score)) for scores in trial.runs.values()]
         has_deviation = len(scores) > 1 and score in summary
-        rows.append([
-            str(setting.batch_size), f"{setting.learning_rate:g}", str(setting.epochs),
-            _shown(trial.score),
-            f"{summary[score]['deviation']:.2g}" if has_deviation else "-",
-            " ".join(scores),
-            " ".join(map(str, trial.evaluations.values())) or "-",
-            *(_shown(summary[name]["mean"] if name in summary else None) for name in others),
-        ])  # fmt: skip
+        rows.append(
+            [
+                str(setting.batch_size),
+                f"{setting.learning_rate:g}",
+                str(setting.epochs),
+                _shown(trial.score),
+                f"{summary[score]['deviation']:.2g}" if has_deviation else "-",
+                " ".join(scores),
+                " ".join(map(str, trial.evaluations.values())) or "-",
+                *(_shown(summary[name]["mean"] if name in summary else None) for name in others),
+            ]
+        )
     return rows
 
 
@@ -284,7 +288,8 @@ class _Search:
     def report(self) -> None:
         """Writes best/, the table, the picture and the columns; deletes what is not kept.
 
-        Until each known trial has its runs, best/ stays, and of finished runs only checkpoints go.
+        Trials with different numbers of runs do not compare yet: until each known one has its
+        runs, best/ stays, and no model is deleted. The checkpoints of finished runs are.
         """
         options, output, trials = self.options, self.output, self.trials
         complete = not self._lacking()

@@ -202,7 +202,7 @@ class Encoder(PretrainedModel):
 
     @property
     def rematerialize(self) -> bool:
-        """See `TransformerBlock`; LSTMs refuse it. Set it before the training step is traced."""
+        """That of each `TransformerBlock`; LSTMs refuse it. Set it before the step is traced."""
         return all(block.rematerialize for tower in self.towers() for block in tower.blocks)
 
     @rematerialize.setter
@@ -214,7 +214,10 @@ class Encoder(PretrainedModel):
                 block.rematerialize = rematerialize
 
     def freeze_layers(self, number: int) -> None:
-        """Freezes `number` blocks and the embeddings, which heads may share, before a `Trainer`."""
+        """Freezes the embeddings, which heads may share, and the first `number` blocks.
+
+        Call it before the model gets its `Trainer`.
+        """
         for tower in self.towers():
             if not 0 <= number <= len(tower.blocks):
                 raise InputError(

@@ -264,7 +264,8 @@ def _phase(options: PretrainingOptions, folder: str) -> PhaseShards:
     train = _training_shards(options, folder)
     mixed = []
     for other, share in options.mixed.items():
-        both = train, _training_shards(options, other)
+        shards = _training_shards(options, other)
+        both = (train, shards)
         for name in _SAME_IF_MIXED:
             one, two = (getattr(each.options, name) for each in both)
             if one != two:
@@ -277,7 +278,7 @@ def _phase(options: PretrainingOptions, folder: str) -> PhaseShards:
                 f"--mix_shards {other}: was made with another vocabulary than {folder}: make both "
                 "with one"
             )
-        mixed.append((both[1], share))
+        mixed.append((shards, share))
     pieces = options.gradient_accumulation_steps
     return PhaseShards(options.steps, train, held_out, options.batch_size, pieces, tuple(mixed))
 

@@ -1,6 +1,7 @@
 """Checks whether a pre-trained model has learned more than word frequencies.
 
-Pre-training stays on that plateau for a while; a model from there is hardly worth fine-tuning.
+Pre-training learns these first, and stays on that plateau for a while. A model from there, whose
+guesses are all "the" or ",", is hardly worth fine-tuning.
 """
 
 import json

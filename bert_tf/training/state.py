@@ -42,7 +42,7 @@ class Progress:
     ended_early: bool = False  # for lack of better scores
     evaluation_due: bool = False  # whether the evaluation that follows `step` is still to be done
     nonfinite_steps: int = 0
-    logged: dict[str, int] = field(default_factory=lambda: {"train": 0, "held_out": 0})  # steps
+    logged: dict[str, int] = field(default_factory=lambda: {"train": 0, "held_out": 0})  # last step
 
 
 class TrainingState(Progress):

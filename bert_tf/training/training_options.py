@@ -72,9 +72,9 @@ class TrainingOptions(CheckedOptions):
     clip_norm: float = option(1.0, above=0)
     """largest global norm of the gradients; larger ones are scaled down to it."""
     bias_correction: bool = False
-    """bias-correct Adam's moments, unlike the original. Without it, updates in the first 1,000
-    steps are up to 3 times larger, which can make short fine-tunings unstable (Mosbach et al.
-    2021). LAMB always does."""
+    """bias-correct Adam's moments, as other libraries do and the original does not; without it,
+    updates in the first 1,000 steps are up to 3 times larger, which can make short fine-tunings
+    unstable (Mosbach et al. 2021). LAMB always does."""
     epsilon: float | None = option(None, above=0)
     """constant that Adam and LAMB add to the root of the mean square; by default the original's
     1e-6. Other libraries have 1e-8, with which weights of small gradients learn sooner."""

@@ -98,7 +98,7 @@ def lost_worker_errors() -> Iterator[None]:
 def hold_run_directory(directory: str | Path, strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Makes and locks a run directory, and removes what a killed process left.
 
-    The lock is the chief's (`flock`). Raises InputError in all workers if another run holds it.
+    The chief's `flock` ends with block or process. Raises InputError in all workers if it is held.
     """
     with ExitStack() as stack:
         is_held = is_chief(strategy) and _is_held(stack, Path(directory))
