@@ -141,7 +141,7 @@ class FinetuningData:
         start_step: int = 0,
         fixed_length: bool = False,
     ) -> tf.data.Dataset:
-        """Training batches of `size` rows on this worker, padded to `max_length` or their longest."""
+        """Batches of `size` training rows on this worker; `fixed_length` pads to `max_length`."""
         return example_batches(
             self._tensors,
             functools.partial(self._batch, fixed_length=fixed_length),

@@ -105,8 +105,7 @@ def _summed(dtype: str, widths: tuple[int, ...], number: int, *parts: tf.Tensor)
     return tf.split(total, widths, -1) if len(widths) > 1 else [total]
 
 
-_reading: ContextVar[tuple[StepKernels, tf.GradientTape] | None]
-_reading = ContextVar("reading", default=None)
+_reading: ContextVar[Any] = ContextVar("reading", default=None)  # (StepKernels, tf.GradientTape)
 
 
 def step_kernel(variables: Sequence[Any], dtype: str, scale: float = 1.0) -> tf.Tensor:
