@@ -1,5 +1,6 @@
 """Stopping a run by Ctrl-C, or by SIGTERM, which clusters send before they take a machine."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -52,13 +53,13 @@ class StopSignals:
 
     def unless_stopped(self, function: Callable[[], Any]) -> Any:
         """The result of `function`, or None if a signal arrives before it ends."""
-        try:
-            self._interrupts = True
-            return function() if self.received is None else None
-        except _Interrupted:
-            return None
-        finally:
-            self._interrupts = False
+        with contextlib.suppress(_Interrupted):  # a second signal may come in `finally`, too
+            try:
+                self._interrupts = True
+                return function() if self.received is None else None
+            finally:
+                self._interrupts = False
+        return None
 
     def stop(self, step: int) -> None:
         """Raises what ends a saved run: KeyboardInterrupt after Ctrl-C, else Preempted."""
