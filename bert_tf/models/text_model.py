@@ -15,6 +15,7 @@ from bert_tf.primitives.table import halves
 AUTO = "auto"
 _BATCH_SIZE = 32
 _WARMUP_SHARE = 0.1
+_WHOLE = 2**20  # rows: all that one batch is made of
 # Keras warns of variables without a gradient. Where a head reads tokens, the pooler has none.
 _OF_THE_POOLER = r"Gradients do not exist for variables \[('[^']*\bpooler\b[^']*'(, )?)+\]"
 # Callbacks that set the learning rate, which the schedule of a fit has already set.
@@ -238,6 +239,35 @@ class TextModel(keras.Model):
                 return self.preprocessor.predict(self, x, super().predict, batch_size, **keras_own)
             return super().predict(x, batch_size, **keras_own)
 
+    def train_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None,
+        return_dict: bool = False,
+    ) -> Any:  # fmt: skip
+        """Keras' `train_on_batch`, on raw text and labels or on token ids, as of `fit`.
+
+        Without an optimizer in `compile` the learning rate is that of the last `fit`, or constant.
+        """
+        given = self._one_batch(
+            x, y, sample_weight, class_weight=class_weight, is_training=True, shuffle=True
+        )
+        with self._messages(is_text=False):
+            return super().train_on_batch(
+                *(given or (x, y, sample_weight, class_weight)), return_dict=return_dict
+            )
+
+    def test_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
+    ) -> Any:
+        """Keras' `test_on_batch`, on raw text and labels or on token ids, as of `evaluate`."""
+        given = self._one_batch(x, y, sample_weight) or (x, y, sample_weight)
+        return super().test_on_batch(*given, return_dict=return_dict)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Keras' `predict_on_batch`, on raw text or on token ids; see `predict`."""
+        if self._checked(x, None)[1]:
+            return self.predict(x, verbose=0)
+        return super().predict_on_batch(x)
+
     def test_step(self, *args: Any, **kwargs: Any) -> Any:
         """Keras', on both halves of a batch at the same time where cores are shared."""
         with halves(True):
@@ -293,6 +323,15 @@ class TextModel(keras.Model):
             raise InputError(f"batch_size is {batch_size!r:.40}: give a whole number, at least 1")
         _check_ids(x)
         return (x, False) if self.preprocessor is None else self.preprocessor.checked(x)
+
+    def _one_batch(self, x: Any, y: Any, weights: Any, **options: Any) -> tuple | None:
+        """Inputs, targets and weights of raw text, as arrays; None for other inputs."""
+        x, is_text = self._checked(x, None)
+        if not is_text:
+            return None
+        made = self.preprocessor.batches(self, x, y, weights, batch_size=_WHOLE, **options)
+        with self._messages(is_text):
+            return next(made.dataset.as_numpy_iterator())
 
     def _validation(self, data: Any, batch_size: int | None) -> Any:
         if data is None or self.preprocessor is None:

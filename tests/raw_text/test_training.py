@@ -35,7 +35,11 @@ def arrays(model):
     return [np.array(weight) for weight in model.get_weights()]
 
 
-@pytest.mark.parametrize("name", ["compile", "fit", "evaluate", "predict"])
+@pytest.mark.parametrize(
+    "name",
+    ["compile", "fit", "evaluate", "predict", "train_on_batch", "test_on_batch",
+     "predict_on_batch"],
+)  # fmt: skip
 def test_arguments_stand_where_keras_has_them(name):
     own, keras_own = (
         list(inspect.signature(getattr(owner, name)).parameters)
@@ -67,6 +71,33 @@ def test_the_recipe_of_a_fit(opened):
     fit(model)
     assert model.optimizer is not first
     assert int(model.optimizer.iterations) == 2
+
+
+def test_single_batches(opened):
+    """A loop of one's own: as `fit`, `evaluate` and `predict` of one batch."""
+    plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    looped, fitted = opened(**plain), opened(**plain)
+    for model in (looped, fitted):
+        model.compile(keras.optimizers.SGD(0.1))
+    weights = {"good": 2.0, "bad": 0.5}
+    found = looped.train_on_batch(TEXTS, LABELS, class_weight=weights, return_dict=True)
+    history = fit(fitted, batch_size=len(TEXTS), class_weight=weights)
+    # The mean of eight losses, and a step of SGD, of sums in another order.
+    close = {"rtol": 0, "atol": rounding(100, 64)}
+    np.testing.assert_allclose(found["loss"], history["loss"][0], **close)
+    for one, other in zip(arrays(looped), arrays(fitted), strict=True):
+        np.testing.assert_allclose(one, other, **close)
+    tested = looped.test_on_batch(TEXTS, LABELS)
+    np.testing.assert_allclose(tested, looped.evaluate(TEXTS, LABELS, verbose=0), **close)
+    np.testing.assert_allclose(
+        looped.predict_on_batch(TEXTS), looped.predict(TEXTS, verbose=0), **close
+    )
+    with pytest.raises(InputError, match="label 0 is .odd., none of"):
+        looped.train_on_batch(TEXTS, ["odd"] * len(TEXTS))
+    ids, looped.preprocessor = looped.preprocessor(TEXTS), None
+    again = looped.test_on_batch(ids, np.array(NUMBERS))
+    np.testing.assert_allclose(again, tested, **close)
+    looped.train_on_batch(ids, np.array(NUMBERS))
 
 
 @pytest.mark.slow
