@@ -76,10 +76,7 @@ def columns_of(data: Any) -> dict[str, list[Any]]:
 
 
 def _columns(data: Any) -> Any:
-    """Columns of records, data frames and datasets; other data as it is.
-
-    Numbers of classes become names, where a dataset has them.
-    """
+    """The columns of records, data frames and datasets, with names of classes; else the data."""
     if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
         names = dict.fromkeys(name for row in data for name in row)
         return {name: [row.get(name) for row in data] for name in names}
@@ -106,24 +103,20 @@ def _named(values: Any, feature: Any) -> Any:
 def examples_as_files(options: Setup) -> Iterator[Setup]:
     """The options with paths of JSON lines in place of examples in memory.
 
-    The files are kept in OUTPUT/data, where the run can be resumed with them, and read by the
-    command, too. A dry run, which writes nothing else, has temporary ones.
-
-    Raises:
-        InputError: examples cannot be used, or the run there was begun with others.
+    The files stay in OUTPUT/data, where the run can be resumed from Python or by the command; those
+    of a dry run are temporary. Raises InputError if the run there was begun with other examples.
     """
-    given = {name: getattr(options, name) for name in _EXAMPLES}
     if isinstance(options.data, Mapping):  # a dict of splits, such as a datasets.DatasetDict
         if "train" not in options.data:
             raise InputError(
                 f"data has the splits {', '.join(map(str, options.data))}: give train=..., or a "
                 "dict with train and validation"
             )
-        given = {name: options.data.get(name) for name in _EXAMPLES}
-        options = replace(options, data=None, **given)
+        splits = {name: options.data.get(name) for name in _EXAMPLES}
+        options = replace(options, data=None, **splits)
     elif is_in_memory(options.data):
         raise InputError("data takes the name of a data set, or a dict of splits: give train=...")
-    in_memory = {name: data for name, data in given.items() if is_in_memory(data)}
+    in_memory = {n: data for n in _EXAMPLES if is_in_memory(data := getattr(options, n))}
     if not in_memory:
         yield options
         return
@@ -211,11 +204,8 @@ def _has(file: Path, text: str) -> bool:
 def documents_as_file(options: Texts, documents: Any, unfinished: str = "") -> Iterator[Texts]:
     """The options with the path of JSON lines that hold the documents, if there are any.
 
-    The file lies beside the output. It is deleted at the end, unless there is unfinished work, with
-    a file `unfinished` in the output: it can be resumed with the same documents alone.
-
-    Raises:
-        InputError: both a corpus and documents are given, or neither, or a document is no text.
+    The file lies beside the output. It is deleted at the end, unless the output has a file
+    `unfinished`: such work can only be resumed with the same documents.
     """
     if bool(options.corpus) == (documents is not None):
         found = "two texts are" if options.corpus else "no text is"

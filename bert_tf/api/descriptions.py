@@ -31,8 +31,7 @@ def _own_helps(options: type) -> dict[str, str]:
 def titled_fields(options: type) -> list[tuple[str, dataclasses.Field]]:
     """The fields in the order of the help, each with the title of its group.
 
-    First comes what is required, read or written; then the options of each class, subclasses first,
-    under the first words of its docstring.
+    Essentials first; then the options of each class, subclasses first, titled by its docstring.
     """
     essential, others = [], []
     left = {field.name: field for field in dataclasses.fields(options)}

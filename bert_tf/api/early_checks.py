@@ -28,10 +28,7 @@ _OTHER_MODELS = (".pb", ".index")
 
 
 def open_models(options: Any) -> Iterator[Path]:
-    """Replaces URLs and names of models on the Hugging Face hub with folders of their files.
-
-    Yields each of these folders. What is marked as a model may be a tokenizer alone.
-    """
+    """Replaces URLs and hub names of models or tokenizers with local folders, which it yields."""
     for field, given in _values(options, "model"):
         if Path(given).exists():
             continue
@@ -66,10 +63,7 @@ def check_inputs(options: Any) -> None:
 
 
 def _values(options: Any, mark: str) -> Iterator[tuple[dataclasses.Field, str]]:
-    """The options with a mark and their paths, one pair for each path of a list.
-
-    Data in memory, which Python functions take in place of a path, has none.
-    """
+    """The options with a mark, once for each path that they have; data in memory has none."""
     for field in dataclasses.fields(options):
         if field.metadata.get(mark):
             value = getattr(options, field.name)

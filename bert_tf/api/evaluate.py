@@ -1,6 +1,7 @@
 """`bert_tf.evaluate`."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,8 +93,7 @@ def evaluate(options: EvaluateOptions, *, shown: bool = True) -> EvaluateResult:
     Raises:
         InputError: the data, the model or the options cannot be used; the message says why.
     """
-    inputs = [options.model, None if is_in_memory(options.data) else options.data]
-    output = options.output and check_output_folder(options.output, inputs)
+    output = options.output and check_output_folder(options.output)
     with progress("evaluating", total=1, shown=shown) as bar:
         from bert_tf.tasks.reports.report import write_report
         from bert_tf.trained.fine_tuned import FineTuned
@@ -104,11 +104,8 @@ def evaluate(options: EvaluateOptions, *, shown: bool = True) -> EvaluateResult:
             model = dataclasses.replace(model, task=task)
         else:
             examples = model.task.read(options.data, options.split)
-
-        def answered(number: int) -> None:
-            bar.update(number, total=len(examples))
-
-        evaluation = model.evaluate(examples, options.batch_size, answered=answered)
+        answered = functools.partial(bar.update, total=len(examples))
+        evaluation = model.evaluate(examples, options.batch_size, answered)
         report = evaluation.report()
         if output:
             evaluation.write(output)

@@ -1,5 +1,6 @@
 """`bert_tf.export_model`."""
 
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -100,10 +101,10 @@ def export_model(options: ExportOptions, *, shown: bool = True) -> ExportResult:
 
         folder = check_output_folder(joined(options.output, options.name), [options.model])
         check_export(options.name, root=folder.parent, version=options.version)
-        settings = vars(options)
+        load = functools.partial(FineTuned.from_directory, options.model, vars(options))
         if not takes_rows:
             dtype, remark = dtype_policy(options.precision)
-            model = FineTuned.from_directory(options.model, settings, dtype)
+            model = load(dtype)
             directory = model.export(
                 folder.name, root=folder.parent, version=options.version,
                 directory=options.model, explanations=options.explanations,
@@ -111,11 +112,8 @@ def export_model(options: ExportOptions, *, shown: bool = True) -> ExportResult:
             versions: dict[str, int] = {options.precision: int(directory.name)}
             remarks = [remark] if remark else []
         else:
-            model = FineTuned.from_directory(options.model, settings)
-            versions, remarks = export_types(
-                model, folder, options,
-                lambda dtype: FineTuned.from_directory(options.model, settings, dtype),
-            )  # fmt: skip
+            model = load()
+            versions, remarks = export_types(model, folder, options, load)
     inputs = model.task.kind.signatures(model.task)["serving_default"].inputs
     return ExportResult(
         path=joined(options.output, options.name, str(max(versions.values()))),

@@ -62,9 +62,8 @@ class Command(Protocol[P, R]):
 def keywords(given: Callable[P, object]) -> Callable[[Callable[..., R]], Command[P, R]]:
     """Turns `function(options, shown=..., ...)` into one whose keyword arguments are the options.
 
-    Its signature and the section "Args:" of its docstring are those of `given`, the dataclass of
-    the keyword arguments. Its last base is the dataclass of the command's options; it may widen
-    their types, to data in memory, and add arguments, which the function gets beside the options.
+    `given` is the dataclass of the arguments, with their help. Its last base is the class of the
+    options; it may widen their types, to data in memory, and add arguments for the function.
     """
     cls: Any = given
     options: type = cls.__bases__[-1]
@@ -118,11 +117,9 @@ def _hints(given: type, options: type) -> dict[str, Any]:
 
 
 def with_kind(options: type, task: object, model: object) -> type:
-    """The options of a command with those of the kind of a user's own task.
+    """The options of a command with those of the kind of a user's own task, which is imported.
 
-    Without a `task` it is that of the model's task.json. Its code is imported, and TensorFlow with
-    it; the options of built-in kinds are there already. A task that cannot be used adds nothing;
-    the command reports it.
+    Without a `task` it is that of the model's task.json. The command reports one that is unusable.
     """
     if not issubclass(options, TaskOptions):
         return options

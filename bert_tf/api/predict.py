@@ -1,11 +1,12 @@
 """`bert_tf.predict`."""
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_tf.api.data import columns_of, examples_in_memory, is_in_memory
+from bert_tf.api.data import columns_of, examples_in_memory
 from bert_tf.api.keywords import Data, PathName, Texts, Verbosity, keywords
 from bert_tf.api.progress import progress
 from bert_tf.api.result import Result, Table
@@ -134,9 +135,8 @@ def predict(options: PredictOptions, *, shown: bool = True) -> Predictions:
     Raises:
         InputError: the texts, the model or the options cannot be used; the message says why.
     """
-    inputs = [options.model, None if is_in_memory(options.input) else options.input]
-    output = options.output and check_output_file(options.output, inputs)
-    folder = options.submission and check_output_folder(options.submission, inputs)
+    output = options.output and check_output_file(options.output)
+    folder = options.submission and check_output_folder(options.submission)
     with progress("loading", total=1, shown=shown) as bar:
         from bert_tf.serving.predictor import answer, answer_rows, rows
         from bert_tf.tasks.kinds.kind import Answered
@@ -168,10 +168,7 @@ def predict(options: PredictOptions, *, shown: bool = True) -> Predictions:
             columns = {}
         count = len(next(iter(given.values())))
         signature = model.function(options.signature or model.signature_for(given))
-
-        def answered(number: int) -> None:
-            bar.update(number, total=count, note="and answering")
-
+        answered = functools.partial(bar.update, total=count, note="and answering")
         if folder:
             answers = answer(signature, given, options.batch_size, answered=answered)
             found = list(rows(answers))

@@ -81,8 +81,7 @@ class ProgressBar:
 class RunProgress(Listener):
     """Shows training runs in a bar and lines.
 
-    For many runs, `one_of_many` says what each is, such as "Setting"; then losses, and lines that
-    an earlier run had too, are left out.
+    `one_of_many`, such as "Setting", is for many runs: without losses, and repeated lines once.
     """
 
     def __init__(self, bar: ProgressBar, one_of_many: str = "") -> None:

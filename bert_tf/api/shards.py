@@ -203,6 +203,7 @@ def make_shards(
     """
     from pipelines.shards.manifest import JOURNAL
 
+    folders = [joined(options.output)]
     if not is_remote(options.output):
         check_output_folder(options.output, [*options.corpus, options.tokenizer])
     with (
@@ -219,7 +220,6 @@ def make_shards(
             estimate = estimate_shards(
                 options.corpus, tokenizer, options.of_lengths, threads=_threads(options)
             )
-            folders = [joined(options.output)]
             return ShardsResult(folders=folders, estimate=estimate, notices=bar.notices)
 
         def show(done: ShardsProgress) -> None:
@@ -237,7 +237,6 @@ def make_shards(
             finish=options.finish,
             threads=_threads(options),
         )
-    folders = [joined(options.output)]
     if len(manifests) > 1:
         lengths = [str(made.options["max_seq_length"]) for made in manifests]
         folders = [joined(options.output, length) for length in lengths]

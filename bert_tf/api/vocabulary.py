@@ -90,13 +90,31 @@ class VocabularyResult(Result):
         ]
 
 
-def _learn(options: VocabularyOptions, shown: bool) -> VocabularyResult:
-    output = check_output_folder(
-        options.output, options.corpus, ours=FILES, overwrite=options.overwrite
-    )
+@keywords(_Keywords)
+def learn_vocabulary(
+    options: VocabularyOptions, *, shown: bool = True, documents: Any = None
+) -> VocabularyResult:
+    """Learns a WordPiece vocabulary from text, as `bert-tf vocab` does.
+
+    ```python
+    bert_tf.learn_vocabulary(documents=texts, output="vocab", size=8000).pieces
+    ```
+
+    Returns:
+        The vocabulary and its folder, for `make_shards` and `BertTokenizer.from_directory`.
+
+    Raises:
+        InputError: the text or the options cannot be used; the message says why.
+    """
     names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
     switches: dict[str, Any] = {name: getattr(options, name) for name in names}
-    with progress("counting words", shown=shown) as bar:
+    with (
+        documents_as_file(options, documents) as options,
+        progress("counting words", shown=shown) as bar,
+    ):
+        output = check_output_folder(
+            options.output, options.corpus, ours=FILES, overwrite=options.overwrite
+        )
         from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
         from bert_tf.tokenization.normalizer import lost_letters
         from bert_tf.tokenization.vocabulary import check_alphabet
@@ -172,23 +190,3 @@ def _read_counts(path: Path, identity: str) -> dict[str, int] | None:
             return None
         pairs = (line.rstrip("\n").split(" ", 1) for line in file)
         return {word: int(count) for count, word in pairs}
-
-
-@keywords(_Keywords)
-def learn_vocabulary(
-    options: VocabularyOptions, *, shown: bool = True, documents: Any = None
-) -> VocabularyResult:
-    """Learns a WordPiece vocabulary from text, as `bert-tf vocab` does.
-
-    ```python
-    bert_tf.learn_vocabulary(documents=texts, output="vocab", size=8000).pieces
-    ```
-
-    Returns:
-        The vocabulary and its folder, for `make_shards` and `BertTokenizer.from_directory`.
-
-    Raises:
-        InputError: the text or the options cannot be used; the message says why.
-    """
-    with documents_as_file(options, documents) as files:
-        return _learn(files, shown)
