@@ -22,7 +22,6 @@ from bert_tf.api.progress import ProgressBar, console, progress
 from bert_tf.atomic import write_text, write_tsv
 from bert_tf.errors import InputError
 from bert_tf.options import option
-from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 
 if TYPE_CHECKING:
@@ -103,10 +102,7 @@ class Finding:
 
 
 def run(options: Options) -> None:
-    read = [options.data, options.train, options.validation, options.test, options.model]
     output = options.output and Path(options.output)
-    if output:
-        check_output_folder(output, read)
     with progress("reading") as bar:
         from bert_tf.tasks.table import find_task, with_options
 
@@ -114,8 +110,8 @@ def run(options: Options) -> None:
         splits = dict(_read(task, options))
         bar.update(0, note="and comparing")
         findings = sorted(_findings(task, splits, options, bar), key=_order)
-        found = {kind: [x for x in findings if x.kind == kind] for kind in _TITLES}
-        found = {kind: own for kind, own in found.items() if own}
+        of_kinds = {kind: [x for x in findings if x.kind == kind] for kind in _TITLES}
+        found = {kind: own for kind, own in of_kinds.items() if own}
     lines = [f"checked {_counts({split: len(each) for split, each in splits.items()})} examples"]
     lines += [f"{_TITLES[kind]}: {len(own):,}" for kind, own in found.items()]
     console.print("\n".join(lines if found else [*lines, "nothing found"]))
@@ -169,11 +165,7 @@ def _findings(
         raise InputError("--by_vectors is for texts with one label each: leave it out")
     rows = [(split, i) for split, examples in splits.items() for i in range(len(examples))]
     texts = [text for examples in splits.values() for text in _texts(task, examples)]
-    labels = [
-        label
-        for examples in splits.values()
-        for label in examples.columns.get("label", [None] * len(examples))
-    ]
+    labels = [y for x in splits.values() for y in x.columns.get("label", [None] * len(x))]
 
     def place(number: int) -> str:
         split, index = rows[number]
@@ -264,10 +256,7 @@ def _vectors(
 
 
 def _write_cleaned(
-    task: "Task",
-    splits: "Mapping[str, Examples]",
-    found: Mapping[str, Sequence[Finding]],
-    folder: Path,
+    task: "Task", splits: "Mapping[str, Examples]", found: Mapping[str, list[Finding]], folder: Path
 ) -> dict[str, int]:
     """Writes each split as JSON lines with all columns of its file; returns their numbers."""
     from pipelines.examples.data_faults import spelt_twice
@@ -293,9 +282,7 @@ def _write_cleaned(
     return kept
 
 
-def _write_report(
-    summary: Sequence[str], found: Mapping[str, Sequence[Finding]], folder: Path
-) -> None:
+def _write_report(summary: list[str], found: Mapping[str, list[Finding]], folder: Path) -> None:
     lines = ["# Check of the data", *summary]
     for kind, own in found.items():
         rows = [[each.split, each.place, each.what, each.text] for each in own]

@@ -26,7 +26,6 @@ from bert_tf.api.progress import console, progress, typed
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
-from bert_tf.outputs import check_output_folder
 from bert_tf.startup import share_cores
 
 _LENGTH = 64  # tokens; short, so that minutes are enough
@@ -68,10 +67,7 @@ def _command(name: str, /, **options: Any) -> None:
 
 
 def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
-    """Writes the labelled passages, and the corpus without the documents they are tested on.
-
-    Returns the sentences of these documents.
-    """
+    """Writes labelled passages, and the corpus without those to test on; returns the latter."""
     from bert_tf.experiments import installed_documentation, passages
     from pipelines.corpus.sources import find_files
 
@@ -126,7 +122,6 @@ def run(options: Options) -> None:
     output = Path(options.output)
     if output.exists() or output.is_symlink():
         raise InputError(f"{output} exists already: delete it, or give another --output")
-    check_output_folder(output, options.corpus)
     share_cores()  # before the first command runs TensorFlow's ops
     unseen = _write_texts(options, output / "corpus.txt", output / "labelled")
     _command("vocab", corpus=[f"{output}/corpus.txt"], output=f"{output}/vocab", size=8192)

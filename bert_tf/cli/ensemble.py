@@ -41,10 +41,9 @@ class Options(EvaluationOptions):
 
 
 def run(options: Options) -> None:
-    inputs = [*options.models, options.data]
     labelled = options.submission is None
     output = options.output or options.submission
-    folder = output and check_output_folder(output, inputs)
+    folder = output and check_output_folder(output)
     with progress("answering", total=len(options.models)) as bar:
         from bert_tf.tasks.reports.report import write_report
         from bert_tf.trained.ensemble import evaluate_together, load_members

@@ -33,9 +33,6 @@ def run(options: Options) -> None:
     if any(rank > 1 for rank in result.inputs.values()):
         given = "--input FILE"
     model = joined(options.output, options.name)
-    lines = [
-        *result.lines(),
-        f"Next: {typed('bert-tf')} predict --model {model} {given}",
-        f"  or: {typed('bert-tf')} serve {options.output}; docs/serving.md has TensorFlow Serving",
-    ]
-    console.print("\n".join(lines))
+    serve = f"{typed('bert-tf')} serve {options.output}; docs/serving.md has TensorFlow Serving"
+    console.print(str(result))
+    console.print(f"Next: {typed('bert-tf')} predict --model {model} {given}\n  or: {serve}")

@@ -58,20 +58,15 @@ def run(options: Options) -> None:
         from bert_tf.device_errors import memory_errors
         from bert_tf.models.encoder import BertEncoder
         from bert_tf.tokenization.tokenizer import BertTokenizer
-        from bert_tf.trained.features import (
-            FeatureExtractor,
-            feature_file,
-            how_to_read,
-            written_files,
-        )
+        from bert_tf.trained import features
         from pipelines.examples.tagged_words import read_texts
 
-        for file in written_files(output, options.per):
+        for file in features.written_files(output, options.per):
             check_output_file(file, [options.model, options.data])
         check_is_model_directory(Path(options.model))
         if options.pooling == "pooler" and not read_weights(Path(options.model)).has("pooler."):
             raise InputError(f"{options.model} has no pooler: give --pooling first or mean")
-        extract = FeatureExtractor(
+        extract = features.FeatureExtractor(
             BertEncoder.from_directory(options.model, dtype="float32"),
             BertTokenizer.from_directory(options.model),
             layers=options.layers,
@@ -88,7 +83,7 @@ def run(options: Options) -> None:
         )
         done = cut = vectors = 0
         smaller = memory_errors("give a smaller --batch_size or --max_length")
-        with smaller, feature_file(output, extract.width) as write:
+        with smaller, features.feature_file(output, extract.width) as write:
             for record in extract(texts.columns, options.batch_size):
                 cut += record.pop("cut")
                 vectors += len(record["vectors"]) if "vectors" in record else 1
@@ -106,5 +101,5 @@ def run(options: Options) -> None:
         )
     console.print(
         f"{vectors:,} vectors of {extract.width} float32, one per {options.per}, of {done:,} texts:"
-        f" {options.output}\nRead it: {how_to_read(options.output)}  # docs/features.md"
+        f" {options.output}\nRead it: {features.how_to_read(options.output)}  # docs/features.md"
     )

@@ -21,9 +21,6 @@ def run(options: Options) -> None:
     result = finetune.of(options)
     if result.best is None:  # a dry run, or a worker other than the chief
         return
-    lines = [
-        *result.lines(),
-        export_line(str(result.best)),
-        f"Curves: {typed('bert-tf')} monitor {options.output}",
-    ]
-    console.print("\n".join(lines))
+    console.print(str(result))
+    console.print(export_line(str(result.best)))
+    console.print(f"Curves: {typed('bert-tf')} monitor {options.output}")

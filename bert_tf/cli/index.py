@@ -9,6 +9,7 @@ read, also as .gz. The folder has vectors.npy (float32, length 1), texts.jsonl (
 text and where it is) and index.json.
 """
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,10 +45,7 @@ def run(options: Options) -> None:
         if not located:
             raise InputError(f"{options.input} has no text: give a folder or a file that has")
         texts = [text for text, _ in located]
-
-        def answered(number: int) -> None:
-            bar.update(number, total=len(texts), note="and computing")
-
+        answered = functools.partial(bar.update, total=len(texts), note="and computing")
         vectors, truncated = vectors_of(options.model, texts, options.batch_size, answered)
         write_index(output, options.model, located, vectors)
     cut = f"; {truncated:,} were cut at the model's length" if truncated else ""

@@ -176,10 +176,7 @@ def parser_message(message: str, options: type) -> str:
 
 
 def with_own_kind(options: type, arguments: Sequence[str]) -> type:
-    """The options of a command with those of the kind of a user's own task: see `with_kind`.
-
-    The task is the one of --task, of --config or of the model's task.json.
-    """
+    """The options `with_kind` of the task of --task, of --config or of the model's task.json."""
     given = dict(_given(arguments))
     task = given.get("--task") or stored(given.get("--config")).get("task")
     return with_kind(options, task, given.get("--model"))
@@ -193,10 +190,9 @@ def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def check_arguments(arguments: Sequence[str], options: type) -> None:
-    """Refuses what the parser would not explain, or take in silence.
+    """Refuses what the parser would not explain, or silently accept.
 
-    That is a list option that is given twice, of which the parser would keep the last values alone,
-    and a YAML file that cannot be read, or does not give options of the command.
+    It would keep only the last values of a list option that is given twice.
     """
     hints = typing.get_type_hints(options)
     names = {field.name for field in dataclasses.fields(options)}

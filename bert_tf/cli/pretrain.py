@@ -22,11 +22,7 @@ def run(options: Options) -> None:
     from bert_tf.pretraining.word_frequencies import plateau_notice
 
     features = "--features_only mix " if options.objective == "bilm" else ""  # as ELMo is used
-    lines = [
-        *result.lines(),
-        plateau_notice(str(result.model))
-        or f"Next: {typed('bert-tf')} finetune --model {result.model} {features}--train train.tsv "
-        "--output runs/classifier",
-        f"Curves: {typed('bert-tf')} monitor {options.output}",
-    ]
-    console.print("\n".join(lines))
+    then = f"finetune --model {result.model} {features}--train train.tsv --output runs/classifier"
+    console.print(str(result))
+    console.print(plateau_notice(str(result.model)) or f"Next: {typed('bert-tf')} {then}")
+    console.print(f"Curves: {typed('bert-tf')} monitor {options.output}")

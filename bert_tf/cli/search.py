@@ -25,10 +25,7 @@ def run(options: Options) -> None:
     from bert_tf.finetuning.search import page
 
     print(page(result.trials), end="")
-    lines = result.lines()
+    console.print(str(result))
     if result.best is not None:
-        lines += [
-            export_line(str(result.best)),
-            f"Curves and HParams: {typed('bert-tf')} monitor {options.output}",
-        ]
-    console.print("\n".join(lines))
+        console.print(export_line(str(result.best)))
+        console.print(f"Curves and HParams: {typed('bert-tf')} monitor {options.output}")

@@ -109,10 +109,7 @@ class Options(CheckedOptions):
 
 
 def translated(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command line with the flags of tensorflow_model_server replaced.
-
-    Raises InputError for a flag whose value this server cannot follow.
-    """
+    """The arguments with ours for tensorflow_model_server's; InputError for unsupported values."""
     given = [*arguments]
     found: list[str] = []
     sources: list[str] = []

@@ -26,15 +26,10 @@ from bert_tf.api.shards import make_shards
 
 def run(options: Options) -> None:
     result = make_shards.of(options)
-    if not result.manifests:
-        console.print("\n".join(result.lines()))
-        return
-    folders = result.folders
-    long = f"--long_shards {folders[-1]} " if len(folders) == 2 else ""
-    lines = [
-        *result.lines(),
-        f"Inspect them: {typed('bert-tf')} inspect --shards {folders[0]}",
-        f"Next: {typed('bert-tf')} pretrain --shards {folders[0]} {long}--size small "
-        "--output runs/pretrained",
-    ]
-    console.print("\n".join(lines))
+    console.print(str(result))
+    if result.manifests:
+        shards = result.folders[0]
+        more = f" --long_shards {result.folders[-1]}" if len(result.folders) == 2 else ""
+        then = f"pretrain --shards {shards}{more} --size small --output runs/pretrained"
+        console.print(f"Inspect them: {typed('bert-tf')} inspect --shards {shards}")
+        console.print(f"Next: {typed('bert-tf')} {then}")
