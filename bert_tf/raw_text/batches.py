@@ -59,19 +59,15 @@ class BatchOptions(NamedTuple):
 def make_batches(
     tuned: FineTuned, x: Any, y: Any, weights: Any, options: BatchOptions
 ) -> tuple[Task, Batches]:
-    """Inputs, targets and weights of raw text; and the task, with pairs if there are pairs.
-
-    Batches that are shuffled repeat without end.
-    """
+    """Batches of raw text, shuffled ones without end; and the task, with pairs if texts are."""
     model, kind = tuned.model, tuned.task.kind
     is_masked = "mask_positions" in model.input
     if isinstance(x, tf.data.Dataset):
         if is_masked or isinstance(model, ROW_MODELS):
             return streamed(tuned, x, options)
         x, y, weights = in_memory(x)
-    own_targets = None
-    if model.has_own_loss and isinstance(model, ROW_MODELS):
-        own_targets = _own_targets(y)
+    has_own_targets = model.has_own_loss and isinstance(model, ROW_MODELS)
+    own_targets = _own_targets(y) if has_own_targets else None
     labels = tuned.labels
     task, examples = given_examples(
         tuned.task, x, y, labels, reads_labels=own_targets is None and not is_masked
@@ -102,7 +98,7 @@ def make_batches(
     if is_masked:
         made = masked(tuned, made, seed)
     elif options.class_weight and of_examples is None:  # a tagger's, whose weights are of its words
-        table = tf.constant(_class_table(options.class_weight, tuned))
+        table = _class_table(options.class_weight, tuned)
         made = made.map(lambda x, y, w: (x, y, w * tf.gather(table, y)))
     if options.repeats and not options.shuffle:
         made = made.repeat()
@@ -259,8 +255,7 @@ def in_memory(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
     joined = tf.nest.map_structure(
         lambda *tensors: [row for tensor in tensors for row in _values(tensor)], *batches
     )
-    x, y, weights = (*joined, None, None)[:3]
-    return x, y, weights
+    return (*joined, None, None)[:3]
 
 
 def _values(tensor: Any) -> list[Any]:
@@ -276,16 +271,12 @@ def streamed(
 ) -> tuple[Task, Batches]:
     """Maps a data set of batches of strings, with labels if it has any."""
     check_batched(dataset)
-    model = tuned.model
-    spec = dataset.element_spec
-    task = tuned.task
-    if "text_pair" in by_role(task, inputs_alone(spec)) and task.pair is None:
+    model, task, spec = tuned.model, tuned.task, dataset.element_spec
+    inputs = inputs_alone(spec)
+    if "text_pair" in by_role(task, inputs) and task.pair is None:
         task = task.with_settings({"pair_column": "text_pair"})
     is_masked = "mask_positions" in model.input
-    table = None
-    if options.class_weight:
-        table = tf.constant(_class_table(options.class_weight, tuned))
-    inputs = inputs_alone(spec)
+    table = _class_table(options.class_weight, tuned) if options.class_weight else None
     has_labels = isinstance(spec, tuple) and len(spec) > 1
     has_labels |= isinstance(inputs, Mapping) and not {task.label, "label"}.isdisjoint(inputs)
     if not has_labels and is_masked and isinstance(model.output, dict):

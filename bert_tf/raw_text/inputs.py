@@ -61,10 +61,7 @@ def is_raw(x: Any) -> bool:
 
 
 def checked_stream(x: Any) -> Any:
-    """Inputs that are not raw text, as Keras takes them.
-
-    Raises InputError for generators and `PyDataset`s of raw text, and lists of nothing or numbers.
-    """
+    """Inputs for Keras; InputError for streams of raw text, and for lists of nothing or numbers."""
     first = None
     if isinstance(x, Iterator):
         first = next(x, None)
@@ -90,14 +87,9 @@ def checked_stream(x: Any) -> Any:
 def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, list[Any]], Any]:
     """The inputs by role, as lists, and the labels; the task has pairs where the inputs have.
 
-    Args:
-        task: what the model reads.
-        x: texts [E], for text pairs and other tasks of several texts a tuple of such or a list of
-            tuples; or a dict or a data frame with a column for each, by the kind's names or the
-            task's.
-        y: labels [E]; None where a data frame has a column of them, or there are none.
-
-    Raises InputError if a column is missing, or their lengths differ.
+    `x` are texts [E], for several texts of an example a tuple of such or a list of tuples; or a
+    dict or a data frame with a column for each, by the kind's names or the task's. `y` are labels
+    [E]; without, a column has them, if any. InputError if a column is missing or lengths differ.
     """
     if hasattr(x, "column_names"):
         check_dataset(x)
@@ -222,10 +214,9 @@ def check_dataset(x: Any) -> None:
 
 
 def by_role(task: Task, x: Any) -> dict[str, Any]:
-    """Role -> its strings, or what stands for them.
+    """Role -> its strings, from one column, a tuple in their order, or columns by name.
 
-    They are one column, a tuple of columns in the order of the roles, or columns by their names:
-    the roles', or the task's.
+    Names are the roles', or the task's.
     """
     roles = _roles(task)
     if not isinstance(x, Mapping):

@@ -151,10 +151,7 @@ class BertPreprocessor(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Makes a preprocessor whose vocabulary `load_assets` reads.
-
-        A task of the user's own is looked up where it was: no file holds code.
-        """
+        """Makes a preprocessor whose vocabulary `load_assets` reads; files hold no code."""
         settings = config["task"]
         task = find_task(settings["task"], brought_by="the Keras file").with_settings(settings)
         return cls(None, task, is_settled=config["is_settled"], name=config["name"])
@@ -295,10 +292,7 @@ class BertPreprocessor(keras.layers.Layer):
         self, model: Any, x: Any, batch_size: int = BATCH_SIZE, *, splits_words: bool = False,
         signature: str | None = None,
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """What `bert-tf predict` writes for each example of raw text, asked by a `signature`.
-
-        With `splits_words` a tagger finds the words of strings itself, punctuation apart.
-        """
+        """What `bert-tf predict` writes; with `splits_words` a tagger finds a string's words."""
         if isinstance(x, tf.data.Dataset):
             x, _, _ = in_memory(x)
         task, examples = given_examples(self.task, x)
@@ -339,15 +333,12 @@ class BertPreprocessor(keras.layers.Layer):
     def export(self, model: Any, folder: str | os.PathLike) -> Path:
         """Writes a SavedModel into NAME/VERSION."""
         folder = Path(folder)
-        version = folder.name
+        above, version = folder.parent, folder.name
         if not version.isdecimal() or not int(version):
             raise InputError(f"{folder}: TensorFlow Serving wants a number: give {folder}/1")
-        above = folder.parent
         if folder.exists():
-            raise InputError(
-                f"{folder} exists, and no version is overwritten: give "
-                f"{above / str(max(versions(above), default=0) + 1)}"
-            )
+            free = above / str(max(versions(above), default=0) + 1)
+            raise InputError(f"{folder} exists, and no version is overwritten: give {free}")
         tuned = self.bound(_that_answers(model))
         return tuned.export(above.name, root=above.parent, version=int(version))
 
@@ -420,10 +411,7 @@ def open_preset(
 
 
 def _task_in(directory: Path, model: Any, name: str | None) -> tuple[Task, bool]:
-    """The task, and whether the model was trained for it.
-
-    It is the one that is named, else the directory's if it is the model's, else that of the class.
-    """
+    """The task named, the directory's, or else the class's; and whether it is the trained one."""
     if name is not None:
         task = find_task(name)
         if not isinstance(model, (task.kind.model_class, *task.kind.opens)):

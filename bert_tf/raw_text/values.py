@@ -84,10 +84,7 @@ def split_words(words: str) -> list[str]:
 
 
 def label_list(y: Any, *, many: bool = False) -> list[Any]:
-    """Labels as a list [E]; a column [E, 1] or a frame of one column is such, too.
-
-    With `many` labels a frame or dict may have a column for each: its rows become dicts.
-    """
+    """Labels as a list [E], also of a column [E, 1]; rows of `many` columns become dicts."""
     if is_frame(y) or (many and isinstance(y, Mapping)):
         names = list(y) if isinstance(y, Mapping) else columns_of(y)
         if len(names) > 1 and many:
