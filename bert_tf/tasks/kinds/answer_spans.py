@@ -30,17 +30,12 @@ def best_answers(
     unanswerable: bool,
     threshold: float,
 ) -> dict[str, tf.Tensor]:
-    """The best answers to each question; docs/signatures.md describes them.
+    """The best answers to B questions, from logits [W, T, 2] of their windows: docs/signatures.md.
 
-    Args:
-        logits: float [W, T, 2], start and end.
-        windows: W windows of B questions.
-        contexts: string [B].
-        longest: maximum pieces of an answer.
-        unanswerable: whether "no answer" is a candidate, too: an empty string, with the logits of
-            [CLS] in the window where their sum is lowest.
-        threshold: largest null odds, the score of "no answer" minus that of the best answer, of a
-            question that gets an answer.
+    With `unanswerable`, "no answer" is a candidate, too: an empty string, with the logits of [CLS]
+    in the window where their sum is lowest. A question gets an answer if its null odds, the score
+    of "no answer" minus that of the best answer, are at most `threshold`. Contexts are string [B],
+    and an answer has at most `longest` pieces.
     """
     batch = tf.size(contexts, tf.int64)
     logits = tf.where(tf.math.is_nan(logits), -NO_CANDIDATE, tf.cast(logits, tf.float32))
@@ -92,9 +87,9 @@ def average_answers(
 ) -> dict[str, np.ndarray]:
     """Joint answers of models, from what `best_answers` returns for each; other arguments are its.
 
-    Texts alone are compared, so that models may differ in tokenizers and windows: the probability
-    of a text is the mean, 0 where it is not among a model's best. Logits and null odds are means
-    over the models that have them. The place of a text is that of the first model that has it.
+    Only texts are compared, as tokenizers may differ: the probability of a text is the mean, 0
+    where it is not among a model's best. Logits and null odds are means over the models that have
+    them; the place of a text is the first model's.
     """
     lists = [n for n, x in answers[0].items() if n.startswith("answers_") and x.ndim == 2]
     rows = {name.removeprefix("answers_"): np.zeros_like(answers[0][name]) for name in lists}

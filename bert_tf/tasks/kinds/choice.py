@@ -22,10 +22,7 @@ from pipelines.examples.labelled_text import Examples
 
 @dataclass(frozen=True)
 class Choice(RowKind):
-    """One of n texts for each context: each pair gets a score, and softmax runs over the n.
-
-    An empty choice has the probability 0, unless all are: lists of unequal length may be padded.
-    """
+    """One of n texts for each context: each pair gets a score, and softmax runs over the n."""
 
     model_class = BertChooser
     has_probabilities = True
@@ -38,27 +35,23 @@ class Choice(RowKind):
         return {DEFAULT: Signature({"context": TEXTS, "choices": LISTS}, self.respond)}
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
-        columns = {"context": layout.columns["text"]}
-        columns["choices"] = layout.columns.get("text_pair", "choices*")
-        if self.opening is not None:
-            columns["opening"] = self.opening
-        if layout.labelled:
-            columns["label"] = layout.columns["label"]
-        examples = layout.read(path, columns)
+        own = layout.columns
+        columns = {"context": own["text"], "choices": own.get("text_pair", "choices*")}
+        more = {"opening": self.opening, "label": own.get("label")}
+        examples = layout.read(path, columns | {role: x for role, x in more.items() if x})
         every = examples.columns["choices"]
         for index, choices in enumerate(every):
             if len(choices) < 2 or len(choices) != len(every[0]):
                 raise InputError(
-                    f"{examples.place(index)}: {len(choices)} choices where "
-                    f"{examples.row(0)} has {len(every[0])}; give all examples the same number, "
-                    "2 or more"
+                    f"{examples.place(index)}: {len(choices)} choices where {examples.row(0)} has "
+                    f"{len(every[0])}; give all examples the same number, 2 or more"
                 )
-            for place, choice in enumerate(choices):
-                if not choice.strip():
-                    raise InputError(
-                        f"{examples.place(index)}: choice {place} is empty; fill it in or remove "
-                        "the line"
-                    )
+            empty = [place for place, choice in enumerate(choices) if not choice.strip()]
+            if empty:
+                raise InputError(
+                    f"{examples.place(index)}: choice {empty[0]} is empty; fill it in or remove "
+                    "the line"
+                )
         for index, opening in enumerate(examples.columns.pop("opening", ())):
             every[index] = [f"{opening} {choice}".strip() for choice in every[index]]
         return examples
@@ -85,8 +78,8 @@ class Choice(RowKind):
         rows, truncated = kind.paired_rows(
             strings["context"], choices, parts.tokenizer, parts.max_length
         )
-        alone = {name: x[:, tf.newaxis] for name, x in rows.items()}
-        scores = map_rows(parts.predict, alone)  # (B * n, 1)
+        scores = map_rows(parts.predict, kind.alone(rows))  # (B * n, 1)
+        # Lists of unequal length may be padded: an empty choice has the probability 0.
         is_blank = choices == ""
         is_blank &= ~tf.reduce_all(is_blank, -1, keepdims=True)
         scores = tf.where(is_blank, scores.dtype.min, tf.reshape(scores, tf.shape(choices)))

@@ -344,7 +344,7 @@ class RowKind(Kind):
         """Columns of predictions.tsv after texts and labels, "predicted" among them."""
 
     def write_predictions(self, folder: Path, given: Answered) -> None:
-        write_table(folder / "predictions.tsv", given, self.predicted(given))
+        write_table(folder, given, self.predicted(given))
 
     def submitted(self, given: Answered) -> Iterable[object]:
         return dict(self.predicted(given))["predicted"]
@@ -376,10 +376,7 @@ def checked_rows(tensors: Tensors, model: Any) -> Tensors:
 def paired_rows(
     texts: tf.Tensor, lists: tf.Tensor, tokenizer: Any, max_length: int
 ) -> tuple[Tensors, tf.Tensor]:
-    """Rows of texts [B] with each of their lists [B, n], [B * n, T]; pieces that they lost [B, n].
-
-    Refuses, in graph, lists without an entry, or not as many lists as texts.
-    """
+    """Rows [B * n, T] of texts [B] with each of their lists [B, n]; pieces that were cut [B, n]."""
     batch, number = tf.unstack(tf.shape(lists))
     one_list_each = tf.debugging.Assert(
         (batch == tf.size(texts)) & ((number > 0) | (batch == 0)),
@@ -394,6 +391,11 @@ def paired_rows(
     rows = pack(tf.gather(firsts[:, :max_length], of_entry), ids)
     truncated = pack.truncated(tf.gather(firsts.row_lengths(), of_entry), ids.row_lengths())
     return rows, tf.reshape(truncated, [batch, number])
+
+
+def alone(rows: Tensors) -> Tensors:
+    """Rows [R, T] as lists of one row, [R, 1, T]."""
+    return {name: x[:, tf.newaxis] for name, x in rows.items()}
 
 
 def in_lists(rows: Tensors, lists: tf.Tensor) -> Tensors:
@@ -432,10 +434,10 @@ def count_pieces(texts: Sequence[str], tokenizer: Any) -> np.ndarray:
     return np.concatenate([tokenizer.tokenize(part).row_lengths().numpy() for part in parts])
 
 
-def write_table(path: Path, given: Answered, predicted: Columns) -> None:
-    """Writes texts, known labels and predictions as a TSV; a name that is taken gets a number."""
+def write_table(folder: Path, given: Answered, predicted: Columns) -> None:
+    """Writes predictions.tsv with texts and known labels; a name that is taken gets a number."""
     columns: dict[str, Iterable[object]] = {}
-    known: list[tuple[str, Iterable[object]]] = []
+    known = []
     for role, column in given.task.columns().items():
         if role in given.examples.columns:
             by_role = role == "label" or (column.isdecimal() and not given.task.header)
@@ -443,4 +445,4 @@ def write_table(path: Path, given: Answered, predicted: Columns) -> None:
     for name, values in [*known, *predicted]:
         names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
         columns[next(each for each in names if each not in columns)] = values
-    write_tsv(path, itertools.chain([list(columns)], zip(*columns.values(), strict=True)))
+    write_tsv(folder / "predictions.tsv", [[*columns], *zip(*columns.values(), strict=True)])

@@ -44,10 +44,9 @@ class WindowedKind(Kind):
 
     def check_windows(self, options: Any) -> None:
         """Refuses training options that windows are not for."""
-        if self.long_texts is None:
-            return
-        self._stride(options.max_length)
-        if options.jit_compile is True or options.strategy == "tpu":
+        if self.reads_windows:
+            self._stride(options.max_length)
+        if self.reads_windows and (options.jit_compile is True or options.strategy == "tpu"):
             raise InputError(
                 "--long_texts windows makes batches of any number of rows, which neither XLA nor "
                 "TPUs can: leave --jit_compile and --strategy tpu out"
@@ -128,7 +127,7 @@ class LongTextKind(WindowedKind, RowKind):
 class _OfWindows:
     """In training, a model of rows as one of texts: [..., N, T] to pooled outputs [..., W]."""
 
-    def __init__(self, model: Any, outputs: Callable, pool: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, model: Any, outputs: Callable, pool: Callable) -> None:
         self._model, self._outputs, self._pool = model, outputs, pool
 
     def __getattr__(self, name: str) -> Any:

@@ -30,8 +30,7 @@ class MaskedLanguageModel(Kind):
     """Guesses for each [MASK] of a text; scores of plain text, each piece masked in turn.
 
     Scores are of pieces masked alone (pseudo-log-likelihood; Salazar et al. 2020, "Masked Language
-    Model Scoring"), and of 15% of them at once, as in pre-training (`drawn_...`). Texts of any
-    length are read in windows: each piece in the one that shows most of its context.
+    Model Scoring"), and of 15% of them at once, as in pre-training (`drawn_...`).
     """
 
     model_class = BertMaskedLanguageModel
@@ -66,10 +65,8 @@ class MaskedLanguageModel(Kind):
 
     def respond(self, strings: Tensors, parts: Parts, number: int = _GUESSES) -> Tensors:
         ((name, texts),) = strings.items()
-        if name == "text":
-            found = guess_masked_words(texts, number, parts)
-        else:
-            found = _scores(texts, parts)
+        is_guess = name == "text"
+        found = guess_masked_words(texts, number, parts) if is_guess else _scores(texts, parts)
         return {**found, "truncated": tf.zeros_like(texts, tf.int32)}
 
     def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
@@ -127,7 +124,7 @@ class MaskedLanguageModel(Kind):
             ("right", right.sum(-1)),
             ("pseudo_log_likelihood", [f"{value:.6f}" for value in total]),
         ]
-        kind.write_table(folder / "predictions.tsv", given, columns)
+        kind.write_table(folder, given, columns)
 
 
 def _pieces(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
@@ -165,10 +162,8 @@ def _scores(texts: tf.Tensor, parts: Parts) -> Tensors:
 
 
 def _draw(texts: tf.Tensor, pieces: Any, tokenizer: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws 15% of the pieces as pre-training does, by text and place, whatever the batch.
-
-    Returns the pieces drawn, int32 [N], and all pieces with what stands in their place, int32 [P].
-    """
+    """Draws 15% of the pieces as pre-training does, int32 [N]; all pieces, corrupted, int32 [P]."""
+    # By the text and the place alone, whatever the batch.
     text = tf.strings.as_string(tf.strings.to_hash_bucket_fast(texts, 2**31))
     places = tf.ragged.range(pieces.row_lengths()).flat_values
     keys = [tf.gather(text, pieces.value_rowids()), tf.strings.as_string(places)]

@@ -205,7 +205,7 @@ class SentenceEmbedding(WindowedKind):
 
     def trained(self, model: Any) -> Any:
         def vectors(rows: Tensors, training: bool) -> Any:
-            return model(_alone(rows), training=training)[:, 0]
+            return model(kind.alone(rows), training=training)[:, 0]
 
         return self.of_windows(model, vectors) if self.reads_windows else model
 
@@ -236,20 +236,20 @@ class SentenceEmbedding(WindowedKind):
 
     def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
         inputs = kind.checked_rows(tensors, parts.model)
-        return {"vector": map_rows(parts.predict, _alone(inputs))[:, 0]}
+        return {"vector": map_rows(parts.predict, kind.alone(inputs))[:, 0]}
 
     def _vectors(self, texts: tf.Tensor, parts: Parts) -> tuple[tf.Tensor, tf.Tensor]:
         """Vectors of texts [B, N], float32 [B, N, W], and the word pieces they lost [B, N]."""
         ids = parts.tokenizer.tokenize(tf.reshape(texts, [-1]))
         if self.reads_windows:
             rows, text, counts = self.windows(ids, parts.tokenizer, parts.max_length)
-            of_rows = map_rows(parts.predict, _alone(rows))[:, 0]
+            of_rows = map_rows(parts.predict, kind.alone(rows))[:, 0]
             found = self.pooled(of_rows, text, counts)  # (B * N, W)
             found = tf.nn.l2_normalize(found, -1) if self.normalize else found
             truncated = tf.zeros_like(counts, tf.int32)
         else:
             pack = Packer(parts.tokenizer, parts.max_length)
-            found = map_rows(parts.predict, _alone(pack(ids)))
+            found = map_rows(parts.predict, kind.alone(pack(ids)))
             truncated = pack.truncated(ids.row_lengths())
         shape = tf.unstack(tf.shape(texts))
         found = tf.reshape(found, [*shape, parts.model.config.width])
@@ -284,18 +284,13 @@ class SentenceEmbedding(WindowedKind):
 
     def write_predictions(self, folder: Path, given: Answered) -> None:
         cosines = [f"{score:.6f}" for score in given.answers["score"]]
-        kind.write_table(folder / "predictions.tsv", given, [("predicted", cosines)])
+        kind.write_table(folder, given, [("predicted", cosines)])
 
 
 def _scores_of(examples: Examples) -> np.ndarray:
     return kind.numbers(
         examples, "score", "learn from pairs without scores (--embedding_loss infonce)"
     )
-
-
-def _alone(rows: Tensors) -> Tensors:
-    """Rows [R, T] as texts that are compared with none, [R, 1, T]."""
-    return {name: x[:, tf.newaxis] for name, x in rows.items()}
 
 
 def _cosines(one: tf.Tensor, others: tf.Tensor) -> tf.Tensor:

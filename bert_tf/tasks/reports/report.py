@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,9 +17,6 @@ from bert_tf.atomic import replace_file, write_text, write_tsv
 from bert_tf.tasks.scoring.metrics import Counts
 from bert_tf.training.logs import EventFolder
 from pipelines.examples.labelled_text import Examples
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _BINS = 10  # of confidences
 _WORST = 20  # errors to show
@@ -270,7 +267,7 @@ def save_png(path: Path, picture: np.ndarray) -> None:
         temporary.write_bytes(png(picture))
 
 
-def _axes(title: str, x_title: str, y_title: str) -> "tuple[Figure, Any]":
+def _axes(title: str, x_title: str, y_title: str) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
     # Without pyplot, which would keep the figures and choose a display.
@@ -280,7 +277,7 @@ def _axes(title: str, x_title: str, y_title: str) -> "tuple[Figure, Any]":
     return figure, axes
 
 
-def _drawn(figure: "Figure") -> np.ndarray:
+def _drawn(figure: Any) -> np.ndarray:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)
