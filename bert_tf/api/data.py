@@ -36,16 +36,9 @@ def examples_in_memory(
 ) -> "tuple[Task, Examples]":
     """Examples from data in memory, and the task, which has pairs where the data has.
 
-    Args:
-        task: names the columns.
-        data: columns: a dict, a data frame, a `datasets.Dataset`, or a list with a dict for each
-            example; or else the inputs [E], in a tuple with their labels (inputs, labels) if
-            `labelled` and the task needs labels.
-        labels: the model's labels, in the order of its outputs; empty if they are not known.
-        labelled: whether to read labels.
-
-    Raises:
-        InputError: an input or a label is missing or cannot be used.
+    `data` has columns (a dict, a data frame, a `datasets.Dataset` or a list of dicts) or is the
+    inputs [E], in a tuple (inputs, labels) if `labelled` and the task needs labels. `labels` are
+    the model's, in the order of its outputs; empty if they are not known.
     """
     from bert_tf.raw_text.inputs import given_examples, with_columns
 
@@ -189,7 +182,6 @@ def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _written(folder: Path, texts: Mapping[str, str]) -> dict[str, Any]:
     """Writes the files that are not there yet; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         if not _has(folder / f"{name}.jsonl", text):
             write_text(folder / f"{name}.jsonl", text)
@@ -220,7 +212,6 @@ def documents_as_file(options: Texts, documents: Any, unfinished: str = "") -> I
         raise InputError("documents is empty: give at least one text")
     folder = check_output_folder(options.output)
     file = folder.with_name(f"{folder.name}.documents.jsonl")
-    file.parent.mkdir(parents=True, exist_ok=True)
     if not _has(file, text):
         write_text(file, text)
     try:

@@ -23,8 +23,6 @@ _MODELS = ("model", "models")
 _CONFIG = "config.json"
 # Tasks that read tables by the columns "text" and "label" unless told others.
 _OF_TABLES = ("classification", "multi_label", "regression")
-# Files of models that have no config.json: a SavedModel, a checkpoint of TensorFlow.
-_OTHER_MODELS = (".pb", ".index")
 
 
 def open_models(options: Any) -> Iterator[Path]:
@@ -97,7 +95,8 @@ def _check_exists(given: str, option: str, is_model: bool) -> None:
         best = path / "best"
         if (best / _CONFIG).is_file():
             raise InputError(f"{given} is a run directory, not a model: did you mean {best}?")
-        if not any(x.suffix in _OTHER_MODELS or x.name.isdecimal() for x in path.iterdir()):
+        # Other models are SavedModels, in versions or alone, and checkpoints of TensorFlow.
+        if not any(x.suffix in (".pb", ".index") or x.name.isdecimal() for x in path.iterdir()):
             raise InputError(
                 f"{given} holds neither {_CONFIG} nor a SavedModel: give a model directory or, to "
                 "bert-tf predict, saved_models/NAME"

@@ -111,9 +111,6 @@ def evaluate(options: EvaluateOptions, *, shown: bool = True) -> EvaluateResult:
             evaluation.write(output)
             write_report(report, output)
     return EvaluateResult(
-        scores=evaluation.scores,
-        evaluation=evaluation,
-        report=report,
+        scores=evaluation.scores, evaluation=evaluation, report=report, notices=bar.notices,
         output=Path(options.output) if options.output else None,
-        notices=bar.notices,
-    )
+    )  # fmt: skip

@@ -56,8 +56,7 @@ class ExportResult(Result):
     Attributes:
         path: folder of the version, or its URL, saved_models/NAME/VERSION; the newest of several.
         versions: type -> number of its version.
-        inputs: input of the default signature -> the number of its axes: 1 for a string per
-            example, 2 for a list of strings.
+        inputs: input of the default signature -> its axes: 1 for a string per example, 2 for lists.
         remarks: on the precision, if there are any to make.
     """
 

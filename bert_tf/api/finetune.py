@@ -51,11 +51,10 @@ class FinetuneResult(Result):
     Attributes:
         output: the run directory, or its URL.
         best: the best model's directory; None after a dry run and on workers but the chief.
-        scores: scores of the best model on the validation examples, None for an undefined one;
-            with several seeds their means.
+        scores: its scores on the validation examples, or the means of several seeds; None if
+            undefined.
         best_by: name of the score that chooses the best model.
-        run: the run with its `training` and `evaluation`; None with several seeds, and where `best`
-            is.
+        run: its `training` and `evaluation`; None with several seeds, and where `best` is.
         restarts: the scores of several seeds, if there are any.
     """
 
@@ -94,8 +93,7 @@ class FinetuneResult(Result):
 def finetune(options: FinetuningOptions, *, shown: bool = True) -> FinetuneResult:
     """Fine-tunes a model on labelled examples, as `bert-tf finetune` does, with the same bytes.
 
-    Examples in memory are written to OUTPUT/data as JSON lines. The same call resumes a stopped
-    run.
+    Examples in memory are written to OUTPUT/data as JSON lines. The same call resumes a run.
 
     ```python
     result = bert_tf.finetune(
@@ -125,22 +123,15 @@ def finetune(options: FinetuningOptions, *, shown: bool = True) -> FinetuneResul
         told = RunProgress(bar)
         if options.seeds > 1:
             restarts = finetune_seeds(options, told)
+            scores = {name: each["mean"] for name, each in restarts.summary().items()}
             return FinetuneResult(
-                output=output,
-                best=best if restarts.runs else None,
-                scores={name: each["mean"] for name, each in restarts.summary().items()},
-                best_by=restarts.best_by,
-                restarts=restarts,
-                notices=bar.notices,
-            )
+                output=output, best=best if restarts.runs else None, scores=scores,
+                best_by=restarts.best_by, restarts=restarts, notices=bar.notices,
+            )  # fmt: skip
         result = finetune(options, told)
     evaluation = result and result.evaluation
     return FinetuneResult(
-        output=output,
-        best=best if evaluation else None,
-        scores=evaluation.scores if evaluation else {},
-        best_by=result.best_by if result else "",
-        run=result,
-        total_steps=told.total_steps,
-        notices=bar.notices,
-    )
+        output=output, best=best if evaluation else None, run=result,
+        scores=evaluation.scores if evaluation else {}, best_by=result.best_by if result else "",
+        total_steps=told.total_steps, notices=bar.notices,
+    )  # fmt: skip

@@ -121,9 +121,7 @@ def _cell(value: Any) -> str:
 
 @keywords(_Keywords)
 def predict(options: PredictOptions, *, shown: bool = True) -> Predictions:
-    """Answers raw strings, from an exported SavedModel or a fine-tuned model directory.
-
-    It does what `bert-tf predict` does.
+    """Answers raw strings from a SavedModel or a model directory, as `bert-tf predict` does.
 
     ```python
     bert_tf.predict(model="runs/reviews/best", text=["a good film"])[0]["label"]
@@ -192,9 +190,7 @@ def predict(options: PredictOptions, *, shown: bool = True) -> Predictions:
     if output:
         write_answers(output, found)
     return Predictions(
-        rows=found,
-        remarks=remarks,
+        rows=found, remarks=remarks, notices=bar.notices,
         output=Path(options.output) if options.output else None,
         submission=Path(options.submission) if options.submission else None,
-        notices=bar.notices,
-    )
+    )  # fmt: skip

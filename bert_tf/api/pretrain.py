@@ -39,7 +39,7 @@ class PretrainResult(Result):
 
     @property
     def model(self) -> Path | str | None:
-        """The directory of the model with the lowest held-out loss, or the last without any.
+        """The directory of the best model, or the last if nothing was held out.
 
         None after a dry run, and on workers but the chief.
         """

@@ -73,8 +73,7 @@ class SearchResult(Result):
 def search(options: SearchOptions, *, shown: bool = True) -> SearchResult:
     """Finds the best batch size, learning rate and number of epochs, as `bert-tf search` does.
 
-    Examples in memory are written to OUTPUT/data as JSON lines. The same call continues a stopped
-    search.
+    Examples in memory are written to OUTPUT/data as JSON lines. The same call continues a search.
 
     Returns:
         The settings tried, with their scores, and where the best model is.
@@ -90,8 +89,7 @@ def search(options: SearchOptions, *, shown: bool = True) -> SearchResult:
         def one_run(options: FinetuningOptions, listener: Listener) -> "FinetuningResult | None":
             result = finetune(options, listener)
             if result is not None and result.evaluation is not None:
-                best = scores_line({result.best_by: result.score})
-                bar.show(f"  seed {options.seed}: {best}")
+                bar.show(f"  seed {options.seed}: {scores_line({result.best_by: result.score})}")
             return result
 
         trials = search(options, RunProgress(bar, "Setting"), one_run)

@@ -97,8 +97,7 @@ class ShardsResult(Result):
     """The outcome of `make_shards`.
 
     Attributes:
-        folders: the folder of each length (a URL, if the output is), the shortest first; the output
-            itself if there is one.
+        folders: the folder or URL of each length, the shortest first; of one length the output.
         manifests: the content of manifest.json in each; none for a share of the units or a dry run.
         estimate: the time and the size, for a dry run.
     """
@@ -190,9 +189,7 @@ def make_shards(
     The same call continues a stopped run.
 
     ```python
-    bert_tf.make_shards(
-        documents=texts, tokenizer="vocab", output="shards", masking="dynamic"
-    ).folders
+    bert_tf.make_shards(documents=texts, tokenizer="vocab", output="shards", masking="dynamic")
     ```
 
     Returns:
@@ -211,32 +208,24 @@ def make_shards(
         progress("making instances", total=1, shown=shown) as bar,
     ):
         from bert_tf.tokenization import BertTokenizer
-        from pipelines.shards.writing import ShardsProgress, UnitShare, write_shards_of_lengths
+        from pipelines.shards import writing
 
         tokenizer = BertTokenizer.from_directory(options.tokenizer)
         if options.dry_run:
-            from pipelines.shards.writing import estimate_shards
-
-            estimate = estimate_shards(
+            estimate = writing.estimate_shards(
                 options.corpus, tokenizer, options.of_lengths, threads=_threads(options)
             )
             return ShardsResult(folders=folders, estimate=estimate, notices=bar.notices)
 
-        def show(done: ShardsProgress) -> None:
+        def show(done: writing.ShardsProgress) -> None:
             bar.update(done.bytes_read, done.total_bytes, note=f"{done.instances} so far")
 
-        manifests = write_shards_of_lengths(
-            options.corpus,
-            options.output,
-            tokenizer,
-            options.of_lengths,
-            overwrite=options.overwrite,
-            progress=show,
-            runner=_runner(options),
-            share=None if options.units is None else UnitShare.parse(options.units),
-            finish=options.finish,
-            threads=_threads(options),
-        )
+        share = None if options.units is None else writing.UnitShare.parse(options.units)
+        manifests = writing.write_shards_of_lengths(
+            options.corpus, options.output, tokenizer, options.of_lengths,
+            overwrite=options.overwrite, progress=show, runner=_runner(options), share=share,
+            finish=options.finish, threads=_threads(options),
+        )  # fmt: skip
     if len(manifests) > 1:
         lengths = [str(made.options["max_seq_length"]) for made in manifests]
         folders = [joined(options.output, length) for length in lengths]

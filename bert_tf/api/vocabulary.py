@@ -143,17 +143,13 @@ def learn_vocabulary(
         else:
             with input_errors():
                 counts = count_words(
-                    read_lines(corpus),
-                    **switches,
-                    progress=bar.update,
+                    read_lines(corpus), **switches, progress=bar.update, notice=bar.print,
                     check=lambda counts: check_alphabet(counts, options.size, corpus.text_bytes),
-                    notice=bar.print,
                     threads=options.threads,
-                )
+                )  # fmt: skip
             _write_counts(kept, identity, counts)
     notices = bar.notices
-    title = f"learning {options.size} pieces from {len(counts)} words"
-    with progress(title, shown=shown) as bar:
+    with progress(f"learning {options.size} pieces from {len(counts)} words", shown=shown) as bar:
         pieces = learn_vocabulary(
             counts, options.size, min_frequency=options.min_frequency, notice=bar.print
         )
@@ -161,12 +157,9 @@ def learn_vocabulary(
             BertTokenizer(pieces, **switches).save(folder)
         kept.unlink()
     return VocabularyResult(
-        output=Path(options.output),
-        pieces=list(pieces),
-        words=sum(counts.values()),
-        distinct_words=len(counts),
-        notices=notices + bar.notices,
-    )
+        output=Path(options.output), pieces=list(pieces), words=sum(counts.values()),
+        distinct_words=len(counts), notices=notices + bar.notices,
+    )  # fmt: skip
 
 
 def _write_counts(path: Path, identity: str, counts: Mapping[str, int]) -> None:

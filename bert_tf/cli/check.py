@@ -13,7 +13,7 @@ are spelt in two ways. --output has a report with samples and a table of every k
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -240,9 +240,7 @@ def _lengths(task: "Task", splits: "Iterable[Examples]", model: str) -> Iterator
         yield from task.kind.lengths(columns, tokenizer).tolist()
 
 
-def _vectors(
-    task: "Task", texts: Sequence[str], model: str | None, bar: ProgressBar
-) -> "np.ndarray":
+def _vectors(task: "Task", texts: list[str], model: str | None, bar: ProgressBar) -> "np.ndarray":
     """The mean over the tokens of each text, float32 [N, H]."""
     from bert_tf.serving.predictor import answer
     from bert_tf.trained.fine_tuned import FineTuned

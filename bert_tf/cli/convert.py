@@ -49,15 +49,10 @@ def run(options: Options) -> None:
         from bert_tf.checkpoints.weight_names import PARTS
 
         done = convert(
-            options.source,
-            options.output,
-            options.to,
-            dtype=options.dtype,
-            do_lower_case=options.do_lower_case,
-            shard_bytes=int(options.shard_gigabytes * 1000**3),
-            layers=options.layers,
-            overwrite=options.overwrite,
-        )
+            options.source, options.output, options.to, dtype=options.dtype,
+            do_lower_case=options.do_lower_case, layers=options.layers,
+            shard_bytes=int(options.shard_gigabytes * 1000**3), overwrite=options.overwrite,
+        )  # fmt: skip
     model, config = done.model, done.model.config
     parts = ["encoder"]
     for part, title in PARTS.items():

@@ -68,19 +68,13 @@ def run(options: Options) -> None:
             raise InputError(f"{options.model} has no pooler: give --pooling first or mean")
         extract = features.FeatureExtractor(
             BertEncoder.from_directory(options.model, dtype="float32"),
-            BertTokenizer.from_directory(options.model),
-            layers=options.layers,
-            per=options.per,
-            pooling=options.pooling,
-            max_length=options.max_length,
-        )
+            BertTokenizer.from_directory(options.model), layers=options.layers, per=options.per,
+            pooling=options.pooling, max_length=options.max_length,
+        )  # fmt: skip
         texts = read_texts(
-            options.data,
-            text=options.text_column or "text",
-            pair=options.pair_column,
-            format=options.format,
-            header=options.header,
-        )
+            options.data, text=options.text_column or "text", pair=options.pair_column,
+            format=options.format, header=options.header,
+        )  # fmt: skip
         done = cut = vectors = 0
         smaller = memory_errors("give a smaller --batch_size or --max_length")
         with smaller, features.feature_file(output, extract.width) as write:

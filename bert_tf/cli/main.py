@@ -74,13 +74,10 @@ class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
 def _parser(called: str | None = None, description: str | None = "", options: Any = None) -> Any:
     """The parser of `bert-tf`; only the subcommand `called` gets its description and options."""
     parser = ArgumentParser(
-        prog="bert-tf",
+        prog="bert-tf", epilog=_EPILOG, version=__version__,
         description="BERT in Keras 3 and TensorFlow, from raw text to a served SavedModel.",
-        epilog=_EPILOG,
-        version=__version__,
-        formatter_class=_Formatter,
-        exit_on_error=False,
-    )
+        formatter_class=_Formatter, exit_on_error=False,
+    )  # fmt: skip
     subcommands = parser.add_subcommands(required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         subparser = ArgumentParser(formatter_class=_Formatter, exit_on_error=False)
@@ -173,13 +170,6 @@ def parser_message(message: str, options: type) -> str:
     if found := re.match(r"argument (--\w+)\S*: ignored explicit argument '(.*)'", message):
         return f"{found[1]} takes no value: write {found[1]} or --no_{found[1][2:]}"
     return message
-
-
-def with_own_kind(options: type, arguments: Sequence[str]) -> type:
-    """The options `with_kind` of the task of --task, of --config or of the model's task.json."""
-    given = dict(_given(arguments))
-    task = given.get("--task") or stored(given.get("--config")).get("task")
-    return with_kind(options, task, given.get("--model"))
 
 
 def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -290,7 +280,9 @@ def read_options(called: str, arguments: Sequence[str]) -> Any:
     module = importlib.import_module(f"bert_tf.cli.{called}")
     if hasattr(module, "translated"):  # another program's options
         arguments = module.translated(arguments)
-    options = with_own_kind(module.Options, arguments)
+    given = dict(_given(arguments))
+    task = given.get("--task") or stored(given.get("--config")).get("task")
+    options = with_kind(module.Options, task, given.get("--model"))
     check_arguments(arguments, options)
     try:
         parsed = _parser(called, module.__doc__, options).parse_args(arguments)

@@ -171,15 +171,9 @@ def prepare(options: Options) -> None:
 
 
 def run(options: Options) -> None:
-    source = Path(options.models)
     tls, tokens = _credentials(options)
-    from bert_tf.serving.server import playground
+    from bert_tf.serving.server import configuration, playground
     from bert_tf.serving.server.app import METRICS_PATH, make_app
-    from bert_tf.serving.server.configuration import (
-        BatchingParameters,
-        read_batching_parameters,
-        read_metrics_path,
-    )
     from bert_tf.serving.server.grpc_service import start_grpc
     from bert_tf.serving.server.http import Limits
     from bert_tf.serving.server.models import Models
@@ -195,20 +189,19 @@ def run(options: Options) -> None:
     overrides = {name: value for name, value in given if value is not None}
     threads = options.threads
     if options.batching_parameters_file:
-        parameters = read_batching_parameters(options.batching_parameters_file)
+        parameters = configuration.read_batching_parameters(options.batching_parameters_file)
         threads = threads or parameters.num_batch_threads
         if not options.enable_per_model_batching_parameters:
             overrides = dataclasses.asdict(parameters.overridden(overrides))
     metrics_path: str | None = METRICS_PATH
     if options.monitoring_config_file:
-        metrics_path = read_metrics_path(options.monitoring_config_file, METRICS_PATH)
+        file = options.monitoring_config_file
+        metrics_path = configuration.read_metrics_path(file, METRICS_PATH)
     models = Models(
-        source,
-        name=options.model_name,
-        batching=BatchingParameters(num_batch_threads=threads),
-        overrides=overrides,
-        refuses_truncated=options.refuse_truncated,
-    )
+        Path(options.models), name=options.model_name,
+        batching=configuration.BatchingParameters(num_batch_threads=threads),
+        overrides=overrides, refuses_truncated=options.refuse_truncated,
+    )  # fmt: skip
     tracer = Tracer() if options.traces else None
     try:
         log = AccessLog(options.access_log) if options.access_log else None
@@ -221,14 +214,11 @@ def run(options: Options) -> None:
     held_bytes = max(8 * request_bytes, 2**28)
     watched: dict[str, Any] = {"tokens": tokens, "access_log": log, "tracer": tracer}
     app = make_app(
-        models,
+        models, routes=playground.routes(models) if options.playground else (),
         limits=Limits(body_bytes=request_bytes, held_bytes=held_bytes, seconds=options.deadline),
-        routes=playground.routes(models) if options.playground else (),
-        hosts=_hosts(options),
-        cors_origins=options.cors_origins,
-        metrics_path=metrics_path,
+        hosts=_hosts(options), cors_origins=options.cors_origins, metrics_path=metrics_path,
         **watched,
-    )
+    )  # fmt: skip
 
     loading, grace = contextlib.ExitStack(), 2 * options.deadline
     is_ready = False
@@ -251,14 +241,9 @@ def run(options: Options) -> None:
         end.start()
 
     start = functools.partial(
-        start_grpc,
-        models,
-        grpc_address,
-        max_request_bytes=request_bytes,
-        max_held_bytes=held_bytes,
-        tls=tls,
-        **watched,
-    )
+        start_grpc, models, grpc_address, max_request_bytes=request_bytes,
+        max_held_bytes=held_bytes, tls=tls, **watched,
+    )  # fmt: skip
     serving = serve(
         models, app, rest_socket, start, ready=ready, stopping=stopping, tls=tls, tokens=tokens,
         grace=grace,
@@ -273,9 +258,9 @@ def run(options: Options) -> None:
 
 
 def _port(options: Options, name: str, default: int) -> int:
-    given, text = getattr(options, name), os.environ.get(name.upper(), "")
-    if given is not None or not text:
-        return default if given is None else given
+    given, text = getattr(options, name), os.environ.get(name.upper()) or str(default)
+    if given is not None:
+        return given
     if not (text.isdecimal() and int(text) <= 65535):
         raise InputError(f"${name.upper()} is {text!r}: give a port, or --{name}")
     return int(text)
@@ -284,12 +269,9 @@ def _port(options: Options, name: str, default: int) -> int:
 def _credentials(options: Options) -> tuple[Any, Any]:
     from bert_tf.serving.server.credentials import Certificate, Tokens
 
-    tls = tokens = None
-    if options.tls_certificate and options.tls_key:
-        tls = Certificate(options.tls_certificate, options.tls_key)
-    if options.token_file:
-        tokens = Tokens(options.token_file)
-    return tls, tokens
+    certificate, key = options.tls_certificate, options.tls_key
+    tls = Certificate(certificate, key) if certificate and key else None
+    return tls, Tokens(options.token_file) if options.token_file else None
 
 
 def _hosts(options: Options) -> set[str]:
@@ -302,10 +284,9 @@ def _hosts(options: Options) -> set[str]:
 
 
 def _is_loopback(host: str) -> bool:
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return host == "localhost"
 
 
 def _bracketed(host: str) -> str:

@@ -19,6 +19,7 @@ from bert_tf.models.task_models import (
 )
 from bert_tf.raw_text.inputs import by_role, given_examples, text_columns
 from bert_tf.raw_text.values import are_numbers, class_of, label_list
+from bert_tf.serving.signatures import Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.trained.fine_tuned import FineTuned
@@ -106,11 +107,8 @@ def make_batches(
     return task, Batches(made, steps if options.shuffle or options.repeats else None)
 
 
-def _batch(tuned: FineTuned, strings: dict[str, tf.Tensor], arrays: list[tf.Tensor]) -> tuple:
+def _batch(tuned: FineTuned, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
     return tuned.task.kind.batch(strings, arrays, tuned.tokenizer, tuned.task.max_length)
-
-
-# Weights and targets.
 
 
 def _example_weights(
@@ -182,9 +180,6 @@ def _own_targets(y: Any) -> np.ndarray | None:
     return None if is_id or found.dtype.kind not in "fiub" else found.astype(np.float32)
 
 
-# Masked words.
-
-
 def _masked_targets(
     model: Any, columns: Mapping[str, Any], y: Any, weights: Any, options: BatchOptions
 ) -> list[np.ndarray]:
@@ -203,9 +198,7 @@ def _masked_targets(
     return [targets.astype(np.int32)]
 
 
-def _batch_of_pieces(
-    tuned: FineTuned, strings: dict[str, tf.Tensor], arrays: list[tf.Tensor]
-) -> tuple:
+def _batch_of_pieces(tuned: FineTuned, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
     pieces = tuned.task.kind.pieces(strings, tuned.tokenizer)
     return (Packer(tuned.tokenizer, tuned.task.max_length)(*pieces), *arrays)
 
@@ -229,9 +222,6 @@ def masked(tuned: FineTuned, packed: tf.data.Dataset, seed: int | None) -> tf.da
         return inputs, labels, {"mlm_logits": found.weights, "nsp_logits": ones}
 
     return packed.enumerate().map(mask, num_parallel_calls=2)
-
-
-# Data sets of TensorFlow.
 
 
 def inputs_alone(batch: Any) -> Any:

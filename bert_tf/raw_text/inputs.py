@@ -137,14 +137,13 @@ def given_examples(
     for name, values in columns.items():
         read = _READ.get(name, as_text)
         columns[name] = [read(value, f"{name} {i}") for i, value in enumerate(values)]
-    if "choices" in columns:
-        fewest = max(2, len(columns["choices"][0]))
-        for i, choices in enumerate(columns["choices"]):
-            if len(choices) != fewest:
-                raise InputError(
-                    f"choices {i}: {len(choices)} choices where the first example has "
-                    f"{len(columns['choices'][0])}: give all examples the same number, 2 or more"
-                )
+    every = columns.get("choices", [])
+    for i, choices in enumerate(every):
+        if len(choices) != max(2, len(every[0])):
+            raise InputError(
+                f"choices {i}: {len(choices)} choices where the first example has {len(every[0])}: "
+                "give all examples the same number, 2 or more"
+            )
     examples: Examples = Given(SOURCE, list(range(count)), columns)
     if "question" in columns:
         columns["id"] = [str(number) for number in range(count)]
@@ -255,8 +254,7 @@ def _parts(x: Any, task: Task) -> tuple[Any, ...]:
 def _forms(names: Sequence[str]) -> str:
     if list(names) == ["text"]:
         return "a list of texts, or for pairs a tuple of two lists"
-    listed = ", ".join(names)
-    return f"a tuple of lists ({listed}), or a dict of them"
+    return f"a tuple of lists ({', '.join(names)}), or a dict of them"
 
 
 def _words(value: Any, name: str) -> str:

@@ -164,8 +164,6 @@ class BertPreprocessor(keras.layers.Layer):
         """Reads what `save_assets` wrote; Keras calls it."""
         self._tokenizer = (BertTokenizer.from_directory(directory),)
 
-    # What models ask.
-
     def checked(self, x: Any) -> tuple[Any, bool]:
         """Inputs as Keras takes them, and whether they are raw text, or a pipeline of it."""
         if isinstance(x, tf.data.Dataset):
@@ -243,14 +241,7 @@ class BertPreprocessor(keras.layers.Layer):
         return part(slice(None, first)), part(slice(first, None))
 
     def predict(
-        self,
-        model: Any,
-        x: Any,
-        predict: Any,
-        batch_size: int | None = None,
-        *,
-        steps: int | None = None,
-        **kwargs: Any,
+        self, model: Any, x: Any, predict: Any, size: int | None, steps: int | None, **kwargs: Any
     ) -> Any:
         """The outputs of a model for raw text; `predict` is Keras'. See `TextModel.predict`."""
         _check(model, self.task)
@@ -262,7 +253,7 @@ class BertPreprocessor(keras.layers.Layer):
                 inputs = made.dataset.map(lambda *batch: inputs_alone(batch))
                 return predict(inputs, steps=steps, **kwargs)
             x, _, _ = in_memory(x)
-        size = batch_size or BATCH_SIZE
+        size = size or BATCH_SIZE
         if not is_of_rows and not isinstance(model, Encoder):
             return [_told(row) for row in self.answers(model, x, size)]
         task, examples = given_examples(self.task, x)
@@ -278,10 +269,8 @@ class BertPreprocessor(keras.layers.Layer):
         def inputs_of_batch(strings: dict[str, tf.Tensor], arrays: Any) -> tuple:
             packed = self.task.kind.model_inputs(strings, self.tokenizer, self.max_length)
             if not is_of_rows:  # an encoder's outputs are as long as the batch; Keras joins them
-                packed = {
-                    name: tf.pad(x, [[0, 0], [0, longest - tf.shape(x)[1]]])
-                    for name, x in packed.items()
-                }
+                gaps = [[0, 0], [0, longest - tf.shape(packed["token_ids"])[1]]]
+                packed = {name: tf.pad(x, gaps) for name, x in packed.items()}
             return (packed,)
 
         found = predict(example_batches(ordered, inputs_of_batch, size), **kwargs)

@@ -80,9 +80,6 @@ def split_words(words: str) -> list[str]:
     return [word for word in re.split("[ \t-\r]+", words) if word]
 
 
-# Labels, by name or by number.
-
-
 def label_list(y: Any, *, many: bool = False) -> list[Any]:
     """Labels as a list [E], also of a column [E, 1]; rows of `many` columns become dicts."""
     if is_frame(y) or (many and isinstance(y, Mapping)):

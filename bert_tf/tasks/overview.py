@@ -7,12 +7,11 @@ from pathlib import Path
 from bert_tf.tasks.task import KindName, Task
 
 _OPTIONS = ("max_length", "epochs", "batch_size", "learning_rate")
-_HEADER = ["task", "kind", "scores", "length", "epochs", "batch", "rate", "paper", "reached"]
 
 
 def overview(tasks: Iterable[Task]) -> list[list[str]]:
     """A row of column names, and one for each task; loads no kinds."""
-    rows = [_HEADER]
+    rows = [["task", "kind", "scores", "length", "epochs", "batch", "rate", "paper", "reached"]]
     for task in tasks:
         paper = [str(task.paper.get(size, "-")) for size in ("base", "large")]
         paper += [task.paper_split] * (task.paper_split != "test")

@@ -86,8 +86,7 @@ _CONLL_2003 = Task(
 )  # fmt: skip
 
 # The paper's numbers are GLUE test scores (table 1): F1 for MRPC and QQP, Spearman for STS-B,
-# Matthews for CoLA, matched accuracy for MNLI; SQuAD's F1 and SWAG's accuracy are of the
-# development sets.
+# Matthews for CoLA, matched accuracy for MNLI; SQuAD's F1 and SWAG's accuracy are development's.
 _DECLARED = {
     task.name: task
     for task in (
@@ -179,9 +178,7 @@ _DECLARED = {
             label="answers", scores=SQUAD_2, files=_SQUAD_2, max_length=384, epochs=2,
             batch_size=48, paper={"large": 81.9}, paper_split="dev",
         ),
-        Task(
-            name="choice", kind=Choice(), text="context", pair="choices*", scores=(accuracy,),
-        ),
+        Task(name="choice", kind=Choice(), text="context", pair="choices*", scores=(accuracy,)),
         Task(
             name="swag", kind=Choice(opening="sent2"), text="sent1", pair="ending*",
             scores=(accuracy,),
@@ -195,9 +192,7 @@ _DECLARED = {
             _CONLL_2003, name="conll2003_documents", kind=Tagging(documents=True), reached={},
         ),
         Task(name="tags", kind=Tags(), scores=("accuracy", "f1")),
-        Task(
-            name="masked_words", kind=MaskedLanguageModel(), scores=MASKED_WORDS, max_length=512
-        ),
+        Task(name="masked_words", kind=MaskedLanguageModel(), scores=MASKED_WORDS, max_length=512),
         Task(
             name="embedding", kind=SentenceEmbedding(), pair="text_pair", batch_size=64,
             epochs=1, scores=("mrr", "recall_at_1", "recall_at_10"),
@@ -250,7 +245,7 @@ def check_name(name: str) -> None:
 def find_task(name: str, *, brought_by: str | Path | None = None) -> Task:
     """Finds a task by its name, the path of a file that defines TASK, or an entry point's name.
 
-    `brought_by` is the model whose task.json has the name: code that came with it is not run.
+    The code of one that is `brought_by` a model, whose task.json has the name, is not run.
     """
     if name in TASKS:
         return TASKS[name]

@@ -121,12 +121,9 @@ class Task:
         own = self.columns(labelled=labelled)
         columns = {role: names.get(column, column) for role, column in own.items()}
         layout = Layout(
-            columns,
-            self.format,
-            header=self.header or columns["text"] != self.text,
-            skip_broken=self.skip_broken and labelled,
-            is_published=bool(self.split_of(path)),
-        )
+            columns, self.format, header=self.header or columns["text"] != self.text,
+            skip_broken=self.skip_broken and labelled, is_published=bool(self.split_of(path)),
+        )  # fmt: skip
         try:
             examples = self.kind.read(layout, path)
         except MissingColumnError as error:

@@ -78,8 +78,7 @@ def best_answers(
     is_answer = is_real & (rows["text"] != "")
     best_score = tf.reduce_max(tf.where(is_answer, score, tf.float32.min), -1)
     no_answer = tf.reduce_sum(tf.where(is_answer, 0.0, rows["probability"]), -1)
-    null_odds = null_score - best_score
-    return _answers(rows, count, null_odds, no_answer, unanswerable, threshold)
+    return _answers(rows, count, null_score - best_score, no_answer, unanswerable, threshold)
 
 
 def average_answers(
@@ -111,14 +110,9 @@ def average_answers(
     known = odds < NO_CANDIDATE
     null_odds = np.where(known, odds, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
     no_answer = np.mean([each["no_answer_probability"] for each in answers], axis=0)
-    joint = _answers(
-        {name: tf.constant(values) for name, values in rows.items()},
-        tf.constant(count),
-        tf.constant(null_odds, tf.float32),
-        tf.constant(no_answer, tf.float32),
-        unanswerable,
-        threshold,
-    )
+    tensors = {name: tf.constant(values) for name, values in rows.items()}
+    null, nothing = (tf.constant(x, tf.float32) for x in (null_odds, no_answer))
+    joint = _answers(tensors, tf.constant(count), null, nothing, unanswerable, threshold)
     return {name: values.numpy() for name, values in joint.items()}
 
 

@@ -74,10 +74,8 @@ class Choice(RowKind):
         return kind.in_lists(rows, choices)
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        choices = strings["choices"]
-        rows, truncated = kind.paired_rows(
-            strings["context"], choices, parts.tokenizer, parts.max_length
-        )
+        context, choices = strings["context"], strings["choices"]
+        rows, truncated = kind.paired_rows(context, choices, parts.tokenizer, parts.max_length)
         scores = map_rows(parts.predict, kind.alone(rows))  # (B * n, 1)
         # Lists of unequal length may be padded: an empty choice has the probability 0.
         is_blank = choices == ""

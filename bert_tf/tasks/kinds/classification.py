@@ -78,12 +78,8 @@ class Classification(LongTextKind):
         probabilities = keras.ops.softmax(outputs, axis=-1)
         ordered, classes = tf.math.top_k(probabilities, k=len(labels))  # (B, C) both
         names = tf.gather(tf.constant(list(labels)), classes)
-        return {
-            "label": names[:, 0],
-            "probability": ordered[:, 0],
-            "labels": names,
-            "probabilities": ordered,
-        }
+        best = {"label": names[:, 0], "probability": ordered[:, 0]}
+        return {**best, "labels": names, "probabilities": ordered}
 
     def pair_scores(self, outputs: Any) -> tf.Tensor:
         """The probability of the last label."""

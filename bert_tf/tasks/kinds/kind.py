@@ -41,9 +41,7 @@ class Answered:
     task: Task
     examples: Examples  # E
     answers: Answers  # name -> values [E, ...]
-    # Names in the order of the model's outputs; none for kinds without labels, or if a SavedModel
-    # does not tell them.
-    labels: Sequence[str] = ()
+    labels: Sequence[str] = ()  # in the order of the outputs; none if a SavedModel tells none
 
 
 class Kind(ABC):
@@ -52,12 +50,10 @@ class Kind(ABC):
     # Options of the commands that set attributes of the same names; their defaults are None.
     options: ClassVar[type[CheckedOptions]] = CheckedOptions
     tuned_settings: ClassVar[tuple[str, ...]] = ()  # attributes that no option sets
-    # The model with this kind's head, and whether fine-tuning trains it.
-    model_class: ClassVar[type[keras.Model]]
-    is_trained: ClassVar[bool] = True
+    model_class: ClassVar[type[keras.Model]]  # with this kind's head
+    is_trained: ClassVar[bool] = True  # by fine-tuning
     scores_are_percentages: ClassVar[bool] = False  # as the official scripts print them
-    # Bidirectional LSTM layers that `--features_only` puts between the frozen encoder and the head.
-    feature_lstm_layers: ClassVar[int] = 0
+    feature_lstm_layers: ClassVar[int] = 0  # bidirectional, below the head with --features_only
     opens: ClassVar[tuple[type[keras.Model], ...]] = ()  # others whose weights include this head
     evaluated: ClassVar[str] = DEFAULT  # the signature that evaluation asks
     # The model's inputs, of the signature `tokens`.
@@ -332,8 +328,7 @@ class RowKind(Kind):
 
     def scores(self, given: Answered) -> dict[str, float | None]:
         functions = given.task.score_functions(given.labels)
-        values = self.compared(given)
-        return {function.__name__: function(*values) for function in functions}
+        return {function.__name__: function(*self.compared(given)) for function in functions}
 
     @abstractmethod
     def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
@@ -445,4 +440,5 @@ def write_table(folder: Path, given: Answered, predicted: Columns) -> None:
     for name, values in [*known, *predicted]:
         names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
         columns[next(each for each in names if each not in columns)] = values
-    write_tsv(folder / "predictions.tsv", [[*columns], *zip(*columns.values(), strict=True)])
+    rows = itertools.chain([list(columns)], zip(*columns.values(), strict=True))
+    write_tsv(folder / "predictions.tsv", rows)

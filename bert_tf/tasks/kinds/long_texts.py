@@ -114,8 +114,7 @@ class LongTextKind(WindowedKind, RowKind):
         (ids,) = self.pieces(strings, parts.tokenizer)
         rows, text, counts = self.windows(ids, parts.tokenizer, parts.max_length)
         outputs = self.pooled(map_rows(parts.predict, rows), text, counts)
-        nothing = tf.zeros_like(counts, tf.int32)
-        return {**self.answers(outputs, parts.labels), "truncated": nothing}
+        return {**self.answers(outputs, parts.labels), "truncated": tf.zeros_like(counts, tf.int32)}
 
     def explanation(self, task: Task) -> Signature | None:
         if not self.has_probabilities or self.long_texts is not None:

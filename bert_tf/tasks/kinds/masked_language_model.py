@@ -138,8 +138,7 @@ def _scores(texts: tf.Tensor, parts: Parts) -> Tensors:
     ids, text = pieces.flat_values, pieces.value_rowids()
 
     def predict(logs: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        own = tf.gather(logs, ids, batch_dims=1)
-        return own, tf.argmax(logs, -1, output_type=tf.int32)
+        return tf.gather(logs, ids, batch_dims=1), tf.argmax(logs, -1, output_type=tf.int32)
 
     rows = _rows(ids, text, tf.size(texts), parts)
     log, guess = _predict(rows.inputs, rows.pieces, predict, parts, hide=True, ids=ids)
@@ -151,14 +150,11 @@ def _scores(texts: tf.Tensor, parts: Parts) -> Tensors:
     places, truth = tf.gather(rows.pieces, drawn), tf.gather(ids, drawn)
     log, guess = _predict(rows.inputs, places, predict, parts, ids=truth)
     right, of_drawn = tf.cast(guess == truth, tf.int32), tf.gather(text, drawn)
+    found = kind.padded_lists("pieces", lists, text, tf.size(texts, tf.int64))
     of_texts = {"count": tf.ones_like(drawn), "right": right, "log_probability": log}
-    return {
-        **{
-            f"drawn_{key}": tf.math.unsorted_segment_sum(x, of_drawn, tf.size(texts))
-            for key, x in of_texts.items()
-        },
-        **kind.padded_lists("pieces", lists, text, tf.size(texts, tf.int64)),
-    }
+    for key, x in of_texts.items():
+        found[f"drawn_{key}"] = tf.math.unsorted_segment_sum(x, of_drawn, tf.size(texts))
+    return found
 
 
 def _draw(texts: tf.Tensor, pieces: Any, tokenizer: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -227,17 +223,15 @@ def _predict(
     inputs: Tensors, places: tf.Tensor, function: Any, parts: Parts, *, hide: bool = False,
     **more: tf.Tensor,
 ) -> Any:  # fmt: skip
-    """What `function` makes of the predictions at some places of rows.
+    """What `function` makes of log-probabilities [n, V] and parts of `more`, [N] each: [n, ...].
 
-    `inputs` are rows, int32 [R, T] each, and `places` row and place of N tokens, int64 [N, 2], in
-    this order. `function` maps log-probabilities [n, V], and parts of `more`, [N] each, to tensors
-    [n, ...]. With `hide` the token to predict is masked, in a row of its own.
+    They are those of N tokens, at `places` (row and column, int64 [N, 2], ascending) of the rows
+    `inputs`, int32 [R, T] each. With `hide` each is masked, in a row of its own.
     """
     # One row more: without any place `map_rows` computes one of a row that is not there.
     inputs = {name: tf.pad(values, [[0, 1], [0, 0]]) for name, values in inputs.items()}
     rows, length = tf.unstack(tf.shape(inputs["token_ids"], tf.int64))
-    # Places of a row are read together, as long as their logits take no more memory than those of
-    # many short rows do.
+    # Places of a row are read together, while their logits take no more memory than short rows'.
     most = 1 if hide else tf.maximum(length // 8, 1)
     counts = tf.math.unsorted_segment_sum(tf.ones_like(places[:, 0]), places[:, 0], rows)
     found = windows(counts, most, most)
@@ -258,9 +252,8 @@ def _predict(
         given["mask_positions"] = tf.cast(columns, tf.int32)
         logits = parts.predict(given)[..., : parts.tokenizer.vocabulary_size]  # padded tables
         logits = tf.reshape(logits, [-1, parts.tokenizer.vocabulary_size])  # (m P, V)
-        made = function(
-            tf.nn.log_softmax(logits), **{name: tf.reshape(part[name], [-1]) for name in more}
-        )
+        own = {name: tf.reshape(part[name], [-1]) for name in more}
+        made = function(tf.nn.log_softmax(logits), **own)
         shape = tf.shape(columns)
         return tf.nest.map_structure(
             lambda x: tf.reshape(x, tf.concat([shape, tf.shape(x)[1:]], 0)), made

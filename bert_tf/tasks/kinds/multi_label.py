@@ -70,15 +70,13 @@ class MultiLabel(LongTextKind):
         texts = {role: name for role, name in layout.columns.items() if role != "label"}
         names = label_columns(layout.columns["label"])
         roles = [f"--label_column {name}" for name in names] if len(names) > 1 else ["labels"]
-        columns = dict(zip(roles, names, strict=True))
-        examples = layout.read(path, {**texts, **columns})
+        examples = layout.read(path, {**texts, **dict(zip(roles, names, strict=True))})
         found = [examples.columns.pop(role) for role in roles]
-        examples.columns["label"] = [
-            self.joined(_marked(names, cells, examples.place(index)), examples.place(index))
-            if len(names) > 1
-            else self.joined(cells[0], examples.place(index))
-            for index, cells in enumerate(zip(*found, strict=True))
-        ]
+        examples.columns["label"] = []
+        for index, cells in enumerate(zip(*found, strict=True)):
+            place = examples.place(index)
+            own = _marked(names, cells, place) if len(names) > 1 else cells[0]
+            examples.columns["label"].append(self.joined(own, place))
         return examples
 
     def joined(self, labels: str | Collection[str], place: str) -> str:
@@ -184,8 +182,7 @@ class MultiLabel(LongTextKind):
         for index, count in enumerate(given.answers["predicted_count"]):
             chosen = given.answers["predicted_label"][index][:count]
             predicted[index, [number_of[label] for label in chosen]] = True
-        probabilities = in_order(given.answers, given.labels)
-        return LabelSets(given.labels, truth, predicted, probabilities)
+        return LabelSets(given.labels, truth, predicted, in_order(given.answers, given.labels))
 
     def tuned(self, given: Answered) -> "MultiLabel":
         sets = self._sets(given)
@@ -196,17 +193,15 @@ class MultiLabel(LongTextKind):
         sets = self._sets(given)
         columns = ["label", "precision", "recall", "f1", "average precision", "threshold",
                    "examples", "predicted"]  # fmt: skip
+        each = zip(sets.counts().items(), sets.average_precisions(), strict=True)
         rows = [
             [label, *own.shares, average, self.thresholds.get(label, _HALF), own.gold, own.found]
-            for (label, own), average in zip(
-                sets.counts().items(), sets.average_precisions(), strict=True
-            )
+            for (label, own), average in each
         ]
         truth, shares = sets.truth, np.maximum(sets.probabilities, _SMALLEST)
         loss = -np.log(np.where(truth, shares, np.maximum(1 - shares, _SMALLEST))).sum(axis=1)
-        shown: dict[str, Any] = {
-            **given.examples.columns, "predicted": self._predicted(given), "loss": loss,
-        }  # fmt: skip
+        shown: dict[str, Any] = {**given.examples.columns, "predicted": self._predicted(given)}
+        shown["loss"] = loss
         wrong = (truth != sets.predicted).any(axis=1)
         return [
             ReportTable("classes", "Scores of each label", columns, rows, brief=True),

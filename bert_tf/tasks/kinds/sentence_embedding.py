@@ -28,9 +28,6 @@ from bert_tf.tokenization.windows import map_rows
 from bert_tf.training.means import Values
 from pipelines.examples.labelled_text import Examples, MissingColumnError
 
-_RETRIEVAL = ("mrr", "recall_at_1", "recall_at_10")
-_OF_SCORED = ("spearman", "pearson")
-
 
 class Embedding(Kind):
     """Vectors of each text. There are no labels: nothing to train or to score."""
@@ -138,10 +135,7 @@ class SentenceEmbedding(WindowedKind):
         }
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
-        """Reads pairs; scores, and second texts for "simcse", where the file has them.
-
-        Without second texts a text is its own pair.
-        """
+        """Reads pairs; scores, and second texts for "simcse", where the file has them."""
         columns, optional = dict(layout.columns), ["label", "text_pair"]
         if layout.labelled:
             if self.negatives is not None:
@@ -159,7 +153,7 @@ class SentenceEmbedding(WindowedKind):
                 columns.pop(optional.pop(0), None)
         found = examples.columns
         if layout.labelled:
-            found.setdefault("text_pair", found["text"])
+            found.setdefault("text_pair", found["text"])  # its own pair
         if "negatives" in found:
             wrong = [[x] if isinstance(x, str) else x for x in found["negatives"]]
             for index, texts in enumerate(wrong):
@@ -191,10 +185,7 @@ class SentenceEmbedding(WindowedKind):
         return columns, targets
 
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
-        """Rows of each text, [B, N, T]: both of the pair, then wrong answers.
-
-        In windows they are [B, N, K, T], without a token where a text has fewer than K windows.
-        """
+        """Rows [B, N, T] of both texts, then of wrong answers; in windows [B, N, K, T]."""
         texts = tf.stack([strings["text"], strings["text_pair"]], 1)
         if "negatives" in strings:
             texts = tf.concat([texts, strings["negatives"]], 1)
@@ -256,7 +247,8 @@ class SentenceEmbedding(WindowedKind):
         return found, tf.reshape(truncated, shape)
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
-        return list(_RETRIEVAL if self.embedding_loss == "infonce" else _OF_SCORED)
+        is_scored = self.embedding_loss != "infonce"
+        return ["spearman", "pearson"] if is_scored else ["mrr", "recall_at_1", "recall_at_10"]
 
     def scores(self, given: Answered) -> dict[str, float | None]:
         """Correlations with the scores of pairs; without scores, how well pairs find each other."""
@@ -303,12 +295,11 @@ def _cosines(one: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
 
 
 def in_batch_cross_entropy(scale: float) -> Values:
-    """InfoNCE in both directions (van den Oord et al. 2018): which text belongs to which?
+    """InfoNCE in both directions, float32 [B, 2] (van den Oord et al. 2018): which texts are pairs?
 
-    Labels are int [B, 2], numbers of both texts. Candidates for the first text are all second
-    texts and all further ones, wrong answers; for the second, all first texts. A candidate with
-    the number of the right answer, or of an example with the same question, does not count as
-    wrong. Values are float32 [B, 2], one for each direction.
+    Labels are int [B, 2], numbers of both texts. Candidates for the first are all second texts and
+    all wrong answers; for the second, all first texts. A candidate with the number of the right
+    answer, or of an example with the same question, does not count as wrong.
     """
 
     def loss(labels: Any, vectors: Any) -> Any:
@@ -326,17 +317,14 @@ def in_batch_accuracy(labels: Any, vectors: Any) -> Any:
 
 
 def cosent(scale: float) -> Values:
-    """CoSENT (Su 2022): pairs with a higher score should have a higher cosine.
-
-    Labels are scores, float [B]; the batch has one loss, which is the value of each pair [B].
-    """
+    """CoSENT (Su 2022), by scores [B]: the batch's one loss is the value of each pair, [B]."""
 
     def loss(scores: Any, vectors: Any) -> Any:
         # Cosine and score of each pair in one tensor: replicas exchange it in one step.
         both = _gathered(tf.stack([_cosine(vectors), tf.cast(scores, tf.float32)], 1))
         cosines, every = both[:, 0], both[:, 1]  # (G,)
         differences = scale * (cosines[tf.newaxis, :] - cosines[:, tf.newaxis])  # (G, G)
-        # Counted where the row's pair has the higher score, and the column's the higher cosine.
+        # A pair with a higher score should have a higher cosine; here the column's has.
         counted = tf.where(every[:, tf.newaxis] > every[tf.newaxis, :], differences, -1e12)
         terms = tf.concat([[0.0], tf.reshape(counted, [-1])], 0)
         return tf.fill(tf.shape(scores), 1.0) * tf.reduce_logsumexp(terms)

@@ -89,10 +89,7 @@ class Span(Kind):
     def training_rows(
         self, task: Task, examples: Examples, labels: Sequence[str], tokenizer: Any
     ) -> tuple[Mapping[str, Sequence[Any]], np.ndarray]:
-        """A row for each window of a question whose answer is in its context.
-
-        Targets are start and end token, or [CLS] without the whole answer.
-        """
+        """A row for each window; targets are start and end token, or [CLS] without the answer."""
         pack = self._packer(tokenizer, task.max_length)
         columns = (examples.columns[name] for name in ("question", "context", "span"))
         kept = [row for row in zip(*columns, strict=True) if row[2] is not None]
@@ -111,8 +108,7 @@ class Span(Kind):
             rows += [chunk[question][:2] for question in windows.question.numpy()]
         question, context = map(list, zip(*rows, strict=True))
         window: Any = np.concatenate(numbers)
-        made = {"question": question, "context": context, "window": window}
-        return made, np.concatenate(targets)
+        return {"question": question, "context": context, "window": window}, np.concatenate(targets)
 
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
         """Model inputs for one window of each context, [B, T]: the first, unless it is named."""
@@ -131,13 +127,10 @@ class Span(Kind):
         pack = self._packer(parts.tokenizer, parts.max_length)
         windows = pack(strings["question"], strings["context"])
         answers = best_answers(
-            map_rows(parts.predict, windows.inputs),
-            windows,
-            strings["context"],
-            longest=self.max_answer_length,
-            unanswerable=self.unanswerable,
+            map_rows(parts.predict, windows.inputs), windows, strings["context"],
+            longest=self.max_answer_length, unanswerable=self.unanswerable,
             threshold=self.null_score_diff_threshold,
-        )
+        )  # fmt: skip
         return {**answers, "truncated": windows.truncated}
 
     def token_answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
@@ -223,10 +216,8 @@ class Span(Kind):
 
     def write_predictions(self, folder: Path, given: Answered) -> None:
         """Writes predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""
-        files: dict[str, list[Any]] = {
-            "predictions": _texts(given.answers),
-            "nbest_predictions": _n_best(given.answers),
-        }
+        files: dict[str, list[Any]] = {"predictions": _texts(given.answers)}
+        files["nbest_predictions"] = _n_best(given.answers)
         if self.unanswerable:
             files["null_odds"] = given.answers["null_odds"].tolist()
         for name, values in files.items():

@@ -42,10 +42,7 @@ from pipelines.examples.records import is_dataset_name
 
 @dataclass(frozen=True)
 class Tagging(Kind):
-    """A label for each word, and the entities that these labels describe.
-
-    Long texts are read in windows; the one with most context around a word gives its label.
-    """
+    """A label for each word, and the entities that these labels describe."""
 
     model_class = BertTagger
     feature_lstm_layers = 2
@@ -275,17 +272,13 @@ class Tagging(Kind):
                 scores = answers["words_score"][index][here].tolist()
                 if gold and self.are_entities:
                     predicted = tagged_words.to_iob2(predicted)
-                right = gold.split(" ") if gold else None
-                yield Sentence(index, words, right, predicted, scores)
+                yield Sentence(index, words, gold.split(" ") if gold else None, predicted, scores)
                 start += len(words)
 
 
 @dataclass(frozen=True)
 class Tags(Tagging):
-    """A label for each word, such as its part of speech.
-
-    Long texts are read in windows, as for `Tagging`. Labels are the file's own; none has a meaning.
-    """
+    """A label for each word, such as its part of speech."""
 
     are_entities = False
 
@@ -311,17 +304,13 @@ class Tags(Tagging):
 
     def report(self, given: Answered) -> Report:
         number_of = {label: number for number, label in enumerate(given.labels)}
-        numbers = [
-            np.array([number_of[x] for x in each]) for each in labels_of([*self.sentences(given)])
-        ]
+        pair = labels_of([*self.sentences(given)])
+        numbers = [np.array([number_of[x] for x in each]) for each in pair]
         return [per_class(given.labels, *numbers), *self.words_report(given, str)]
 
 
 def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tuple[tf.Tensor, ...]:
-    """Finds entities as `chunks` does, in graph.
-
-    Returns first and last word of each entity [N]; entity [M] and number [M] of each word in one.
-    """
+    """First and last word [N] of entities, as `chunks` finds them; entity and word of M in one."""
     parts = [label.partition("-") for label in labels]
     types = {type_: number for number, type_ in enumerate(sorted({p[2] for p in parts}))}
     begins = tf.gather(tf.constant([prefix in "BSU" for prefix, _, _ in parts]), classes)

@@ -48,10 +48,7 @@ class EntityScores:
 def score_entities(
     gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
 ) -> EntityScores:
-    """Compares labels of sentences as conlleval and seqeval do: a wrong prefix is no error.
-
-    For accuracy labels are compared as they are.
-    """
+    """Compares labels as conlleval and seqeval do: a wrong prefix is an error in accuracy alone."""
     counts = (Counter[str](), Counter[str](), Counter[str]())  # by type: as of `Counts`
     words = right = 0
     for true, guessed in zip(gold, predicted, strict=True):

@@ -110,9 +110,8 @@ class LabelSets:
     def scores(self) -> dict[str, float | None]:
         """Name -> score; None where no example has a label, nor is predicted to have it.
 
-        `average_precision`, the mean over the labels that some example has, needs no thresholds.
-        `f1_macro` is the mean F1 of the labels that occur, true or predicted; `f1_micro` counts
-        all decisions together; `exact_match` is the share of examples with all labels right.
+        `average_precision` and `f1_macro` are means over the labels that have them; `f1_micro`
+        counts all decisions together; `exact_match` is the share of examples with all right.
         """
         counts = self.counts()
         return {
@@ -134,10 +133,7 @@ def average_precision(truth: np.ndarray, scores: np.ndarray) -> float | None:
 
 
 def best_thresholds(truth: np.ndarray, probabilities: np.ndarray) -> list[float]:
-    """The threshold of each label with the best F1; of equal ones the nearest to 0.5.
-
-    It lies halfway between two probabilities. 0.5 for a label that no example has, or all have.
-    """
+    """Each label's threshold with the best F1, half-way between probabilities, nearest to 0.5."""
     found = []
     for has, shares in zip(truth.T, probabilities.T, strict=True):
         if has.all() or not has.any():
@@ -160,9 +156,8 @@ def retrieval_scores(
 ) -> dict[str, float | None]:
     """Mean reciprocal rank, and the share of right answers among the first 1 and 10.
 
-    From vectors, float [E, W], of the questions `texts` and of their `right` answers. A question
-    with several answers is asked once, and the best of them is its right one; equal answers are one
-    candidate.
+    Vectors, float [E, W], are those of the questions `texts` and their `right` answers. A question
+    is asked once; the best of its answers is its right one. Equal answers are one candidate.
     """
     first = {text: place for place, text in reversed(list(enumerate(right)))}
     number_of = {text: number for number, text in enumerate(first)}

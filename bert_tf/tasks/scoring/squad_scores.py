@@ -4,7 +4,7 @@ import functools
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 SQUAD_1 = ("f1", "exact_match")  # reported; the first chooses the best model
 SQUAD_2 = ("best_f1", "best_exact", "f1", "exact")
@@ -31,9 +31,7 @@ def f1(answer: str, gold: str) -> float:
     return 2 * same / (len(answer_words) + len(gold_words)) if same else 0.0
 
 
-def squad_1_scores(
-    gold: Mapping[str, Sequence[str]], answers: Mapping[str, str]
-) -> dict[str, float]:
+def squad_1_scores(gold: Mapping[str, list[str]], answers: Mapping[str, str]) -> dict[str, float]:
     """The scores of SQuAD 1.1, means over the questions, by id; one without an answer scores 0."""
     return {
         name: _mean(
@@ -45,15 +43,14 @@ def squad_1_scores(
 
 
 def squad_2_scores(
-    gold: Mapping[str, Sequence[str]],
+    gold: Mapping[str, list[str]],
     answers: Mapping[str, str],
     null_odds: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """The scores of SQuAD 2.0: over all questions, and those with (HasAns_) and without (NoAns_).
 
-    `answers` are empty for none; a question without an entry is left out. `null_odds`, the scores
-    of "no answer", are for finding the best thresholds: `answers` then hold the best text for each
-    question, whatever its odds.
+    A question without an entry in `answers` is left out; an empty one is not answered. With
+    `null_odds`, for the best thresholds, `answers` hold the best texts, whatever their odds.
     """
     scored = [id_ for id_ in gold if id_ in answers]
     right = {id_: [text for text in gold[id_] if normalize(text)] or [""] for id_ in scored}
