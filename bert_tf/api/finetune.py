@@ -71,12 +71,10 @@ class FinetuneResult(Result):
             return []
         lines = [] if self.restarts is None else [*self.restarts.lines()]
         if self.run is not None and self.run.evaluation is not None:
-            lines += [
-                *outcome_lines(self.run.training, self.total_steps),
-                f"Fine-tuned on {self.run.train_examples:,} examples; validation: "
-                f"{scores_line(self.scores)}",
-                *self.run.evaluation.remarks,
-            ]
+            scores, count = scores_line(self.scores), self.run.train_examples
+            lines += outcome_lines(self.run.training, self.total_steps)
+            lines.append(f"Fine-tuned on {count:,} examples; validation: {scores}")
+            lines += self.run.evaluation.remarks
         return [*lines, f"Best model: {self.best}"]
 
     def tables(self) -> Iterable[Table]:

@@ -81,10 +81,8 @@ class ShardsOptions(PretrainingDataOptions):
             raise InputError(f"{chosen[0]} cannot be combined with {chosen[1]}: give one of them")
         if self.finish and self.units is not None:
             raise InputError("--finish cannot be combined with --units: give it when all are made")
-        self.of_lengths = [
-            PretrainingDataOptions(**(self.of_data() | {"max_seq_length": length}))
-            for length in self.max_seq_length
-        ]
+        lengths = ({"max_seq_length": length} for length in self.max_seq_length)
+        self.of_lengths = [PretrainingDataOptions(**self.of_data() | each) for each in lengths]
 
 
 @dataclass(kw_only=True)

@@ -84,10 +84,8 @@ class VocabularyResult(Result):
     distinct_words: int
 
     def lines(self) -> list[str]:
-        return [
-            f"{len(self.pieces)} pieces from {self.words} words ({self.distinct_words} distinct): "
-            f"{self.output}"
-        ]
+        words = f"{self.words} words ({self.distinct_words} distinct)"
+        return [f"{len(self.pieces)} pieces from {words}: {self.output}"]
 
 
 @keywords(_Keywords)

@@ -223,10 +223,8 @@ def _findings(
 
 def _texts(task: "Task", examples: "Examples") -> list[str]:
     """What is read of each example, as one string."""
-    columns = [
-        [" ".join(x) if isinstance(x, list) else x for x in examples.columns[name]]
-        for name in task.kind.inputs(task)
-    ]
+    given = (examples.columns[name] for name in task.kind.inputs(task))
+    columns = [[" ".join(x) if isinstance(x, list) else x for x in values] for values in given]
     return [" ".join(parts).strip() for parts in zip(*columns, strict=True)]
 
 
@@ -287,8 +285,6 @@ def _write_report(summary: list[str], found: Mapping[str, list[Finding]], folder
         write_tsv(folder / f"{kind}.tsv", [["split", "place", "what", "text"], *rows])
         lines.append(f"## {_TITLES[kind]}: {len(own):,}")
         lines.append(f"All: {kind}.tsv" if len(own) > _SHOWN else f"Also in {kind}.tsv")
-        lines += [
-            f"- {each.place}: {each.what}: {' '.join(each.text.split())[:_LONGEST]}"
-            for each in own[:_SHOWN]
-        ]
+        for each in own[:_SHOWN]:
+            lines.append(f"- {each.place}: {each.what}: {' '.join(each.text.split())[:_LONGEST]}")
     write_text(folder / "report.md", "\n\n".join(lines) + "\n")

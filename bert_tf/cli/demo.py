@@ -168,8 +168,6 @@ def run(options: Options) -> None:
     table.add_row("pre-trained, then fine-tuned", f"{scores['from_pretrained']:.1%}")
     console.print(table)
     minutes = (time.perf_counter() - started) / 60
-    console.print(
-        f"Made in {minutes:.1f} minutes: {output}\n"
-        f"SavedModel for TensorFlow Serving: {exports}/demo\n"
-        f"Curves: {typed('bert-tf')} monitor {output}"
-    )
+    console.print(f"Made in {minutes:.1f} minutes: {output}")
+    console.print(f"SavedModel for TensorFlow Serving: {exports}/demo")
+    console.print(f"Curves: {typed('bert-tf')} monitor {output}")

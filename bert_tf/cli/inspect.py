@@ -187,11 +187,9 @@ def _tables(shards: "ShardFolder") -> list[Table]:
         if written := manifest.shards.get(split):
             size = {"shards": len(written), "bytes": sum(shard.bytes for shard in written)}
             splits[split] = size | manifest.statistics[split]
-    return [
-        _table("Settings", {"": {name: str(value) for name, value in settings.items()}}),
-        _table("Text", {"": text}),
-        _table("Instances", splits),
-    ]
+    shown = {name: str(value) for name, value in settings.items()}
+    tables = {"Settings": {"": shown}, "Text": {"": text}, "Instances": splits}
+    return [_table(title, columns) for title, columns in tables.items()]
 
 
 def _table(title: str, columns: dict[str, dict[str, Any]]) -> Table:

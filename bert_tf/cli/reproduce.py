@@ -100,8 +100,6 @@ def run(options: Options) -> None:
         rows = reproduction.make(started)
     print(markdown(rows))
     folder = Path(options.output) / options.table
-    console.print(
-        f"{NOTE}\n"
-        f"Table, settings and picture: {folder}/table.md, table.json, table.png\n"
-        f"Curves of all runs: {typed('bert-tf')} monitor {options.output}/runs"
-    )
+    console.print(NOTE)
+    console.print(f"Table, settings and picture: {folder}/table.md, table.json, table.png")
+    console.print(f"Curves of all runs: {typed('bert-tf')} monitor {options.output}/runs")

@@ -308,11 +308,8 @@ def _ready_lines(models: Any, options: Options, rest_port: int, grpc_port: int) 
     # A client of this machine cannot ask for all addresses.
     host = _bracketed({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host))
     address = f"{'https' if options.tls_key else 'http'}://{host}:{rest_port}"
-    lines += [
-        f"Models: {', '.join(models.names) or 'none yet'}",
-        f"REST: {address}/v1/models/NAME:predict",
-        f"gRPC: {host}:{grpc_port}",
-    ]
+    lines.append(f"Models: {', '.join(models.names) or 'none yet'}")
+    lines += [f"REST: {address}/v1/models/NAME:predict", f"gRPC: {host}:{grpc_port}"]
     if options.playground:
         lines.append(f"Playground: {address}/")
     for name in models.names:

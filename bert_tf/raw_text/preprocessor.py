@@ -140,10 +140,8 @@ class BertPreprocessor(keras.layers.Layer):
 
     def compute_output_spec(self, x: Any) -> dict[str, Any]:
         """Strings [B] -> int32 [B, T]."""
-        return {
-            name: keras.KerasTensor(spec.shape, "int32")
-            for name, spec in self.task.kind.token_inputs.items()
-        }
+        specs = self.task.kind.token_inputs.items()
+        return {name: keras.KerasTensor(spec.shape, "int32") for name, spec in specs}
 
     def get_config(self) -> dict[str, Any]:
         """The task's settings; the vocabulary and the tokenizer's switches are assets."""

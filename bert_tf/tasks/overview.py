@@ -52,8 +52,9 @@ def describe(task: Task) -> list[list[str]]:
 def kind_line(task: Task) -> str:
     """The kind's name, and what it does."""
     kind = task.kind
-    says = kind.says if isinstance(kind, KindName) else (kind.__doc__ or "").partition("\n")[0]
-    return f"{_kind(task)}: {' '.join(says.split())}"
+    doc = kind.docstring() if isinstance(kind, KindName) else kind.__doc__ or ""
+    says = doc.partition("\n")[0]
+    return f"{_kind(task)}: {says}"
 
 
 def _defaults(task: Task) -> dict[str, str]:

@@ -25,31 +25,16 @@ from bert_tf.tasks.scoring.metrics import (
 from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2
 from bert_tf.tasks.task import KindName, Task
 
-Classification = KindName("classification", "Classification", "One label for each example.")
-MultiLabel = KindName("multi_label", "MultiLabel", "Any number of labels for each example.")
-Regression = KindName("regression", "Regression", "One number for each example.")
-Choice = KindName(
-    "choice", "Choice",
-    "One of n texts for each context: each pair gets a score, and softmax runs over the n.",
-)  # fmt: skip
-Span = KindName("span", "Span", "A span of the context for each question.")
-Tagging = KindName(
-    "tagging", "Tagging", "A label for each word, and the entities that these labels describe."
-)
-Tags = KindName("tagging", "Tags", "A label for each word, such as its part of speech.")
-MaskedLanguageModel = KindName(
-    "masked_language_model", "MaskedLanguageModel",
-    "Guesses for each [MASK] of a text; scores of plain text, each piece masked in turn.",
-    is_trained=False,
-)  # fmt: skip
-SentenceEmbedding = KindName(
-    "sentence_embedding", "SentenceEmbedding",
-    "A vector for each text, such that texts of like meaning have a high cosine.",
-)  # fmt: skip
-Embedding = KindName(
-    "sentence_embedding", "Embedding",
-    "Vectors of each text. There are no labels: nothing to train or to score.", is_trained=False,
-)  # fmt: skip
+Classification = KindName("classification", "Classification")
+MultiLabel = KindName("multi_label", "MultiLabel")
+Regression = KindName("regression", "Regression")
+Choice = KindName("choice", "Choice")
+Span = KindName("span", "Span")
+Tagging = KindName("tagging", "Tagging")
+Tags = KindName("tagging", "Tags")
+MaskedLanguageModel = KindName("masked_language_model", "MaskedLanguageModel", is_trained=False)
+SentenceEmbedding = KindName("sentence_embedding", "SentenceEmbedding")
+Embedding = KindName("sentence_embedding", "Embedding", is_trained=False)
 
 # Names of GLUE's published files in their folders.
 _GLUE = {"train": ("train.tsv",), "validation": ("dev.tsv",), "test": ("test.tsv",)}

@@ -1,5 +1,6 @@
 """Tasks as data: how files look, how they are scored, and what is known of a task."""
 
+import ast
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,7 +48,6 @@ class KindName:
 
     module: str  # in `bert_tf.tasks.kinds`
     name: str  # of its class there
-    says: str  # by `bert-tf tasks`
     is_trained: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -58,6 +58,13 @@ class KindName:
     def load(self) -> Any:
         module = importlib.import_module(f"bert_tf.tasks.kinds.{self.module}")
         return getattr(module, self.name)(**self.settings)
+
+    def docstring(self) -> str:
+        """The docstring of the class, read from its source."""
+        source = Path(__file__).with_name("kinds").joinpath(f"{self.module}.py")
+        tree = ast.parse(source.read_text(encoding="utf-8"))
+        classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
+        return next(ast.get_docstring(x) or "" for x in classes if x.name == self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,9 +226,5 @@ class Task:
         return self.with_settings(stored)
 
     def settings(self) -> dict[str, Any]:
-        return {
-            "task": self.name,
-            **{name: getattr(self, field) for name, field in _SETTINGS.items()},
-            "header": self.header,
-            **self.kind.settings(),
-        }
+        own = {name: getattr(self, field) for name, field in _SETTINGS.items()}
+        return {"task": self.name, **own, "header": self.header, **self.kind.settings()}

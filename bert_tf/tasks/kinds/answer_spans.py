@@ -65,12 +65,9 @@ def best_answers(
     found["text"] = valid_utf_8(text)
     for name in ("start", "end"):
         found[name] = code_points(contexts, question, found[f"{name}_byte"])
-    rows = {
-        name: tf.RaggedTensor.from_value_rowids(values, question, nrows=batch).to_tensor(
-            shape=[None, BEST + unanswerable]
-        )
-        for name, values in found.items()
-    }
+    lists = tf.RaggedTensor.from_value_rowids(question, question, nrows=batch)
+    shape = [None, BEST + unanswerable]
+    rows = {name: lists.with_values(x).to_tensor(shape=shape) for name, x in found.items()}
     count = tf.math.bincount(tf.cast(question, tf.int32), minlength=tf.size(contexts))
     is_real = tf.sequence_mask(count, BEST + unanswerable)
     score = tf.where(is_real, rows["start_logit"] + rows["end_logit"], tf.float32.min)
@@ -179,14 +176,8 @@ def _no_answers(logits: tf.Tensor, windows: QuestionWindows, batch: tf.Tensor) -
     number = tf.range(tf.size(score))
     number = tf.where(score == tf.gather(lowest, windows.question), number, tf.size(score))
     null = tf.gather(null, tf.math.unsorted_segment_min(number, windows.question, batch))
-    nowhere = tf.zeros([batch], tf.int64)
-    return {
-        "question": tf.range(batch),
-        "start_byte": nowhere,
-        "end_byte": nowhere,
-        "start_logit": null[:, 0],
-        "end_logit": null[:, 1],
-    }
+    span = dict.fromkeys(("start_byte", "end_byte"), tf.zeros([batch], tf.int64))
+    return {"question": tf.range(batch), **span, "start_logit": null[:, 0], "end_logit": null[:, 1]}
 
 
 def _take(columns: Columns, rows: tf.Tensor) -> Columns:

@@ -91,12 +91,9 @@ class Choice(RowKind):
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         probabilities = keras.ops.softmax(outputs, axis=-1)
-        return {
-            # One more column: an empty batch may have no choices.
-            "choice": tf.argmax(tf.pad(probabilities, [[0, 0], [0, 1]]), -1, tf.int32),
-            "probability": tf.reduce_max(probabilities, -1),
-            "probabilities": probabilities,
-        }
+        padded = tf.pad(probabilities, [[0, 0], [0, 1]])  # an empty batch may have no choices
+        best = {"choice": tf.argmax(padded, -1, tf.int32), "probability": tf.reduce_max(padded, -1)}
+        return {**best, "probabilities": probabilities}
 
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         return np.log(np.maximum(answers["probabilities"], np.finfo(np.float32).tiny))

@@ -402,10 +402,8 @@ def in_lists(rows: Tensors, lists: tf.Tensor) -> Tensors:
 def padded_lists(prefix: str, values: Tensors, row: tf.Tensor, count: tf.Tensor) -> Tensors:
     """Values [N, ...] as lists of `count` rows, padded, and their number; `row` is ascending."""
     lists = tf.RaggedTensor.from_value_rowids(row, row, nrows=count, validate=False)
-    return {
-        f"{prefix}_count": tf.cast(lists.row_lengths(), tf.int32),
-        **{f"{prefix}_{name}": lists.with_values(x).to_tensor() for name, x in values.items()},
-    }
+    padded = {f"{prefix}_{name}": lists.with_values(x).to_tensor() for name, x in values.items()}
+    return {f"{prefix}_count": tf.cast(lists.row_lengths(), tf.int32), **padded}
 
 
 def numbers(examples: Examples, what: str, cure: str) -> np.ndarray:

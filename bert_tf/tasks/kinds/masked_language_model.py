@@ -99,10 +99,8 @@ class MaskedLanguageModel(Kind):
 
     def report(self, given: Answered) -> Report:
         row, column = np.nonzero(_pieces(given.answers)[0])
-        piece, guess, probability = (
-            given.answers[f"pieces_{name}"][row, column]
-            for name in ("text", "guess", "log_probability")
-        )
+        names = ("pieces_text", "pieces_guess", "pieces_log_probability")
+        piece, guess, probability = (given.answers[name][row, column] for name in names)
         shown: dict[str, Sequence[Any]] = {
             "text": [given.examples.columns["sentence"][index] for index in row],
             "piece": [text.decode() for text in piece],

@@ -150,11 +150,8 @@ class MultiLabel(LongTextKind):
         chosen = {"label": names, "probability": ordered}
         chosen = {name: tf.boolean_mask(values, is_chosen) for name, values in chosen.items()}
         count = tf.shape(ordered, tf.int64)[0]
-        return {
-            "labels": names,
-            "probabilities": ordered,
-            **padded_lists("predicted", chosen, tf.where(is_chosen)[:, 0], count),
-        }
+        lists = padded_lists("predicted", chosen, tf.where(is_chosen)[:, 0], count)
+        return {"labels": names, "probabilities": ordered, **lists}
 
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         """Logits of the probabilities, float32 [E, C], in the order of `labels`."""
@@ -203,11 +200,9 @@ class MultiLabel(LongTextKind):
         shown: dict[str, Any] = {**given.examples.columns, "predicted": self._predicted(given)}
         shown["loss"] = loss
         wrong = (truth != sets.predicted).any(axis=1)
-        return [
-            ReportTable("classes", "Scores of each label", columns, rows, brief=True),
-            *calibration(sets.probabilities.ravel(), truth.ravel()),
-            worst("Errors with the highest loss", given.examples.place, loss, wrong, shown),
-        ]
+        table = ReportTable("classes", "Scores of each label", columns, rows, brief=True)
+        errors = worst("Errors with the highest loss", given.examples.place, loss, wrong, shown)
+        return [table, *calibration(sets.probabilities.ravel(), truth.ravel()), errors]
 
     def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
         sets = self._sets(given)

@@ -126,13 +126,10 @@ class SentenceEmbedding(WindowedKind):
         return {"pooling": self.pooling, "normalize": self.normalize}
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        single = Signature({"text": TEXTS}, self.respond)
-        return {
-            DEFAULT: single,
-            "embed": single,
-            "compare": Signature({"text": TEXTS, "text_pair": TEXTS}, self.compare),
-            "rerank": Signature({"query": TEXTS, "texts": LISTS}, self.rerank),
-        }
+        own = dict.fromkeys((DEFAULT, "embed"), Signature({"text": TEXTS}, self.respond))
+        own["compare"] = Signature({"text": TEXTS, "text_pair": TEXTS}, self.compare)
+        own["rerank"] = Signature({"query": TEXTS, "texts": LISTS}, self.rerank)
+        return own
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
         """Reads pairs; scores, and second texts for "simcse", where the file has them."""
@@ -213,12 +210,9 @@ class SentenceEmbedding(WindowedKind):
         """The cosine of both texts of a pair, and their vectors."""
         texts = tf.stack([strings["text"], strings["text_pair"]], 1)
         found, truncated = self._vectors(texts, parts)
-        return {
-            "score": _cosines(found[:, :1], found[:, 1:])[:, 0],
-            "vector": found[:, 0],
-            "vector_pair": found[:, 1],
-            "truncated": tf.reduce_max(truncated, -1),
-        }
+        score = _cosines(found[:, :1], found[:, 1:])[:, 0]
+        vectors = {"vector": found[:, 0], "vector_pair": found[:, 1]}
+        return {"score": score, **vectors, "truncated": tf.reduce_max(truncated, -1)}
 
     def rerank(self, strings: Tensors, parts: Parts) -> Tensors:
         texts = tf.concat([strings["query"][:, tf.newaxis], strings["texts"]], 1)

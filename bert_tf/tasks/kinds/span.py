@@ -208,11 +208,8 @@ class Span(Kind):
             "probability": confidence,
         }
         title, badness = "Wrong answers with the highest probability", confidence - f1 / 100
-        return [
-            *report,
-            *calibration(confidence, exact == 100),
-            worst(title, given.examples.place, badness, exact < 100, shown),
-        ]
+        errors = worst(title, given.examples.place, badness, exact < 100, shown)
+        return [*report, *calibration(confidence, exact == 100), errors]
 
     def write_predictions(self, folder: Path, given: Answered) -> None:
         """Writes predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""

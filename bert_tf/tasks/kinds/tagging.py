@@ -144,11 +144,8 @@ class Tagging(Kind):
 
     def token_answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         probabilities = tf.nn.softmax(outputs)
-        classes = tf.argmax(probabilities, -1)
-        return {
-            "label": tf.gather(tf.constant(list(labels)), classes),
-            "probability": tf.reduce_max(probabilities, -1),
-        }
+        names = tf.gather(tf.constant(list(labels)), tf.argmax(probabilities, -1))
+        return {"label": names, "probability": tf.reduce_max(probabilities, -1)}
 
     def _answers(
         self, texts: tf.Tensor, words: Words, probabilities: tf.Tensor, labels: Sequence[str]
@@ -175,11 +172,9 @@ class Tagging(Kind):
         if self.are_entities:
             first, last, of_entity, of_words = _entities(text, classes, labels)
             types = tf.constant([label.partition("-")[2] for label in labels])
-            found = lists(
-                "entities", first, last,
-                type=tf.gather(types, tf.gather(classes, first)),
-                score=tf.math.segment_mean(tf.gather(scores, of_words), of_entity),
-            )  # fmt: skip
+            type_ = tf.gather(types, tf.gather(classes, first))
+            score = tf.math.segment_mean(tf.gather(scores, of_words), of_entity)
+            found = lists("entities", first, last, type=type_, score=score)
         every = tf.range(tf.size(classes))
         names = tf.gather(tf.constant(list(labels)), classes)
         detail = {"probabilities": probabilities} if self.in_detail else {}
@@ -227,23 +222,13 @@ class Tagging(Kind):
         scores = np.array([score for each in every for score in each.scores])
         where = [(each, place) for each in every for place in range(len(each.words))]
         classes = sorted({*map(class_of, given.labels), *map(class_of, gold.tolist())})
-        truth, guessed = (
-            np.array([classes.index(class_of(label)) for label in values])
-            for values in (gold, found)
-        )
-        shown: dict[str, Any] = {
-            "words": [_in_context(each.words, place) for each, place in where],
-            "label": gold,
-            "predicted": found,
-            "probability": scores,
-        }
+        numbers = [np.array([classes.index(class_of(x)) for x in each]) for each in (gold, found)]
+        shown: dict[str, Any] = {"words": [_in_context(each.words, i) for each, i in where]}
+        shown |= {"label": gold, "predicted": found, "probability": scores}
         places = [given.examples.place(each.example) for each, _ in where]
         wrong = "Wrong labels of words with the highest probability"
-        return [
-            *confusion(classes, truth, guessed),
-            *calibration(scores, found == gold),
-            worst(wrong, places.__getitem__, scores, found != gold, shown),
-        ]
+        errors = worst(wrong, places.__getitem__, scores, found != gold, shown)
+        return [*confusion(classes, *numbers), *calibration(scores, found == gold), errors]
 
     def write_predictions(self, folder: Path, given: Answered) -> None:
         """Writes predictions.conll: word, label and predicted label; for labels conlleval.txt."""
@@ -296,11 +281,8 @@ class Tags(Tagging):
         gold, found = labels_of([*self.sentences(given)])
         sides: list[Counter[str]] = [*map(Counter, (gold, found, gold[gold == found]))]
         of_labels = {label: Counts(*(side[label] for side in sides)).f1 for label in given.labels}
-        return {
-            "accuracy": float((gold == found).mean()),
-            "f1": mean_known([*of_labels.values()]),
-            **{f"f1_{label}": f1 for label, f1 in of_labels.items()},
-        }
+        mean = {"accuracy": float((gold == found).mean()), "f1": mean_known([*of_labels.values()])}
+        return {**mean, **{f"f1_{label}": f1 for label, f1 in of_labels.items()}}
 
     def report(self, given: Answered) -> Report:
         number_of = {label: number for number, label in enumerate(given.labels)}

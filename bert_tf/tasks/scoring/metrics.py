@@ -176,11 +176,8 @@ def retrieval_scores(
             # Among equal scores the right answer is in the middle: no model gains by constants.
             ranks.append(1 + (scores > best).sum() + ((scores == best).sum() - 1) / 2)
     rank = np.array(ranks)
-    return {
-        "mrr": float(np.mean(1 / rank)),
-        "recall_at_1": float(np.mean(rank <= 1)),
-        "recall_at_10": float(np.mean(rank <= 10)),
-    }
+    recalls = {f"recall_at_{number}": float(np.mean(rank <= number)) for number in (1, 10)}
+    return {"mrr": float(np.mean(1 / rank)), **recalls}
 
 
 def _normal(vectors: np.ndarray) -> np.ndarray:
