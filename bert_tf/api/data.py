@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 Setup = TypeVar("Setup", bound=FinetuningSetup)
 Texts = TypeVar("Texts", bound=Any)
 
-# Options of fine-tuning that take examples.
-_EXAMPLES = ("train", "validation")
+_EXAMPLES = ("train", "validation")  # options of fine-tuning
 
 
 def is_in_memory(data: object) -> bool:

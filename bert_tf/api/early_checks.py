@@ -21,8 +21,7 @@ from bert_tf.storage import is_remote
 
 _MODELS = ("model", "models")
 _CONFIG = "config.json"
-# Tasks that read tables by the columns "text" and "label" unless told others.
-_OF_TABLES = ("classification", "multi_label", "regression")
+_OF_TABLES = ("classification", "multi_label", "regression")  # columns "text", "label" by default
 
 
 def open_models(options: Any) -> Iterator[Path]:
@@ -143,12 +142,11 @@ def _check_columns(options: Any) -> None:
     labelled = hasattr(options, "label_column") and not getattr(options, "submission", None)
     roles = {"text": "text_column", "text_pair": "pair_column"}
     roles |= {"label": "label_column"} if labelled else {}
-    defaults = {"text": "text", "label": "label"} if task in _OF_TABLES else {}
     columns: dict[str, str] = {}
     for role, name in roles.items():
         column = getattr(options, name, None)
         if task in _OF_TABLES:
-            column = column or of_model.get(name) or defaults.get(role)
+            column = column or of_model.get(name) or {"text": "text", "label": "label"}.get(role)
         if column and role == "label" and kinds.get(task or "", Span).module == MultiLabel.module:
             each = map(str.strip, str(column).split(","))  # may be a column for each label
             columns |= {f"--label_column {name}": name for name in each if name}

@@ -23,16 +23,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class DataFrame(Protocol):
-    """A data frame of pandas."""
-
+class DataFrame(Protocol):  # of pandas
     columns: Any
     iloc: Any
 
 
-class Dataset(Protocol):
-    """A `datasets.Dataset`."""
-
+class Dataset(Protocol):  # `datasets.Dataset`
     column_names: Any
 
 
@@ -140,7 +136,6 @@ def with_kind(options: type, task: object, model: object) -> type:
 
 
 def _start() -> None:
-    """Prepares the process as for a command."""
     keras = sys.modules.get("keras")
     if keras is not None and (backend := keras.config.backend()) != "tensorflow":
         raise InputError(

@@ -111,8 +111,7 @@ class RunProgress(Listener):
             self._bar.show(training_line(step, kind, scalars, self.total_steps))
 
 
-# In TensorBoard and scalars.jsonl alone, for lack of room.
-_HIDDEN = ("gradient_norm", "loss_scale", "examples_per_second")
+_HIDDEN = ("gradient_norm", "loss_scale", "examples_per_second")  # TensorBoard shows them
 
 _FORMATS: dict[str, Callable[[float], str]] = {
     "learning_rate": lambda value: f"lr {value:.1e}" if value else "lr 0",
@@ -143,7 +142,6 @@ def training_line(
 
 
 def outcome_lines(result: "TrainingResult", total_steps: int) -> list[str]:
-    """How a training run went."""
     lines = []
     if result.started_at == result.step:
         lines.append(f"The run was complete: it ended at step {result.step:,}")

@@ -34,8 +34,7 @@ _SPLITS = ("train", "validation", "test")
 _SHOWN = 10  # findings of a kind in the report
 _LONGEST = 160  # characters of a text there
 _TEXTS_AT_ONCE = 32  # whose vectors are made
-# Kinds of findings, in the order of the report.
-_TITLES = {
+_TITLES = {  # of kinds of findings, in the order of the report
     "empty": "Empty texts",
     "damaged": "Damaged characters, and texts that were read in a wrong encoding",
     "script": "Texts in another script than most",
@@ -91,8 +90,6 @@ class Options(TaskOptions, FileOptions):
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong with an example."""
-
     kind: str  # a key of `_TITLES`
     split: str
     index: int  # of the example in its split
@@ -109,7 +106,9 @@ def run(options: Options) -> None:
         task = with_options(find_task(options.task or "classification"), vars(options))
         splits = dict(_read(task, options))
         bar.update(0, note="and comparing")
-        findings = sorted(_findings(task, splits, options, bar), key=_order)
+        findings = list(_findings(task, splits, options, bar))
+        # The surest doubts come first, in the order in which they were found.
+        findings.sort(key=lambda x: (_SPLITS.index(x.split), 0 if x.kind == "doubt" else x.index))
         of_kinds = {kind: [x for x in findings if x.kind == kind] for kind in _TITLES}
         found = {kind: own for kind, own in of_kinds.items() if own}
     lines = [f"checked {_counts({split: len(each) for split, each in splits.items()})} examples"]
@@ -128,11 +127,6 @@ def run(options: Options) -> None:
 
 def _counts(examples: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {split}" for split, count in examples.items())
-
-
-def _order(finding: Finding) -> tuple[int, int]:
-    # The surest doubts come first, in the order in which they were found.
-    return _SPLITS.index(finding.split), 0 if finding.kind == "doubt" else finding.index
 
 
 def _read(task: "Task", options: Options) -> "Iterator[tuple[str, Examples]]":
@@ -155,7 +149,6 @@ def _findings(
 ) -> Iterator[Finding]:
     from pipelines.examples import data_faults
 
-    # One label of a text, or of a pair.
     is_class = (
         task.kind.has_probabilities
         and not task.kind.many_labels

@@ -167,7 +167,6 @@ def run(options: Options) -> None:
     table.add_row("fine-tuned from random weights", f"{scores['from_random']:.1%}")
     table.add_row("pre-trained, then fine-tuned", f"{scores['from_pretrained']:.1%}")
     console.print(table)
-    minutes = (time.perf_counter() - started) / 60
-    console.print(f"Made in {minutes:.1f} minutes: {output}")
+    console.print(f"Made in {(time.perf_counter() - started) / 60:.1f} minutes: {output}")
     console.print(f"SavedModel for TensorFlow Serving: {exports}/demo")
     console.print(f"Curves: {typed('bert-tf')} monitor {output}")

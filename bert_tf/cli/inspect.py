@@ -55,8 +55,6 @@ class DisplayedToken(NamedTuple):
 
 
 class DisplayedInstance(NamedTuple):
-    """An instance, decoded."""
-
     tokens: list[DisplayedToken]  # without padding
     label: str | None  # IsNext or NotNext (paper, section 3.1); None if instances are not pairs
 

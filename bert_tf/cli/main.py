@@ -27,8 +27,7 @@ from bert_tf.startup import import_tensorflow, keep_freed_memory
 from bert_tf.training.preemption import Preempted
 from bert_tf.version import __version__
 
-# Each subcommand is a module with `Options` (a dataclass) and `run(options)`. Only the one that
-# is called is imported, so that `bert-tf --help` answers at once.
+# Each is a module with `Options`, a dataclass, and `run(options)`, imported only if it is called.
 COMMANDS = {
     "vocab": "learn a WordPiece vocabulary from text",
     "shards": "turn text into TFRecord shards for pre-training",

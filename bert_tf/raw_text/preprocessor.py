@@ -285,8 +285,7 @@ class BertPreprocessor(keras.layers.Layer):
         task, examples = given_examples(self.task, x)
         self._check_pairs(task)
         strings = text_columns(task, examples)
-        names = inputs_of(task)
-        if len(strings) > len(names):
+        if len(strings) > len(inputs_of(task)):
             raise InputError("the model reads single texts: leave the second texts out")
         if splits_words and isinstance(model, BertTagger):
             is_listed = not isinstance(x, Mapping) and hasattr(x, "__getitem__")

@@ -13,8 +13,7 @@ from bert_tf.tasks.scoring.metrics import Score, f1, macro_f1
 from pipelines.examples.labelled_text import Examples, Format, MissingColumnError, read_examples
 from pipelines.examples.records import is_dataset_name, split_in
 
-# Names in options and task.json -> attributes of `Task`.
-_SETTINGS = {
+_SETTINGS = {  # name in options and task.json -> attribute of `Task`
     "text_column": "text", "pair_column": "pair", "label_column": "label",
     "max_length": "max_length", "format": "format",
 }  # fmt: skip
@@ -52,7 +51,6 @@ class KindName:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, **settings: Any) -> "KindName":
-        """Stands for a call of the class."""
         return replace(self, settings=settings)
 
     def load(self) -> Any:
@@ -77,8 +75,7 @@ class Task:
     pair: str | None = None  # column of the second text of a pair
     label: str = "label"
     labels: tuple[str, ...] = ()  # of a new model, in its order; by default the data's, sorted
-    # Functions of `bert_tf.tasks.scoring.metrics`, or names of scores that the kind computes; the
-    # first chooses the best model.
+    # Functions of `scoring.metrics`, or names of the kind's scores; the first chooses the best.
     scores: tuple[Score | str, ...] = ()
     format: Format | None = None  # by default the extension decides
     header: bool = True  # whether tables begin with a line of column names

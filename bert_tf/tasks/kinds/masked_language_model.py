@@ -213,8 +213,7 @@ def _rows(ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, parts: Parts) -> Wo
     """Windows over P pieces, int32 [P], of texts with the numbers `text`, int64 [P]."""
     alone = tf.RaggedTensor.from_uniform_row_length(ids, 1)
     nowhere = tf.zeros_like(text)
-    words = Words(text, alone, nowhere, nowhere)
-    return word_rows(words, texts, parts.tokenizer, parts.max_length)
+    return word_rows(Words(text, alone, nowhere, nowhere), texts, parts.tokenizer, parts.max_length)
 
 
 def _predict(

@@ -137,8 +137,7 @@ class SentenceEmbedding(WindowedKind):
         if layout.labelled:
             if self.negatives is not None:
                 columns["negatives"] = self.negatives
-            needed = {"infonce": ["text_pair"], "simcse": []}
-            own = needed.get(self.embedding_loss, optional)
+            own = {"infonce": ["text_pair"], "simcse": []}.get(self.embedding_loss, optional)
             optional = [role for role in optional if role not in own]
         while True:
             try:
@@ -284,8 +283,7 @@ def _cosines(one: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.nn.l2_normalize(one, -1) * tf.nn.l2_normalize(others, -1), -1)
 
 
-# Losses compare all texts of a batch, over all replicas: each takes outputs float32 [B, N, W], N
-# texts of an example, and gives values of the labels' shape.
+# Losses compare all texts of a batch, over all replicas, in outputs float32 [B, N, W].
 
 
 def in_batch_cross_entropy(scale: float) -> Values:

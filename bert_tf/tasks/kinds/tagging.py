@@ -18,9 +18,9 @@ from bert_tf.tasks.kinds.kind import Answered, Answers, Kind, padded_lists
 from bert_tf.tasks.reports.report import (
     Report,
     ReportTable,
+    by_class,
     calibration,
     confusion,
-    per_class,
     worst,
 )
 from bert_tf.tasks.scoring import conlleval
@@ -288,7 +288,7 @@ class Tags(Tagging):
         number_of = {label: number for number, label in enumerate(given.labels)}
         pair = labels_of([*self.sentences(given)])
         numbers = [np.array([number_of[x] for x in each]) for each in pair]
-        return [per_class(given.labels, *numbers), *self.words_report(given, str)]
+        return [by_class(given.labels, *numbers), *self.words_report(given, str)]
 
 
 def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tuple[tf.Tensor, ...]:
@@ -299,9 +299,8 @@ def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tup
     ends = tf.gather(tf.constant([prefix in "OELSU" for prefix, _, _ in parts]), classes)
     type_ = tf.gather(tf.constant([types[p[2]] for p in parts]), classes)
     inside = tf.gather(tf.constant([prefix != "O" for prefix, _, _ in parts]), classes)
-    # A first word follows nothing.
     changes = (type_[1:] != type_[:-1]) | (text[1:] != text[:-1]) | ends[:-1]
-    changes = tf.concat([[True], changes], 0)[: tf.size(classes)]
+    changes = tf.concat([[True], changes], 0)[: tf.size(classes)]  # a first word follows nothing
     starts = inside & (begins | changes)
     of_words = tf.where(inside)[:, 0]
     of_entity = tf.gather(tf.cumsum(tf.cast(starts, tf.int32)) - 1, of_words)

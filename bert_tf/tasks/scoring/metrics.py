@@ -18,7 +18,6 @@ _QUESTIONS_AT_ONCE = 1024
 
 
 def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
-    """The share of equal entries."""
     return float(np.mean(truth == predicted))
 
 
