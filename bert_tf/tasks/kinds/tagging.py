@@ -18,9 +18,9 @@ from bert_tf.tasks.kinds.kind import Answered, Answers, Kind, padded_lists
 from bert_tf.tasks.reports.report import (
     Report,
     ReportTable,
-    by_class,
     calibration,
     confusion,
+    per_class,
     worst,
 )
 from bert_tf.tasks.scoring import conlleval
@@ -288,7 +288,7 @@ class Tags(Tagging):
         number_of = {label: number for number, label in enumerate(given.labels)}
         pair = labels_of([*self.sentences(given)])
         numbers = [np.array([number_of[x] for x in each]) for each in pair]
-        return [by_class(given.labels, *numbers), *self.words_report(given, str)]
+        return [per_class(given.labels, *numbers), *self.words_report(given, str)]
 
 
 def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tuple[tf.Tensor, ...]:

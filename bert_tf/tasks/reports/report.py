@@ -71,7 +71,7 @@ def _counts(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> 
     return counts
 
 
-def by_class(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> ReportTable:
+def per_class(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> ReportTable:
     """Precision (undefined if never predicted), recall (without examples) and F1 by class."""
     counts = _counts(labels, truth, predicted)
     sums = map(Counts, counts.sum(axis=1), counts.sum(axis=0), counts.diagonal())
@@ -132,7 +132,7 @@ def classes_report(
         "loss": loss,
     }
     return [
-        by_class(labels, truth, predicted),
+        per_class(labels, truth, predicted),
         *confusion(labels, truth, predicted),
         *calibration(confidence, predicted == truth),
         worst("Errors with the highest loss", examples.place, loss, predicted != truth, shown),

@@ -13,10 +13,10 @@ from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.reports import report as reports
 from bert_tf.tasks.reports.report import (
     ReportTable,
-    by_class,
     calibration,
     classes_report,
     confusion,
+    per_class,
     write_report,
 )
 from bert_tf.tasks.table import TASKS
@@ -35,7 +35,7 @@ def test_confusion_and_scores_of_each_label():
     assert found.rows == [["no", 1, 2, 0], ["yes", 0, 1, 0], ["maybe", 0, 0, 0]]
     image = picture.draw()
     assert image.dtype == np.uint8 and image.ndim == 3
-    scores = by_class(["no", "yes", "maybe"], TRUTH, PREDICTED)
+    scores = per_class(["no", "yes", "maybe"], TRUTH, PREDICTED)
     assert scores.rows == [
         ["no", 1.0, 1 / 3, 0.5, 3, 1],
         ["yes", 1 / 3, 1.0, 0.5, 1, 3],
