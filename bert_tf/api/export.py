@@ -115,12 +115,10 @@ def export_model(options: ExportOptions, *, shown: bool = True) -> ExportResult:
             versions, remarks = export_types(model, folder, options, load)
     inputs = model.task.kind.signatures(model.task)["serving_default"].inputs
     return ExportResult(
-        path=joined(options.output, options.name, str(max(versions.values()))),
-        inputs={name: each.shape.rank for name, each in inputs.items()},
-        versions=versions,
-        remarks=remarks,
+        path=joined(options.output, options.name, str(max(versions.values()))), versions=versions,
+        inputs={name: each.shape.rank for name, each in inputs.items()}, remarks=remarks,
         notices=bar.notices,
-    )
+    )  # fmt: skip
 
 
 def dtype_policy(precision: str) -> tuple[str, str]:

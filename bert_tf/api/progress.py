@@ -27,31 +27,6 @@ def in_notebook() -> bool:
     return console.is_jupyter
 
 
-@contextmanager
-def progress(
-    description: str, total: int | None = None, *, shown: bool = True
-) -> Iterator["ProgressBar"]:
-    """A bar from 0 to `total`, or a counter if `total` is unknown; nothing unless `shown`."""
-    columns: list[Any] = [rich.progress.SpinnerColumn(), "{task.description}"]
-    if total is not None:
-        columns += [rich.progress.BarColumn(), rich.progress.MofNCompleteColumn()]
-        columns.append(rich.progress.TimeRemainingColumn())
-    # Elsewhere a bar would leave empty lines. In notebooks, Rich draws with ipywidgets.
-    draws_bars = console.is_terminal
-    if in_notebook():
-        draws_bars = importlib.util.find_spec("ipywidgets") is not None
-    with rich.progress.Progress(
-        *columns,
-        rich.progress.TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not (shown and draws_bars),
-        redirect_stdout=not in_notebook(),  # there, what is printed stays below the bar by itself
-        redirect_stderr=not in_notebook(),
-    ) as bar:
-        yield ProgressBar(bar, description, bar.add_task(description, total=total), shown)
-
-
 @dataclass
 class ProgressBar:
     """One line of progress, and the lines above it, which `notices` keeps."""
@@ -76,6 +51,25 @@ class ProgressBar:
         """Like `print`, for a line on a moment of the run: `notices` does not keep it."""
         if self._shown:  # in notebooks, Rich would make a paragraph of every line
             (print if in_notebook() else console.print)(line)
+
+
+@contextmanager
+def progress(title: str, total: int | None = None, *, shown: bool = True) -> Iterator[ProgressBar]:
+    """A bar from 0 to `total`, or a counter if `total` is unknown; nothing unless `shown`."""
+    columns: list[Any] = [rich.progress.SpinnerColumn(), "{task.description}"]
+    if total is not None:
+        columns += [rich.progress.BarColumn(), rich.progress.MofNCompleteColumn()]
+        columns.append(rich.progress.TimeRemainingColumn())
+    # Elsewhere a bar would leave empty lines. In notebooks, Rich draws with ipywidgets.
+    draws_bars = console.is_terminal
+    if in_notebook():
+        draws_bars = importlib.util.find_spec("ipywidgets") is not None
+    redirects = not in_notebook()  # there, what is printed stays below the bar by itself
+    with rich.progress.Progress(
+        *columns, rich.progress.TimeElapsedColumn(), console=console, transient=True,
+        disable=not (shown and draws_bars), redirect_stdout=redirects, redirect_stderr=redirects,
+    ) as bar:  # fmt: skip
+        yield ProgressBar(bar, title, bar.add_task(title, total=total), shown)
 
 
 class RunProgress(Listener):
@@ -122,17 +116,15 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 }
 
 
-def training_line(
-    step: int, kind: str, scalars: dict[str, float], total_steps: int | None = None
-) -> str:
+def training_line(step: int, kind: str, scalars: dict[str, float], steps: int | None = None) -> str:
     """The scalars of a training run in one line; the scores of tasks follow by name.
 
     "step 1,200/30,000  loss 6.212 (mlm 5.610 nsp 0.602)  accuracy mlm 18.1% nsp 66.0%
     lr 4.8e-04  12,300 tokens/s  61% of peak  1 h 12 min left"
     """
     rest = {name: value for name, value in scalars.items() if name not in _HIDDEN}
-    total = "" if total_steps is None else f"/{total_steps:,}"
-    width = 6 if total_steps is None else len(f"{total_steps:,}")
+    total = "" if steps is None else f"/{steps:,}"
+    width = 6 if steps is None else len(f"{steps:,}")
     parts = [f"step {step:>{width},}{total}"]
     if kind != "train":
         parts.append(kind.replace("_", "-"))

@@ -184,7 +184,6 @@ def _findings(
             yield finding(number, "spelling", f"{label!r} for {spelling[label]!r}")
     labels = [spelling.get(label, label) for label in labels]
     for group in data_faults.near_duplicates(texts, options.similarity, options.seed):
-        first = group.members[0]
         of_text = defaultdict(set)
         for number in group.members:
             of_text[texts[number]].add(labels[number])
@@ -199,7 +198,7 @@ def _findings(
                 yield finding(number, "leak", like)
             before = [n for n in group.members if n < number and rows[n][0] == rows[number][0]]
             if before:
-                share = f"{alike:.0%} of" if before[0] == first else "like"
+                share = f"{alike:.0%} of" if before[0] == group.members[0] else "like"
                 yield finding(number, "duplicate", f"{share} {place(before[0])}")
     if is_class and "label" in splits.get("train", next(iter(splits.values()))).columns:
         chosen = [n for n, x in enumerate(labels) if isinstance(x, str) and texts[n].strip()]

@@ -144,9 +144,7 @@ def _paragraph(instance: DisplayedInstance) -> Text:
             special = token.shown in ("[CLS]", "[SEP]")
             shown.append(Text(token.shown, style="dim" if special else ""))
             continue
-        kind = "kept" if token.shown == token.hidden else "random"
-        if token.shown == "[MASK]":
-            kind = "masked"
+        kind = {token.hidden: "kept", "[MASK]": "masked"}.get(token.shown, "random")
         shown.append(Text(token.shown, style=_STYLES[kind]))
         hidden.append(Text(f"{token.shown}->{token.hidden}", style=_STYLES[kind]))
         if kind != "masked":

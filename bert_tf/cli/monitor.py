@@ -37,9 +37,8 @@ def run(options: Options) -> None:
     from tensorboard import program
 
     board = program.TensorBoard()
-    board.configure(
-        argv=["", "--logdir", str(folder), "--host", options.host, "--port", str(options.port)]
-    )
+    place = ["--host", options.host, "--port", str(options.port)]
+    board.configure(argv=["", "--logdir", str(folder), *place])
     try:
         address = board.launch()
     except program.TensorBoardServerException as error:

@@ -161,8 +161,7 @@ def prepare(options: Options) -> None:
     _credentials(options)
     _port(options, "rest_port", 8501)
     _port(options, "grpc_port", 8500)
-    versions = (path for path in source.glob("*/*") if path.name.isdecimal())
-    names = ", ".join(sorted({path.parent.name for path in versions}))
+    names = ", ".join(sorted({x.parent.name for x in source.glob("*/*") if x.name.isdecimal()}))
     # The models that are served, as far as is known before a models.config is read.
     folder = source.parent if source.is_file() else source
     folders = [folder, *folder.glob("*")]

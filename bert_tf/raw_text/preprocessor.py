@@ -86,13 +86,10 @@ class BertPreprocessor(keras.layers.Layer):
     """
 
     def __init__(
-        self,
-        tokenizer: BertTokenizer | str | os.PathLike | None = None,
-        task: str | Task = "classification",
-        max_length: int | None = None,
-        is_settled: bool = False,
-        **kwargs: Any,
-    ):
+        self, tokenizer: BertTokenizer | str | os.PathLike | None = None,
+        task: str | Task = "classification", max_length: int | None = None,
+        is_settled: bool = False, **kwargs: Any,
+    ):  # fmt: skip
         super().__init__(trainable=False, **kwargs)
         if isinstance(tokenizer, str | os.PathLike):
             tokenizer = BertTokenizer.from_directory(tokenizer)
@@ -360,14 +357,9 @@ def _told(row: Mapping[str, Any]) -> Any:
 
 
 def open_preset(
-    model_class: type,
-    preset: str | os.PathLike,
-    *,
-    preprocessor: Any = "auto",
-    task: str | None = None,
-    max_length: int | None = None,
-    **settings: Any,
-) -> Any:
+    model_class: type, preset: str | os.PathLike, *, preprocessor: Any = "auto",
+    task: str | None = None, max_length: int | None = None, **settings: Any,
+) -> Any:  # fmt: skip
     """A model of a class from a preset; see `PretrainedModel.from_preset`."""
     if not isinstance(preset, str | os.PathLike):
         raise InputError(f"the preset is {preset!r:.40}: give a folder, or a name on the hub")

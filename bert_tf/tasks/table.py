@@ -49,15 +49,11 @@ _NLI = ("contradiction", "entailment", "neutral")
 _CONLL = ("O", *(f"{prefix}-{type_}" for type_ in ("PER", "ORG", "LOC", "MISC") for prefix in "BI"))
 _MINILM = "MiniLM"  # all-MiniLM-L6-v2
 _MNLI_FILES = {
-    "train": ("train.tsv",),
-    "validation": ("dev_matched.tsv",),
-    "validation_matched": ("dev_matched.tsv",),
-    "validation_mismatched": ("dev_mismatched.tsv",),
-    "test": ("test_matched.tsv",),
-    "test_matched": ("test_matched.tsv",),
-    "test_mismatched": ("test_mismatched.tsv",),
-    "ax": ("diagnostic.tsv",),
-}
+    "train": ("train.tsv",), "validation": ("dev_matched.tsv",),
+    "validation_matched": ("dev_matched.tsv",), "validation_mismatched": ("dev_mismatched.tsv",),
+    "test": ("test_matched.tsv",), "test_matched": ("test_matched.tsv",),
+    "test_mismatched": ("test_mismatched.tsv",), "ax": ("diagnostic.tsv",),
+}  # fmt: skip
 _CONLL_2003 = Task(
     name="conll2003", kind=Tagging(), label="labels", labels=_CONLL,
     scores=entity_score_names(_CONLL),
@@ -220,9 +216,8 @@ def check_name(name: str) -> None:
             raise InputError(f"{name}: no such file: name one that defines TASK with --task")
     elif name not in TASKS and not entry_points(group="bert_tf.tasks", name=name):
         known = [*TASKS, *(point.name for point in entry_points(group="bert_tf.tasks"))]
-        asked = name.lower().replace("-", "_")
         hint = f"give one of {', '.join(known)}"
-        if near := nearest(asked, [*known, *_ALSO]):
+        if near := nearest(name.lower().replace("-", "_"), [*known, *_ALSO]):
             hint = f"did you mean {_ALSO.get(near, near)}? bert-tf tasks lists all"
         raise InputError(f"there is no task {name!r}: {hint}")
 

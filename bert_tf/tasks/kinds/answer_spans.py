@@ -136,11 +136,9 @@ def _answers(
         "answer": tf.where(given, answer["text"], ""),
         **{name: tf.where(given, answer[name], 0) for name in places},
         "score": tf.where(given, answer["probability"], no_answer),
-        "no_answer_probability": no_answer,
-        "null_odds": null_odds,
-        "answers_count": count,
+        "no_answer_probability": no_answer, "null_odds": null_odds, "answers_count": count,
         **{f"answers_{name}": values for name, values in rows.items()},
-    }
+    }  # fmt: skip
 
 
 def _candidates(logits: tf.Tensor, windows: QuestionWindows, longest: int) -> Columns:

@@ -190,8 +190,8 @@ class Span(Kind):
         f1 = np.array([one["f1"] for one in each])
         groups: dict[str, list[int]] = defaultdict(list)
         for index, question in enumerate(questions):
-            groups[_question_group(question)].append(index)
-            groups[_answer_group(gold[index])].append(index)
+            for group in _groups(question, gold[index]):
+                groups[group].append(index)
         ordered = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1])))
         rows = [[name, len(own), np.mean(exact[own]), np.mean(f1[own])] for name, own in ordered]
         columns = ["group", "examples", "exact match", "f1"]
@@ -242,18 +242,15 @@ def _n_best(answers: Answers) -> list[list[dict[str, Any]]]:
     ]
 
 
-def _question_group(question: str) -> str:
+def _groups(question: str, right: Sequence[str]) -> tuple[str, str]:
+    """A question's first known question word, and a simple type of its first right answer."""
     words = re.findall(r"\w+", question.lower())
-    found = [*(" ".join(pair) for pair in itertools.pairwise(words)), *words]
-    return "question: " + next((known for known in _QUESTIONS if known in found), "other")
-
-
-def _answer_group(right: Sequence[str]) -> str:
-    """A simple type of the answer, by its first right text."""
+    found = [*map(" ".join, itertools.pairwise(words)), *words]
+    word, answer = next((known for known in _QUESTIONS if known in found), "other"), "other"
     if not right:
-        return "answer: none"
-    if re.search(r"\d", right[0]):
-        return "answer: with a number"
-    if right[0][:1].isupper():
-        return "answer: capitalized"
-    return "answer: other"
+        answer = "none"
+    elif re.search(r"\d", right[0]):
+        answer = "with a number"
+    elif right[0][:1].isupper():
+        answer = "capitalized"
+    return f"question: {word}", f"answer: {answer}"

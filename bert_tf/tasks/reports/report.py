@@ -105,12 +105,9 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> Report:
 
 
 def worst(
-    title: str,
-    place: Callable[[int], str],
-    badness: np.ndarray,
-    wrong: np.ndarray,
+    title: str, place: Callable[[int], str], badness: np.ndarray, wrong: np.ndarray,
     columns: Mapping[str, Sequence[Cell]],
-) -> ReportTable:
+) -> ReportTable:  # fmt: skip
     """The errors of the largest `badness` [E], with their places and further columns of E cells."""
     order = [index for index in np.argsort(-badness, kind="stable").tolist() if wrong[index]]
     rows = [[place(i), *(cells[i] for cells in columns.values())] for i in order[:_WORST]]

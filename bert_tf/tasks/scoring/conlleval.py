@@ -1,7 +1,7 @@
 """Scores of entities, as CoNLL's script conlleval computes and prints them."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bert_tf.tasks.scoring.metrics import Counts
@@ -45,9 +45,7 @@ class EntityScores:
         return "\n".join(lines) + "\n"
 
 
-def score_entities(
-    gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
-) -> EntityScores:
+def score_entities(gold: Iterable[list[str]], predicted: Iterable[list[str]]) -> EntityScores:
     """Compares labels as conlleval and seqeval do: a wrong prefix is an error in accuracy alone."""
     counts = (Counter[str](), Counter[str](), Counter[str]())  # by type: as of `Counts`
     words = right = 0
