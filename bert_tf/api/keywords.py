@@ -48,9 +48,7 @@ class Verbosity:
 
 
 class Command(Protocol[P, R]):
-    """The function of a command; `of` takes the command's options."""
-
-    of: Callable[..., R]
+    of: Callable[..., R]  # takes the command's options
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bert_tf.api.progress import ProgressBar, console, progress
 from bert_tf.atomic import write_text, write_tsv
@@ -25,8 +25,6 @@ from bert_tf.options import option
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bert_tf.tasks.task import Task
     from pipelines.examples.labelled_text import Examples
 
@@ -230,7 +228,7 @@ def _lengths(task: "Task", splits: "Iterable[Examples]", model: str) -> Iterator
         yield from task.kind.lengths(columns, tokenizer).tolist()
 
 
-def _vectors(task: "Task", texts: list[str], model: str | None, bar: ProgressBar) -> "np.ndarray":
+def _vectors(task: "Task", texts: list[str], model: str | None, bar: ProgressBar) -> Any:
     """The mean over the tokens of each text, float32 [N, H]."""
     from bert_tf.serving.predictor import answer
     from bert_tf.trained.fine_tuned import FineTuned

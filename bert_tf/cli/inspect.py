@@ -48,10 +48,8 @@ class Options(CheckedOptions):
 
 
 class DisplayedToken(NamedTuple):
-    """The piece that the model sees, and the one to predict there, if any."""
-
-    shown: str
-    hidden: str | None
+    shown: str  # the piece that the model sees
+    hidden: str | None  # the piece to predict there
 
 
 class DisplayedInstance(NamedTuple):

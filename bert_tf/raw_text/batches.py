@@ -40,15 +40,11 @@ ROW_MODELS = (BertChooser, BertClassifier, BertMultiLabelClassifier, BertRegress
 
 
 class Batches(NamedTuple):
-    """A data set that Keras takes, and how many of its batches are an epoch."""
-
-    dataset: tf.data.Dataset
-    steps: int | None  # None for all that the data set has
+    dataset: tf.data.Dataset  # for Keras
+    steps: int | None  # of an epoch; None for all that the data set has
 
 
-class BatchOptions(NamedTuple):
-    """How batches are made; see `TextModel.fit`."""
-
+class BatchOptions(NamedTuple):  # see `TextModel.fit`
     batch_size: int | None = None
     shuffle: bool = False
     is_training: bool = False
@@ -70,9 +66,8 @@ def make_batches(
     has_own_targets = model.has_own_loss and isinstance(model, ROW_MODELS)
     own_targets = _own_targets(y) if has_own_targets else None
     labels = tuned.labels
-    task, examples = given_examples(
-        tuned.task, x, y, labels, reads_labels=own_targets is None and not is_masked
-    )
+    reads_labels = own_targets is None and not is_masked
+    task, examples = given_examples(tuned.task, x, y, labels, reads_labels=reads_labels)
     if options.is_training:
         for remark in examples.remarks():
             warnings.warn(remark, stacklevel=4)
@@ -208,9 +203,8 @@ def masked(tuned: FineTuned, packed: tf.data.Dataset, seed: int | None) -> tf.da
     def mask(step: tf.Tensor, batch: Any) -> tuple:
         inputs, *arrays = batch if isinstance(batch, tuple) else (batch,)
         key = tf.stack([tf.constant(seed or 0, tf.int64), step])
-        found = mask_tokens(
-            inputs["token_ids"], inputs["padding_mask"], tuned.tokenizer, options, key
-        )
+        ids, padding = inputs["token_ids"], inputs["padding_mask"]
+        found = mask_tokens(ids, padding, tuned.tokenizer, options, key)
         inputs = {**inputs, "token_ids": found.token_ids, "mask_positions": found.positions}
         if not arrays:
             return inputs, found.labels, found.weights

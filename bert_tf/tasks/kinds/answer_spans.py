@@ -22,14 +22,9 @@ Columns = dict[str, tf.Tensor]
 
 
 def best_answers(
-    logits: tf.Tensor,
-    windows: QuestionWindows,
-    contexts: tf.Tensor,
-    *,
-    longest: int,
-    unanswerable: bool,
-    threshold: float,
-) -> dict[str, tf.Tensor]:
+    logits: tf.Tensor, windows: QuestionWindows, contexts: tf.Tensor, *, longest: int,
+    unanswerable: bool, threshold: float,
+) -> Columns:  # fmt: skip
     """The best answers to B questions, from logits [W, T, 2] of their windows: docs/signatures.md.
 
     With `unanswerable`, "no answer" is a candidate, too: an empty string, with the logits of [CLS]
@@ -79,7 +74,7 @@ def best_answers(
 
 
 def average_answers(
-    answers: Sequence[Mapping[str, np.ndarray]], *, unanswerable: bool, threshold: float
+    answers: Sequence[Mapping[str, np.ndarray]], unanswerable: bool, threshold: float
 ) -> dict[str, np.ndarray]:
     """Joint answers of models, from what `best_answers` returns for each; other arguments are its.
 

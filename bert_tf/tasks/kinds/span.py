@@ -145,9 +145,7 @@ class Span(Kind):
     def averaged(
         self, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
     ) -> Answers:
-        return average_answers(
-            answers, unanswerable=self.unanswerable, threshold=self.null_score_diff_threshold
-        )
+        return average_answers(answers, self.unanswerable, self.null_score_diff_threshold)
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         """The official names; a model of SQuAD 2.0 is chosen by F1 at the best threshold."""

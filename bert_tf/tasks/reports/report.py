@@ -45,10 +45,8 @@ class ReportTable:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a report: uint8 [height, width, 3], drawn when it is wanted."""
-
     name: str  # of its file, without extension
-    draw: Callable[[], np.ndarray]
+    draw: Callable[[], np.ndarray]  # called when the picture is wanted
 
 
 Report = list[ReportTable | Picture]

@@ -91,12 +91,10 @@ def mean_known(values: Sequence[float | None]) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class LabelSets:
-    """True and predicted labels of examples, bool [E, C], and probabilities, float [E, C]."""
-
-    labels: Sequence[str]
-    truth: np.ndarray
+    labels: Sequence[str]  # C
+    truth: np.ndarray  # bool [E, C], as `predicted`
     predicted: np.ndarray
-    probabilities: np.ndarray
+    probabilities: np.ndarray  # float [E, C]
 
     def counts(self) -> dict[str, Counts]:
         sides = (self.truth, self.predicted, self.truth & self.predicted)
