@@ -51,8 +51,7 @@ class FinetuneResult(Result):
     Attributes:
         output: the run directory, or its URL.
         best: the best model's directory; None after a dry run and on workers but the chief.
-        scores: its scores on the validation examples, or the means of several seeds; None if
-            undefined.
+        scores: its validation scores, or the means of several seeds; None for an undefined one.
         best_by: name of the score that chooses the best model.
         run: its `training` and `evaluation`; None with several seeds, and where `best` is.
         restarts: the scores of several seeds, if there are any.

@@ -71,11 +71,9 @@ class ShardsOptions(PretrainingDataOptions):
         if self.beam_options is not None and self.runner != "beam":
             raise InputError("--beam_options has no effect without --runner beam: add it")
         several = {
-            "--workers": self.workers > 1,
-            "--dask": self.dask is not None,
-            "--runner beam": self.runner == "beam",
-            "--finish": self.finish,
-        }
+            "--workers": self.workers > 1, "--dask": self.dask is not None,
+            "--runner beam": self.runner == "beam", "--finish": self.finish,
+        }  # fmt: skip
         chosen = [name for name, is_chosen in several.items() if is_chosen]
         if len(chosen) > 1:
             raise InputError(f"{chosen[0]} cannot be combined with {chosen[1]}: give one of them")

@@ -281,7 +281,7 @@ def read_options(called: str, arguments: Sequence[str]) -> Any:
         arguments = module.translated(arguments)
     given = dict(_given(arguments))
     task = given.get("--task") or stored(given.get("--config")).get("task")
-    options = with_kind(module.Options, task, given.get("--model"))
+    options = with_kind(module.Options, task, given.get("--model"))  # of a user's own task, too
     check_arguments(arguments, options)
     try:
         parsed = _parser(called, module.__doc__, options).parse_args(arguments)

@@ -184,18 +184,15 @@ def run(options: Options) -> None:
     with bind(options.host, _port(options, "grpc_port", 8500), "--grpc_port") as grpc_socket:
         grpc_address = f"{_bracketed(options.host)}:{grpc_socket.getsockname()[1]}"
     batching = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches")
-    given = ((name, getattr(options, name)) for name in batching)
-    overrides = {name: value for name, value in given if value is not None}
+    overrides = {n: value for n in batching if (value := getattr(options, n)) is not None}
     threads = options.threads
     if options.batching_parameters_file:
         parameters = configuration.read_batching_parameters(options.batching_parameters_file)
         threads = threads or parameters.num_batch_threads
         if not options.enable_per_model_batching_parameters:
             overrides = dataclasses.asdict(parameters.overridden(overrides))
-    metrics_path: str | None = METRICS_PATH
-    if options.monitoring_config_file:
-        file = options.monitoring_config_file
-        metrics_path = configuration.read_metrics_path(file, METRICS_PATH)
+    file = options.monitoring_config_file
+    metrics_path = configuration.read_metrics_path(file, METRICS_PATH) if file else METRICS_PATH
     models = Models(
         Path(options.models), name=options.model_name,
         batching=configuration.BatchingParameters(num_batch_threads=threads),

@@ -20,6 +20,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.models.task_models import BertSentenceEncoder, BertTagger
+from bert_tf.raw_text import inputs
 from bert_tf.raw_text.batches import (
     BATCH_SIZE,
     ROW_MODELS,
@@ -30,15 +31,6 @@ from bert_tf.raw_text.batches import (
     inputs_alone,
     make_batches,
     streamed,
-)
-from bert_tf.raw_text.inputs import (
-    by_role,
-    checked_stream,
-    given_examples,
-    inputs_of,
-    is_raw,
-    text_columns,
-    with_columns,
 )
 from bert_tf.raw_text.values import label_list
 from bert_tf.serving.precisions import versions
@@ -127,12 +119,12 @@ class BertPreprocessor(keras.layers.Layer):
     def __call__(self, x: Any, **kwargs: Any) -> dict[str, tf.Tensor]:
         """Takes lists and other columns of strings, too, as `fit` does."""
         if not all(isinstance(each, tf.Tensor | keras.KerasTensor) for each in tf.nest.flatten(x)):
-            columns = text_columns(*given_examples(self.task, x))
+            columns = inputs.text_columns(*inputs.given_examples(self.task, x))
             x = {name: tf.constant(values) for name, values in columns.items()}
         return super().__call__(x, **kwargs)
 
     def call(self, x: Any) -> dict[str, tf.Tensor]:
-        strings = {n: tf.convert_to_tensor(x) for n, x in by_role(self.task, x).items()}
+        strings = {n: tf.convert_to_tensor(x) for n, x in inputs.by_role(self.task, x).items()}
         return self.task.kind.model_inputs(strings, self.tokenizer, self.max_length)
 
     def compute_output_spec(self, x: Any) -> dict[str, Any]:
@@ -164,8 +156,8 @@ class BertPreprocessor(keras.layers.Layer):
         if isinstance(x, tf.data.Dataset):
             specs = tf.nest.flatten(inputs_alone(x.element_spec), expand_composites=True)
             return x, any(getattr(spec, "dtype", None) == tf.string for spec in specs)
-        is_text = is_raw(x)
-        return (x if is_text else checked_stream(x)), is_text
+        is_text = inputs.is_raw(x)
+        return (x if is_text else inputs.checked_stream(x)), is_text
 
     @contextlib.contextmanager
     def plain_errors(self) -> Iterator[None]:
@@ -215,7 +207,7 @@ class BertPreprocessor(keras.layers.Layer):
         """The first examples, and the last ones, a share of all, as Keras' `validation_split`."""
         if isinstance(x, tf.data.Dataset):
             raise InputError("validation_split is for lists and arrays: use dataset.take and .skip")
-        _, columns, y = with_columns(self.task, x, y)
+        _, columns, y = inputs.with_columns(self.task, x, y)
         count = len(next(iter(columns.values())))
         first = math.floor(count * (1 - share))
         if not 0 < first < count:
@@ -245,15 +237,15 @@ class BertPreprocessor(keras.layers.Layer):
             if is_of_rows:
                 task, made = streamed(self.bound(model), x, BatchOptions(has_labels=False))
                 self._check_pairs(task)
-                inputs = made.dataset.map(lambda *batch: inputs_alone(batch))
-                return predict(inputs, steps=steps, **kwargs)
+                alone = made.dataset.map(lambda *batch: inputs_alone(batch))
+                return predict(alone, steps=steps, **kwargs)
             x, _, _ = in_memory(x)
         size = size or BATCH_SIZE
         if not is_of_rows and not isinstance(model, Encoder):
             return [_told(row) for row in self.answers(model, x, size)]
-        task, examples = given_examples(self.task, x)
+        task, examples = inputs.given_examples(self.task, x)
         self._check_pairs(task)
-        columns = text_columns(task, examples)
+        columns = inputs.text_columns(task, examples)
         lengths = np.minimum(self.task.kind.lengths(columns, self.tokenizer), self.max_length)
         order = np.argsort(-lengths, kind="stable")  # the longest first: it shows what memory holds
         if steps is not None:
@@ -279,10 +271,10 @@ class BertPreprocessor(keras.layers.Layer):
         """What `bert-tf predict` writes; with `splits_words` a tagger finds a string's words."""
         if isinstance(x, tf.data.Dataset):
             x, _, _ = in_memory(x)
-        task, examples = given_examples(self.task, x)
+        task, examples = inputs.given_examples(self.task, x)
         self._check_pairs(task)
-        strings = text_columns(task, examples)
-        if len(strings) > len(inputs_of(task)):
+        strings = inputs.text_columns(task, examples)
+        if len(strings) > len(inputs.inputs_of(task)):
             raise InputError("the model reads single texts: leave the second texts out")
         if splits_words and isinstance(model, BertTagger):
             is_listed = not isinstance(x, Mapping) and hasattr(x, "__getitem__")
@@ -292,16 +284,16 @@ class BertPreprocessor(keras.layers.Layer):
         return answer_rows(function, strings, batch_size)
 
     def _function(
-        self, model: Any, task: Task, inputs: tuple[str, ...], signature: str | None
+        self, model: Any, task: Task, names: tuple[str, ...], signature: str | None
     ) -> Any:
         """The function of strings of these names, traced once for a model and its variables."""
         variables = tuple(id(variable) for variable in model.variables)  # LoRA adds some
         if self._asked.model is not model or self._asked.variables != variables:
             self._asked = SimpleNamespace(model=model, variables=variables, functions={})
-        key = (inputs, task.max_length, signature)
+        key = (names, task.max_length, signature)
         if key not in self._asked.functions:
             bound = self.bound(_that_answers(model), task)
-            self._asked.functions[key] = bound.function(signature or bound.signature_for(inputs))
+            self._asked.functions[key] = bound.function(signature or bound.signature_for(names))
         return self._asked.functions[key]
 
     def bound(self, model: Any, task: Task | None = None) -> FineTuned:

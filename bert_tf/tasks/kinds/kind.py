@@ -360,10 +360,9 @@ def checked_rows(tensors: Tensors, model: Any) -> Tensors:
     # An id outside the vocabulary is refused by a CPU, and read as a vector of zeros by a GPU.
     longest = model.config.max_position_embeddings
     rows = tf.stack(list(tensors.values()))  # refuses other shapes, where sums would repeat them
-    fits = tf.debugging.Assert(
-        (tf.shape(rows)[-1] >= 1) & (tf.shape(rows)[-1] <= longest),
-        [f"give 1 to {longest} tokens a row, not", tf.shape(rows)[-1]],
-    )
+    length = tf.shape(rows)[-1]
+    told = [f"give 1 to {longest} tokens a row, not", length]
+    fits = tf.debugging.Assert((length >= 1) & (length <= longest), told)
     with tf.control_dependencies([fits]):  # or the model might fail first, and say less
         return dict(zip(tensors, tf.unstack(rows), strict=True))
 
@@ -373,11 +372,10 @@ def paired_rows(
 ) -> tuple[Tensors, tf.Tensor]:
     """Rows [B * n, T] of texts [B] with each of their lists [B, n]; pieces that were cut [B, n]."""
     batch, number = tf.unstack(tf.shape(lists))
-    one_list_each = tf.debugging.Assert(
-        (batch == tf.size(texts)) & ((number > 0) | (batch == 0)),
-        ["give a list of one choice or more for each context, not", tf.shape(lists)],
-    )
-    with tf.control_dependencies([one_list_each]):  # or the gathering below might fail first
+    one_list_each = (batch == tf.size(texts)) & ((number > 0) | (batch == 0))
+    told = ["give a list of one choice or more for each context, not", tf.shape(lists)]
+    # Or the gathering below might fail first.
+    with tf.control_dependencies([tf.debugging.Assert(one_list_each, told)]):
         of_entry = tf.repeat(tf.range(batch), number)
     firsts = tokenizer.tokenize(texts)
     ids = tokenizer.tokenize(tf.reshape(lists, [-1]))

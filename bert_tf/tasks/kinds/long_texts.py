@@ -78,10 +78,8 @@ class WindowedKind(Kind):
     def padded_windows(self, ids: tf.RaggedTensor, tokenizer: Any, max_length: int) -> Tensors:
         """Rows [B, N, T], without a token where a text has fewer than N windows."""
         rows, _, counts = self.windows(ids, tokenizer, max_length)
-        return {
-            name: tf.RaggedTensor.from_row_lengths(x, counts, validate=False).to_tensor()
-            for name, x in rows.items()
-        }
+        lists = tf.RaggedTensor.from_row_lengths(rows["token_ids"], counts, validate=False)
+        return {name: lists.with_values(x).to_tensor() for name, x in rows.items()}
 
     def of_windows(self, model: Any, outputs: Callable) -> Any:
         """A model of texts from `outputs` of rows, in training."""

@@ -175,11 +175,9 @@ def guess_masked_words(texts: tf.Tensor, number: int, parts: Parts) -> Tensors:
     between = tf.strings.split(texts, _MASK)  # (B, None)
     tokenizer = parts.tokenizer
     tokens = tokenizer.tokenize(between.flat_values).with_row_splits_dtype(tf.int64)
-    after = tf.tensor_scatter_nd_update(
-        tf.ones_like(between.value_rowids()),
-        tf.expand_dims(between.row_limits() - 1, -1),
-        tf.zeros_like(between.row_limits()),
-    )  # masks behind each part
+    last = tf.expand_dims(between.row_limits() - 1, -1)
+    ones, zeros = tf.ones_like(between.value_rowids()), tf.zeros_like(between.row_limits())
+    after = tf.tensor_scatter_nd_update(ones, last, zeros)  # masks behind each part
     masks = tf.fill([tf.reduce_sum(after)], tokenizer.mask_token_id)
     joined = tf.concat([tokens, tf.RaggedTensor.from_row_lengths(masks, after)], axis=1)
     ids = joined.flat_values

@@ -99,10 +99,8 @@ class Span(Kind):
         for chunk in (kept[first : first + _CHUNK] for first in range(0, len(kept), _CHUNK)):
             questions, contexts, spans = zip(*chunk, strict=True)
             windows = pack(tf.constant(questions), tf.constant(contexts))
-            places = [
-                [len(context[:place].encode()) for place in span or [0, 0]]
-                for context, span in zip(contexts, spans, strict=True)
-            ]
+            pairs = zip(contexts, spans, strict=True)
+            places = [[len(text[:place].encode()) for place in at or [0, 0]] for text, at in pairs]
             targets.append(token_targets(windows, tf.constant(places, tf.int64)).numpy())
             numbers.append(windows.number.numpy())
             rows += [chunk[question][:2] for question in windows.question.numpy()]
@@ -158,10 +156,8 @@ class Span(Kind):
         gold, answers = by_id(given.examples.columns["answers"]), by_id(_texts(given.answers))
         if not self.unanswerable:
             return squad_1_scores(gold, answers)
-        best = by_id(
-            next((each["text"] for each in n_best if each["text"]), "")
-            for n_best in _n_best(given.answers)
-        )
+        texts = ([x["text"] for x in n_best if x["text"]] for n_best in _n_best(given.answers))
+        best = by_id(next(iter(each), "") for each in texts)
         odds = by_id(given.answers["null_odds"].tolist())
         # The official script is run twice: on predictions.json, and for the best thresholds on the
         # texts that it would hold if every question were answered.

@@ -161,11 +161,9 @@ class Tagging(Kind):
             start, end = tf.gather(starts, first), tf.gather(ends, last)
             spanned = {
                 "text": valid_utf_8(spans(texts, of_text, start, end)),
-                "start": tf.gather(first_points, first),
-                "end": tf.gather(end_points, last),
-                "start_byte": start,
-                "end_byte": end,
-            }
+                "start": tf.gather(first_points, first), "end": tf.gather(end_points, last),
+                "start_byte": start, "end_byte": end,
+            }  # fmt: skip
             return padded_lists(name, {**spanned, **more}, of_text, tf.size(texts, tf.int64))
 
         found: Tensors = {}
@@ -206,10 +204,8 @@ class Tagging(Kind):
         return dict(_compare(given).scores())
 
     def report(self, given: Answered) -> Report:
-        rows = [
-            [type_, *conlleval.defined(counts), counts.gold, counts.found]
-            for type_, counts in _compare(given).by_type.items()
-        ]
+        found = _compare(given).by_type.items()
+        rows = [[name, *conlleval.defined(own), own.gold, own.found] for name, own in found]
         columns = ["type", "precision", "recall", "f1", "examples", "predicted"]
         title = "Scores of entities, as conlleval computes them"
         table = ReportTable("types", title, columns, rows, brief=True)
