@@ -52,10 +52,8 @@ class SearchResult(Result):
             return []
         if self.best is None:
             return ["No run has the score that ranks them: give --best_by another"]
-        return [
-            f"Best setting: {self.best_setting}; best model: {self.best}",
-            f"Table and picture: {self.output}/search.md, search.tsv, search.png",
-        ]
+        files = f"Table and picture: {self.output}/search.md, search.tsv, search.png"
+        return [f"Best setting: {self.best_setting}; best model: {self.best}", files]
 
     def tables(self) -> Iterable[Table]:
         from bert_tf.finetuning.search import table

@@ -108,12 +108,8 @@ class Choice(RowKind):
         return classes_report(given.examples, numbers, truth, probabilities)
 
     def predicted(self, given: Answered) -> Columns:
-        columns = given.examples.columns
-        choices = enumerate(zip(*columns["choices"], strict=True))
-        shares = enumerate(given.answers["probabilities"].T)
-        return [
-            ("context", columns["context"]),
-            *((f"choices{i}", texts) for i, texts in choices),
-            ("predicted", given.answers["choice"].tolist()),
-            *((f"probability{i}", map("{:.6f}".format, values)) for i, values in shares),
-        ]
+        columns, shares = given.examples.columns, enumerate(given.answers["probabilities"].T)
+        texts = [(f"choices{i}", x) for i, x in enumerate(zip(*columns["choices"], strict=True))]
+        found = [(f"probability{i}", map("{:.6f}".format, x)) for i, x in shares]
+        predicted = ("predicted", given.answers["choice"].tolist())
+        return [("context", columns["context"]), *texts, predicted, *found]

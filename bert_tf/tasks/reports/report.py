@@ -126,12 +126,9 @@ def classes_report(
         "probability": confidence,
         "loss": loss,
     }
-    return [
-        per_class(labels, truth, predicted),
-        *confusion(labels, truth, predicted),
-        *calibration(confidence, predicted == truth),
-        worst("Errors with the highest loss", examples.place, loss, predicted != truth, shown),
-    ]
+    errors = worst("Errors with the highest loss", examples.place, loss, predicted != truth, shown)
+    found = [*confusion(labels, truth, predicted), *calibration(confidence, predicted == truth)]
+    return [per_class(labels, truth, predicted), *found, errors]
 
 
 def write_report(report: Report, folder: Path) -> None:

@@ -33,13 +33,11 @@ def f1(answer: str, gold: str) -> float:
 
 def squad_1_scores(gold: Mapping[str, list[str]], answers: Mapping[str, str]) -> dict[str, float]:
     """The scores of SQuAD 1.1, means over the questions, by id; one without an answer scores 0."""
-    return {
-        name: _mean(
-            max(metric(answers[id_], text) for text in right) if id_ in answers else 0.0
-            for id_, right in gold.items()
-        )
-        for name, metric in (("exact_match", exact_match), ("f1", f1))
-    }
+    scores = {}
+    for name, metric in (("exact_match", exact_match), ("f1", f1)):
+        best = {i: max(metric(answers[i], text) for text in gold[i]) for i in gold if i in answers}
+        scores[name] = _mean(best.get(id_, 0.0) for id_ in gold)
+    return scores
 
 
 def squad_2_scores(
