@@ -213,10 +213,7 @@ def check_dataset(x: Any) -> None:
 
 
 def by_role(task: Task, x: Any) -> dict[str, Any]:
-    """Role -> its strings, from one column, a tuple in their order, or columns by name.
-
-    Names are the roles', or the task's.
-    """
+    """Role -> its strings, from one column, a tuple in their order, or columns by either name."""
     roles = _roles(task)
     if not isinstance(x, Mapping):
         return dict(zip(roles, x if isinstance(x, tuple) else (x,), strict=False))

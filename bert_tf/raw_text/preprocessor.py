@@ -268,7 +268,7 @@ class BertPreprocessor(keras.layers.Layer):
         self, model: Any, x: Any, batch_size: int = BATCH_SIZE, *, splits_words: bool = False,
         signature: str | None = None,
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """What `bert-tf predict` writes; with `splits_words` a tagger finds a string's words."""
+        """What `bert-tf predict` writes; with `splits_words` a tagger splits strings itself."""
         if isinstance(x, tf.data.Dataset):
             x, _, _ = in_memory(x)
         task, examples = inputs.given_examples(self.task, x)
@@ -381,7 +381,7 @@ def open_preset(
 
 
 def _task_in(directory: Path, model: Any, name: str | None) -> tuple[Task, bool]:
-    """The task named, the directory's, or else the class's; and whether it is the trained one."""
+    """The task named, the directory's or the class's; and whether the model is trained for it."""
     if name is not None:
         task = find_task(name)
         if not isinstance(model, (task.kind.model_class, *task.kind.opens)):

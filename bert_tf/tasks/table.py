@@ -67,7 +67,7 @@ _CONLL_2003 = Task(
 )  # fmt: skip
 
 # The paper's numbers are GLUE test scores (table 1): F1 for MRPC and QQP, Spearman for STS-B,
-# Matthews for CoLA, matched accuracy for MNLI; SQuAD's F1 and SWAG's accuracy are development's.
+# Matthews for CoLA, matched accuracy for MNLI; for SQuAD (F1) and SWAG (accuracy) dev scores.
 _DECLARED = {
     task.name: task
     for task in (
@@ -225,7 +225,7 @@ def check_name(name: str) -> None:
 def find_task(name: str, *, brought_by: str | Path | None = None) -> Task:
     """Finds a task by its name, the path of a file that defines TASK, or an entry point's name.
 
-    The code of one that is `brought_by` a model, whose task.json has the name, is not run.
+    `brought_by` is the model whose task.json has the name: code that came with it is not run.
     """
     if name in TASKS:
         return TASKS[name]

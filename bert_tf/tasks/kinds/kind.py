@@ -328,7 +328,8 @@ class RowKind(Kind):
 
     def scores(self, given: Answered) -> dict[str, float | None]:
         functions = given.task.score_functions(given.labels)
-        return {function.__name__: function(*self.compared(given)) for function in functions}
+        values = self.compared(given)
+        return {function.__name__: function(*values) for function in functions}
 
     @abstractmethod
     def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:

@@ -130,7 +130,7 @@ def average_precision(truth: np.ndarray, scores: np.ndarray) -> float | None:
 
 
 def best_thresholds(truth: np.ndarray, probabilities: np.ndarray) -> list[float]:
-    """Each label's threshold with the best F1, half-way between probabilities, nearest to 0.5."""
+    """The threshold of each label with the best F1, between two probabilities; nearest to 0.5."""
     found = []
     for has, shares in zip(truth.T, probabilities.T, strict=True):
         if has.all() or not has.any():
