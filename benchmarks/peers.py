@@ -21,7 +21,7 @@ CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 HERE = ("tensorflow", "keras", "keras-hub", "tokenizers")  # peers and what bert-tf runs on
 THERE = (
     "torch", "transformers", "onnxruntime", "openvino", "nncf", "ctranslate2", "tokenizers",
-    "flash-tokenizer", "faiss-cpu",
+    "flash-tokenizer", "faiss-cpu", "sentence-transformers",
 )  # fmt: skip
 
 _VERSIONS = """
