@@ -125,7 +125,7 @@ def run_here(
             # As in finetuning_scores.py: the original counts the decay from step 0.
             learning_rate=LEARNING_RATE / (1 - WARMUP_SHARE), warmup_share=WARMUP_SHARE,
             weight_decay=WEIGHT_DECAY, epsilon=EPSILON, bias_correction=True,
-            evaluate_every=10**9,
+            evaluate_every=10**9, precision="float32",
         ),
         Watch(),
     )  # fmt: skip
