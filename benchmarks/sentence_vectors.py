@@ -188,8 +188,8 @@ def run_there(
 
 def table(runs: list[dict[str, Any]]) -> str:
     """Mean and deviation of each task's score on both sides, and their processor times."""
-    lines = ["| task | bert-tf | sentence-transformers | seeds | CPU seconds | ratio |",
-             "|---|---|---|---|---|---|"]  # fmt: skip
+    lines = ["| task | before | bert-tf | sentence-transformers | seeds | CPU seconds | ratio |",
+             "|---|---|---|---|---|---|---|"]  # fmt: skip
     for task in dict.fromkeys(run["task"] for run in runs):
         sides = [[r for r in runs if (r["task"], r["side"]) == (task, side)] for side in SIDES]
         cells = [f"{sides[0][0]['before']:.4f}" if sides[0] else ""]
