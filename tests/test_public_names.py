@@ -52,6 +52,7 @@ def test_importing_the_package_imports_nothing_heavy():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+@pytest.mark.slow
 def test_keras_finds_a_class_after_importing_the_package_alone():
     code = (
         "import bert_tf, keras\n"

@@ -109,7 +109,12 @@ def test_a_student_learns_from_the_teacher_alone_and_resumes(teacher, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("layers", "width"), [("hidden_states", 16), ("hidden_states", 8), ("attention_relations", 8)]
+    ("layers", "width"),
+    [
+        pytest.param("hidden_states", 16, marks=pytest.mark.slow),
+        ("hidden_states", 8),
+        ("attention_relations", 8),
+    ],
 )
 def test_layers_are_compared_row_by_row(layers, width):
     """As the formulae say, on the encoder's own outputs; without a difference at no cost."""

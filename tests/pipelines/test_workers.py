@@ -217,6 +217,7 @@ def test_a_file_that_vanishes_hides_no_other(tmp_path, monkeypatch):
     assert open_folder(tmp_path).sizes() == {"a": 7, "c": 7}
 
 
+@pytest.mark.slow
 def test_units_in_any_order(tmp_path, text, tokenizer, whole):
     out = tmp_path / "out"
     finish = {"finish": True}

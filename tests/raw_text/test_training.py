@@ -78,7 +78,7 @@ def test_single_batches(opened):
     plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     looped, fitted = opened(**plain), opened(**plain)
     for model in (looped, fitted):
-        model.compile(keras.optimizers.SGD(0.1))
+        model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
     weights = {"good": 2.0, "bad": 0.5}
     found = looped.train_on_batch(TEXTS, LABELS, class_weight=weights, return_dict=True)
     history = fit(fitted, batch_size=len(TEXTS), class_weight=weights)
