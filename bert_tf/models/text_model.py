@@ -15,7 +15,7 @@ from bert_tf.primitives.table import halves
 AUTO = "auto"
 _BATCH_SIZE = 32
 _WARMUP_SHARE = 0.1
-_WHOLE = 2**20  # rows: all that one batch is made of
+_WHOLE = 2**20  # rows, more than anybody gives as one batch
 # Keras warns of variables without a gradient. Where a head reads tokens, the pooler has none.
 _OF_THE_POOLER = r"Gradients do not exist for variables \[('[^']*\bpooler\b[^']*'(, )?)+\]"
 # Callbacks that set the learning rate, which the schedule of a fit has already set.
@@ -67,7 +67,8 @@ class TextModel(keras.Model):
 
         An "auto" optimizer is the recipe of `bert-tf finetune`, set up by each `fit`. The metrics
         are the task's, as `weighted_metrics`, if the loss is the task's, too, and no others are
-        given. `jit_compile` is False with TensorFlow: XLA would compile every length of batch.
+        given; `metrics=None` has none. `jit_compile` is False with TensorFlow, where XLA would
+        compile every length of batch anew.
         """
         given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
         auto = [name for name, value in given.items() if isinstance(value, str) and value == AUTO]

@@ -41,8 +41,8 @@ class FeatureExtractor:
         encoder, tokenizer: the encoder, with its tokenizer.
         layers: see `choose_layers`; empty for the last one.
         per: "token" for a vector of every token, [CLS] and [SEP] included; "word" or "text".
-        pooling: of a word its "first" piece, the default, or the "mean" over its pieces; of a text
-            the "mean" over its tokens, the default, the "first" ([CLS], or the last token if the
+        pooling: for words the "first" piece, the default, or the "mean" over the pieces; for texts
+            the "mean" over the tokens, the default, the "first" ([CLS], or the last token if the
             encoder reads from left to right), or the output of the "pooler".
         max_length: maximum tokens of a row, [CLS] and [SEP] included; None for the encoder's own.
             Longer texts are truncated, but words are read in windows that overlap by half.
