@@ -21,7 +21,8 @@ from bert_tf import (
     BertTagger,
 )
 from bert_tf.models.language_model import BertMaskedLanguageModel
-from bert_tf.raw_text.batches import BatchOptions, make_batches
+from bert_tf.raw_text import batches
+from bert_tf.raw_text.batches import ROW_MODELS, BatchOptions, make_batches
 
 PAIRS = list(zip(TEXTS, TEXTS[::-1], strict=True))
 
@@ -35,6 +36,25 @@ def batches_of(model, x, y=None, weights=None, **options):
     made = model.preprocessor.batches(model, x, y, weights, batch_size=8, **options)
     (batch,) = made.dataset.take(1)
     return keras.tree.map_structure(np.asarray, batch)
+
+
+def rows_of(model, x, y):
+    """The strings and targets of the rows that an epoch's batches are made of."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            batches,
+            "example_batches",
+            lambda columns, *_, targets, **__: (dict(columns), [each.tolist() for each in targets]),
+        )
+        return model.preprocessor.batches(model, x, y).dataset
+
+
+def check_form(model, x, y, lists, batch):
+    """A form has the rows of the lists; a data set that is streamed has their batch."""
+    if isinstance(x, tf.data.Dataset) and isinstance(model, ROW_MODELS):
+        same(batches_of(model, x, y), batch)
+    else:
+        np.testing.assert_equal(rows_of(model, x, y), rows_of(model, *lists))
 
 
 def same(one, other):
@@ -83,11 +103,11 @@ def batch_of_lists(classifier):
 
 @pytest.mark.parametrize("form", ONE_TEXT)
 def test_forms_of_one_text(classifier, batch_of_lists, form):
-    x, y = ONE_TEXT[form]()
-    inputs, labels = batches_of(classifier, x, y)
-    expected, numbers = batch_of_lists
-    same(inputs, expected)
-    np.testing.assert_array_equal(labels, numbers)
+    check_form(classifier, *ONE_TEXT[form](), (TEXTS, LABELS), batch_of_lists)
+
+
+def test_a_batch_of_one_text(batch_of_lists):
+    inputs, numbers = batch_of_lists
     np.testing.assert_array_equal(numbers, [x == "good" for x in LABELS])
     assert inputs["token_ids"].shape == (8, 8)  # [CLS] it is a very good story [SEP]
 
@@ -104,8 +124,15 @@ TWO_TEXTS = {
 
 @pytest.mark.parametrize("form", TWO_TEXTS)
 def test_forms_of_pairs(classifier, form):
-    inputs, _ = batches_of(classifier, TWO_TEXTS[form](), LABELS)
+    pair = (TEXTS, TEXTS[::-1])
+    np.testing.assert_equal(
+        rows_of(classifier, TWO_TEXTS[form](), LABELS), rows_of(classifier, pair, LABELS)
+    )
+
+
+def test_a_batch_of_pairs(classifier):
     pair = tuple(map(tf.constant, (TEXTS, TEXTS[::-1])))
+    inputs, _ = batches_of(classifier, (TEXTS, TEXTS[::-1]), LABELS)
     same(inputs, keras.tree.map_structure(np.asarray, classifier.preprocessor(pair)))
     assert inputs["segment_ids"].max() == 1
     streamed = tf.data.Dataset.from_tensor_slices((pair, LABELS)).batch(8)
@@ -194,9 +221,10 @@ def of_lists(opened):
     [(model_class, form) for model_class, forms in OTHERS.items() for form in forms],
 )
 def test_forms_of_other_models(of_lists, model_class, form):
-    model, expected = of_lists(model_class)
+    model, batch = of_lists(model_class)
+    lists = DATA[model_class][1:]
     x, y = OTHERS[model_class][form]()
-    same(batches_of(model, x, DATA[model_class][2] if isinstance(y, str) else y), expected)
+    check_form(model, x, lists[1] if isinstance(y, str) else y, lists, batch)
 
 
 @pytest.mark.parametrize("model_class", OTHERS)
