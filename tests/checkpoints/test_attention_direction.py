@@ -32,14 +32,13 @@ def outputs(model):
     return found if isinstance(found, dict) else {"logits": found}
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
-    "make",
+    ("make", "direction"),
     [
-        lambda config, seed: encoder_for(config, seed, None)[0],
-        BertLanguageModel,
-        BertSpanClassifier,
-        lambda config, seed: BertClassifier(config, labels=["no", "yes"], seed=seed),
+        *((lambda config, seed: encoder_for(config, seed, None)[0], each) for each in DIRECTIONS),
+        *((BertLanguageModel, each) for each in DIRECTIONS),
+        (BertSpanClassifier, "left_to_right+right_to_left"),
+        (lambda config, seed: BertClassifier(config, labels=["no", "yes"], seed=seed), "recurrent"),
     ],
 )
 def test_models_come_back(make, direction, tmp_path):

@@ -75,11 +75,10 @@ def inputs_of(arrays, is_language_model):
     return inputs
 
 
-@pytest.mark.parametrize("files", ["h5", "safetensors"])
 @pytest.mark.parametrize("name", CLASSES)
-def test_the_numbers_of_transformers(saved, name, files):
+def test_the_numbers_of_transformers(saved, name):
     ours, outputs = CLASSES[name]
-    folder = saved / name / files
+    folder = saved / name / "h5"
     is_pretrainer = ours == "BertPreTrainer"
     if name == "TFBertForNextSentencePrediction":
         with pytest.raises(InputError, match="holds a BertForNextSentencePrediction"):

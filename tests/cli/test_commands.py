@@ -139,6 +139,7 @@ def test_predict_prints_json_lines(exported, capsys):
         assert abs(sum(answer["probabilities"].values()) - 1) < 1e-5
 
 
+@pytest.mark.slow
 def test_every_export_is_a_new_version(exported, finetuned, tmp_path):
     shutil.copytree(exported, tmp_path / "x")
     command = ["export", "--model", str(finetuned / "best"), "--name", "x", "--output"]

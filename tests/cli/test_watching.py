@@ -114,6 +114,7 @@ def test_the_terminal_shows_what_is_logged(watched):
             assert re.fullmatch(rate, rest), rest
 
 
+@pytest.mark.slow
 def test_tensorboard_has_the_scalars_of_every_line(watched):
     output, _ = watched
     for kind, names in (("train", SCALARS), ("held_out", SCORES)):

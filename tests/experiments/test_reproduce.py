@@ -188,6 +188,7 @@ def test_more_seeds_are_added(made, data, tmp_path, monkeypatch):
     assert kinds == [] and fewer == rows
 
 
+@pytest.mark.slow
 def test_a_table_takes_the_runs_of_another(made, data):
     output, _ = made
     other = replace(TOY_TABLE, name="other", systems=lambda scale: [System(name="same")])

@@ -38,7 +38,9 @@ def data(task: str) -> FinetuningData:
     return FinetuningData(dataset, TOKENIZER, [], None, None, [], columns, [targets])
 
 
-@pytest.mark.parametrize("task", ROWS)
+@pytest.mark.parametrize(
+    "task", [pytest.param(x, marks=[pytest.mark.slow] * (x == "squad")) for x in ROWS]
+)
 def test_fixed_lengths_add_nothing_but_padding(task):
     """XLA and TPUs compile for every shape: there is one."""
     rows = data(task)

@@ -91,6 +91,7 @@ def remembering(model, folder):
     return cache, counting, tf.function(lambda rows: cache.remember(inputs_of(rows), counting))
 
 
+@pytest.mark.slow
 def test_vectors_are_computed_once_and_survive_a_kill(model, tmp_path):
     expected = vectors_of(model, inputs_of(ROWS))
     cache, counting, remember = remembering(model, tmp_path / "features")

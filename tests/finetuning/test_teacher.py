@@ -238,6 +238,7 @@ def test_layers_that_cannot_be_compared_are_refused():
         LayerLoss("attention_relations", BertTagger(sides, labels=["a", "b"]), large)
 
 
+@pytest.mark.slow
 def test_what_no_teacher_can_teach_is_refused(teacher, tmp_path):
     for name, value in (("teacher_weight", 0.5), ("teacher_layers", "hidden_states")):
         with pytest.raises(InputError, match=f"--{name} is for --teacher"):

@@ -52,7 +52,10 @@ def graph(encoder, *, training, static=False, reads="tokens"):
     return function
 
 
-@pytest.fixture(scope="module", params=["left_to_right", "right_to_left"])
+@pytest.fixture(
+    scope="module",
+    params=["left_to_right", pytest.param("right_to_left", marks=pytest.mark.slow)],
+)
 def computed(request):
     """Direction, and every way to compute the hidden states."""
     encoder = random_encoder(request.param)

@@ -55,6 +55,13 @@ def make(request):
     return MODELS[request.param]
 
 
+in_half_precision = pytest.mark.parametrize(
+    ("make", "half"),
+    [*((name, "mixed_bfloat16") for name in MODELS), ("pretrainer", "mixed_float16")],
+    indirect=["make"],
+)
+
+
 def inputs_of(model, batch):
     """A batch; for a chooser one example whose choices are the rows of the batch."""
     extra = isinstance(model, BertChooser)
@@ -153,7 +160,7 @@ def test_keras_file(make, batch, tmp_path):
         assert tied is loaded.encoder.embeddings.word_embeddings
 
 
-@pytest.mark.parametrize("half", ["mixed_bfloat16", "mixed_float16"])
+@in_half_precision
 def test_mixed_precision(make, batch, half):
     exact, model = make(seed=1), make(seed=1, dtype=half)
     inputs = inputs_of(model, batch)
@@ -173,7 +180,7 @@ def test_mixed_precision(make, batch, half):
         assert all(x.dtype == tf.float32 for x in keras.tree.flatten(outputs))
 
 
-@pytest.mark.parametrize("half", ["mixed_bfloat16", "mixed_float16"])
+@in_half_precision
 def test_dtype_policy_survives(make, half, tmp_path):
     """The model's own policy, which Keras forgets, and that of every layer."""
     model = make(seed=1, dtype=half)

@@ -170,7 +170,7 @@ def compare(model, inputs, share, *, table=Primitives, static, is_token=None):
     [
         ("pre-training", True, True),
         pytest.param("pre-training", False, False, marks=pytest.mark.slow),
-        ("classifier", False, False),
+        pytest.param("classifier", False, False, marks=pytest.mark.slow),
         pytest.param("tagger", True, False, marks=pytest.mark.slow),
         ("span", False, False),
         pytest.param("choice", False, False, marks=pytest.mark.slow),
@@ -192,9 +192,10 @@ def test_a_frozen_encoder_computes_features():
     assert compare(tagger, batch(), ROUNDING, static=False, is_token=MASK) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "static"),
-    [pytest.param("pre-training", True, marks=pytest.mark.slow), ("classifier", False)],
+    [("pre-training", True), ("classifier", False)],
     ids=["compiled", "tokens alone"],
 )
 def test_gradients_of_a_real_size_with_dropout(kind, static):
@@ -209,9 +210,8 @@ def test_gradients_of_a_real_size_with_dropout(kind, static):
     assert compare(model, batch(kind, mask), share, table=Formulae, static=static) > 30
 
 
-@pytest.mark.parametrize(
-    "policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_half_precision_is_near_float32(policy):
     """As near as half precision in keras.ops."""
     models = [BertPreTrainer(CONFIG, seed=0, dtype=dtype) for dtype in (None, policy, policy)]

@@ -113,8 +113,9 @@ def test_a_short_epoch_has_batches_by_chance(number_tokenizer):
     tf.nest.map_structure(np.testing.assert_array_equal, by_length, by_chance)
 
 
-@pytest.mark.parametrize(("whole_batches", "seed"), [(1, None), (1, 7), (64, 7)])
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("size", "whole_batches", "seed"), [(1, 64, 7), (2, 1, None), (2, 1, 7), (3, 1, 7), (3, 64, 7)]
+)
 def test_workers_share_the_rows_of_each_batch(number_tokenizer, whole_batches, seed, size):
     # Batches of 3 * size for three workers: of the last one of an epoch some have no rows. 64 are
     # put together by length.

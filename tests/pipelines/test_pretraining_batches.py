@@ -300,7 +300,8 @@ def test_mixed_shards_have_their_shares_and_continue_at_any_step(
     assert not set(workers[0]) & set(workers[1])
 
 
-@pytest.mark.parametrize("most_shuffled", [pytest.param(None, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("most_shuffled", [None, 1])
 def test_many_blocks_are_drawn_one_by_one(dynamic, batches, monkeypatch, most_shuffled, tmp_path):
     """The order of more blocks than are shuffled whole has the properties of a shuffle's."""
     if most_shuffled is not None:

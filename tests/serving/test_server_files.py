@@ -86,6 +86,7 @@ def test_every_signature_has_warm_up_requests(exported):
     assert sorted(asked) == sorted([*((name, n) for name in names for n in (1, 1, 4)), *further])
 
 
+@pytest.mark.slow
 def test_a_long_request_fills_the_model(exported):
     logs = [log.predict_log.request for log in logs_of(exported)]
     texts = [
@@ -179,6 +180,7 @@ def test_the_model_card_says_what_is_known(exported):
     assert "`probabilities` float32 [B, 2]" in card
 
 
+@pytest.mark.slow
 def test_the_request_of_the_model_card_works(exported):
     card = (exported / "README.md").read_text(encoding="utf-8")
     body, name = re.search(r"curl -d '(.*)' \\\n.*/v1/models/(\w+):predict", card).groups()

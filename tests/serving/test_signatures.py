@@ -143,7 +143,7 @@ CASES = {
 # Each signature takes a second to trace: those that share their code with others wait.
 EVERY_TIME = {
     ("classification", "serving_default"), ("squad2", "serving_default"),
-    ("tagging", "serving_default"), ("masked_words", "serving_default"),
+    ("tagging", "serving_default"),
 }  # fmt: skip
 each_case = pytest.mark.parametrize(
     "case",

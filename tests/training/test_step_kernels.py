@@ -137,9 +137,8 @@ def test_gradients_of_a_table_that_is_looked_up_and_multiplied_with(compiled, mo
     np.testing.assert_allclose(summed(), np.sum(terms, 0), rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize(
-    "dtype", ["mixed_bfloat16", pytest.param("float32", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "float32"])
 def test_blocks_that_are_computed_twice_have_the_same_gradients(dtype):
     def recompute(model):
         model.encoder.rematerialize = True

@@ -66,8 +66,7 @@ def test_answers_pool_the_outputs_of_all_windows(pooling):
     assert_close(kind.trained(model)(batch), np.stack(pooled))
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max"])
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("max", False)])
 def test_vectors_pool_those_of_all_windows(pooling, normalize):
     settings = {"long_texts": "windows", "max_length": 8, "doc_stride": 4, "normalize": normalize}
     task = TASKS["embedding"].with_settings({**settings, "window_pooling": pooling})

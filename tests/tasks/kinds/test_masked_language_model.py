@@ -138,6 +138,7 @@ def test_a_mask_far_into_a_long_text_is_guessed(scorer, signature):
     )
 
 
+@pytest.mark.slow
 def test_masks_of_a_row_are_read_together(monkeypatch):
     model = BertMaskedLanguageModel(replace(CONFIG, max_position_embeddings=40), seed=3)
     scorer = FineTuned(

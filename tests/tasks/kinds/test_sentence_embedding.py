@@ -196,11 +196,10 @@ INPUTS = {
 @pytest.mark.parametrize(
     ("pooling", "normalize"),
     [
-        ("mean", True),
         ("last", False),
         *(
             pytest.param(pooling, normalize, marks=pytest.mark.slow)
-            for pooling, normalize in [("cls", True), ("max", True), ("mean", False)]
+            for pooling, normalize in [("cls", True), ("max", True), ("mean", True)]
         ),
     ],
 )
@@ -276,7 +275,7 @@ def test_similarity_and_reranking_are_cosines(tmp_path):
     assert module.signature("rerank")(query=[], texts=tf.zeros([0, 0], tf.string))
 
 
-@pytest.mark.parametrize("task", ["mrpc", "stsb"])
+@pytest.mark.parametrize("task", [pytest.param("mrpc", marks=pytest.mark.slow), "stsb"])
 def test_models_of_pairs_rerank(task):
     """As they answer each pair alone."""
     task = TASKS[task].with_settings({"max_length": 8})
