@@ -72,7 +72,7 @@ def test_no_value_of_an_option_makes_a_traceback(command, tmp_path, monkeypatch)
     path = tmp_path / "config.yaml"
 
     @settings(
-        max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck),
+        max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],  # to shrink so many values takes minutes
     )  # fmt: skip
     @given(values=given_values(module.Options), data=st.data())

@@ -49,31 +49,18 @@ def largest_difference(weights, others):
     return max(float(np.abs(weights[name] - others[name]).max()) for name in weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "factor"),
     [
         (["--gradient-accumulation-steps", 4], 1),
-        pytest.param(
-            [
-                "--rematerialize",
-                "--strategy",
-                "one",
-                "--steps-per-execution",
-                2,
-                "--save-every",
-                2,
-                "--keep",
-                1,
-            ],
-            1,
-            marks=pytest.mark.slow,
-        ),
-        # XLA's functions are some units off.
-        pytest.param(["--jit-compile"], 10, marks=pytest.mark.slow),
-        pytest.param(["--strategy", "mirrored"], 1, marks=pytest.mark.slow),
+        (["--rematerialize", "--strategy", "one", "--steps-per-execution", 2, "--save-every", 2,
+          "--keep", 1], 1),
+        (["--jit-compile"], 10),  # XLA's functions are some units off
+        (["--strategy", "mirrored"], 1),
     ],
     ids=lambda value: "_".join(map(str, value)).strip("-") if isinstance(value, list) else "",
-)
+)  # fmt: skip
 def test_the_way_of_computing_does_not_change_the_result(
     plain, shards, small_config, tmp_path, options, factor
 ):

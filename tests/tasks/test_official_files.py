@@ -165,7 +165,7 @@ def test_unlabelled_questions_keep_their_ids(tmp_path):
     assert {line["id"]: line["answer"] for line in lines} == found["predictions.json"]
 
 
-@pytest.mark.parametrize("column", ["text", "words"])
+@pytest.mark.parametrize("column", ["text", pytest.param("words", marks=pytest.mark.slow)])
 def test_unlabelled_words_become_columns(column, tmp_path):
     labels = ["O", "B-PER", "I-PER"]
     model = saved(tmp_path / "model", "tagging", BertTagger(CONFIG, labels=labels), labels)

@@ -85,12 +85,9 @@ def test_mistakes_are_named(tmp_path):
         KIND.targets(TASK.read(tmp_path / "d.conll", "train"), ["INN", "VB"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("labels", "name"),
-    [
-        (LABELS, "tags"),
-        pytest.param(["O", "B-PER", "I-PER"], "tagging", marks=pytest.mark.slow),
-    ],
+    ("labels", "name"), [(LABELS, "tags"), (["O", "B-PER", "I-PER"], "tagging")]
 )
 def test_a_directory_of_others_is_opened_by_its_labels(tmp_path, labels, name):
     """Hugging Face has one class for both, and no task.json."""
