@@ -302,16 +302,23 @@ def _check_switches(switches: Mapping[str, object], source: str = "") -> None:
 def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
     """The pieces and switches in a file of Hugging Face's `tokenizers`."""
     values = read_json_object(path)
-    model, normalizer = values.get("model") or {}, values.get("normalizer") or {}
+    parts = (values.get("model"), values.get("normalizer"))
+    model, normalizer = (part if isinstance(part, dict) else {} for part in parts)
     if model.get("type") != "WordPiece" or normalizer.get("type") != "BertNormalizer":
         raise InputError(
             f"{path}: holds a {model.get('type')} tokenizer, not BERT's; give a model with a "
             "vocab.txt"
         )
-    ids = dict(model.get("vocab") or {})
-    for added in values.get("added_tokens", ()):
-        ids.setdefault(added["content"], added["id"])
-    pieces = sorted(ids, key=ids.__getitem__)
+    try:
+        ids = dict(model["vocab"])
+        for added in values.get("added_tokens") or ():
+            ids.setdefault(added["content"], added["id"])
+        pieces = sorted(ids, key=ids.__getitem__)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: its vocabulary is not in the form of Hugging Face's tokenizers; give a model "
+            "with a vocab.txt"
+        ) from error
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise InputError(f"{path}: its ids do not run from 0 to {len(pieces) - 1}; save it again")
     return pieces, {

@@ -147,6 +147,28 @@ def test_directories(tmp_path):
     assert sorted(path.name for path in saved.iterdir()) == ["tokenizer_config.json", "vocab.txt"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": ["WordPiece"]}, "holds a None tokenizer, not BERT's"),
+        ({"normalizer": "BertNormalizer"}, "not BERT's"),
+        ({"model": {"type": "WordPiece"}}, "its vocabulary is not in the form of"),
+        ({"model": {"type": "WordPiece", "vocab": ["[PAD]"]}}, "its vocabulary is not in"),
+        ({"model": {"type": "WordPiece", "vocab": {"a": None, "b": 1}}}, "its vocabulary is not"),
+        ({"added_tokens": ["[PAD]"]}, "its vocabulary is not in the form of"),
+        ({"added_tokens": [{"content": "[PAD]", "id": 7}]}, "its ids do not run from 0 to 1"),
+    ],
+)
+def test_other_forms_of_tokenizer_json_are_refused(changed, message, tmp_path):
+    values = {
+        "model": {"type": "WordPiece", "vocab": {"a": 0}},
+        "normalizer": {"type": "BertNormalizer"},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values | changed))
+    with pytest.raises(InputError, match=message):
+        BertTokenizer.from_directory(tmp_path)
+
+
 def test_unusable_directories(tmp_path):
     with pytest.raises(InputError, match="none: no such folder"):
         BertTokenizer.from_directory(tmp_path / "none")
