@@ -48,7 +48,9 @@ def examples_in_memory(
         data, answers = data
     data = _columns(data)
     if not labelled and isinstance(data, Mapping):
-        data = {name: values for name, values in data.items() if name != task.label}
+        of_labels = task.label.split(",") if task.kind.many_labels else [task.label]
+        names = {task.label, *map(str.strip, of_labels)}
+        data = {name: values for name, values in data.items() if name not in names}
     if labelled and answers is None:
         _, _, answers = with_columns(task, data)
         if answers is None and task.kind.needs_labels:

@@ -66,9 +66,13 @@ def test_forms_give_the_same_examples(form):
     assert examples.columns == {"text": TEXTS, "label": LABELS}
 
 
-def test_labels_beside_inputs_are_not_read():
-    data = {"text": TEXTS, "label": [None, 5, "unknown"]}
-    _, examples = examples_in_memory(find_task("classification"), data, labelled=False)
+@pytest.mark.parametrize(
+    ("name", "columns"), [("classification", "label"), ("multi_label", "bad, good")]
+)
+def test_labels_beside_inputs_are_not_read(name, columns):
+    task = find_task(name).with_settings({"label": columns})
+    data = {"text": TEXTS} | {column: [None, 5, "unknown"] for column in columns.split(", ")}
+    _, examples = examples_in_memory(task, data, labelled=False)
     assert examples.columns == {"text": TEXTS}
 
 
