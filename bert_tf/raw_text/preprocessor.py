@@ -35,10 +35,10 @@ from bert_tf.raw_text.batches import (
 from bert_tf.raw_text.values import label_list
 from bert_tf.serving.precisions import versions
 from bert_tf.serving.predictor import answer_rows
-from bert_tf.tasks.table import find_task
+from bert_tf.tasks.table import find_task, task_of
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.trained.fine_tuned import TASK_FILE, FineTuned, read_settings, task_of
+from bert_tf.trained.fine_tuned import TASK_FILE, FineTuned, read_settings
 from pipelines.examples.batches import example_batches
 
 

@@ -103,16 +103,16 @@ class BertTokenizer(tf.Module):
         directory = Path(directory)
         if not directory.is_dir():
             raise InputError(f"{directory}: no such folder; give a folder with a {VOCABULARY_FILE}")
+        vocabulary: Any = directory / VOCABULARY_FILE
+        in_json = directory / TOKENIZER_JSON
+        of_json: dict[str, Any] = {}
+        if in_json.exists() and not vocabulary.exists():
+            vocabulary, of_json = _read_tokenizer_json(in_json)
         path = directory / CONFIG_FILE
         config = read_json_object(path) if path.exists() else {}
         switches = {name: config.pop(name) for name in _SWITCHES if name in config}
         _check_switches(switches, f"{path}: ")
-        vocabulary: Any = directory / VOCABULARY_FILE
-        in_json = directory / TOKENIZER_JSON
-        if in_json.exists() and not vocabulary.exists():
-            vocabulary, of_json = _read_tokenizer_json(in_json)
-            switches = of_json | switches
-        tokenizer = cls(vocabulary, **switches)
+        tokenizer = cls(vocabulary, **of_json | switches)
         tokenizer._kept_config = json.dumps(config)
         return tokenizer
 

@@ -32,7 +32,7 @@ from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.sentence_embedding import Embedding
 from bert_tf.tasks.overview import kind_line
 from bert_tf.tasks.reports.report import Report
-from bert_tf.tasks.table import TASKS, find_task, with_options
+from bert_tf.tasks.table import TASKS, find_task, recorded_task, task_of, with_options
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from pipelines.examples.labelled_text import Examples
@@ -149,23 +149,23 @@ class FineTuned(Answering):
             task = find_task(name, brought_by=None if "task" in given else directory)
             task = task.with_settings(task.kind.recorded(directory))
             task = task.with_model_settings(stored or {})
-        elif recorded := _recorded(directory):
+        elif recorded := recorded_task(directory):
             task = recorded
         else:
             model = load_model(directory, dtype=dtype)
             task = task_of(model) or TASKS["classification"]
+        task = with_options(task, given)
         if not isinstance(model, task.kind.model_class):
-            head = task.kind.with_settings(given).head(())
+            head = task.kind.head(())
             model = load_model(directory, task.kind.model_class, dtype=dtype, **head)
-        if not stored:
+        if not stored and "max_length" not in given:
             positions = model.config.max_position_embeddings
             task = task.with_settings({"max_length": min(task.max_length, positions)})
         own = [task.label_aliases.get(label, label) for label in model.label_names]
         labels = _renamed(own, given.get("label_map") or [])
         if labels != own:
             task = replace(task, kind=task.kind.renamed(dict(zip(own, labels, strict=True))))
-        tokenizer = BertTokenizer.from_directory(directory)
-        return cls(with_options(task, given), model, tokenizer, labels)
+        return cls(task, model, BertTokenizer.from_directory(directory), labels)
 
     def save(self, directory: str | Path) -> None:
         """Writes a model directory, with the task beside the model."""
@@ -300,23 +300,6 @@ class Exported(Answering):
 
     def function(self, name: str = DEFAULT) -> Any:
         return self.predictor.signature(name)
-
-
-def _recorded(directory: str | Path) -> Task | None:
-    """The task of which files of others in a directory record settings, with these."""
-    for task in TASKS.values():
-        if found := task.kind.recorded(directory):
-            return task.with_settings(found)
-    return None
-
-
-def task_of(model: Any) -> Task | None:
-    """The first task that has such a model, or else opens it; None without one."""
-    for classes in (lambda kind: kind.model_class, lambda kind: kind.opens):
-        for task in TASKS.values():
-            if isinstance(model, classes(task.kind)) and task.kind.accepts(model.label_names):
-                return task
-    return None
 
 
 def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
