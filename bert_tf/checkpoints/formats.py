@@ -1,6 +1,7 @@
 """The format of a model on disk."""
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Literal
 
 from bert_tf.atomic import StrPath
 from bert_tf.checkpoints.weights_files import H5, WEIGHTS, WEIGHTS_FILES
-from bert_tf.config import read_json_object
+from bert_tf.config import BertConfig, read_json_object
 from bert_tf.errors import InputError
 from bert_tf.storage import sha256
 
@@ -63,14 +64,15 @@ def locate(source: StrPath) -> Location:
     return inside[0]
 
 
-def check_is_model_directory(directory: Path) -> None:
-    """Refuses other formats; names the command that converts them."""
+def read_config(directory: Path) -> BertConfig:
+    """Reads config.json; refuses other formats, and names the command that converts them."""
     found = _in_folder(directory) if directory.is_dir() else None
     if found is not None and found.format != "hugging_face":
         raise InputError(
             f"{directory} holds {TITLES[found.format]}: make a model directory of it with "
             f"bert-tf convert {directory} NEW_DIRECTORY, and give that one."
         )
+    return BertConfig.from_json(directory / CONFIG)
 
 
 def content_hash(directory: StrPath) -> str:
@@ -88,11 +90,15 @@ def _in_folder(folder: Path) -> Location | None:
     config = folder / CONFIG
     # A pickle, which is never read, does not hide a checkpoint beside it.
     weights = any((folder / name).exists() for name in WEIGHTS_FILES)
-    if config.is_file() and (weights or not indexes):
-        with suppress(InputError):  # the reader of the format reports it
-            if "registered_name" in read_json_object(config):
-                return Location("keras_hub", folder, folder)
-        return Location("hugging_face", folder, folder)
+    if not config.is_file() or (indexes and not weights):
+        return _of_tensorflow(folder, indexes)
+    with suppress(InputError):  # the reader of the format reports it
+        if "registered_name" in read_json_object(config):
+            return Location("keras_hub", folder, folder)
+    return Location("hugging_face", folder, folder)
+
+
+def _of_tensorflow(folder: Path, indexes: Sequence[Path]) -> Location | None:
     if not indexes and (folder / "saved_model.pb").is_file():
         return Location("tf_hub", folder, folder / "variables" / "variables")
     if len(indexes) < 2:

@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_tf.atomic import StrPath
 from bert_tf.checkpoints import weight_names, weights_files
-from bert_tf.checkpoints.formats import CONFIG, Location, check_is_model_directory
+from bert_tf.checkpoints.formats import CONFIG, Location, read_config
 from bert_tf.checkpoints.sentence_files import read_sentence_files, write_sentence_files
 from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary, left_out
 from bert_tf.checkpoints.weight_names import Head
@@ -100,7 +100,6 @@ def load_model(
             than config.json says; the kind of model or its tensors, or an argument, do not fit.
     """
     directory = Path(directory)
-    check_is_model_directory(directory)
     stored = read_weights(directory)
     for note in stored.notes:
         _log.warning("%s: %s", stored.source, note)
@@ -236,7 +235,7 @@ def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...]) ->
 
 def read_weights(folder: Path) -> StoredModel:
     """Reads config.json and the weights, including a decoder's copies of other weights."""
-    config = BertConfig.from_json(folder / CONFIG)
+    config = read_config(folder)
     path = weights_files.weights_path(folder)
     found: dict[str, dict[str, np.ndarray]] = {}  # canonical name -> prefix -> tensor
     others = []

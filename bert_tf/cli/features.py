@@ -53,7 +53,6 @@ class Options(FileOptions):
 def run(options: Options) -> None:
     output = check_output_file(options.output, [options.model, options.data])
     with progress("loading") as bar:
-        from bert_tf.checkpoints.formats import check_is_model_directory
         from bert_tf.checkpoints.model_directory import read_weights
         from bert_tf.device_errors import memory_errors
         from bert_tf.models.encoder import BertEncoder
@@ -63,7 +62,6 @@ def run(options: Options) -> None:
 
         for file in features.written_files(output, options.per):
             check_output_file(file, [options.model, options.data])
-        check_is_model_directory(Path(options.model))
         if options.pooling == "pooler" and not read_weights(Path(options.model)).has("pooler."):
             raise InputError(f"{options.model} has no pooler: give --pooling first or mean")
         extract = features.FeatureExtractor(

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.formats import CONFIG, check_is_model_directory
-from bert_tf.config import BertConfig
+from bert_tf.checkpoints.formats import read_config
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetuning_options import FinetuningSetup
 from bert_tf.tasks.kinds.kind import TEXT, hashable, row_keys
@@ -43,8 +42,7 @@ class FinetuningData:
         examples = task.read(train, "train")
         doubts = kind.doubts(examples)
         labels = kind.label_names(task, examples)
-        check_is_model_directory(Path(model))
-        config = BertConfig.from_json(Path(model) / CONFIG)
+        config = read_config(Path(model))
         if config.labels and sorted(config.labels) == sorted(labels):
             labels = config.labels  # the model's head is kept, with its order
         validation = options.validation or (train if task.has(train, "validation") else None)

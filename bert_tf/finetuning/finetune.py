@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.formats import CONFIG, content_hash
+from bert_tf.checkpoints.formats import content_hash, read_config
 from bert_tf.checkpoints.model_directory import load_model
-from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.finetuning.data import FinetuningData
 from bert_tf.finetuning.feature_cache import FeatureCache
@@ -223,7 +222,7 @@ def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> Fi
     changed = {**feature_settings(options, kind), **dropout_settings(options.dropout)}
     with run.strategy.scope():
         if options.from_scratch:
-            config = BertConfig.from_json(Path(options.model) / CONFIG)
+            config = read_config(Path(options.model))
             model = kind.model_class(replace(config, **changed), **head)
         else:
             model = load_model(
