@@ -1,6 +1,7 @@
 """Measures training steps of a few layers and tokens, as those of large models take minutes."""
 
 import math
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -100,7 +101,8 @@ def _lstm_seconds(units: int, precision: Any) -> float:
 
 
 def _seconds(precision: Any, make: Callable[[], keras.Model], loss: Any, batch: tuple) -> float:
-    with Run("unused", TrainingOptions(output="unused", precision=precision)) as run:
+    unused = f"{tempfile.gettempdir()}/unused"
+    with Run(TrainingOptions(output=unused, precision=precision)) as run:
         with run.strategy.scope():
             trainer = Trainer(make(), AdamWeightDecay(1e-4), loss=loss)
         return step_seconds(trainer, tf.data.Dataset.from_tensors(batch).repeat())

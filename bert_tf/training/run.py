@@ -2,9 +2,8 @@
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path
 from typing import Any, Self
 
 import keras
@@ -14,6 +13,7 @@ from tensorflow.python.framework import config as tf_config
 from tensorflow.python.framework import ops
 
 from bert_tf.device_errors import memory_errors
+from bert_tf.outputs import check_output_folder
 from bert_tf.training import workers
 from bert_tf.training.device_speed import fast_precision
 from bert_tf.training.loop import TrainingLoop, TrainingResult
@@ -38,7 +38,8 @@ class Run(AbstractContextManager):
     Enter it before TensorFlow runs its first op, as several workers must connect first, then call
     `prepare`, `watch`, `open` and `train`. Nothing is written before `open`. Inside, layers are
     made in `precision`, and Python's and NumPy's random numbers start from the options' seed.
-    Raises InputError if the strategy cannot be used here, Preempted if another worker has gone.
+    Raises InputError if the options' output or strategy cannot be used here, or the output touches
+    one of the `inputs`; Preempted if another worker has gone.
     """
 
     strategy: tf.distribute.Strategy  # make models and optimizers under its `scope()`
@@ -46,11 +47,12 @@ class Run(AbstractContextManager):
 
     def __init__(
         self,
-        directory: str | Path,
         options: TrainingOptions,
         notice: Callable[[str], object] = print,
+        inputs: Iterable[str | None] = (),
     ) -> None:
-        self.directory, self.logs = Path(directory), Path(directory) / "logs"
+        self.directory = check_output_folder(options.output, inputs)
+        self.logs = self.directory / "logs"
         # Keras dtype policy; of "auto" that of the run's checkpoints, else the fastest one here.
         self.precision: str = options.precision
         self._options, self._notice = options, notice

@@ -7,7 +7,6 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.options import identity
-from bert_tf.outputs import check_output_folder
 from bert_tf.startup import share_cores
 from bert_tf.storage import is_remote
 from bert_tf.training.monitoring import Histograms, HyperParameters, Profile
@@ -44,12 +43,12 @@ def make_run(
     notice: Callable[[str], object] = print,
     inputs: Iterable[str | None] = (),
 ) -> Run:
-    """The run to enter; raises InputError if the output cannot be used, or touches the `inputs`."""
-    folder = check_output_folder(options.output, inputs)
+    """The run to enter, as of `Run`, on a share of the cores for each half of a batch."""
+    run = Run(options, notice, inputs)
     # Not under XLA nor for workers, whose steps have no halves.
     if options.strategy in ("auto", "one") and options.jit_compile is not True:
         share_cores()
-    return Run(folder, options, notice)
+    return run
 
 
 def prepare(
@@ -77,6 +76,7 @@ def prepare(
     if options.freeze_layers is not None:
         model.encoder.freeze_layers(options.freeze_layers)
     model.encoder.rematerialize = options.rematerialize
+    own = {**identity(options), "precision": run.precision}  # the one that "auto" has found
     jit_compile = compiles_step(
         options.jit_compile,
         run.strategy,
@@ -108,7 +108,6 @@ def prepare(
             jit_compile=jit_compile,
             whole_batches=whole_batches,
         )
-    own = {**identity(options), "precision": run.precision}  # the one that "auto" has found
     run.prepare(
         trainer,
         settings={**own, **settings, **_order_of(trainer, options)},

@@ -88,7 +88,7 @@ from bert_tf.training.workers import check_same_step, hold_run_directory
 
 how, path, index = sys.argv[1:]
 try:
-    with Run(path, TrainingOptions(output=path, strategy="multi_worker")) as run:
+    with Run(TrainingOptions(output=path, strategy="multi_worker")) as run:
         if how == "different steps":
             check_same_step(run.strategy, int(index))
         if how == "directory held":

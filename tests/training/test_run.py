@@ -30,9 +30,8 @@ def new_trainer():
 
 
 def new_run(directory, notice=print, **options):
-    return Run(
-        directory, TrainingOptions(**{"output": "run", "strategy": "one", **options}), notice
-    )
+    given = {"output": str(directory), "strategy": "one", **options}
+    return Run(TrainingOptions(**given), notice)
 
 
 def train(directory, *, evaluate, until=8, phase=None, patience=None):
