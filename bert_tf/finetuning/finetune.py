@@ -93,6 +93,12 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
             f"{task.name} trains no model: to train on plain text make shards of it (bert-tf "
             "shards), then give bert-tf pretrain --model DIRECTORY --shards SHARDS"
         )
+    if options.calibrate and not task.kind.has_probabilities:
+        raise InputError(
+            f"--calibrate is for tasks with classes, not for {task.name}: leave it out"
+        )
+    if options.teacher is not None and task.kind.soft_loss(TEMPERATURE) is None:
+        raise InputError(f"--teacher is not for the task {task.name}: leave it out")
     size = options.batch_size or task.batch_size
     epochs = options.epochs or task.epochs
     of_task = _FEATURES_LEARNING_RATE if options.features_only else task.learning_rate
@@ -104,10 +110,6 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
     data = FinetuningData.read(task, options)
     task.kind.check_training(options, size, data.validation)
-    if options.calibrate and not task.kind.has_probabilities:
-        raise InputError(
-            f"--calibrate is for tasks with classes, not for {task.name}: leave it out"
-        )
     scores = task.kind.score_names(task, data.labels)
     best_by = options.best_by or scores[0]
     if best_by not in scores:
@@ -124,34 +126,19 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         folder = run.directory / "features" if is_kept else None
         cache = FeatureCache(tuned.model.encoder.features, folder)
         tuned.model.encoder.features.remember = cache.remember
+    settings = {"config": tuned.model.config.to_dict(), **data.settings()}
+    settings["model_content"] = content_hash(options.model)
+    if options.teacher is not None:
+        settings["teacher_content"] = content_hash(options.teacher)
     loss = task.kind.loss(label_smoothing=options.label_smoothing)
     with run.strategy.scope():
-        trained, trained_loss, metrics, taught = _taught_by(options, tuned, loss, run.precision)
+        trained, trained_loss, metrics = _taught_by(options, tuned, loss, run.precision)
     # Devices that compile the step compile it for every new shape.
     fixed_length = options.jit_compile is True or device_type(run.strategy) == "TPU"
     batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
-    settings = {
-        "config": tuned.model.config.to_dict(),
-        "model_content": content_hash(options.model),
-        **data.settings(),
-        **taught,
-    }
-    trainer = prepare(
-        run,
-        trained,
-        options,
-        learning_rate=learning_rate,
-        total_steps=total_steps,
-        warmup_steps=round(total_steps * options.warmup_share),
-        loss=trained_loss,
-        metrics=metrics,
-        settings=settings,
-        examples=lambda: batches(size),
-        values={"model": options.model, "train": options.source},
-        score=f"best_{best_by}",
-        fixed_shapes=fixed_length,
-        whole_batches=task.kind.compares_rows,
-    )
+    steps = f"{total_steps:,} step{'s' * (total_steps != 1)} of {size}"
+    lines = [f"{run.devices}: {data}, {steps}", *data.doubts]
+    lines += filter(None, [plateau_notice(options.model)])
     rows_at_once = size // options.gradient_accumulation_steps  # of an evaluation
     evaluated = data.validation
     if options.dry_run:  # two batches, as evaluations compute two at the same time
@@ -168,9 +155,22 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         flops=flops,
         peak=strategy_peak(run.strategy, tuned.model.encoder.compute_dtype),
     )
-    steps = f"{total_steps:,} step{'s' * (total_steps != 1)} of {size}"
-    lines = [f"{run.devices}: {data}, {steps}", *data.doubts]
-    lines += filter(None, [plateau_notice(options.model)])
+    trainer = prepare(
+        run,
+        trained,
+        options,
+        learning_rate=learning_rate,
+        total_steps=total_steps,
+        warmup_steps=round(total_steps * options.warmup_share),
+        loss=trained_loss,
+        metrics=metrics,
+        settings=settings,
+        examples=lambda: batches(size),
+        values={"model": options.model, "train": options.source},
+        score=f"best_{best_by}",
+        fixed_shapes=fixed_length,
+        whole_batches=task.kind.compares_rows,
+    )
     if options.dry_run:
         lines += dry_run(trainer, [phase])
     else:
@@ -233,29 +233,24 @@ def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> Fi
 
 def _taught_by(
     options: FinetuningSetup, student: FineTuned, loss: Values, precision: str
-) -> tuple[Any, Values, Mapping[str, Values], dict[str, Any]]:
-    """Model, loss, metrics and settings for a trainer: those of a student if there is a teacher."""
+) -> tuple[Any, Values, Mapping[str, Values]]:
+    """Model, loss and metrics for a trainer: those of a student if there is a teacher."""
     kind = student.task.kind
     model = kind.trained(student.model)
     if options.teacher is None:
-        return model, loss, kind.metrics, {}
-    soft = kind.soft_loss(options.teacher_temperature or TEMPERATURE)
-    if soft is None:
-        raise InputError(f"--teacher is not for the task {student.task.name}: leave it out")
+        return model, loss, kind.metrics
+    layers = options.teacher_layers
+    if layers is not None and model is not student.model:
+        raise InputError("--teacher_layers is not for --long_texts windows: leave one out")
     teacher = FineTuned.from_directory(options.teacher, dtype=precision)
     matched = _matched(options.teacher, teacher, student)
-    weight = options.teacher_weight or WEIGHT
-    layers = None
-    if options.teacher_layers is not None:
-        if model is not student.model:
-            raise InputError("--teacher_layers is not for --long_texts windows: leave one out")
-        layers = LayerLoss(options.teacher_layers, student.model, teacher.model)
-    return (
-        Taught(model, kind.trained(teacher.model), matched, layers),
-        distilled(loss, soft, weight),
-        {name: of_student(metric) for name, metric in kind.metrics.items()},
-        {"teacher_content": content_hash(options.teacher)},
-    )
+    soft = kind.soft_loss(options.teacher_temperature or TEMPERATURE)
+    loss = distilled(loss, soft, options.teacher_weight or WEIGHT)
+    taught = Taught(
+        model, kind.trained(teacher.model), matched,
+        None if layers is None else LayerLoss(layers, student.model, teacher.model),
+    )  # fmt: skip
+    return taught, loss, {name: of_student(metric) for name, metric in kind.metrics.items()}
 
 
 def _matched(path: str, teacher: FineTuned, student: FineTuned) -> Callable[[Any, Any], Any]:

@@ -156,8 +156,7 @@ class FineTuned(Answering):
             task = task_of(model) or TASKS["classification"]
         task = with_options(task, given)
         if not isinstance(model, task.kind.model_class):
-            head = task.kind.head(())
-            model = load_model(directory, task.kind.model_class, dtype=dtype, **head)
+            model = load_model(directory, task.kind.model_class, dtype=dtype, **task.kind.head(()))
         if not stored and "max_length" not in given:
             positions = model.config.max_position_embeddings
             task = task.with_settings({"max_length": min(task.max_length, positions)})
