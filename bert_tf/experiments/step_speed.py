@@ -101,7 +101,10 @@ def _lstm_seconds(units: int, precision: Any) -> float:
 
 
 def _seconds(precision: Any, make: Callable[[], keras.Model], loss: Any, batch: tuple) -> float:
-    with Run(TrainingOptions(output=f"{tempfile.gettempdir()}/unused", precision=precision)) as run:
+    with (
+        tempfile.TemporaryDirectory() as unused,
+        Run(TrainingOptions(output=unused, precision=precision)) as run,
+    ):
         with run.strategy.scope():
             trainer = Trainer(make(), AdamWeightDecay(1e-4), loss=loss)
         return step_seconds(trainer, tf.data.Dataset.from_tensors(batch).repeat())
