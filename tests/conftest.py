@@ -143,7 +143,7 @@ def graphs_as_traced(request):
 def exports_of_what_is_asked(request):
     """In tests of whole runs exports lack "embed" and "attention": a third of an export's time.
 
-    tests/serving has both of every kind.
+    They are the same for every kind; tests/serving has both.
     """
     with pytest.MonkeyPatch.context() as patch:
         if _is_of_runs(request):
@@ -157,6 +157,29 @@ def exports_of_what_is_asked(request):
 
             patch.setattr(RawTextModel, "__init__", without)
         yield
+
+
+@pytest.fixture(scope="session")
+def exports_of() -> Callable[..., AbstractContextManager[None]]:
+    """`exports_of(*names)`: within it exports have these signatures alone.
+
+    Each takes a second to trace, and more to save and to load.
+    """
+
+    @contextmanager
+    def only(*names: str) -> Iterator[None]:
+        from bert_tf.serving.signatures import RawTextModel
+
+        init = RawTextModel.__init__
+
+        def with_some(self, tokenizer, model, signatures, *more):
+            init(self, tokenizer, model, {n: signatures[n] for n in names}, *more)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RawTextModel, "__init__", with_some)
+            yield
+
+    return only
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_tf import BertConfig, BertTokenizer
+from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.export_precisions import Calibration, make_plan_for
 from bert_tf.trained.fine_tuned import FineTuned
@@ -26,8 +27,12 @@ LABELS = {
 
 
 @pytest.fixture(scope="session")
-def export_of(made_once) -> Callable[[str], Path]:
-    """Version 1 of the export of a task, alone in its folder: "tags", "tags-windows", "x-int8"."""
+def export_of(made_once, exports_of) -> Callable[[str], Path]:
+    """Version 1 of the export of a task, alone in its folder: "tags", "tags-windows", "x-int8".
+
+    Those of "classification" alone have the encoder's signatures, which are the same for all kinds;
+    none has "top_20", the default signature with more words.
+    """
 
     def write(root: Path, served: str) -> None:
         name, _, how = served.partition("-")
@@ -44,7 +49,11 @@ def export_of(made_once) -> Callable[[str], Path]:
             texts = ["the ship left .", "sea crew set sails at dawn ?"] * 16
             rows = Examples("rows", list(range(32)), {"text": texts})
             tuned = replace(tuned, plan=make_plan_for(tuned, Calibration(rows, rows)))
-        tuned.export(served, root=root)
+        names = task.kind.all_signatures(task).keys()
+        if name != "classification":
+            names -= {*ENCODER_SIGNATURES, "top_20"}
+        with exports_of(*names):
+            tuned.export(served, root=root)
 
     def export(served: str) -> Path:
         return made_once(f"export_{served}", lambda root: write(root, served)) / served / "1"

@@ -103,10 +103,11 @@ def test_pairs_and_several_labels():
 
 
 @pytest.mark.slow
-def test_an_export_explains(tmp_path, capsys):
+def test_an_export_explains(tmp_path, capsys, exports_of):
     made("classification", ["no", "yes"]).save(tmp_path / "model")
     export = ["export", "--model", f"{tmp_path}/model", "--name", "m", "--output", f"{tmp_path}/s"]
-    assert main([*export, "--explanations"]) == 0
+    with exports_of("serving_default", "explain"):
+        assert main([*export, "--explanations"]) == 0
     capsys.readouterr()
     asked = [
         "predict",

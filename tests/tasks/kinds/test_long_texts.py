@@ -95,7 +95,7 @@ def test_vectors_pool_those_of_all_windows(pooling, normalize):
 
 
 @pytest.mark.slow
-def test_vectors_of_long_texts_find_what_cutting_loses(tmp_path):
+def test_vectors_of_long_texts_find_what_cutting_loses(tmp_path, exports_of):
     """The first half of all texts is the same: what tells them apart is behind the first window."""
     config = replace(CONFIG, vocab_size=30, hidden_size=32, num_attention_heads=4)
     words = [f"w{number}" for number in range(24)]
@@ -112,13 +112,14 @@ def test_vectors_of_long_texts_find_what_cutting_loses(tmp_path):
     assert result.evaluation.scores["recall_at_1"] > 0.9
     best = FineTuned.from_directory(tmp_path / "run" / "best")
     assert best.task.kind.long_texts == "windows"
-    predictor = Predictor(best.export("model", root=tmp_path / "served"))
+    with exports_of("serving_default", "compare"):
+        predictor = Predictor(best.export("model", root=tmp_path / "served"))
     examples = best.task.read(options.validation, "validation")
     served = answer(predictor.signature("compare"), best.evaluated_strings(examples), 7)
     np.testing.assert_allclose(
         served["score"], result.evaluation.given.answers["score"], atol=rounding(30, 32)
     )
-    cut = finetune(replace(options, long_texts=None, output=str(tmp_path / "cut")))
+    cut = finetune(replace(options, long_texts=None, output=str(tmp_path / "cut"), epochs=2))
     assert cut.evaluation.scores["recall_at_1"] < 0.2
 
 
@@ -136,14 +137,15 @@ def options_of(tmp_path) -> FinetuningOptions:
 
 
 @pytest.mark.slow
-def test_windows_learn_what_cutting_loses(tmp_path):
+def test_windows_learn_what_cutting_loses(tmp_path, exports_of):
     options = options_of(tmp_path)
     result = finetune(options)
     assert result.score == 1.0
     assert "cut: 0 of 40 texts; long ones are read in windows" in result.evaluation.remarks
     best = FineTuned.from_directory(tmp_path / "run" / "best")  # task.json says how
     examples = best.task.read(options.validation, "validation")
-    predictor = Predictor(best.export("model", root=tmp_path / "served"))
+    with exports_of("serving_default"):
+        predictor = Predictor(best.export("model", root=tmp_path / "served"))
     served = answer(predictor.signature("serving_default"), {"text": examples.columns["text"]}, 7)
     assert [x.decode() for x in served["label"]] == examples.columns["label"]
 

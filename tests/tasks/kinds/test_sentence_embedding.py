@@ -223,11 +223,13 @@ def test_poolings_are_their_formulae_and_come_back(tmp_path, pooling, normalize)
     opened = FineTuned.from_directory(tmp_path)
     assert (opened.task.name, opened.task.max_length) == ("embedding", 12)
     assert opened.task.kind.settings().items() >= {"pooling": pooling}.items()
-    # In Python, too.
+
+
+def test_a_preset_embeds_as_its_directory_does(tmp_path):
+    model = made(tmp_path)
     preset = BertSentenceEncoder.from_preset(tmp_path)
-    (row,) = preset.embed(["sea"])
-    strings = {"text": tf.constant(["sea"])}
-    assert_close(opened.function()(**strings)["vector"][0], row["vector"])
+    found = preset.embed(["sea ship", "cow"])
+    assert_close([row["vector"] for row in found], model(INPUTS)[0])
     with pytest.raises(InputError, match="train it with"):
         preset.fit(["sea"], ["ship"])
 

@@ -228,7 +228,7 @@ def test_a_graph_that_runs_on_delays_no_end_and_a_second_signal_ends_everything(
 def test_saturation_a_swap_and_sigterm_lose_nothing(toy_models, benchmarks):
     import serving_load
 
-    assert serving_load.load(toy_models, seconds=10, clients=8) == []
+    assert serving_load.load(toy_models, seconds=6, clients=8) == []
 
 
 @pytest.mark.slow
