@@ -97,8 +97,16 @@ def test_a_directory_of_others_is_opened_by_its_labels(tmp_path, labels, name):
     )  # fmt: skip
     save_model(BertTagger(config, labels=labels, seed=1), tmp_path, BertTokenizer(PIECES))
     assert FineTuned.from_directory(tmp_path).task.name == name
+    assert open_preset(BertTagger, tmp_path).preprocessor.task.name == name
+
+
+def test_a_directory_of_others_learns_and_tags(tmp_path):
+    config = BertConfig(
+        vocab_size=len(PIECES), hidden_size=4, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=8, max_position_embeddings=16,
+    )  # fmt: skip
+    save_model(BertTagger(config, labels=LABELS, seed=1), tmp_path, BertTokenizer(PIECES))
     model = open_preset(BertTagger, tmp_path)
-    assert model.preprocessor.task.name == name
-    words, given = [["cow", "runs"]] * 4, [[labels[1], labels[2]]] * 4
+    words, given = [["cow", "runs"]] * 4, [LABELS[1:]] * 4
     assert np.isfinite(model.fit(words, given, verbose=0).history["loss"][0])
     assert set(model.tag(["cow runs"])[0]) >= {"text", "words"} - {"text"}

@@ -234,13 +234,21 @@ def test_saturation_a_swap_and_sigterm_lose_nothing(toy_models, benchmarks):
 @pytest.mark.slow
 def test_small_questions_are_answered_beside_expensive_ones(saved_models, benchmarks):
     from serving_expensive import expensive
-    from serving_load import served
+    from serving_load import Served, _ports
 
-    with served(saved_models, "--max_request_mb=2") as server:
+    process = start_command(
+        ["serve", saved_models, "--rest_port=0", "--grpc_port=0", "--max_request_mb=2"]
+    )
+    errors = Path(process.stderr.name)
+    try:
+        server = Served(process, *_ports(process, errors), errors)
         seen, problems = expensive(server, 2 * 2**20, times=1, seconds=60)
         assert problems == []
         assert seen.total() >= 16
-        assert "Traceback" not in server.errors.read_text()
+        assert "Traceback" not in errors.read_text()
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.slow
