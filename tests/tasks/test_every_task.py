@@ -219,17 +219,16 @@ def weights_of(run) -> bytes:
 
 # How a run learns and what an export computes is up to the kind: a task of each is trained. So is
 # each kind of model at least once: one that reads from one side or from both, a BiLSTM on top, LSTM
-# language models, features of an encoder, as ELMo's, too; and documents and windows over texts. One
-# of them each time, the others in `make test-slow`.
-_EVERY_TIME = ("cola", "")
+# language models, features of an encoder, as ELMo's, too; and documents and windows over texts.
 _CASES = [
-    _EVERY_TIME, ("regression", "left_to_right"), ("choice", "bilstm"), ("choice", "features_only"),
-    ("squad2", "recurrent"), ("tagging", "elmo"), ("conll2003_documents", ""),
-    ("tags", "left_to_right+right_to_left"), ("multi_label", "windows"), ("embedding", ""),
+    ("cola", ""), ("regression", "left_to_right"), ("choice", "bilstm"),
+    ("choice", "features_only"), ("squad2", "recurrent"), ("tagging", "elmo"),
+    ("conll2003_documents", ""), ("tags", "left_to_right+right_to_left"),
+    ("multi_label", "windows"), ("embedding", ""),
 ]  # fmt: skip
 # Another order of rows, features that are kept and states of an LSTM, documents, windows.
 _RESUMED = [
-    _EVERY_TIME, ("embedding", ""), ("tagging", "elmo"), ("conll2003_documents", ""),
+    ("cola", ""), ("embedding", ""), ("tagging", "elmo"), ("conll2003_documents", ""),
     ("multi_label", "windows"),
 ]  # fmt: skip
 _OPTIONS = {
@@ -242,13 +241,8 @@ assert set(_RESUMED) <= set(_CASES)
 assert _OF_KIND.keys() == {type(TASKS[name].kind) for name in _TRAINED}
 
 
-@pytest.mark.parametrize(
-    ("name", "trained"),
-    [
-        case if case == _EVERY_TIME else pytest.param(*case, marks=pytest.mark.slow)
-        for case in _CASES
-    ],
-)
+@pytest.mark.slow  # tests/cli/test_commands.py goes this way for one task each time
+@pytest.mark.parametrize(("name", "trained"), _CASES)
 def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     name, trained, encoder, tmp_path, monkeypatch, exports_of
 ):

@@ -85,7 +85,6 @@ def test_mistakes_are_named(tmp_path):
         KIND.targets(TASK.read(tmp_path / "d.conll", "train"), ["INN", "VB"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "name"), [(LABELS, "tags"), (["O", "B-PER", "I-PER"], "tagging")]
 )
@@ -100,6 +99,7 @@ def test_a_directory_of_others_is_opened_by_its_labels(tmp_path, labels, name):
     assert open_preset(BertTagger, tmp_path).preprocessor.task.name == name
 
 
+@pytest.mark.slow
 def test_a_directory_of_others_learns_and_tags(tmp_path):
     config = BertConfig(
         vocab_size=len(PIECES), hidden_size=4, num_hidden_layers=1, num_attention_heads=2,
