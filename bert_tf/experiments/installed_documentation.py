@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import re
 import sysconfig
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -84,15 +85,27 @@ def _prose(docstring: str) -> Iterator[str]:
             paragraph = []
 
 
+def _documented(
+    tree: ast.Module,
+) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """What may have a docstring, in the order of `ast.walk`, which would visit expressions, too."""
+    todo: deque[ast.AST] = deque([tree])
+    while todo:
+        node = todo.popleft()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+        for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+            if isinstance(children := getattr(node, name, None), list):
+                todo.extend(children)
+
+
 def _docstrings(source: tuple[str, Path]) -> list[list[str]]:
     """The sentences of each docstring of a source file."""
     try:
         tree = ast.parse(source[1].read_bytes())
     except (SyntaxError, ValueError, OSError):  # a template, a source of another Python version
         return []
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    nodes = (node for node in ast.walk(tree) if isinstance(node, documented))
-    found = (ast.get_docstring(node) or "" for node in nodes)
+    found = (ast.get_docstring(node) or "" for node in _documented(tree))
     proses = ([*_prose(each)] for each in found if len(each) >= _SHORTEST_DOCSTRING)
     return [prose for prose in proses if prose]
 
