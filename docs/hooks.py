@@ -202,7 +202,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
             draw.text(_SUBTITLE[:2], name, fill="#2b2b2b", font=font)
             path = Path(config.site_dir, "cards", page.url).with_suffix(".png")
             path.parent.mkdir(parents=True, exist_ok=True)
-            card.save(path, optimize=True)
+            card.save(path)
     return output
 
 

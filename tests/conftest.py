@@ -26,8 +26,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _GROWTH = 500_000  # kB of memory between two collections
 _OF_RUNS = (
-    "cli", "docs", "experiments", "finetuning", "pretraining", "raw_text", "tasks", "trained",
-    "training",
+    "cli", "docs", "experiments", "finetuning", "migration", "pretraining", "raw_text", "tasks",
+    "trained", "training",
 )  # fmt: skip
 
 

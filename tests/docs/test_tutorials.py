@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -67,8 +68,12 @@ def test_from_a_hugging_face_bert_to_a_served_model(tmp_path, monkeypatch):
 
 def test_the_lines_of_the_readme(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "base").symlink_to(Path(MODEL.origin).parent / "model")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "film"]
+    config = BertConfig(
+        vocab_size=len(pieces), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=12, max_position_embeddings=16,
+    )  # fmt: skip
+    save_model(BertEncoder(config, seed=1), tmp_path / "models" / "base", BertTokenizer(pieces))
     names: dict = {"texts": ["a good film", "a bad film"] * 8, "labels": ["good", "bad"] * 8}
     (block,) = blocks("README.md", "python")
     exec(compile(block, "README.md", "exec"), names)
