@@ -17,6 +17,17 @@ def graphs_as_traced():
     """Here they are optimized, as for users: steps take most of the time."""
 
 
+@pytest.fixture
+def few_steps(monkeypatch):
+    """Fine-tuning for an epoch, and graphs that are not optimized."""
+    import tensorflow as tf
+
+    monkeypatch.setattr("bert_tf.cli.demo._EPOCHS", 1)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
 def accuracy(run) -> float:
     return json.loads((run / "test" / "metrics.json").read_text())["accuracy"]
 
@@ -54,7 +65,7 @@ def test_a_pre_trained_model_needs_fewer_labels(tmp_path):
     run("shards", "--corpus", tmp_path / "corpus.txt", "--tokenizer", tmp_path / "vocab",
         "--output", tmp_path / "shards", "--max_seq_length", 32)  # fmt: skip
     run("pretrain", "--shards", tmp_path / "shards", "--size", tmp_path / "config.json",
-        "--steps", 300, "--batch_size", 64, "--learning_rate", 1e-3, "--dropout", 0,
+        "--steps", 300, "--batch_size", 32, "--learning_rate", 1e-3, "--dropout", 0,
         "--output", tmp_path / "pretrained")  # fmt: skip
     scores = []
     for name, more in (("from_pretrained", []), ("from_random", ["--from_scratch"])):
@@ -111,9 +122,9 @@ def test_pre_training_wins_on_the_installed_documentation(tmp_path, capsys, monk
 
 
 @pytest.mark.slow
-def test_the_demo_takes_a_users_own_text(corpus, tmp_path, capsys):
+def test_the_demo_takes_a_users_own_text(corpus, tmp_path, capsys, few_steps):
     output = tmp_path / "demo"
-    command = ["demo", "--corpus", str(corpus), "--output", str(output), "--steps", "4"]
+    command = ["demo", "--corpus", str(corpus), "--output", str(output), "--steps", "2"]
     assert main(command) == 0
     labels = {
         row.split("\t")[1]

@@ -115,7 +115,7 @@ import numpy as np
 import tensorflow as tf
 from bert_tf import BertConfig, BertEncoder
 
-L, B, T, N = 6, 8, 256, 4
+L, B, T, N = 3, 16, 256, 4
 config = BertConfig(vocab_size=50, hidden_size=32, num_hidden_layers=L, num_attention_heads=N,
                     intermediate_size=64, max_position_embeddings=T)
 ids = {name: np.ones((B, T), "int32") for name in ("token_ids", "segment_ids", "padding_mask")}

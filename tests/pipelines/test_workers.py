@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from preloaded import run_command, start_command
+from preloaded import run_code, run_command, start_command
 
 from bert_tf import make_shards
 from bert_tf.cli.main import main
@@ -358,9 +358,16 @@ def test_a_scheduler_that_is_not_there(tmp_path, text, tokenizer, monkeypatch):
 @pytest.mark.slow
 def test_dask_with_a_worker_that_is_killed(tmp_path, text, tokenizer, whole):
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, worker_dashboard_address=None
-    ) as cluster:
+    # Workers forked from the server of `preloaded`, which has imported TensorFlow.
+    assert run_code("").returncode == 0
+    how = {"distributed.worker.multiprocessing-method": "forkserver"}
+    with (
+        pytest.importorskip("dask").config.set(how),
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None,
+            worker_dashboard_address=None,
+        ) as cluster,
+    ):  # fmt: skip
         victim = cluster.workers[0].pid
         killed = []
 

@@ -101,10 +101,9 @@ def test_a_classifier_is_trained_saved_and_loaded(name, presets, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("held", [TwoEncoders, LstmEncoder, BertEncoder])
+@pytest.mark.parametrize("held", DIRECTIONS)
 def test_a_tagger_is_trained_saved_and_loaded(held, presets, tmp_path):
-    settings = {"feature_layers": ["last"]} if held is BertEncoder else {}
-    model = eager(BertTagger.from_preset(presets[held], labels=TAG_NAMES, seed=1, **settings))
+    model = eager(BertTagger.from_preset(presets[held], labels=TAG_NAMES, seed=1))
     model.fit(WORDS, TAGS, verbose=0)
     labels = model.predict(WORDS)
     assert [len(each) for each in labels] == [len(each) for each in WORDS]

@@ -24,6 +24,7 @@ from pathlib import Path
 import bert_tf, keras
 for name, x in json.loads(Path(sys.argv[1], "inputs.json").read_text()).items():
     model = keras.saving.load_model(Path(sys.argv[1], name))
+    model.run_eagerly = "BertClassifier" not in name  # tracing each takes longer than all the rest
     x = tuple(x["columns"]) if "columns" in x else x["list"]
     found = model.predict(x, verbose=0)
     Path(sys.argv[1], name + ".found").write_bytes(pickle.dumps(found))
@@ -38,13 +39,16 @@ def numbers(found):
 
 @pytest.mark.slow
 def test_keras_files_in_a_fresh_process(opened, tmp_path):
-    """Raw strings in, equal outputs, for every model; one in bfloat16, too."""
+    """Raw strings in, equal outputs, for every model; one in bfloat16, too.
+
+    A pre-trainer answers as a masked language model does.
+    """
     inputs, expected = {}, {}
-    for model_class in DATA:
+    for model_class in [each for each in DATA if each is not BertPreTrainer]:
         for dtype in ("float32", "mixed_bfloat16")[: 1 + (model_class is BertClassifier)]:
-            model = opened(model_class, dtype=dtype, run_eagerly=False)
+            model = opened(model_class, dtype=dtype)
             x = DATA[model_class][1]
-            if model_class in (BertMaskedLanguageModel, BertPreTrainer):
+            if model_class is BertMaskedLanguageModel:
                 x = ["a [MASK] film", "the bad [MASK] is [MASK]"]
             name = f"{model_class.__name__}-{dtype}.keras"
             model.save(tmp_path / name)

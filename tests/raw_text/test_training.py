@@ -219,7 +219,7 @@ def test_seeds(opened):
         keras.utils.set_random_seed(seed)
         model = opened(model_class, seed=None)
         _, x, y = DATA[model_class]
-        fit(model, x, y, epochs=2)
+        fit(model, x, y, epochs=2, batch_size=8)
         return arrays(model)
 
     for model_class in (BertClassifier, BertMaskedLanguageModel):
