@@ -80,6 +80,9 @@ def link_files(distribution: metadata.Distribution, folder: Path) -> None:
 IN_ONE_PROCESS = """
 import sys
 from bert_tf.cli.main import main
+import tensorflow
+# As `graphs_as_traced` in conftest.py.
+tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 for command in sys.argv[1:]:
     assert main(command.split()) == 0, command
 """
