@@ -2,17 +2,15 @@
 
 import json
 import random
-import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from preloaded import run_command, start_command
+from preloaded import run_code, run_command, start_command
 
 from bert_tf.cli.main import main
 from bert_tf.training.state import read_checkpoint
@@ -109,7 +107,7 @@ tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
         ]
         for name in ("killed", "undisturbed")
     )  # fmt: skip
-    kill_at_random_moments(killed, tmp_path / "killed", 2, optimized)
+    kill_at_random_moments(killed, tmp_path / "killed", 1, optimized)
     for command in (killed, undisturbed):
         done = run_command(command, setup=optimized, check=True)
     assert "86 training" in done.stderr  # 9 x 9 + 5
@@ -143,26 +141,41 @@ def test_a_run_keeps_others_out_until_sigterm(
     assert last.startswith(f"bert-tf pretrain: stopped at step {newest_checkpoint(output)}"), last
 
 
-def on_a_small_disk(folder, command: list[str], copy_to) -> subprocess.CompletedProcess:
-    """Runs a command with a file system of 1 MB at `folder`, and copies out what it left there."""
+# As `unshare --map-root-user --mount`, then `mount`.
+_ON_A_SMALL_DISK = """
+import ctypes, os, shutil, sys
+from pathlib import Path
+from bert_tf.cli.main import main
+
+folder, kilobytes, left, *arguments = sys.argv[1:]
+libc, user, group = ctypes.CDLL(None), os.getuid(), os.getgid()
+new_user, new_mount = 0x10000000, 0x00020000
+try:
+    if libc.unshare(new_user | new_mount):
+        raise OSError
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    if libc.mount(b"tmpfs", folder.encode(), b"tmpfs", 0, f"size={kilobytes}k".encode()):
+        raise OSError
+except OSError:
+    sys.exit("no small disk")
+try:
+    sys.exit(main(arguments))
+finally:
+    shutil.copytree(folder, left)
+"""
+
+
+def on_a_small_disk(
+    folder, kilobytes: int, command: list[str], copy_to, setup=""
+) -> subprocess.CompletedProcess:
+    """Runs a command with a small file system at `folder`, and copies out what it left there."""
     folder.mkdir()
-    script = (
-        f"mount -t tmpfs -o size=1m tmpfs {folder} && {shlex.join(command)}; code=$?; "
-        f"cp -r --preserve {folder} {copy_to}; exit $code"
-    )
-    unshare = ["unshare", "--map-root-user", "--mount"]
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run(
-            [*unshare, "mount", "-t", "tmpfs", "tmpfs", str(folder)],
-            capture_output=True,
-            check=False,
-        ).returncode
-    ):
+    done = run_code(f"{setup}{_ON_A_SMALL_DISK}", [folder, kilobytes, copy_to, *command])
+    if done.stderr == "no small disk\n":
         pytest.skip("needs to mount a small file system")
-    return subprocess.run(
-        [*unshare, "bash", "-c", script], capture_output=True, text=True, check=False
-    )
+    return done
 
 
 @pytest.mark.slow
@@ -172,8 +185,7 @@ def test_a_full_disk_during_pre_training(shards, small_config, tmp_path):
     # Lines for each step fill the disk.
     arguments[arguments.index("--log-every") + 1] = "1"
     arguments[arguments.index("--evaluate-every") + 1] = "100000"
-    command = [sys.executable, "-m", "bert_tf.cli.main", *arguments]
-    done = on_a_small_disk(small, command, left)
+    done = on_a_small_disk(small, 600, arguments, left)
     assert done.returncode == 2, done.stderr
     (error,) = [line for line in done.stderr.splitlines() if "error:" in line]
     assert "the disk is full" in error
@@ -190,7 +202,10 @@ def test_a_full_disk_during_pre_training(shards, small_config, tmp_path):
 def test_a_shard_deleted_under_pre_training(shards, small_config, tmp_path):
     copy, output = tmp_path / "shards", tmp_path / "run"
     shutil.copytree(shards, copy)
-    process = start_command(pretraining(copy, small_config, output, 100_000))
+    arguments = pretraining(copy, small_config, output, 100_000)
+    # The fewer batches, the sooner the shard is read again.
+    arguments[arguments.index("--batch-size") + 1] = "64"
+    process = start_command(arguments)
     wait_for_progress(process, output)
     deleted = sorted(copy.glob("train*"))[0]
     deleted.unlink()
@@ -222,7 +237,7 @@ def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path):
         return [
             "shards", "--corpus", str(corpus), "--tokenizer",
             str(tokenizer), "--output", str(tmp_path / output), "--max-seq-length", "32", "64",
-            "--dupe-factor", "4", "--buffer-bytes", "2000",
+            "--dupe-factor", "2", "--buffer-bytes", "2000",
         ]  # fmt: skip
 
     began = time.monotonic()
@@ -272,11 +287,9 @@ def test_a_full_disk_ends_in_one_line_and_the_run_is_continued(corpus, tokenizer
     small, left = tmp_path / "small", tmp_path / "left"
     arguments = [
         "shards", "--corpus", str(corpus), "--tokenizer", str(tokenizer), "--max-seq-length",
-        "32", "--dupe-factor", "4", "--buffer-bytes", "2000", "--output",
+        "32", "--dupe-factor", "2", "--buffer-bytes", "2000", "--output",
     ]  # fmt: skip
-    run = "import sys; from bert_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", f"{SMALL_UNITS}\n{run}", *arguments]
-    done = on_a_small_disk(small, [*command, str(small / "shards")], left)
+    done = on_a_small_disk(small, 500, [*arguments, str(small / "shards")], left, SMALL_UNITS)
     assert done.returncode == 2, done.stderr
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
     assert len(errors) == 1
