@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import bert_tf
+from bert_tf.api.data import examples_in_memory
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
+from bert_tf.trained.fine_tuned import FineTuned
 
 FUNCTIONS = {
     "evaluate": "evaluate", "export_model": "export", "finetune": "finetune",
@@ -57,13 +59,11 @@ def test_finetune_and_the_command_give_the_same_bytes(tuned, labelled, settings,
 @pytest.mark.slow
 def test_a_dry_run_is_shown_on_request(labelled, settings, tmp_path, capfd):
     shared = {**settings, "train": table(labelled / "train.tsv"), "dry_run": True}
-    result = bert_tf.finetune(**shared, output=tmp_path / "run")
-    assert "86 training" not in capfd.readouterr().err
+    result = bert_tf.finetune(**shared, output=tmp_path / "run", verbose=True)
+    assert "86 training and 10 validation examples" in capfd.readouterr().err
     assert any("86 training and 10 validation examples" in line for line in result.notices)
     assert result.best is None and not result.lines()
     assert not (tmp_path / "run").exists()
-    bert_tf.finetune(**shared, output=tmp_path / "run", verbose=True)
-    assert "86 training and 10 validation examples" in capfd.readouterr().err
 
 
 @pytest.mark.slow
@@ -249,8 +249,7 @@ def test_what_is_missing_is_named():
 @pytest.mark.parametrize(
     ("task", "train", "more"),
     [
-        ("classification", (["a b", "c d"] * 8, [0, 1] * 8), {}),
-        ("classification", ((["a", "b"] * 8, ["c", "d"] * 8), ["x", "y"] * 8), {}),
+        ("classification", ((["a", "b"] * 8, ["c", "d"] * 8), [0, 1] * 8), {}),
         (
             "regression",
             {"text": ["a b", "c d"] * 8, "score": [0.5, 1.5] * 8},
@@ -263,7 +262,6 @@ def test_what_is_missing_is_named():
             ((["Who?"] * 8, [f"It was Ada {i}" for i in range(8)]), ["Ada"] * 8),
             {"max_length": 32},
         ),
-        ("mrpc", ((["a", "b"] * 8, ["c", "d"] * 8), [0, 1] * 8), {}),
     ],
 )  # fmt: skip
 def test_every_kind_of_task_takes_data_in_memory(task, train, more, settings, tmp_path):
@@ -272,6 +270,8 @@ def test_every_kind_of_task_takes_data_in_memory(task, train, more, settings, tm
     assert result.best_by in result.scores
     found = bert_tf.evaluate(model=result.best, data=train, batch_size=4)
     assert found.scores["examples"] in (8, 16)
-    again = bert_tf.evaluate(model=result.best, data=tmp_path / "run" / "data" / "train.jsonl",
-                             format="jsonl")  # fmt: skip
-    assert again.scores == found.scores
+    # The file that the run keeps has the same examples.
+    model = FineTuned.from_directory(result.best, {"format": "jsonl"})
+    _, examples = examples_in_memory(model.task, train, model.labels)
+    kept = model.task.read(tmp_path / "run" / "data" / "train.jsonl", "train")
+    assert kept.columns == examples.columns

@@ -8,7 +8,7 @@ _REPLICAS = """
 import sys
 import tensorflow as tf
 
-name, replicas = sys.argv[2], int(sys.argv[3])
+replicas, *names = int(sys.argv[2]), *sys.argv[3:]
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
 sys.path.insert(0, sys.argv[1])
@@ -16,7 +16,7 @@ from test_trainer import *
 from bert_tf.training.optimizer import Lamb
 from bert_tf.training.strategy import make_strategy
 
-policy = name if name.startswith("mixed") else "float32"
+policy = next((name for name in names if name.startswith("mixed")), "float32")
 
 
 def packed(batch):
@@ -37,15 +37,16 @@ def losses(strategy, pieces):
     with strategy.scope():
         keras.config.set_dtype_policy(policy)
         model = BertPreTrainer(config(layers=2), seed=3)
-        if name == "frozen_layers":
+        if "frozen_layers" in names:
             model.encoder.freeze_layers(1)
-        optimizer = (Lamb if name == "lamb" else AdamWeightDecay)(WarmupLinearDecay(1e-2, 2, 20))
+        model.encoder.rematerialize = "rematerialize" in names
+        optimizer = (Lamb if "lamb" in names else AdamWeightDecay)(WarmupLinearDecay(1e-2, 2, 20))
         trainer = Trainer(model, optimizer, loss=LOSSES, gradient_accumulation_steps=pieces)
     trainer._halves = False  # each row stands among the same rows, on one device and on several
     start = model.get_weights()
     batches = BATCHES[:2]
-    lines = fit(trainer, [packed(batch) for batch in batches] if name == "packed_rows" else batches)
-    if name == "late_batches":
+    lines = fit(trainer, [packed(batch) for batch in batches] if "packed_rows" in names else batches)
+    if "late_batches" in names:
         trainer.accumulate_gradients(2 * pieces)
         lines += fit(trainer, [pretraining_batch(n, rows=16) for n in (7, 8)])
     kept = [v.path for v, x in zip(model.weights, start, strict=True) if (v.numpy() == x).all()]
@@ -58,7 +59,7 @@ def losses(strategy, pieces):
 tolerance = 48 * 2.0**-23 + {"mixed_bfloat16": 2.0**-8, "mixed_float16": 2.0**-11}.get(policy, 0)
 several, kept = losses(make_strategy("mirrored"), 1)
 one, kept_of_one = losses(make_strategy("one"), replicas)
-assert kept == kept_of_one and bool(kept) == (name == "frozen_layers"), (kept, kept_of_one)
+assert kept == kept_of_one and bool(kept) == ("frozen_layers" in names), (kept, kept_of_one)
 for ours, theirs in zip(several, one, strict=True):
     assert ours["nonfinite"] == theirs["nonfinite"] == 0
     for key in ("loss", "mlm_logits_loss", "nsp_logits_loss"):
@@ -69,13 +70,13 @@ print(several, one)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
+    ("replicas", "names"),
     [
-        "float32", "mixed_bfloat16", "mixed_float16", "lamb", "frozen_layers", "packed_rows",
-        "late_batches",
+        (4, "late_batches"),
+        (2, "mixed_bfloat16 lamb rematerialize"),
+        (2, "mixed_float16 frozen_layers packed_rows"),
     ],
-)  # fmt: skip
-def test_replicas_train_as_one_device_does(request, name):
-    replicas = 4 if name == "float32" else 2
-    done = run_code(_REPLICAS, [request.path.parent, name, replicas])
+)
+def test_replicas_train_as_one_device_does(request, replicas, names):
+    done = run_code(_REPLICAS, [request.path.parent, replicas, *names.split()])
     assert done.returncode == 0, done.stderr[-3000:]
