@@ -207,20 +207,23 @@ def test_data_whose_outcome_was_not_written(made, data, tmp_path):
     assert kinds == ["Vocabulary", "Shards"] and same == rows
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "at"), [("save_model", 1), ("load_weights", 2), ("write_json", 1), ("finetune", 2)]
-)
-def test_a_killed_table_goes_on(made, data, tmp_path, monkeypatch, no_finetuning, name, at):
-    """Killed before an outcome is written, between and within two runs."""
-    module = stage if name == "write_json" else training_stages
-    whole, calls = getattr(module, name), []
+KILLS = (("save_model", 1), ("load_weights", 2), ("write_json", 1), ("finetune", 2))
 
-    def killed(*arguments, **named):
-        calls.append(name)
-        if len(calls) == at:
-            raise Killed
-        return whole(*arguments, **named)
+
+@pytest.mark.slow
+def test_a_table_that_is_killed_again_and_again_goes_on(made, data, tmp_path, no_finetuning):
+    """Killed before an outcome is written, between and within two runs."""
+
+    def killed_at(at, whole):
+        calls = []
+
+        def called(*arguments, **named):
+            calls.append(arguments)
+            if len(calls) == at:
+                raise Killed
+            return whole(*arguments, **named)
+
+        return called
 
     # What was made so far is the same: begin with it.
     output, _ = made
@@ -230,21 +233,23 @@ def test_a_killed_table_goes_on(made, data, tmp_path, monkeypatch, no_finetuning
         for path in (tmp_path / "runs").glob(f"{kind}-*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert {"vocabulary", "shards"} <= records.keys()
-    monkeypatch.setattr(module, name, killed)
-    with pytest.raises(Killed):
-        make(toy(data, tmp_path))
-    monkeypatch.setattr(module, name, whole)
-    finished = sum(line.is_done for line in toy(data, tmp_path).estimate())
+    finished = []
+    for name, at in KILLS:
+        module = stage if name == "write_json" else training_stages
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(module, name, killed_at(at, getattr(module, name)))
+            make(toy(data, tmp_path))
+        finished.append(sum(line.is_done for line in toy(data, tmp_path).estimate()))
+    assert finished == [2, 2, 2, 3]
     kinds, _ = make(toy(data, tmp_path))
-    assert len(kinds) == 5 - finished
+    assert kinds == ["Finetuning", "Finetuning"]
     same = (tmp_path / "toy" / "table.json").read_bytes()
     assert same == (output / "toy" / "table.json").read_bytes()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["ltr+rtl", "bilm"])
-def test_the_last_checkpoint_is_the_last_model(data, tmp_path, no_finetuning, objective):
-    system = System(name="one", pretraining={"objective": objective})
+def test_the_last_checkpoint_is_the_last_model(data, tmp_path, no_finetuning):
+    system = System(name="one", pretraining={"objective": "bilm"})
     reproduction = toy(data, tmp_path, replace(TOY_TABLE, systems=lambda scale: [system]))
     make(reproduction)
     (folder,) = (tmp_path / "runs").glob("pretraining-*/")
@@ -254,27 +259,42 @@ def test_the_last_checkpoint_is_the_last_model(data, tmp_path, no_finetuning, ob
 
 
 @pytest.mark.slow
-def test_a_table_that_trains_is_killed_and_goes_on(data, tmp_path, monkeypatch):
-    """Killed at a step of the pre-training and at a step of a fine-tuning, again and again."""
-    made_in(data, tmp_path / "whole")
+def test_a_table_that_trains_is_killed_and_goes_on(made, data, tmp_path):
+    """Killed at a step of the pre-training and at a step of a fine-tuning."""
+    table = replace(TOY_TABLE, systems=lambda scale: [System(name="best")])
+    finetuning = {**TOY_SCALE.finetuning, "learning_rate": RATES[:1]}
+    given = (table, replace(TOY_SCALE, finetuning=finetuning, seeds=1))
+    # What was made so far is the same: begin with it.
+    output, _ = made
+    for name, parts in (("whole", "*"), ("killed", "[!p]*")):
+        (tmp_path / name).mkdir()
+        for path in (output / "runs").glob(parts):
+            copy = tmp_path / name / "runs" / path.name
+            if path.is_dir():
+                shutil.copytree(path, copy)
+            elif not path.name.startswith("finetuning"):
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copy(path, copy)
+    kinds, _ = make(toy(data, tmp_path / "whole", *given))
+    assert kinds == ["Finetuning"]
 
-    left = 6
+    for kind, step in (("Pretraining", 6), ("Finetuning", 2)):
 
-    def update(completed, total=None):
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise Killed
+        def started(stage, number, total, kind=kind, step=step):
+            left = step
 
-    stops = 0
-    while True:
-        try:
-            toy(data, tmp_path / "killed").make(lambda stage, number, total: update)
-            break
-        except Killed:
-            stops += 1
-            left = 5 + 6 * stops
-    assert stops > 2
+            def update(completed, total=None):
+                nonlocal left
+                left -= type(stage).__name__ == kind
+                if left == 0:
+                    raise Killed
+
+            return update
+
+        with pytest.raises(Killed):
+            toy(data, tmp_path / "killed", *given).make(started)
+    kinds, _ = make(toy(data, tmp_path / "killed", *given))
+    assert kinds == ["Finetuning"]
     same = [(tmp_path / name / "toy" / "table.json").read_bytes() for name in ("whole", "killed")]
     assert same[0] == same[1]
 
