@@ -1,5 +1,7 @@
 """`bert-tf search` with models that train: the whole of it, and killed."""
 
+import contextlib
+import io
 import json
 import signal
 import time
@@ -37,17 +39,29 @@ def command(data, output, *more: object) -> list[str]:
     return [str(argument) for argument in arguments]
 
 
+MORE = (
+    "--batch_size", 8, "--learning_rate", 1e-3, 1e-4, "--epochs", 20, "--seeds", 2,
+    "--save_every", 10, "--evaluate_every", 60,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data, tmp_path_factory):
+    """The output folder of a search, and what it wrote to standard output and standard error."""
+    output = tmp_path_factory.mktemp("undisturbed") / "run"
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert main(command(data, output, *MORE)) == 0
+    return output, out.getvalue(), err.getvalue()
+
+
 @pytest.mark.slow
-def test_a_search_from_the_command_line(data, tmp_path, capsys):
-    output = tmp_path / "run"
-    arguments = command(
-        data, output, "--batch_size", 8, "--learning_rate", 1e-3, 1e-4, "--epochs", 1
-    )
-    assert main(arguments) == 0
-    out, err = capsys.readouterr()
+def test_a_search_from_the_command_line(data, undisturbed, capsys):
+    output, out, err = undisturbed
+    arguments = command(data, output, *MORE)
     assert out == (output / "search.md").read_text()
     assert [line.split("|")[2].strip() for line in out.splitlines()[2:4]] == ["0.001", "0.0001"]
-    assert "Setting 2 of 2: batch size 8, learning rate 0.0001, 1 epoch\n" in err
+    assert "Setting 2 of 2: batch size 8, learning rate 0.0001, 20 epochs\n" in err
     assert f"best model: {output}/best" in err
     score = json.loads((output / "best" / "metrics.json").read_text())["accuracy"]
     assert f"{score:.4g}" == out.splitlines()[2].split("|")[4].strip()
@@ -58,7 +72,9 @@ def test_a_search_from_the_command_line(data, tmp_path, capsys):
     assert EXPERIMENT_TAG in tags.pop("logs")
     sessions = {run for run, found in tags.items() if SESSION_START_INFO_TAG in found}
     assert sessions == {
-        f"batch-8_rate-{rate}_epochs-1/seed-12345/logs" for rate in ("0.001", "0.0001")
+        f"batch-8_rate-{rate}_epochs-20/seed-{seed}/logs"
+        for rate in ("0.001", "0.0001")
+        for seed in (12345, 12346)
     }
 
     # The same command has nothing left to do, and says the same.
@@ -66,7 +82,7 @@ def test_a_search_from_the_command_line(data, tmp_path, capsys):
     again, err = capsys.readouterr()
     assert again == out and "Setting" not in err
 
-    assert main([*arguments[:-1], "2", "--weight_decay", "0.5"]) == 2
+    assert main([*arguments, "--weight_decay", "0.5"]) == 2
     assert "holds a search with another --weight_decay" in capsys.readouterr().err
     text = (data / "train.tsv").read_text()
     try:
@@ -78,13 +94,9 @@ def test_a_search_from_the_command_line(data, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_sigkill_between_and_within_the_runs(data, tmp_path):
+def test_sigkill_between_and_within_the_runs(data, undisturbed, tmp_path):
     """The search goes on with the run that was killed, from its last checkpoint."""
-    killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
-    more = (
-        "--batch_size", 8, "--learning_rate", 1e-3, 1e-4, "--epochs", 20, "--seeds", 2,
-        "--save_every", 10, "--evaluate_every", 60,
-    )  # fmt: skip
+    killed = tmp_path / "killed"
 
     def runs() -> int:
         if not (killed / "search.json").exists():
@@ -93,7 +105,7 @@ def test_sigkill_between_and_within_the_runs(data, tmp_path):
         return sum(len(trial["runs"]) for trial in trials)
 
     def kill_when(happened) -> None:
-        process = start_command(command(data, killed, *more))
+        process = start_command(command(data, killed, *MORE))
         deadline = time.monotonic() + 300
         while not happened():
             assert process.poll() is None, process.stderr.read()
@@ -112,10 +124,9 @@ def test_sigkill_between_and_within_the_runs(data, tmp_path):
 
     kill_when(lambda: newest() >= 30)
     assert runs() == 2
-    assert main(command(data, killed, *more)) == 0
-    assert main(command(data, undisturbed, *more)) == 0
+    assert main(command(data, killed, *MORE)) == 0
     for name in ("search.tsv", "search.png", "best/model.safetensors"):
-        assert (killed / name).read_bytes() == (undisturbed / name).read_bytes()
+        assert (killed / name).read_bytes() == (undisturbed[0] / name).read_bytes()
     lines = (third / "logs" / "scalars.jsonl").read_text().splitlines()
     steps = [json.loads(line)["step"] for line in lines]
     assert steps == sorted(steps)  # it went on; it did not begin anew
