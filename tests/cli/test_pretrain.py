@@ -112,13 +112,12 @@ def test_a_killed_run_on_rows_of_instances_goes_on_as_if_nothing_had_happened(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 def test_a_killed_run_in_half_precision_goes_on_as_if_nothing_had_happened(
-    shards, small_config, tmp_path, monkeypatch, precision
+    shards, small_config, tmp_path, monkeypatch
 ):
     # The scale of the loss changes every so many steps: 2 and 4 of them are half-way when killed.
     monkeypatch.setattr(bert_tf.training.trainer, "_GROWTH_STEPS", 3)
-    settings = {"precision": precision, "steps": 7, "save_every": 1}
+    settings = {"precision": "mixed_float16", "steps": 7, "save_every": 1}
     try:
         output = tmp_path / "run"
         whole = run(options(shards, small_config, output, **settings), copy_at=3)  # saved at 2
@@ -127,9 +126,8 @@ def test_a_killed_run_in_half_precision_goes_on_as_if_nothing_had_happened(
         keras.config.set_dtype_policy("float32")
     assert after == [line for line in whole if line[0] > 2]
     assert weights(killed(output)) == weights(output)
-    names = {line[2].get("loss_scale") for line in whole if line[1] == "train"}
-    scales = {2.0**15, 2.0**16, 2.0**17} if precision == "mixed_float16" else {None}
-    assert names == scales
+    scales = {line[2].get("loss_scale") for line in whole if line[1] == "train"}
+    assert scales == {2.0**15, 2.0**16, 2.0**17}
 
 
 @pytest.mark.slow
@@ -163,20 +161,15 @@ def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
     assert weights(tmp_path) == weights(output)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("instances", "objective"), [("full_sentences", None), (None, "mlm")])
-def test_the_masked_language_model_is_trained_alone(
-    instances, objective, dynamic_shards, small_config, tmp_path
-):
-    folder = dynamic_shards
-    if instances:
-        folder = Path(shutil.copytree(dynamic_shards, tmp_path / "shards"))
-        manifest = Manifest.load(folder)
-        manifest.options["instances"] = instances
-        manifest.save(folder)
-        with pytest.raises(InputError, match=r"mlm\+nsp needs pairs of sentences"):
-            run(options(folder, small_config, tmp_path / "run", objective="mlm+nsp"))
-    lines = run(options(folder, small_config, tmp_path / "run", seed=3, objective=objective))
+@pytest.mark.slow  # tests/cli/test_watching.py trains on full sentences without --objective
+def test_the_masked_language_model_is_trained_alone(dynamic_shards, small_config, tmp_path):
+    folder = Path(shutil.copytree(dynamic_shards, tmp_path / "shards"))
+    manifest = Manifest.load(folder)
+    manifest.options["instances"] = "full_sentences"
+    manifest.save(folder)
+    with pytest.raises(InputError, match=r"mlm\+nsp needs pairs of sentences"):
+        run(options(folder, small_config, tmp_path / "run", objective="mlm+nsp"))
+    lines = run(options(dynamic_shards, small_config, tmp_path / "run", seed=3, objective="mlm"))
     assert [step for step, kind, _ in lines if kind == "held_out"] == [4, 8]
     for _, _, scalars in lines:
         assert {"loss", "mlm_loss", "mlm_accuracy"} <= set(scalars)
@@ -196,8 +189,9 @@ def test_a_language_model_is_trained_resumed_and_trained_on(
 ):
     made = options(dynamic_shards, small_config, tmp_path / "run", seed=3, objective=objective)
     lines = run(made, copy_at=7)
-    assert run(replace(made, output=str(killed(made.output)))) == [x for x in lines if x[0] > 6]
-    assert weights(killed(made.output)) == weights(made.output)
+    if objective == "bilm":  # its two models are most of what a checkpoint can hold
+        assert run(replace(made, output=str(killed(made.output)))) == [x for x in lines if x[0] > 6]
+        assert weights(killed(made.output)) == weights(made.output)
     for _, _, scalars in lines:
         for name in objective.replace("bilm", "ltr+rtl").split("+"):
             assert {"loss", f"{name}_loss", f"{name}_accuracy"} <= set(scalars)
@@ -220,9 +214,9 @@ def test_a_language_model_is_trained_resumed_and_trained_on(
 
     # It goes on with its own objective, on masked shards whose text is restored.
     start = str(tmp_path / "run" / "last")
-    more = run(options(shards, small_config, tmp_path / "more", model=start, steps=2))
-    predicted = objective.replace("bilm", "rtl")[-3:]
-    assert all(f"{predicted}_loss" in scalars for _, _, scalars in more)
+    if objective == "ltr+rtl":
+        more = options(shards, small_config, tmp_path / "more", model=start, steps=2)
+        assert all({"ltr_loss", "rtl_loss"} <= set(scalars) for _, _, scalars in run(more))
     cure = re.escape(f"mlm cannot train: give --objective {objective},")
     with pytest.raises(InputError, match=cure):
         run(options(shards, small_config, tmp_path / "no", model=start, objective="mlm"))
@@ -279,9 +273,12 @@ def test_the_last_steps_are_taken_on_long_sequences(shards_of_two_lengths, small
 def test_without_dropout_long_micro_batches_may_change(
     shards_of_two_lengths, small_config, tmp_path
 ):
-    made = two_lengths(shards_of_two_lengths, small_config, tmp_path, steps=2, dropout=0.0)
-    run(made)
-    run(replace(made, long_gradient_accumulation_steps=2))
+    made = two_lengths(shards_of_two_lengths, small_config, tmp_path, dropout=0.0, save_every=1)
+    run(made, kill_at=2)
+    with pytest.raises(InputError, match="seed was"):
+        run(replace(made, seed=7))
+    lines = run(replace(made, long_gradient_accumulation_steps=2), kill_at=3)
+    assert lines[-1][0] == 3
 
 
 @pytest.mark.parametrize(
@@ -400,8 +397,8 @@ def test_a_model_of_another_vocabulary_is_refused(
         run(options(shards, small_config, tmp_path / "run", model=str(model)))
     assert not (tmp_path / "run").exists()
     (model / "vocab.txt").unlink()  # the number of pieces is all there is to go by
-    lines = run(options(shards, small_config, tmp_path / "run", model=str(model), steps=2))
-    assert [step for step, _, _ in lines] == [1, 2, 2]
+    lines = run(options(shards, small_config, tmp_path / "run", model=str(model)), kill_at=1)
+    assert [step for step, _, _ in lines] == [1]
 
 
 def test_a_model_with_other_casing_is_refused(shards, small_config, pretrained, tmp_path):
@@ -565,10 +562,11 @@ def test_options_that_would_be_ignored_or_do_harm_are_refused(changed, cause):
 
 @pytest.mark.slow
 def test_a_run_is_not_continued_with_other_evaluations(shards, small_config, tmp_path):
-    run(options(shards, small_config, tmp_path), kill_at=4)
+    made = options(shards, small_config, tmp_path, save_every=1)
+    run(made, kill_at=2)
     with pytest.raises(InputError, match="evaluation_batches was 2, is now 1"):
-        run(options(shards, small_config, tmp_path, evaluation_batches=1))
-    run(options(shards, small_config, tmp_path, evaluation_batches=1, override=True))
+        run(replace(made, evaluation_batches=1))
+    run(replace(made, evaluation_batches=1, override=True), kill_at=3)
     # What config.yaml repeats does not switch the guard off.
     assert "override" not in (tmp_path / "config.yaml").read_text()
 
@@ -599,23 +597,24 @@ def test_a_student_learns_a_teachers_guesses(dynamic_shards, small_config, tmp_p
     made = functools.partial(options, dynamic_shards, small_config, **arguments)
     teacher = tmp_path / "teacher"
     pretrain(made(teacher, steps=4, learning_rate=1e-2, initializer_range=0.2))
-    by = {"teacher": str(teacher / "last"), "teacher_weight": 1.0, "steps": 40, "log_every": 40}
-    students = {
-        "taught": by,
-        "layers": {**by, "teacher_layers": "hidden_states"},
-        "alone": {"steps": 40, "log_every": 40},
-    }
+    by = {"teacher": str(teacher / "last"), "teacher_weight": 1.0}
     (batch, *_) = next(iter(pretraining_batches(open_shards(dynamic_shards, "train"), 8)))
     outputs = {}
-    for name, given in students.items():
-        pretrain(made(tmp_path / name, evaluate_every=40, **given))
+    losses = {}  # of the first step
+    for name, given in (("taught", by), ("alone", {})):
+        lines = run(made(tmp_path / name, evaluate_every=40, steps=40, **given))
+        losses[name] = lines[0][2]["loss"]
         outputs[name] = load_model(tmp_path / name / "last")(batch)["mlm_logits"]
     known = tf.nn.softmax(load_model(teacher / "last")(batch)["mlm_logits"])
     divergence = {
         name: np.mean(tf.reduce_sum(known * (tf.math.log(known) - tf.nn.log_softmax(x)), -1))
         for name, x in outputs.items()
     }
-    assert max(divergence["taught"], divergence["layers"]) < divergence["alone"] / 2
+    assert divergence["taught"] < divergence["alone"] / 2
+    # Layers are compared, too: tests/finetuning/test_teacher.py has students that learn them.
+    layers = made(tmp_path / "layers", teacher_layers="hidden_states", **by)
+    ((_, _, scalars),) = run(layers, kill_at=1)
+    assert scalars["loss"] > 1.01 * losses["taught"]
     pieces = (teacher / "last" / "vocab.txt").read_text().split("\n")
     pieces[-2] = "another"
     (teacher / "last" / "vocab.txt").write_text("\n".join(pieces))
