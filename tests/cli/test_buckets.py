@@ -29,8 +29,8 @@ def cache(tmp_path, monkeypatch):
 def pretraining(shards, small_config, output):
     return [
         "pretrain", "--shards", str(shards), "--size", str(small_config), "--output", str(output),
-        "--steps", "60", "--batch-size", "8", "--save-every", "5", "--log-every", "7",
-        "--evaluate-every", "20", "--evaluation-batches", "2",
+        "--steps", "20", "--batch-size", "8", "--save-every", "5", "--log-every", "5",
+        "--evaluate-every", "10", "--evaluation-batches", "2", "--learning-rate", "1e-3",
     ]  # fmt: skip
 
 
@@ -61,19 +61,30 @@ def test_a_run_in_a_bucket_that_is_killed_is_resumed_elsewhere(s3, shards, small
 
 @pytest.mark.slow
 def test_from_a_model_in_a_bucket_to_answers_of_an_export_there(
-    s3, pretrained, labelled, cache, capsys
+    s3, pretrained, tmp_path, cache, capsys
 ):
+    """With pairs in CSV files, one of them to validate on."""
+    rows = ["first,second,same"]
+    for i in range(16):
+        rows.append(f'"ship, ""{i}""\twith a tab",the waves,{"yes" if i % 2 else "no"}')
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("\n".join(rows) + "\n")
     mirror.RemoteFolder(f"{s3}/pre").upload(pretrained / "last" / "config.json", "best/config.json")
     for path in (pretrained / "last").iterdir():
         mirror.RemoteFolder(f"{s3}/pre/best").upload(path, path.name)
     with pytest.raises(InputError, match=r"pre is a run directory.* did you mean .*pre/best\?"):
         mirror.fetched(f"{s3}/pre")
     finetuning = [
-        "finetune", "--model", f"{s3}/pre/best", "--train", str(labelled / "train.tsv"),
-        "--max-length", "16", "--epochs", "1", "--output", f"{s3}/runs/cls",
+        "finetune", "--model", f"{s3}/pre/best", "--train", str(pairs), "--validation", str(pairs),
+        "--text_column", "first", "--pair_column", "second", "--label_column", "same",
+        "--max-length", "16", "--epochs", "1", "--batch-size", "4", "--output", f"{s3}/runs/cls",
     ]  # fmt: skip
     assert main(finetuning) == 0
-    assert storage.open_folder(f"{s3}/runs/cls").read("best/metrics.json")
+    finetuned = storage.open_folder(f"{s3}/runs/cls/best")
+    assert finetuned.read("metrics.json")
+    header, *rows = finetuned.read("predictions.tsv").decode().splitlines()
+    assert header.split("\t") == ["first", "second", "label", "predicted", "no", "yes"]
+    assert {row.split("\t")[0] for row in rows} == {f'ship, "{i}" with a tab' for i in range(16)}
     export = [
         "export", "--model", f"{s3}/runs/cls/best", "--name", "cls", "--output", f"{s3}/served",
     ]  # fmt: skip
@@ -82,9 +93,11 @@ def test_from_a_model_in_a_bucket_to_answers_of_an_export_there(
         assert storage.open_folder(f"{s3}/served/cls/{version}").read("saved_model.pb")
     assert b"cls" in storage.open_folder(f"{s3}/served").read("models.config")
     capsys.readouterr()
-    for _ in range(2):  # the second time from the cache
-        assert main(["predict", "--model", f"{s3}/served/cls", "--text", "golden wheat"]) == 0
-        assert "label" in json.loads(capsys.readouterr().out)
+    predict = ["predict", "--model", f"{s3}/served/cls", "--text", "a ship"]
+    assert main([*predict, "--pair", "a wave"]) == 0
+    assert json.loads(capsys.readouterr().out)["label"] in ("yes", "no")
+    assert main(predict) == 2  # from the cache
+    assert "takes pairs" in capsys.readouterr().err
     assert len(list((cache / "models").iterdir())) == 3
     options = serve.Options(models=f"{s3}/served")
     serve.prepare(options)

@@ -147,35 +147,6 @@ def test_every_export_is_a_new_version(exported, finetuned, tmp_path):
     assert sorted(path.name for path in (tmp_path / "x").iterdir()) == ["1", "2"]
 
 
-@pytest.mark.slow  # the parts have tests of their own: pairs, CSV and --validation
-def test_pairs_csv_and_a_validation_file(pretrained, tmp_path, capsys):
-    rows = ["first,second,same"]
-    for i in range(16):
-        rows.append(f'"ship, ""{i}""\twith a tab",the waves,{"yes" if i % 2 else "no"}')
-    (tmp_path / "pairs.csv").write_text("\n".join(rows) + "\n")
-    columns = ["--text_column", "first", "--pair_column", "second"]
-    code = main(
-        ["finetune", "--model", str(pretrained / "last"), "--train", str(tmp_path / "pairs.csv"),
-         "--validation", str(tmp_path / "pairs.csv"), *columns, "--label_column", "same",
-         "--output", str(tmp_path / "run"), "--epochs", "1", "--batch-size", "4",
-         "--max-length", "16"]
-    )  # fmt: skip
-    assert code == 0
-    predictions = (tmp_path / "run" / "best" / "predictions.tsv").read_text().splitlines()
-    assert predictions[0].split("\t") == ["first", "second", "label", "predicted", "no", "yes"]
-    assert {row.split("\t")[0] for row in predictions[1:]} == {
-        f'ship, "{i}" with a tab' for i in range(16)
-    }
-    main(["export", "--model", str(tmp_path / "run" / "best"), "--name", "pairs",
-          "--output", str(tmp_path / "served")])  # fmt: skip
-    model = str(tmp_path / "served" / "pairs")
-    capsys.readouterr()
-    assert main(["predict", "--model", model, "--text", "a ship", "--pair", "a wave"]) == 0
-    assert json.loads(capsys.readouterr().out)["label"] in ("yes", "no")
-    assert main(["predict", "--model", model, "--text", "a ship"]) == 2
-    assert "takes pairs" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_from_scratch_forgets_the_weights(finetuned, pretrained, labelled, tmp_path):
     code = main(
