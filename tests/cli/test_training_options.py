@@ -56,7 +56,7 @@ def largest_difference(weights, others):
         (["--gradient-accumulation-steps", 4], 1),
         (["--rematerialize", "--strategy", "one", "--steps-per-execution", 2, "--save-every", 2,
           "--keep", 1], 1),
-        (["--jit-compile"], 10),  # XLA's functions are some units off
+        (["--jit-compile", "--gradient-accumulation-steps", 2], 10),  # XLA's functions are some units off
         (["--strategy", "mirrored"], 1),
     ],
     ids=lambda value: "_".join(map(str, value)).strip("-") if isinstance(value, list) else "",
@@ -69,25 +69,14 @@ def test_the_way_of_computing_does_not_change_the_result(
     assert losses == pytest.approx(plain[1], rel=factor * rounding(20, 256), abs=0)
 
 
-@pytest.mark.parametrize(
-    "precision",
-    [pytest.param(p, marks=pytest.mark.slow) for p in ("mixed_float16", "mixed_bfloat16")],
-)
-def test_low_precision_learns_much_the_same(plain, shards, small_config, tmp_path, precision):
-    weights, losses = train(shards, small_config, tmp_path / "run", "--precision", precision)
+@pytest.mark.slow  # tests/cli/test_pretrain.py trains in float16
+def test_low_precision_learns_much_the_same(plain, shards, small_config, tmp_path):
+    options = ["--precision", "mixed_bfloat16"]
+    weights, losses = train(shards, small_config, tmp_path / "run", *options)
     assert {weight.dtype for weight in weights.values()} == {np.dtype("float32")}
-    share = half_rounding(24, precision.removeprefix("mixed_"))
+    share = half_rounding(24, "bfloat16")
     assert losses == pytest.approx(plain[1], rel=share)
     assert losses != plain[1]
-
-
-@pytest.mark.slow
-def test_frozen_layers_stay_and_the_others_learn(plain, shards, small_config, tmp_path):
-    before = initial(small_config, tmp_path)
-    after, _ = train(shards, small_config, tmp_path / "run", "--freeze-layers", 1)
-    for name, weight in after.items():
-        frozen = name.startswith(("bert.embeddings.", "bert.encoder.layer.0."))
-        assert np.array_equal(weight, before[name]) == frozen, name
 
 
 @pytest.mark.slow
@@ -99,12 +88,19 @@ def test_an_epsilon_above_all_gradients_keeps_the_weights(plain, shards, small_c
 
 
 @pytest.mark.slow
-def test_lamb_takes_steps_of_the_size_of_the_weights(shards, small_config, tmp_path):
+def test_lamb_takes_steps_of_the_size_of_the_weights_and_frozen_layers_stay(
+    shards, small_config, tmp_path
+):
     """Each weight moves by the learning rate times its own norm (You et al. 2020)."""
-    options = ["--optimizer", "lamb", "--steps", 1, "--warmup-steps", 0, "--freeze-layers", 0]
-    before = initial(small_config, tmp_path)
-    after, _ = train(shards, small_config, tmp_path / "run", *options, "--learning-rate", 0.01)
-    kernel = "bert.encoder.layer.0.attention.self.query.weight"
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**json.loads(small_config.read_text()), "num_hidden_layers": 2}))
+    options = ["--optimizer", "lamb", "--steps", 1, "--warmup-steps", 0, "--freeze-layers", 1]
+    before = initial(config, tmp_path)
+    after, _ = train(shards, config, tmp_path / "run", *options, "--learning-rate", 0.01)
+    for name, weight in after.items():
+        frozen = name.startswith(("bert.embeddings.", "bert.encoder.layer.0."))
+        assert np.array_equal(weight, before[name]) == frozen, name
+    kernel = "bert.encoder.layer.1.attention.self.query.weight"
     moved = np.linalg.norm(after[kernel] - before[kernel])
     assert moved == pytest.approx(0.01 * np.linalg.norm(before[kernel]), rel=1e-3)
 

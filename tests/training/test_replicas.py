@@ -45,7 +45,9 @@ def losses(strategy, pieces):
     trainer._halves = False  # each row stands among the same rows, on one device and on several
     start = model.get_weights()
     batches = BATCHES[:2]
-    lines = fit(trainer, [packed(batch) for batch in batches] if "packed_rows" in names else batches)
+    if "packed_rows" in names:
+        batches = [packed(batch) for batch in batches]
+    lines = fit(trainer, batches)
     if "late_batches" in names:
         trainer.accumulate_gradients(2 * pieces)
         lines += fit(trainer, [pretraining_batch(n, rows=16) for n in (7, 8)])

@@ -202,10 +202,9 @@ def test_gradient_norm_is_that_before_clipping():
     assert length == pytest.approx(0.1 * 1e-3, rel=ROUNDING)
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_pieces_equal_the_whole(whole, compiled):
+def test_pieces_equal_the_whole(whole):
     """Also where they hold different numbers of masked words."""
-    trainer = pretraining(gradient_accumulation_steps=4, jit_compile=compiled)
+    trainer = pretraining(gradient_accumulation_steps=4)
     logs = fit(trainer, BATCHES)
     assert_close(trainer, whole[0], atol=CLOSE)
     for ours, theirs in zip(logs, whole[1], strict=True):
@@ -446,16 +445,14 @@ def test_float16_overflow_is_no_divergence():
     assert int(trainer.loss_scale.steps) == 0
 
 
-@pytest.mark.parametrize(
-    "policy", [pytest.param("mixed_bfloat16", marks=pytest.mark.slow), "mixed_float16"]
-)
-def test_half_precision_learns(policy):
-    model = BertClassifier(config(), num_classes=2, seed=0, dtype=policy)
+def test_half_precision_learns():
+    """For bfloat16 see `test_low_precision_learns_much_the_same`."""
+    model = BertClassifier(config(), num_classes=2, seed=0, dtype="mixed_float16")
     trainer = Trainer(
         model, AdamWeightDecay(1e-2), loss=cross_entropy, metrics={"accuracy": accuracy},
         gradient_accumulation_steps=2,
     )  # fmt: skip
-    assert (trainer.loss_scale is not None) == (policy == "mixed_float16")
+    assert trainer.loss_scale is not None
     inputs, _, _ = pretraining_batch(0)
     del inputs["mask_positions"]
     batch = (inputs, np.arange(8) % 2)  # without weights
@@ -482,7 +479,8 @@ def test_weights_of_examples():
 def test_the_whole_step_is_one_program_of_fixed_shapes():
     """As a TPU takes it: lowered by XLA, without strings, ragged tensors or Python.
 
-    That XLA compiles and runs it is seen in `test_pieces_equal_the_whole`.
+    That XLA compiles and runs it is seen in `test_rows_of_unknown_number_compile_once_padded` and,
+    for the masked language model, in tests/cli/test_training_options.py.
     """
     trainer = pretraining(dropout=0.1, gradient_accumulation_steps=2)
     batch = tf.nest.map_structure(tf.constant, BATCHES[0])
