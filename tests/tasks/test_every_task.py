@@ -259,7 +259,8 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     length = 3 if trained == "windows" else 12  # a window for each word
     options = FinetuningOptions(
         model=str(encoder), task=name, train=str(data), validation=str(data),
-        output=str(tmp_path / "run"), epochs={"conll2003_documents": 30, "embedding": 20}.get(name, 16),
+        output=str(tmp_path / "run"),
+        epochs={"conll2003_documents": 30, "embedding": 20}.get(name, 16),
         batch_size=8, max_length=length,
         learning_rate=5e-2 if trained == "features_only" else 5e-3,
         log_every=100, evaluate_every=20, save_every=11,
