@@ -87,6 +87,7 @@ def test_evaluate_prints_and_writes_scores(finetuned, labelled, tmp_path, capsys
     assert printed["examples"] == 24
 
 
+@pytest.mark.slow
 def test_a_directory_of_transformers_5_has_tokenizer_json_alone(
     finetuned, labelled, tmp_path, capsys
 ):

@@ -94,6 +94,7 @@ def test_instances_are_those_of_the_shards(shards):
         assert stored[shown] == (hidden, instance.label)
 
 
+@pytest.mark.slow
 def test_masks_are_drawn_for_instances_without(compact):
     vocabulary = pieces(compact)
     stored = {

@@ -188,6 +188,7 @@ def validation_rows(run, rows) -> list[int]:
     return [of[label].pop() for label in found]
 
 
+@pytest.mark.slow
 def test_predict_keeps_the_columns_of_its_input(hugging_face, tmp_path, capsys, monkeypatch):
     """The id was lost, and a .csv held JSON lines."""
     data = write(tmp_path / "d.csv", "id,one,label", '7,"sea, ship",no', "8,cow,yes")
@@ -309,6 +310,7 @@ def test_a_class_missing_from_the_validation_file_is_said(encoder, tmp_path, cap
     assert "dev.tsv: no example has the label b" in err
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_is_odd_answers_the_longest_texts_and_writes_nothing(
     encoder, tmp_path, capsys, monkeypatch
 ):

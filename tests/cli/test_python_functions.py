@@ -84,6 +84,7 @@ def test_a_run_keeps_its_data_and_is_resumed_by_both(tuned, labelled, settings, 
     assert kept.read_text(encoding="utf-8").count("\n") == len(texts)
 
 
+@pytest.mark.slow
 def test_evaluate_reads_data_in_memory_as_the_file(tuned, labelled, tmp_path):
     texts, labels = table(labelled / "test.tsv")
     records = [{"review": text, "stars": label} for text, label in zip(texts, labels, strict=True)]
@@ -136,6 +137,7 @@ def test_results_show_themselves_in_a_notebook(tuned, labelled):
     assert '<td style="text-align: left">a sentence to be read' in long._repr_html_()
 
 
+@pytest.mark.slow
 def test_export_model_writes_a_version(tuned, tmp_path):
     made = bert_tf.export_model(model=tuned.best, name="where", output=tmp_path)
     assert made.path == tmp_path / "where" / "1"

@@ -128,6 +128,7 @@ def test_tensorboard_has_the_scalars_of_every_line(watched):
             )
 
 
+@pytest.mark.slow
 def test_guesses_histograms_and_a_profile(watched, small_config):
     output, _ = watched
     texts = series(output / "logs" / "masked_words")

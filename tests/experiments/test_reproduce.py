@@ -196,6 +196,7 @@ def test_a_table_takes_the_runs_of_another(made, data):
     assert kinds == []
 
 
+@pytest.mark.slow
 def test_data_whose_outcome_was_not_written(made, data, tmp_path):
     """Killed between the last file of a run and its outcome."""
     output, rows = made

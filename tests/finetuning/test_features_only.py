@@ -230,8 +230,8 @@ def test_the_directory(short_lstm, encoder, tmp_path, capsys):
     [
         (BertClassifier, {"labels": ["a", "b"]}, 0),
         (BertTagger, {"labels": ["O", "B-X"]}, 0),
-        (BertRegressor, {}, 0),
-        (BertSpanClassifier, {}, 0),
+        pytest.param(BertRegressor, {}, 0, marks=pytest.mark.slow),
+        pytest.param(BertSpanClassifier, {}, 0, marks=pytest.mark.slow),
         (BertChooser, {}, 1),
     ],
 )

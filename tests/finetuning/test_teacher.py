@@ -98,7 +98,7 @@ def test_a_student_learns_from_the_teacher_alone(teacher, tmp_path):
     [
         pytest.param("hidden_states", 16, marks=pytest.mark.slow),
         ("hidden_states", 8),
-        ("attention_relations", 8),
+        pytest.param("attention_relations", 8, marks=pytest.mark.slow),
     ],
 )
 def test_layers_are_compared_row_by_row(layers, width):

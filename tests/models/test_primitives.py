@@ -175,7 +175,7 @@ def compare(model, inputs, share, *, table=Primitives, static, is_token=None):
         ("span", False, False),
         pytest.param("choice", False, False, marks=pytest.mark.slow),
         pytest.param("bilstm", False, False, marks=pytest.mark.slow),
-        ("left-to-right classifier", True, True),
+        pytest.param("left-to-right classifier", True, True, marks=pytest.mark.slow),
         pytest.param("right-to-left tagger", True, False, marks=pytest.mark.slow),
     ],
 )
@@ -186,6 +186,7 @@ def test_gradients_are_those_of_all_places_in_keras_ops(kind, static, compiled, 
     assert compare(model, batch(kind), ROUNDING, static=static, is_token=is_token) > 30
 
 
+@pytest.mark.slow
 def test_a_frozen_encoder_computes_features():
     encoder = FeatureEncoder(randomize(BertEncoder(CONFIG)), ["sum_all", "-2"], 0)
     tagger = BertTagger(encoder, labels=["a", "b"], seed=0)

@@ -192,6 +192,7 @@ def test_held_out_masks_are_the_same_at_every_evaluation(dynamic, batches):
     assert_equal(arrays(held_out), arrays(again))
 
 
+@pytest.mark.slow
 def test_masking_can_be_changed_for_compact_records_alone(dynamic, static, batches, tokenizer):
     def masked(folder=dynamic, **changed):
         made = batches(folder, 16, masking=Masking(**changed), shuffle=False, repeat=False)

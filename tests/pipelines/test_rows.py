@@ -91,7 +91,7 @@ def tokenizer(number_tokenizer):
     return type(number_tokenizer)(vocabulary_size=4000)
 
 
-@pytest.fixture(scope="module", params=["static", "dynamic"])
+@pytest.fixture(scope="module", params=["static", pytest.param("dynamic", marks=pytest.mark.slow)])
 def folders(request, made_once, number_corpus, tokenizer):
     """The same instances in shards of their own, and in shards of rows."""
 

@@ -622,7 +622,7 @@ def test_a_file_that_changes_stops_the_run(tmp_path, number_corpus, number_token
         write_shards(many, tmp_path / "out", number_tokenizer, many_options(), progress=change)
 
 
-@pytest.mark.parametrize("passing", [True, False])
+@pytest.mark.parametrize("passing", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_file_that_can_be_read_again_or_no_more_is_neither_lost_nor_doubled(
     tmp_path, number_corpus, number_tokenizer, units, monkeypatch, passing
 ):

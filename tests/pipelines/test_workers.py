@@ -248,7 +248,10 @@ def write_shards_of_share(text, out, tokenizer, number):
     assert write_shards_of_lengths(text, out, tokenizer, [OPTIONS], share=share) == []
 
 
-@pytest.mark.parametrize("moment", [(LocalFolder, "all_names"), (Journal, "entries")])
+@pytest.mark.parametrize(
+    "moment",
+    [(LocalFolder, "all_names"), pytest.param((Journal, "entries"), marks=pytest.mark.slow)],
+)
 def test_jobs_that_begin_at_the_same_time(tmp_path, text, tokenizer, whole, monkeypatch, moment):
     """The first job runs while the second one looks at the empty folder."""
     out, removed = tmp_path / "out", []

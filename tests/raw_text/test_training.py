@@ -282,6 +282,7 @@ def test_an_encoder_in_a_model_of_ones_own(preset):
     assert model.predict(pack(TEXTS), verbose=0).shape == (8, 1)
 
 
+@pytest.mark.slow
 def test_bfloat16_steps_and_shuffling(opened):
     model = opened(dtype="mixed_bfloat16")
     fit(model, epochs=2, shuffle=False, steps_per_epoch=3)

@@ -86,7 +86,6 @@ def test_every_signature_has_warm_up_requests(exported):
     assert sorted(asked) == sorted([*((name, n) for name in names for n in (1, 1, 4)), *further])
 
 
-@pytest.mark.slow
 def test_a_long_request_fills_the_model(exported):
     logs = [log.predict_log.request for log in logs_of(exported)]
     texts = [

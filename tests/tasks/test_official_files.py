@@ -152,6 +152,7 @@ def test_a_saved_model_makes_the_same_files(cola, tmp_path, capsys, exports_of):
     assert header == ["text", "predicted", "0", "1"] and row[0] == "sea"
 
 
+@pytest.mark.slow
 def test_unlabelled_questions_keep_their_ids(tmp_path):
     model = saved(tmp_path / "model", "squad2", BertSpanClassifier(CONFIG))
     rows = [{"id": f"q-{i}", "question": "sea", "context": "ship farm cow"} for i in range(3)]
@@ -166,7 +167,8 @@ def test_unlabelled_questions_keep_their_ids(tmp_path):
     assert {line["id"]: line["answer"] for line in lines} == found["predictions.json"]
 
 
-@pytest.mark.parametrize("column", ["text", pytest.param("words", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("column", ["text", "words"])
 def test_unlabelled_words_become_columns(column, tmp_path):
     labels = ["O", "B-PER", "I-PER"]
     model = saved(tmp_path / "model", "tagging", BertTagger(CONFIG, labels=labels), labels)

@@ -287,7 +287,8 @@ def test_evaluation_weighs_words_not_batches(whole):
     )
 
 
-@pytest.mark.parametrize("rows_are_known", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("rows_are_known", [True, False])
 def test_evaluation_works_on_micro_batches(rows_are_known, whole):
     """Their logits are what takes memory; other rows give as many, or a common divisor."""
     shapes = []

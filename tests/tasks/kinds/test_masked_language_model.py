@@ -114,6 +114,7 @@ def test_drawn_pieces_are_predicted_at_once(scorer, signature):
     assert found["drawn_right"].tolist() == [(logs.argmax(-1) == ids).sum()]
 
 
+@pytest.mark.slow
 def test_guesses_are_those_that_training_shows(scorer, signature, directory):
     texts = ["[MASK]s sailed, [MASK]", "no gap", "the [MASK]"]
     found = answer(signature(DEFAULT), {"text": texts}, 3)
@@ -172,6 +173,7 @@ def test_masks_of_a_row_are_read_together(monkeypatch):
     assert rows == [3 + 1 + 1]
 
 
+@pytest.mark.slow
 def test_the_commands(signature, directory, tmp_path, capsys):
     model, data, served = str(directory), str(tmp_path / "text.txt"), str(tmp_path / "served")
     (tmp_path / "text.txt").write_text("\n".join([TEXTS[0], "", *TEXTS[1:]]) + "\n")

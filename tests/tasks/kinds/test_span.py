@@ -209,6 +209,7 @@ def written(folder, name):
     return json.loads((folder / "out" / f"{name}.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_evaluate_writes_the_official_files(evaluated):
     scores = written(evaluated, "metrics")
     assert scores["total"] == 3 and scores["examples"] == 3
