@@ -102,20 +102,27 @@ def write_tsv(path: StrPath, rows: Iterable[Iterable[object]]) -> None:
 
 
 @contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """Yields an empty folder beside `path`, removed after the block."""
+    folder = temporary_name(path)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
 def replace_directory(path: StrPath) -> Iterator[Path]:
     """Yields an empty temporary folder, which replaces `path` as in `replace_file`."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_name(path)
-    temporary.mkdir()
-    try:
+    with temporary_folder(path) as temporary:
         yield temporary
         for file in temporary.rglob("*"):
             if file.is_file():
                 sync(file)
         move_directory(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def move_directory(folder: Path, path: Path) -> None:

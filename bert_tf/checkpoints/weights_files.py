@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from bert_tf.atomic import replace_file, write_text
+from bert_tf.atomic import replace_file, temporary_folder, write_text
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
@@ -202,14 +202,18 @@ def write_sharded_weights(directory: Path, tensors: Tensors, shard_bytes: int) -
 
 def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:
     """Writes one file. If that fails (`OSError`, a full disk), an older file stays as it was."""
-    with replace_file(path) as temporary:
+    # safetensors writes to a temporary file, too, beside the one that it is given. What a kill
+    # leaves of it is removed with the folder, by whose name it is known as ours.
+    with replace_file(path) as temporary, temporary_folder(path) as folder:
         temporary.touch()
         mode = temporary.stat().st_mode
+        file = folder / path.name
         try:
-            save_file(dict(tensors), temporary, metadata=metadata)
+            save_file(dict(tensors), file, metadata=metadata)
         except SafetensorError as error:
             number = re.search(r"\(os error (\d+)\)", str(error))  # it has no attribute for it
             if number is None:
                 raise
             raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-        temporary.chmod(mode)  # safetensors gives access to the owner alone
+        file.chmod(mode)  # safetensors gives access to the owner alone
+        file.replace(temporary)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import signal
 import struct
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
+from preloaded import run_code
 from safetensors.numpy import load_file, save_file
 
 import bert_tf
 from bert_tf import BertConfig, BertEncoder, load_model
+from bert_tf.atomic import hold_output
 from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.checkpoints.weight_names import named_weights
@@ -635,3 +638,27 @@ def test_a_decoder_without_word_embeddings(directory):
 
 def test_front_door():
     assert bert_tf.load_model is load_model
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from bert_tf.atomic import hold_output
+from bert_tf.checkpoints import weights_files
+
+def killed(tensors, file, metadata):
+    # As safetensors begins to write: under a name of its own, beside the file.
+    (Path(file).parent / ".tmpAbCdEf").write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+weights_files.save_file = killed
+with hold_output(sys.argv[1]):
+    weights_files.write_tensors(Path(sys.argv[1], "model.safetensors"), {}, {})
+"""
+
+
+def test_what_a_killed_write_leaves_is_removed(tmp_path):
+    assert run_code(_KILLED, [tmp_path]).returncode == -signal.SIGKILL
+    assert any(path.name == ".tmpAbCdEf" for path in tmp_path.rglob("*"))
+    with hold_output(tmp_path):
+        assert not list(tmp_path.iterdir())
