@@ -39,7 +39,7 @@ def examples_in_memory(
     inputs [E], in a tuple (inputs, labels) if `labelled` and the task needs labels. `labels` are
     the model's, in the order of its outputs; empty if they are not known.
     """
-    from bert_tf.raw_text.inputs import given_examples, with_columns
+    from bert_tf.raw_text.inputs import given_examples, label_columns, with_columns
 
     answers: Any = None
     if labelled and isinstance(data, tuple) and task.kind.needs_labels:
@@ -48,9 +48,8 @@ def examples_in_memory(
         data, answers = data
     data = _columns(data)
     if not labelled and isinstance(data, Mapping):
-        of_labels = task.label.split(",") if task.kind.many_labels else [task.label]
-        names = {task.label, *map(str.strip, of_labels)}
-        data = {name: values for name, values in data.items() if name not in names}
+        of_labels = (task.label, *label_columns(task))
+        data = {name: values for name, values in data.items() if name not in of_labels}
     if labelled and answers is None:
         _, _, answers = with_columns(task, data)
         if answers is None and task.kind.needs_labels:

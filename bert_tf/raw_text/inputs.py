@@ -98,10 +98,8 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
         given = by_role(task, columns)
         if y is None and (label := task.label) in columns:
             y = columns[label]
-        elif y is None and task.kind.many_labels:
-            of_labels = [name.strip() for name in task.label.split(",")]
-            if all(name in columns for name in of_labels):
-                y = {name: columns[name] for name in of_labels}
+        elif y is None and (names := label_columns(task)) and all(n in columns for n in names):
+            y = {name: columns[name] for name in names}
     else:
         given = by_role(task, _parts(x, task))
     if "text_pair" in given and task.pair is None:
@@ -119,6 +117,11 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
     if not next(iter(sizes.values())):
         raise InputError("there is no example: give at least one text")
     return task, lists, y
+
+
+def label_columns(task: Task) -> list[str]:
+    """Names of columns of 0 and 1, one for each label, that a task of many labels may name."""
+    return [name.strip() for name in task.label.split(",")] if task.kind.many_labels else []
 
 
 def given_examples(
