@@ -51,11 +51,15 @@ class Answering:
         """The function of a signature, as of `bert_tf.serving.predictor.answer`."""
         raise NotImplementedError
 
-    def inputs_of(self, signature: str | None) -> list[str]:
+    def signatures(self) -> dict[str, Any]:
+        """Those that can be asked, by name."""
         known = self.task.kind.all_signatures(self.task)
         if explanation := self.task.kind.explanation(self.task):
             known["explain"] = explanation
-        found = find_signature(known, signature or DEFAULT)
+        return known
+
+    def inputs_of(self, signature: str | None) -> list[str]:
+        found = find_signature(self.signatures(), signature or DEFAULT)
         is_text = all(each.dtype == tf.string for each in found.inputs.values())
         if not is_text or found.method_name != PREDICT:
             raise InputError(
@@ -299,6 +303,10 @@ class Exported(Answering):
 
     def function(self, name: str = DEFAULT) -> Any:
         return self.predictor.signature(name)
+
+    def signatures(self) -> dict[str, Any]:
+        own = self.predictor.signatures
+        return {name: known for name, known in super().signatures().items() if name in own}
 
 
 def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
