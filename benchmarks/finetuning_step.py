@@ -52,7 +52,7 @@ def read_data(options: argparse.Namespace) -> Any:
 
 def prepare(options: argparse.Namespace) -> None:
     """Writes the batches that Hugging Face gets: ours, and random ones."""
-    from pipelines.examples.batches import example_batches
+    from bert_tf.pipelines.examples.batches import example_batches
 
     data = read_data(options)
     kind, length, size = data.task.kind, data.task.max_length, options.batch_size

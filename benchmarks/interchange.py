@@ -3,7 +3,7 @@
     python benchmarks/interchange.py
 
 What `bert-tf shards` writes is read by Model Garden's `BertPretrainDataLoader`, and what its data
-script writes is read by `pipelines.shards.pretraining_batches` and trained on by `bert-tf
+script writes is read by `bert_tf.pipelines.shards.pretraining_batches` and trained on by `bert-tf
 pretrain`; each value is compared with what `tf.train.Example` says is in the record. The text is
 the documentation inside this Python, or the plain text of --corpus.
 """
@@ -108,7 +108,7 @@ def peer_to_ours(python: Path, corpus: Path, tokenizer: Path, work: Path) -> Non
     """Reads the peer's shards with our reader and trains on them."""
     import numpy as np
 
-    from pipelines.shards.pretraining_batches import pretraining_batches
+    from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 
     folder = work / "peer"
     folder.mkdir()

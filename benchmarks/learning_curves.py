@@ -75,7 +75,7 @@ def prepare(options: argparse.Namespace, work: Path) -> None:
     from bert_tf import BertConfig, BertTokenizer
     from bert_tf.checkpoints.model_directory import save_model
     from bert_tf.models.language_model import BertPreTrainer
-    from pipelines.shards.pretraining_batches import pretraining_batches
+    from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 
     shards = make_shards(options, work)
     tokenizer = BertTokenizer.from_directory(work / "vocab")

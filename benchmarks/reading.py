@@ -31,15 +31,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.instances.schemas import masked_features, parse_compact
+from bert_tf.pipelines.shards import pretraining_batches as batches_module
+from bert_tf.pipelines.shards.manifest import BLOCK_RECORDS, Manifest
+from bert_tf.pipelines.shards.pretraining_batches import Masking, pretraining_batches
+from bert_tf.pipelines.shards.writing import write_shards
 from bert_tf.startup import keep_freed_memory
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
 from bert_tf.training.strategy import distribute_batches
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.instances.schemas import masked_features, parse_compact
-from pipelines.shards import pretraining_batches as batches_module
-from pipelines.shards.manifest import BLOCK_RECORDS, Manifest
-from pipelines.shards.pretraining_batches import Masking, pretraining_batches
-from pipelines.shards.writing import write_shards
 
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "data" / "corpus" / "books"
 LENGTH = 128

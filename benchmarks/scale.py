@@ -45,7 +45,7 @@ def report(what: str, seconds: float, before: float) -> None:
 def pairs() -> None:
     import tensorflow as tf
 
-    from pipelines.instances.sentence_pairs import index_sentences, sentence_pairs
+    from bert_tf.pipelines.instances.sentence_pairs import index_sentences, sentence_pairs
 
     # Each tweet is a document of 20 tokens; the book has 20,000 sentences of 20.
     documents = tf.concat([tf.range(40_000), tf.fill([20_000], 40_000)], 0)
@@ -70,8 +70,8 @@ def rows() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from pipelines.data_options import PretrainingDataOptions
-    from pipelines.instances.schemas import fill_rows
+    from bert_tf.pipelines.data_options import PretrainingDataOptions
+    from bert_tf.pipelines.instances.schemas import fill_rows
 
     lengths = np.random.default_rng(1).integers(10, 60, 40_000).astype(np.int32)
     options = PretrainingDataOptions(max_seq_length=512, instances_per_row=16)
@@ -108,8 +108,8 @@ def reading() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from pipelines.shards.folder import RecordBlocks
-    from pipelines.shards.pretraining_batches import _records
+    from bert_tf.pipelines.shards.folder import RecordBlocks
+    from bert_tf.pipelines.shards.pretraining_batches import _records
 
     count, records = 8_000_000, 256
     with tempfile.TemporaryDirectory() as folder:
@@ -133,9 +133,9 @@ def reading() -> None:
 
 def lines() -> None:
     from bert_tf.errors import InputError
-    from pipelines.corpus.formats import read_slice
-    from pipelines.corpus.sources import open_corpus
-    from pipelines.data_options import CorpusOptions
+    from bert_tf.pipelines.corpus.formats import read_slice
+    from bert_tf.pipelines.corpus.sources import open_corpus
+    from bert_tf.pipelines.data_options import CorpusOptions
 
     texts = {
         "bytes.txt": (b"A line.\n", b"\x80" * 1000, 16_000, b""),
@@ -161,8 +161,8 @@ def lines() -> None:
 def files(count: int) -> None:
     import json
 
-    from pipelines.corpus.sources import open_corpus
-    from pipelines.data_options import CorpusOptions
+    from bert_tf.pipelines.corpus.sources import open_corpus
+    from bert_tf.pipelines.data_options import CorpusOptions
 
     with tempfile.TemporaryDirectory() as folder:
         for number in range(count):
@@ -175,7 +175,7 @@ def files(count: int) -> None:
         report(f"files, {count} in {len(corpus.units)} units", time.monotonic() - began, before)
         print(f"files, all slices as JSON: {len(json.dumps(corpus.units)) / 1e6:.1f} MB")
 
-        from pipelines.corpus.sources import unit_hash  # older versions have none
+        from bert_tf.pipelines.corpus.sources import unit_hash  # older versions have none
 
         hashes = json.dumps([unit_hash(unit) for unit in corpus.units])
         print(f"files, the units of the plan: {len(hashes) / 1e6:.3f} MB")
@@ -184,10 +184,10 @@ def files(count: int) -> None:
 def vocabulary() -> None:
     import base64
 
+    from bert_tf.pipelines.corpus.formats import read_lines
+    from bert_tf.pipelines.corpus.sources import open_corpus
+    from bert_tf.pipelines.data_options import CorpusOptions
     from bert_tf.tokenization import count_words, learn_vocabulary
-    from pipelines.corpus.formats import read_lines
-    from pipelines.corpus.sources import open_corpus
-    from pipelines.data_options import CorpusOptions
 
     draw = random.Random(1)
     thai = [chr(number) for number in range(0x0E01, 0x0E2F)]

@@ -24,7 +24,7 @@ def prepare(corpus: str, output: str) -> None:
     import tensorflow as tf
 
     from bert_tf.experiments.installed_documentation import installed_documentation
-    from pipelines.corpus.sentence_splitting import split_sentences
+    from bert_tf.pipelines.corpus.sentence_splitting import split_sentences
 
     def books() -> Iterator[tuple[str, list[bytes]]]:
         for path in sorted(path for path in Path(corpus).rglob("*") if path.is_file()):
@@ -52,9 +52,9 @@ def prepare(corpus: str, output: str) -> None:
 
 def tokenizer_folder(vocabulary: str, corpus: str, output: str) -> None:
     """Makes a tokenizer folder from a vocabulary, by default learned from the corpus."""
+    from bert_tf.pipelines.corpus.formats import read_lines
+    from bert_tf.pipelines.corpus.sources import open_corpus
     from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
-    from pipelines.corpus.formats import read_lines
-    from pipelines.corpus.sources import open_corpus
 
     if vocabulary:
         tokenizer = BertTokenizer(vocabulary)
@@ -119,10 +119,10 @@ def _fast_gzip(path: Path, mode: str) -> gzip.GzipFile:
 
 def library(corpus: str, output: str, tokenizer: str, dupe_factor: str, masking: str) -> None:
     """Calls `write_shards` and prints the seconds it takes, without the imports."""
+    from bert_tf.pipelines.data_options import PretrainingDataOptions
+    from bert_tf.pipelines.shards.writing import write_shards
     from bert_tf.startup import keep_freed_memory
     from bert_tf.tokenization import BertTokenizer
-    from pipelines.data_options import PretrainingDataOptions
-    from pipelines.shards.writing import write_shards
 
     keep_freed_memory()
     options = PretrainingDataOptions(
@@ -141,20 +141,20 @@ def profile(corpus: str, output: str, tokenizer: str, masking: str) -> None:
     """Runs the stages of `write_shards` one after another and prints the time of each."""
     import tensorflow as tf
 
-    from bert_tf.startup import keep_freed_memory
-    from bert_tf.tokenization import BertTokenizer
-    from pipelines.corpus.documents import GROUP_BYTES, UnitReader, plan_documents
-    from pipelines.corpus.sources import open_corpus
-    from pipelines.data_options import PretrainingDataOptions
-    from pipelines.instances.masking import mask_tokens
-    from pipelines.instances.schemas import serialize_compact, serialize_masked
-    from pipelines.instances.sentence_pairs import (
+    from bert_tf.pipelines.corpus.documents import GROUP_BYTES, UnitReader, plan_documents
+    from bert_tf.pipelines.corpus.sources import open_corpus
+    from bert_tf.pipelines.data_options import PretrainingDataOptions
+    from bert_tf.pipelines.instances.masking import mask_tokens
+    from bert_tf.pipelines.instances.schemas import serialize_compact, serialize_masked
+    from bert_tf.pipelines.instances.sentence_pairs import (
         index_sentences,
         pack_pairs,
         sentence_pairs,
         shuffle_pairs,
         truncate_pairs,
     )
+    from bert_tf.startup import keep_freed_memory
+    from bert_tf.tokenization import BertTokenizer
 
     keep_freed_memory()
     options = PretrainingDataOptions(max_seq_length=MAX_SEQ_LENGTH)

@@ -105,13 +105,17 @@ def test_the_wheel_alone_goes_from_text_to_predictions(tmp_path):
     static = Path("bert_tf/serving/server/playground/static")
     packed = set(zipfile.ZipFile(wheel).namelist())
     assert {str(static / file.name) for file in (REPOSITORY / static).iterdir()} <= packed
-    assert {"bert_tf/py.typed", "pipelines/py.typed", "bert_tf/migration/symbols.tsv"} <= packed
+    assert {"bert_tf/py.typed", "bert_tf/migration/symbols.tsv"} <= packed
+    top_level = {name.split("/")[0] for name in packed if ".dist-info/" not in name}
+    assert top_level == {"bert_tf"}
     install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"]
     subprocess.run([*install, "--no-index", "--no-compile", wheel], check=True)
     (own,) = packages.glob("bert_tf-*.dist-info")
     for distribution in required(metadata.PathDistribution(own).requires or []):
         link_files(distribution, packages)
 
+    (tmp_path / "pipelines").mkdir()  # a user's own package of that name hides nothing
+    (tmp_path / "pipelines" / "__init__.py").touch()
     corpus, labelled = tmp_path / "corpus.txt", tmp_path / "labelled.tsv"
     sentences = ["The ship sailed over the deep sea.", "The cow ate the grass by the barn."]
     corpus.write_text("\n\n".join("\n".join(sentences * 5) for _ in range(20)) + "\n")

@@ -14,8 +14,8 @@ import yaml
 from bert_tf.cli.main import read_options
 from bert_tf.config import BertConfig
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
-from pipelines.corpus.formats import read_slice
-from pipelines.corpus.sources import open_corpus
+from bert_tf.pipelines.corpus.formats import read_slice
+from bert_tf.pipelines.corpus.sources import open_corpus
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 NEEDED = {

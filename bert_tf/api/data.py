@@ -16,8 +16,8 @@ from bert_tf.outputs import GIVEN_DATA, check_output_folder
 from bert_tf.storage import is_remote
 
 if TYPE_CHECKING:
+    from bert_tf.pipelines.examples.labelled_text import Examples
     from bert_tf.tasks.task import Task
-    from pipelines.examples.labelled_text import Examples
 
 Setup = TypeVar("Setup", bound=FinetuningSetup)
 Texts = TypeVar("Texts", bound=Any)

@@ -124,8 +124,8 @@ def stored(path: str | None) -> dict[str, Any]:
 
 
 def _check_columns(options: Any) -> None:
+    from bert_tf.pipelines.examples.labelled_text import check_columns
     from bert_tf.tasks.table import TASKS, MultiLabel, Span
-    from pipelines.examples.labelled_text import check_columns
 
     model = getattr(options, "model", None)
     of_model = stored(f"{model}/task.json") if model else {}

@@ -136,11 +136,11 @@ def predict(options: PredictOptions, *, shown: bool = True) -> Predictions:
     output = options.output and check_output_file(options.output)
     folder = options.submission and check_output_folder(options.submission)
     with progress("loading", total=1, shown=shown) as bar:
+        from bert_tf.pipelines.examples.labelled_text import read_columns_of
         from bert_tf.serving.predictor import answer, answer_rows, rows
         from bert_tf.tasks.kinds.kind import Answered
         from bert_tf.trained.answer_files import beside, is_table, write_answers
         from bert_tf.trained.fine_tuned import load
-        from pipelines.examples.labelled_text import read_columns_of
 
         source = options.input
         model = load(options.model, vars(options) | {"input": isinstance(source, str)})

@@ -16,12 +16,12 @@ from bert_tf.errors import InputError
 from bert_tf.mirror import joined
 from bert_tf.options import CheckedOptions, option
 from bert_tf.outputs import check_output_folder
+from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.storage import is_remote
-from pipelines.data_options import PretrainingDataOptions
 
 if TYPE_CHECKING:
-    from pipelines.shards.manifest import Manifest
-    from pipelines.shards.writing import Estimate, Runner
+    from bert_tf.pipelines.shards.manifest import Manifest
+    from bert_tf.pipelines.shards.writing import Estimate, Runner
 
 
 @dataclass(kw_only=True)
@@ -194,7 +194,7 @@ def make_shards(
     Raises:
         InputError: the text or the options cannot be used; the message says why.
     """
-    from pipelines.shards.manifest import JOURNAL
+    from bert_tf.pipelines.shards.manifest import JOURNAL
 
     folders = [joined(options.output)]
     if not is_remote(options.output):
@@ -203,8 +203,8 @@ def make_shards(
         documents_as_file(options, documents, JOURNAL) as options,
         progress("making instances", total=1, shown=shown) as bar,
     ):
+        from bert_tf.pipelines.shards import writing
         from bert_tf.tokenization import BertTokenizer
-        from pipelines.shards import writing
 
         tokenizer = BertTokenizer.from_directory(options.tokenizer)
         if options.dry_run:
@@ -233,12 +233,12 @@ def _runner(options: ShardsOptions) -> "Runner | None":
     if options.runner == "beam":
         # Its default runner's workers log every start and end.
         logging.getLogger().setLevel(logging.ERROR)
-        from pipelines.shards.workers import BeamRunner
+        from bert_tf.pipelines.shards.workers import BeamRunner
 
         return BeamRunner(options.beam_options)
     if options.dask is None and options.workers == 1:
         return None
-    from pipelines.shards.workers import ExecutorRunner, dask_workers, process_pool
+    from bert_tf.pipelines.shards.workers import ExecutorRunner, dask_workers, process_pool
 
     dask = options.dask
     pool = process_pool(options.workers) if dask is None else dask_workers(dask)

@@ -14,7 +14,7 @@ from bert_tf.api.result import Result
 from bert_tf.atomic import replace_directory, replace_file
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
-from pipelines.data_options import CorpusOptions
+from bert_tf.pipelines.data_options import CorpusOptions
 
 FILES = ("vocab.txt", "tokenizer_config.json")
 
@@ -113,11 +113,11 @@ def learn_vocabulary(
         output = check_output_folder(
             options.output, options.corpus, ours=FILES, overwrite=options.overwrite
         )
+        from bert_tf.pipelines.corpus.formats import input_errors, read_lines, sample_text
+        from bert_tf.pipelines.corpus.sources import open_corpus, unit_hash
         from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
         from bert_tf.tokenization.normalizer import lost_letters
         from bert_tf.tokenization.vocabulary import check_alphabet
-        from pipelines.corpus.formats import input_errors, read_lines, sample_text
-        from pipelines.corpus.sources import open_corpus, unit_hash
 
         corpus = open_corpus(options.corpus, options)
         check_output_folder(output, corpus.files)

@@ -25,8 +25,8 @@ from bert_tf.options import option
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 
 if TYPE_CHECKING:
+    from bert_tf.pipelines.examples.labelled_text import Examples
     from bert_tf.tasks.task import Task
-    from pipelines.examples.labelled_text import Examples
 
 _SPLITS = ("train", "validation", "test")
 _SHOWN = 10  # findings of a kind in the report
@@ -145,7 +145,7 @@ def _read(task: "Task", options: Options) -> "Iterator[tuple[str, Examples]]":
 def _findings(
     task: "Task", splits: "Mapping[str, Examples]", options: Options, bar: ProgressBar
 ) -> Iterator[Finding]:
-    from pipelines.examples import data_faults
+    from bert_tf.pipelines.examples import data_faults
 
     is_class = (
         task.kind.has_probabilities
@@ -245,8 +245,8 @@ def _write_cleaned(
     task: "Task", splits: "Mapping[str, Examples]", found: Mapping[str, list[Finding]], folder: Path
 ) -> dict[str, int]:
     """Writes each split as JSON lines with all columns of its file; returns their numbers."""
-    from pipelines.examples.data_faults import spelt_twice
-    from pipelines.examples.labelled_text import read_columns_of
+    from bert_tf.pipelines.examples.data_faults import spelt_twice
+    from bert_tf.pipelines.examples.labelled_text import read_columns_of
 
     bad = (each for kind in ("empty", "leak", "duplicate") for each in found.get(kind, ()))
     dropped = {(each.split, each.index) for each in bad}

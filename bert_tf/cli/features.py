@@ -56,9 +56,9 @@ def run(options: Options) -> None:
         from bert_tf.checkpoints.model_directory import read_weights
         from bert_tf.device_errors import memory_errors
         from bert_tf.models.encoder import BertEncoder
+        from bert_tf.pipelines.examples.tagged_words import read_texts
         from bert_tf.tokenization.tokenizer import BertTokenizer
         from bert_tf.trained import features
-        from pipelines.examples.tagged_words import read_texts
 
         for file in features.written_files(output, options.per):
             check_output_file(file, [options.model, options.data])

@@ -19,11 +19,11 @@ from rich.text import Text
 from bert_tf.api.progress import progress
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
-from pipelines.shards.manifest import SPLITS, verify
+from bert_tf.pipelines.shards.manifest import SPLITS, verify
 
 if TYPE_CHECKING:
+    from bert_tf.pipelines.shards.folder import ShardFolder
     from bert_tf.tokenization import BertTokenizer
-    from pipelines.shards.folder import ShardFolder
 
 _STYLES = {"masked": "bold yellow", "random": "bold red", "kept": "bold green"}
 
@@ -63,8 +63,8 @@ def displayed_instances(
     """Decodes the `count` instances that training with `seed` sees first, with their masks."""
     import numpy as np
 
-    from pipelines.shards.folder import shard_errors
-    from pipelines.shards.pretraining_batches import pretraining_batches
+    from bert_tf.pipelines.shards.folder import shard_errors
+    from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 
     batches = pretraining_batches(shards, count, seed=seed, repeat=False, tokenizer=tokenizer)
     assert batches is not None  # the split exists
@@ -95,7 +95,7 @@ def displayed_instances(
 
 
 def run(options: Options) -> None:
-    from pipelines.shards.folder import open_shards, tokenizer_of_shards
+    from bert_tf.pipelines.shards.folder import open_shards, tokenizer_of_shards
 
     shards = open_shards(options.shards, options.split)
     if shards is None:
@@ -120,7 +120,7 @@ def _verify(shards: "ShardFolder") -> str:
     """Reads every shard of all splits; returns a line, or raises InputError for a damaged one."""
     import tensorflow as tf
 
-    from pipelines.shards.folder import shard_errors
+    from bert_tf.pipelines.shards.folder import shard_errors
 
     if shards.manifest is None:  # compare the checksums of the records
         with progress("reading records", total=shards.instances) as bar:

@@ -24,8 +24,8 @@ from rich.table import Table
 from bert_tf.api.progress import console, duration, progress, typed
 from bert_tf.errors import InputError
 from bert_tf.options import option
+from bert_tf.pipelines.data_options import CorpusOptions
 from bert_tf.startup import share_cores
-from pipelines.data_options import CorpusOptions
 
 
 @dataclass(kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import fields
 from bert_tf.api.progress import console, typed
 from bert_tf.api.vocabulary import VocabularyOptions as Options
 from bert_tf.api.vocabulary import learn_vocabulary
-from pipelines.data_options import CorpusOptions
+from bert_tf.pipelines.data_options import CorpusOptions
 
 
 def run(options: Options) -> None:

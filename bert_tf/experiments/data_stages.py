@@ -13,14 +13,14 @@ from bert_tf.experiments.stage import FOLDER, Cache, Show, Stage, chosen_options
 from bert_tf.experiments.step_speed import StepSpeed
 from bert_tf.finetuning.finetuning_options import SearchOptions
 from bert_tf.finetuning.search import data_content
+from bert_tf.pipelines.corpus.formats import input_errors, read_lines
+from bert_tf.pipelines.corpus.sources import open_corpus
+from bert_tf.pipelines.data_options import CorpusOptions, PretrainingDataOptions
+from bert_tf.pipelines.examples.records import is_dataset_name
+from bert_tf.pipelines.shards.manifest import FILE_NAME, Manifest
+from bert_tf.pipelines.shards.writing import write_shards_of_lengths
 from bert_tf.storage import sha256
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
-from pipelines.corpus.formats import input_errors, read_lines
-from pipelines.corpus.sources import open_corpus
-from pipelines.data_options import CorpusOptions, PretrainingDataOptions
-from pipelines.examples.records import is_dataset_name
-from pipelines.shards.manifest import FILE_NAME, Manifest
-from pipelines.shards.writing import write_shards_of_lengths
 
 BYTES_PER_TOKEN = 5  # of text; 4.5 in English
 _INSTANCE_BYTES = 3.5  # of shards with dynamic masks, per token

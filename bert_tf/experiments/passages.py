@@ -14,7 +14,7 @@ from pathlib import Path
 from bert_tf.atomic import replace_file, write_tsv
 from bert_tf.errors import InputError
 from bert_tf.experiments.installed_documentation import STANDARD_LIBRARY, LabelledDocument
-from pipelines.corpus.text_files import read_blocks, strip
+from bert_tf.pipelines.corpus.text_files import read_blocks, strip
 
 _SHORTEST, _LONGEST = 120, 400  # characters of a passage
 _MOST_OF_A_DOCUMENT = 10  # passages; a test on a few long documents would say little

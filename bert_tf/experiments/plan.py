@@ -12,10 +12,10 @@ from bert_tf.experiments.stage import FOLDER, Stage
 from bert_tf.experiments.tables import TABLES, Column, PaperTable, Scale, System
 from bert_tf.experiments.training_stages import Finetuning, Pretraining
 from bert_tf.finetuning.finetuning_options import SearchOptions
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.examples.records import is_dataset_name
 from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.tasks.table import find_task
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.examples.records import is_dataset_name
 
 _MOST_EPOCHS = 100  # beyond these a model learns the corpus by heart; the paper made 40
 

@@ -16,10 +16,10 @@ from bert_tf.experiments.stage import Cache, Show, Stage
 from bert_tf.experiments.step_speed import StepSpeed
 from bert_tf.experiments.training_stages import NO_SCORE, Score
 from bert_tf.outputs import check_output_folder
+from bert_tf.pipelines.examples.records import is_dataset_name
 from bert_tf.pretraining.word_frequencies import is_on_plateau, losses_per_word
 from bert_tf.tasks.reports.report import compared, curves, markdown, save_png
 from bert_tf.training.workers import hold_run_directory
-from pipelines.examples.records import is_dataset_name
 
 NOTE = (
     "Ours are development scores: each is the best of a run's evaluations on the validation "

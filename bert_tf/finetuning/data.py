@@ -14,11 +14,11 @@ import tensorflow as tf
 from bert_tf.checkpoints.formats import read_config
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetuning_options import FinetuningSetup
+from bert_tf.pipelines.examples.batches import example_batches
+from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.kind import TEXT, hashable, row_keys
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from pipelines.examples.batches import example_batches
-from pipelines.examples.labelled_text import Examples
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from bert_tf.finetuning.feature_cache import FeatureCache
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup
 from bert_tf.models.cost import classification_flops
 from bert_tf.models.layer_distillation import LayerLoss
+from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.pretraining.word_frequencies import plateau_notice
 from bert_tf.primitives.devices import device_type
 from bert_tf.storage import is_remote
@@ -37,7 +38,6 @@ from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, make_run, prepare
 from bert_tf.training.strategy import check_batch_size, distribute_batches
 from bert_tf.training.training_options import save_config
-from pipelines.examples.labelled_text import Examples
 
 _SAMPLED_BATCHES = 8  # enough to measure the mean length of examples
 _FEATURES_LEARNING_RATE = 1e-3  # a head on frozen vectors learns faster than a whole BERT

@@ -23,13 +23,13 @@ from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningS
 from bert_tf.finetuning.restarts import OneRun, Restarts
 from bert_tf.options import identity, joined
 from bert_tf.outputs import check_output_folder
+from bert_tf.pipelines.examples.records import is_dataset_name
 from bert_tf.tasks.reports.report import curves, markdown, save_png
 from bert_tf.training.listener import Listener
 from bert_tf.training.monitoring import write_columns
 from bert_tf.training.training_options import save_config
 from bert_tf.training.workers import hold_run_directory
 from bert_tf.version import TRAJECTORY
-from pipelines.examples.records import is_dataset_name
 
 _RECORD = "search.json"
 _DATA = (  # options that name the examples, beside their content

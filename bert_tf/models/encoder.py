@@ -47,10 +47,10 @@ class BertEncoder(Encoder):
         token_ids: ids of the vocabulary.
         segment_ids: 0 for the first sentence, 1 for the second.
         padding_mask: 1 at tokens, 0 at padding.
-        position_ids: optional; for rows of several instances (`pipelines.instances.schemas`), the
-            place of each token in its instance. `padding_mask` then holds the number of the
-            instance, from 1 on, and a token sees its own instance alone. Gives `sequence_output`
-            and `hidden_states`.
+        position_ids: optional; for rows of several instances
+            (`bert_tf.pipelines.instances.schemas`), the place of each token in its instance.
+            `padding_mask` then holds the number of the instance, from 1 on, and a token sees its
+            own instance alone. Gives `sequence_output` and `hidden_states`.
 
     Outputs: a dict.
         sequence_output: [B, T, H], the last hidden state.

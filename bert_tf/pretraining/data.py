@@ -11,18 +11,18 @@ import tensorflow as tf
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.pretraining.pretraining_options import LATE_SHARE, PretrainingOptions
-from bert_tf.storage import open_folder
-from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.training.strategy import Batches, distribute_batches, share_batches
-from pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
-from pipelines.shards.manifest import FILE_NAME as MANIFEST
-from pipelines.shards.pretraining_batches import (
+from bert_tf.pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
+from bert_tf.pipelines.shards.manifest import FILE_NAME as MANIFEST
+from bert_tf.pipelines.shards.pretraining_batches import (
     Masking,
     Share,
     held_out_batches,
     pretraining_batches,
 )
+from bert_tf.pretraining.pretraining_options import LATE_SHARE, PretrainingOptions
+from bert_tf.storage import open_folder
+from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.training.strategy import Batches, distribute_batches, share_batches
 
 _WATCHED_EXAMPLES = 8  # sample batch for histograms of activations
 _PAPERS_LONG_SHARE = 0.1

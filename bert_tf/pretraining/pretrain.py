@@ -16,6 +16,8 @@ from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.models.layer_distillation import LayerLoss
+from bert_tf.pipelines.instances.schemas import row_predictions
+from bert_tf.pipelines.shards.folder import shard_errors
 from bert_tf.pretraining.data import PhaseShards, PretrainingData
 from bert_tf.pretraining.guesses import MaskedWordLog, MaskedWords, hide_words
 from bert_tf.pretraining.pretraining_options import PretrainingOptions
@@ -35,8 +37,6 @@ from bert_tf.training.setup import dropout_settings, make_run, prepare
 from bert_tf.training.strategy import check_batch_size
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import save_config
-from pipelines.instances.schemas import row_predictions
-from pipelines.shards.folder import shard_errors
 
 _LONGEST_WARMUP = 10_000  # as in the paper (section A.2); a short run has a tenth of its steps
 

@@ -17,16 +17,16 @@ from bert_tf.models.task_models import (
     BertMultiLabelClassifier,
     BertRegressor,
 )
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.examples.batches import example_batches
+from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.instances.masking import mask_tokens
 from bert_tf.raw_text.inputs import by_role, given_examples, text_columns
 from bert_tf.raw_text.values import are_numbers, class_of, label_list
 from bert_tf.serving.signatures import Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.trained.fine_tuned import FineTuned
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.examples.batches import example_batches
-from pipelines.examples.labelled_text import Examples
-from pipelines.instances.masking import mask_tokens
 
 BATCH_SIZE = 32
 UNKNOWN_LABELS = "unknown labels, known are "  # how the error of a graph begins

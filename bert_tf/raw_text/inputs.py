@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bert_tf.errors import InputError
+from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.squad import Questions
 from bert_tf.raw_text.values import (
     add_answers,
     are_marks,
@@ -25,8 +27,6 @@ from bert_tf.raw_text.values import (
 )
 from bert_tf.serving.signatures import DEFAULT
 from bert_tf.tasks.task import Task
-from pipelines.examples.labelled_text import Examples
-from pipelines.examples.squad import Questions
 
 SOURCE = "the data"  # as messages name it
 _LOOKED_AT = 1000  # values, to find a string among missing ones

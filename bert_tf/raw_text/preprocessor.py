@@ -20,6 +20,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.models.task_models import BertSentenceEncoder, BertTagger
+from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.raw_text import inputs
 from bert_tf.raw_text.batches import (
     BATCH_SIZE,
@@ -39,7 +40,6 @@ from bert_tf.tasks.table import find_task, task_of
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.trained.fine_tuned import TASK_FILE, FineTuned, read_settings
-from pipelines.examples.batches import example_batches
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

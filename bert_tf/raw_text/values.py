@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from bert_tf.errors import InputError
+from bert_tf.pipelines.examples.squad import locate
 from bert_tf.tasks.task import Task
-from pipelines.examples.squad import locate
 
 
 def is_frame(x: Any) -> bool:

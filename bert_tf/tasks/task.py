@@ -9,9 +9,14 @@ from typing import Any
 
 from bert_tf.atomic import write_tsv
 from bert_tf.errors import InputError
+from bert_tf.pipelines.examples.labelled_text import (
+    Examples,
+    Format,
+    MissingColumnError,
+    read_examples,
+)
+from bert_tf.pipelines.examples.records import is_dataset_name, split_in
 from bert_tf.tasks.scoring.metrics import Score, f1, macro_f1
-from pipelines.examples.labelled_text import Examples, Format, MissingColumnError, read_examples
-from pipelines.examples.records import is_dataset_name, split_in
 
 _SETTINGS = {  # name in options and task.json -> attribute of `Task`
     "text_column": "text", "pair_column": "pair", "label_column": "label",

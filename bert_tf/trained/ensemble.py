@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from bert_tf.errors import InputError
+from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.trained.fine_tuned import Evaluation, FineTuned
-from pipelines.examples.labelled_text import Examples
 
 
 def load_members(directories: Sequence[str | Path], settings: Mapping[str, Any]) -> list[FineTuned]:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.primitives.int8 import Layers, ProductPlan, Recorder, make_plan
 from bert_tf.primitives.on_tensorflow import inferring_with
 from bert_tf.serving.export import check_export, set_labels
@@ -22,7 +23,6 @@ from bert_tf.serving.warmup_requests import example_texts
 from bert_tf.tasks.kinds.kind import hashable
 from bert_tf.tasks.kinds.sentence_embedding import Embedding
 from bert_tf.trained.fine_tuned import FineTuned, run_options
-from pipelines.examples.labelled_text import Examples
 
 _CALIBRATING, _SCORED = 256, 2000  # rows at most that set ranges, and that scores are of
 _FEW = 32

@@ -22,6 +22,8 @@ from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.tagged_words import is_column_file
 from bert_tf.primitives.int8 import ProductPlan
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.export import ASSETS, export
@@ -35,8 +37,6 @@ from bert_tf.tasks.reports.report import Report
 from bert_tf.tasks.table import TASKS, find_task, recorded_task, task_of, with_options
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from pipelines.examples.labelled_text import Examples
-from pipelines.examples.tagged_words import is_column_file
 
 TASK_FILE = "task.json"
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from bert_tf.atomic import write_json
 from bert_tf.errors import InputError
+from bert_tf.pipelines.examples.labelled_text import format_of, read_examples
+from bert_tf.pipelines.examples.records import is_dataset_name, read_text
 from bert_tf.serving.predictor import Progress, answer
 from bert_tf.trained.answer_files import write_answers
 from bert_tf.trained.fine_tuned import load
-from pipelines.examples.labelled_text import format_of, read_examples
-from pipelines.examples.records import is_dataset_name, read_text
 
 VECTORS, TEXTS, ABOUT = "vectors.npy", "texts.jsonl", "index.json"
 _SUFFIXES = (".txt", ".md", ".rst", ".tsv", ".csv", ".jsonl")  # read in a folder

@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.errors import InputError
-from pipelines.corpus.formats import Lines, read_slice
-from pipelines.corpus.sources import TFDS, Corpus, Slice
-from pipelines.data_options import CorpusOptions
+from bert_tf.pipelines.corpus.formats import Lines, read_slice
+from bert_tf.pipelines.corpus.sources import TFDS, Corpus, Slice
+from bert_tf.pipelines.data_options import CorpusOptions
 
 PART_BYTES = 1 << 18  # of a document; files take turns after as much text
 OPEN_FILES = 16

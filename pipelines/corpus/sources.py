@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
+from bert_tf.pipelines.corpus import text_files
+from bert_tf.pipelines.corpus.text_files import COMPRESSED, UnreadableFile
+from bert_tf.pipelines.data_options import CorpusOptions
 from bert_tf.storage import State, file_state, find_objects, is_remote, open_for_reading
-from pipelines.corpus import text_files
-from pipelines.corpus.text_files import COMPRESSED, UnreadableFile
-from pipelines.data_options import CorpusOptions
 
 Item = TypeVar("Item")
 CorpusInputs = StrPath | Iterable[StrPath]

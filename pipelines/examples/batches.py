@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipelines.datasets import dataset_options
+from bert_tf.pipelines.datasets import dataset_options
 
 # Batches among whose examples those of like length are sought, at most: 64 leave 1 to 3% padding on
 # GLUE's tasks at a batch size of 32 (8 leave 9 to 28%, and chance 50 to 170%).

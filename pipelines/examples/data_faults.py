@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
-from pipelines.corpus.sources import in_groups
+from bert_tf.pipelines.corpus.sources import in_groups
 
 # Texts: empty, damaged, in another script.
 _DAMAGED = re.compile(r"[\ufffd\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")

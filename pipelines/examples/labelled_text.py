@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
-from pipelines.examples import records as files
+from bert_tf.pipelines.examples import records as files
 
 Format = Literal["tsv", "csv", "jsonl", "lines", "conll"]
 _EXTENSIONS: dict[str, Format] = {

@@ -8,8 +8,8 @@ from typing import Any
 
 from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
-from pipelines.examples import records as files
-from pipelines.examples.labelled_text import Examples, format_of
+from bert_tf.pipelines.examples import records as files
+from bert_tf.pipelines.examples.labelled_text import Examples, format_of
 
 # What ends a word: `is_whitespace` of the original's run_squad.py.
 _SPACES = frozenset(" \t\r\n\u202f")

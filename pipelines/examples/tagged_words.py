@@ -11,8 +11,8 @@ from typing import Any
 
 from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
-from pipelines.examples import records as files
-from pipelines.examples.labelled_text import Examples, Format, format_of, read_examples
+from bert_tf.pipelines.examples import records as files
+from bert_tf.pipelines.examples.labelled_text import Examples, Format, format_of, read_examples
 
 _DOCUMENT = "-DOCSTART-"
 _SENTENCE_END = "-X-"

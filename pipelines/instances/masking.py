@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.tokenization import BertTokenizer
-from pipelines.data_options import PretrainingDataOptions
 
 Objective = Literal["ltr", "rtl", "ltr+rtl"]  # of language models
 Tensors = dict[str, tf.Tensor]

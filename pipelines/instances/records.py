@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.pipelines.corpus.documents import MOST_BATCHES, DocumentBatch
+from bert_tf.pipelines.corpus.sentence_splitting import split_sentences
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.datasets import dataset_options
+from bert_tf.pipelines.instances import sentence_pairs as pairing
+from bert_tf.pipelines.instances.masking import MaskedTokens, mask_tokens
+from bert_tf.pipelines.instances.schemas import serialize_compact, serialize_masked, serialize_rows
 from bert_tf.tokenization import BertTokenizer
-from pipelines.corpus.documents import MOST_BATCHES, DocumentBatch
-from pipelines.corpus.sentence_splitting import split_sentences
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.datasets import dataset_options
-from pipelines.instances import sentence_pairs as pairing
-from pipelines.instances.masking import MaskedTokens, mask_tokens
-from pipelines.instances.schemas import serialize_compact, serialize_masked, serialize_rows
 
 _PERCENTILES = (5, 25, 50, 75, 95)  # of lengths, in the statistics
 

@@ -16,9 +16,9 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.instances.masking import MaskedTokens, Tensors
-from pipelines.instances.sentence_pairs import PackedPairs
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.instances.masking import MaskedTokens, Tensors
+from bert_tf.pipelines.instances.sentence_pairs import PackedPairs
 
 Parsed = tuple[PackedPairs, MaskedTokens, tf.Tensor]  # the last int32 [batch], next-sentence labels
 

@@ -26,12 +26,12 @@ from google.protobuf.message import DecodeError
 
 from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.instances import schemas
+from bert_tf.pipelines.shards import manifest as manifests
+from bert_tf.pipelines.shards.manifest import BLOCK_RECORDS, FRAME_BYTES, Manifest
 from bert_tf.storage import Folder, fetch_ranges, is_remote, open_folder
 from bert_tf.tokenization import BertTokenizer
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.instances import schemas
-from pipelines.shards import manifest as manifests
-from pipelines.shards.manifest import BLOCK_RECORDS, FRAME_BYTES, Manifest
 
 # TensorFlow's errors for a record of another kind; the second if it quotes the record.
 _PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
@@ -156,7 +156,7 @@ class ShardFolder:
 
     @property
     def has_rows(self) -> bool:
-        """Whether a record is a row of several instances (`pipelines.instances.schemas`)."""
+        """Whether a record is a row of several instances (`instances.schemas`)."""
         return self.options.instances_per_row > 1
 
     @property

@@ -17,8 +17,8 @@ import numpy as np
 
 from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
+from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.storage import Folder, open_folder, sha256
-from pipelines.data_options import PretrainingDataOptions
 
 FILE_NAME = "manifest.json"
 BLOCKS_NAME = "blocks.npy"
@@ -65,7 +65,7 @@ class Manifest:
     sentences: int
     irregularities: dict[str, int]  # counts of repaired faults of the text, by name
     shards: dict[str, list[Shard]]  # by split: "train" and, if text was held out, "held_out"
-    statistics: dict[str, dict[str, Any]]  # by split, see `pipelines.instances.records`
+    statistics: dict[str, dict[str, Any]]  # by split, see `bert_tf.pipelines.instances.records`
     bert_tf_version: str  # version that wrote the shards
     format: int = FORMAT  # version of this layout
 

@@ -23,13 +23,18 @@ import tensorflow as tf
 from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
 from bert_tf.mirror import cache_bytes, cache_folder
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.datasets import dataset_options
+from bert_tf.pipelines.instances.masking import Objective, as_it_was, mask_tokens, next_tokens
+from bert_tf.pipelines.instances.schemas import lay_out_rows, parse_rows
+from bert_tf.pipelines.shards.folder import (
+    RecordBlocks,
+    ShardFolder,
+    open_shards,
+    tokenizer_of_shards,
+)
 from bert_tf.storage import fetch_ranges, is_remote
 from bert_tf.tokenization import BertTokenizer
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.datasets import dataset_options
-from pipelines.instances.masking import Objective, as_it_was, mask_tokens, next_tokens
-from pipelines.instances.schemas import lay_out_rows, parse_rows
-from pipelines.shards.folder import RecordBlocks, ShardFolder, open_shards, tokenizer_of_shards
 
 WINDOW_BLOCKS = 64  # loaded and shuffled together: 16,384 records
 # Up to so many blocks, an epoch's order is a shuffle of all, which takes a millisecond per window.

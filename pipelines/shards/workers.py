@@ -24,9 +24,9 @@ from bert_tf.startup import import_tensorflow, keep_freed_memory, limit_threads
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
+    from bert_tf.pipelines.corpus.documents import DocumentPlan
+    from bert_tf.pipelines.shards.units import Report, ShardsJob, Unit
     from bert_tf.tokenization import BertTokenizer
-    from pipelines.corpus.documents import DocumentPlan
-    from pipelines.shards.units import Report, ShardsJob, Unit
 
 Task = tuple[str, int | None, bytes]
 _ANSWER_SECONDS = 20  # of a scheduler
@@ -55,7 +55,7 @@ def work(task: Task) -> int:
     keep_freed_memory()
     import_tensorflow()
     limit_threads(threads)
-    from pipelines.shards.units import write_units
+    from bert_tf.pipelines.shards.units import write_units
 
     job, unit = pickle.loads(pickled)
     made: list[int] = []
@@ -66,9 +66,9 @@ def work(task: Task) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _shared(folder: str, plan_hash: str) -> "tuple[BertTokenizer, DocumentPlan]":
+    from bert_tf.pipelines.shards.folder import stored_tokenizer
+    from bert_tf.pipelines.shards.journal import Journal
     from bert_tf.storage import open_folder
-    from pipelines.shards.folder import stored_tokenizer
-    from pipelines.shards.journal import Journal
 
     journal = Journal(open_folder(folder), [])
     documents = journal.documents

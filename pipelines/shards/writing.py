@@ -19,18 +19,32 @@ from typing import Any, NamedTuple
 from bert_tf.atomic import TEMPORARY_NAMES, StrPath
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder, is_one_of
+from bert_tf.pipelines.corpus import documents
+from bert_tf.pipelines.corpus.formats import WITHOUT, empty_corpus, input_errors, sample_text
+from bert_tf.pipelines.corpus.sources import (
+    TFDS,
+    Corpus,
+    CorpusInputs,
+    listed,
+    open_corpus,
+    unit_hash,
+)
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.instances.records import InstanceCounts, record_batches, summarize
+from bert_tf.pipelines.shards.folder import store_tokenizer
+from bert_tf.pipelines.shards.journal import TOKENIZER, Journal
+from bert_tf.pipelines.shards.manifest import (
+    BLOCKS_NAME,
+    FILE_NAME,
+    FRAME_BYTES,
+    JOURNAL,
+    Manifest,
+    Shard,
+)
+from bert_tf.pipelines.shards.units import Report, ShardsJob, Unit, write_units
 from bert_tf.storage import Folder, is_remote, open_folder
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.version import __version__
-from pipelines.corpus import documents
-from pipelines.corpus.formats import WITHOUT, empty_corpus, input_errors, sample_text
-from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, listed, open_corpus, unit_hash
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.instances.records import InstanceCounts, record_batches, summarize
-from pipelines.shards.folder import store_tokenizer
-from pipelines.shards.journal import TOKENIZER, Journal
-from pipelines.shards.manifest import BLOCKS_NAME, FILE_NAME, FRAME_BYTES, JOURNAL, Manifest, Shard
-from pipelines.shards.units import Report, ShardsJob, Unit, write_units
 
 # Version of the plan and the journal; a change in how instances are made is a new one, too.
 PLAN_FORMAT = 4

@@ -4,7 +4,7 @@ import pytest
 
 import bert_tf
 from bert_tf.errors import InputError
-from pipelines.corpus.sources import open_corpus
+from bert_tf.pipelines.corpus.sources import open_corpus
 
 WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"
 

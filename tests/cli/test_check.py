@@ -97,7 +97,7 @@ def test_texts_that_a_model_cuts(files, model, tmp_path):
 def test_vectors_of_a_model_doubt_labels(files, model, monkeypatch, capsys):
     """Those of the texts that have a label and words."""
     from bert_tf import BertEncoder
-    from pipelines.examples import data_faults
+    from bert_tf.pipelines.examples import data_faults
 
     given = {}
 

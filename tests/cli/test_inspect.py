@@ -11,7 +11,7 @@ import tensorflow as tf
 from bert_tf import BertTokenizer
 from bert_tf.cli.inspect import displayed_instances
 from bert_tf.cli.main import main
-from pipelines.shards.folder import open_shards
+from bert_tf.pipelines.shards.folder import open_shards
 
 
 @pytest.fixture(scope="module")

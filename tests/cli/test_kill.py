@@ -13,8 +13,8 @@ import tensorflow as tf
 from preloaded import run_code, run_command, start_command
 
 from bert_tf.cli.main import main
+from bert_tf.pipelines.shards.manifest import verify
 from bert_tf.training.state import read_checkpoint
-from pipelines.shards.manifest import verify
 
 
 def pretraining(shards, small_config, output, steps) -> list[str]:
@@ -219,9 +219,9 @@ def test_a_shard_deleted_under_pre_training(shards, small_config, tmp_path):
 
 # Units of work so small that a small corpus has many.
 SMALL_UNITS = """
-import pipelines.corpus.sources, pipelines.corpus.documents
-pipelines.corpus.sources.UNIT_BYTES = 40_000
-pipelines.corpus.documents.GROUP_BYTES = 10_000
+import bert_tf.pipelines.corpus.sources, bert_tf.pipelines.corpus.documents
+bert_tf.pipelines.corpus.sources.UNIT_BYTES = 40_000
+bert_tf.pipelines.corpus.documents.GROUP_BYTES = 10_000
 """
 
 

@@ -2,8 +2,8 @@ import pytest
 
 from bert_tf.api.shards import lost_text
 from bert_tf.cli.main import main
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.shards.manifest import Manifest
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.shards.manifest import Manifest
 
 
 def lost(dropped, random_next, **changed):

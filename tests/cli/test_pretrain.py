@@ -23,13 +23,13 @@ from bert_tf.cli.main import main
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
+from bert_tf.pipelines.shards.folder import open_shards
+from bert_tf.pipelines.shards.manifest import Manifest
+from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 from bert_tf.pretraining.data import DIRECTIONS, PretrainingData
 from bert_tf.pretraining.pretrain import pretrain
 from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.training.listener import Listener
-from pipelines.shards.folder import open_shards
-from pipelines.shards.manifest import Manifest
-from pipelines.shards.pretraining_batches import pretraining_batches
 
 
 class Killed(Exception):

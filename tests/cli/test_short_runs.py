@@ -9,6 +9,8 @@ from bert_tf.finetuning.finetune import finetune
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
+from bert_tf.pipelines.examples.batches import example_batches
+from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.table import TASKS
 from bert_tf.training.loop import TrainingLoop
@@ -18,8 +20,6 @@ from bert_tf.training.plan import Phase
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
-from pipelines.examples.batches import example_batches
-from pipelines.shards.pretraining_batches import pretraining_batches
 
 # What stalls is a thread of tf.data that sleeps 10 ms x 2^n and is waited for: the longer a fit,
 # the longer its end, 20 s and more. One of these takes less than a second.

@@ -20,9 +20,9 @@ from safetensors.numpy import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bert_tf.cli.main import main
+from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.training.monitoring import ProjectorLog
 from bert_tf.training.preemption import Preempted
-from pipelines.shards.manifest import Manifest
 
 SCALARS = {
     "loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "gradient_norm",

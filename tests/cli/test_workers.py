@@ -19,10 +19,10 @@ from safetensors.numpy import load_file
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.cli.main import main
 from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.trainer import Trainer
-from pipelines.shards.pretraining_batches import pretraining_batches
 
 
 def ended(processes) -> tuple[list[int], list[str]]:

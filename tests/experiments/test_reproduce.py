@@ -19,8 +19,8 @@ from bert_tf.experiments.stage import Cache
 from bert_tf.experiments.step_speed import StepSpeed
 from bert_tf.experiments.tables import PAPER, PERPLEXITY, SMALL, TABLES, Column, PaperTable, System
 from bert_tf.finetuning.finetune import FinetuningResult
+from bert_tf.pipelines.data_options import CorpusOptions
 from bert_tf.trained.fine_tuned import Evaluation
-from pipelines.data_options import CorpusOptions
 
 TOY_SCALE = replace(
     SMALL, vocabulary_size=60, lengths=(16,), seeds=2, checkpoint_every=4,

@@ -8,8 +8,8 @@ import pytest
 from bert_tf.errors import InputError
 from bert_tf.finetuning.data import FinetuningData, duplicates, split
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
+from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.table import TASKS
-from pipelines.examples.labelled_text import Examples
 
 
 def sides(task, examples, share=0.1, seed=1):

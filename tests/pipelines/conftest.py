@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.shards import folder, manifest, pretraining_batches, units
-from pipelines.shards.writing import write_shards
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.shards import folder, manifest, pretraining_batches, units
+from bert_tf.pipelines.shards.writing import write_shards
 
 
 class NumberTokenizer:
@@ -44,7 +44,7 @@ def small_blocks():
 def graphs_are_kept():
     """Tests with equal settings trace the graph that makes instances once for all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.instances.records._MOST_TRACED", 100)
+        patch.setattr("bert_tf.pipelines.instances.records._MOST_TRACED", 100)
         yield
 
 

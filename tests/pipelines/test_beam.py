@@ -4,11 +4,11 @@ import sys
 import pytest
 
 from bert_tf.errors import InputError
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.shards.manifest import Manifest
+from bert_tf.pipelines.shards.workers import BeamRunner
+from bert_tf.pipelines.shards.writing import write_shards
 from bert_tf.tokenization import BertTokenizer
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.shards.manifest import Manifest
-from pipelines.shards.workers import BeamRunner
-from pipelines.shards.writing import write_shards
 
 WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"
 
@@ -45,7 +45,7 @@ def contents(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["in_memory", "multi_processing"])
 def test_beam_makes_what_a_local_run_makes(tmp_path, text, tokenizer, monkeypatch, mode):
-    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 10_000)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 10_000)
     runner = BeamRunner(f"--runner=FnApiRunner --direct_num_workers=2 --direct_running_mode={mode}")
     made = write_shards(text, tmp_path / "beam", tokenizer, OPTIONS, runner=runner)
     assert made == write_shards(text, tmp_path / "local", tokenizer, OPTIONS)

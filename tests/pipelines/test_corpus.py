@@ -8,10 +8,10 @@ import pytest
 from backports import zstd
 
 from bert_tf.errors import InputError
-from pipelines.corpus.formats import input_errors, read_lines, read_slice
-from pipelines.corpus.sources import dataset_errors, find_files, open_corpus
-from pipelines.corpus.text_files import line_start
-from pipelines.data_options import CorpusOptions
+from bert_tf.pipelines.corpus.formats import input_errors, read_lines, read_slice
+from bert_tf.pipelines.corpus.sources import dataset_errors, find_files, open_corpus
+from bert_tf.pipelines.corpus.text_files import line_start
+from bert_tf.pipelines.data_options import CorpusOptions
 
 
 def passages_of(opened, counts=None, unreadable=None):
@@ -134,7 +134,7 @@ def test_wrapped_lines_are_known_by_characters(tmp_path, letter):
 
 
 def test_paragraphs_run_across_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.corpus.text_files.BLOCK_BYTES", 50)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.text_files.BLOCK_BYTES", 50)
     (tmp_path / "a.txt").write_text("\n".join(["some words"] * 40) + "\n\nnext")
     opened = open_corpus(tmp_path / "a.txt", CorpusOptions(corpus_format="text"))
     assert documents_of(opened) == [[b" ".join([b"some words"] * 40), b"next"]]
@@ -173,8 +173,8 @@ def test_several_fields_make_a_document(tmp_path):
 
 
 def test_bad_json_lines_are_skipped_and_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.corpus.text_files.BLOCK_BYTES", 100)
-    monkeypatch.setattr("pipelines.corpus.text_files.MOST_LINE_BYTES", 1000)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.text_files.BLOCK_BYTES", 100)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.text_files.MOST_LINE_BYTES", 1000)
     good = ['{"text": "one"}', '{"text": "two"}', '{"text": "three"}', '{"text": "four"}']
     long = '{"text": "' + "x" * 2000 + '"}'
     path = tmp_path / "corpus.jsonl"
@@ -199,7 +199,7 @@ def test_parquet_files_are_cut_between_row_groups(tmp_path, monkeypatch):
     parquet.write_table(table, path, row_group_size=7)
     expected = [[text.strip().encode()] for text in texts]
     assert documents_of(open_corpus(path)) == expected
-    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 1500)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 1500)
     opened = open_corpus(path)
     assert len(opened.units) > 2
     assert documents_of(opened) == expected
@@ -222,8 +222,8 @@ def test_parquet_files_are_cut_between_row_groups(tmp_path, monkeypatch):
 
 
 def test_units_of_a_large_corpus_are_larger(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 100)
-    monkeypatch.setattr("pipelines.corpus.sources.MOST_UNITS", 8)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 100)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.sources.MOST_UNITS", 8)
     for index in range(50):
         (tmp_path / f"{index:02d}.txt").write_text("a b c\n\n" * 8)
     opened = open_corpus(tmp_path)
@@ -235,7 +235,7 @@ def test_units_of_a_large_corpus_are_larger(tmp_path, monkeypatch):
 
 
 def test_a_long_json_line_is_one_document(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.corpus.text_files.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.text_files.BLOCK_BYTES", 1000)
     text = " ".join(f"word{i}" for i in range(30_000))
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"text": text}) + '\n{"text": "b"}\n')
     counts = Counter()
@@ -266,7 +266,7 @@ def test_large_files_are_cut_where_documents_begin(tmp_path, monkeypatch, text_f
     whole = documents_of(open_corpus(tmp_path / "corpus", options))
     assert len(whole) == 500
     for unit in (100, 333, 2000):
-        monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", unit)
+        monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", unit)
         opened = open_corpus(tmp_path / "corpus", options)
         assert len(opened.units) > len(text) / unit / 2
         assert opened.sources.total() == len(text)
@@ -293,7 +293,7 @@ def test_zstd_files_are_cut_between_frames(tmp_path, monkeypatch, text_format):
     whole = open_corpus(tmp_path / "corpus.zst", options)
     assert len(whole.units) == 1
     for unit in (100, 1500):
-        monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", unit)
+        monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", unit)
         opened = open_corpus(tmp_path / "corpus.zst", options)
         assert len(opened.units) > (1 if unit > 100 else 5)
         assert opened.sources.total() == whole.sources.total()
@@ -308,21 +308,21 @@ def test_files_are_known_by_absolute_paths(tmp_path, monkeypatch):
 
 
 def test_text_without_blank_lines_is_searched_through_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 100)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 100)
     searched = []
 
     def counted(*arguments, **options):
         searched.append(arguments)
         return line_start(*arguments, **options)
 
-    monkeypatch.setattr("pipelines.corpus.text_files.line_start", counted)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.text_files.line_start", counted)
     (tmp_path / "a.txt").write_text("a line\n" * 1000)
     assert len(open_corpus(tmp_path).units) == 1
     assert len(searched) == 1
 
 
 def test_small_files_share_a_unit_and_compressed_ones_stay_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 1000)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 1000)
     for i in range(50):
         (tmp_path / f"{i:02d}.txt").write_text("x" * 97 + "\n\n")
     (tmp_path / "z.gz").write_bytes(gzip.compress(b"x\n\n" * 9000, compresslevel=0))
@@ -381,7 +381,7 @@ def test_datasets_by_name(dataset, monkeypatch):
     def opened(name, **options):
         return open_corpus(name, CorpusOptions(tfds_data_dir=str(dataset), **options))
 
-    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 300)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 300)
     articles = opened("tfds:articles:1.0.0")
     assert len(articles.units) > 3
     documents = documents_of(articles)

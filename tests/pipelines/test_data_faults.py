@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.examples.data_faults import (
+from bert_tf.pipelines.examples.data_faults import (
     doubted_labels,
     near_duplicates,
     other_scripts,

@@ -8,9 +8,9 @@ import tensorflow as tf
 from preloaded import start_code
 
 from bert_tf.errors import InputError
-from pipelines.shards.folder import open_shards, shard_errors
-from pipelines.shards.manifest import Manifest
-from pipelines.shards.pretraining_batches import pretraining_batches
+from bert_tf.pipelines.shards.folder import open_shards, shard_errors
+from bert_tf.pipelines.shards.manifest import Manifest
+from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 

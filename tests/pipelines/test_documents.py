@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from pipelines.corpus import documents
-from pipelines.corpus.documents import DocumentPlan, UnitReader, plan_documents
-from pipelines.corpus.sources import open_corpus
-from pipelines.data_options import CorpusOptions
+from bert_tf.pipelines.corpus import documents
+from bert_tf.pipelines.corpus.documents import DocumentPlan, UnitReader, plan_documents
+from bert_tf.pipelines.corpus.sources import open_corpus
+from bert_tf.pipelines.data_options import CorpusOptions
 
 
 def write(folder, *texts):
@@ -165,7 +165,7 @@ def test_duplicates_are_held_out_together_and_other_files_make_no_difference(tmp
 def test_a_long_document_is_on_one_side_and_so_are_its_donors(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "PART_BYTES", 200)
     monkeypatch.setattr(documents, "DONOR_BYTES", 100)
-    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 4000)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 4000)
     texts = ["\n".join(f"d{f} {i}" for i in range(300)) for f in range(40)]
     batches = list(read(write(tmp_path, *texts), held_out_share=0.3, seed=2))
     assert len({batch.unit for batch in batches}) > 10
@@ -203,7 +203,7 @@ def same(batch, other):
 
 
 def test_units_can_be_read_in_any_order(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 2000)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 2000)
     text = "\n\n".join(f"d{i} a\nd{i} b" for i in range(1500))
     files = write(tmp_path, text, "x1\nx2", text.upper())
     options = {"held_out_share": 0.1, "seed": 5}
@@ -224,7 +224,7 @@ def test_units_can_be_read_in_any_order(tmp_path, monkeypatch):
 
 
 def test_documents_alone_in_their_unit_get_donors_of_others(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 3000)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 3000)
     texts = ["\n".join(f"{name}{i}" for i in range(1000)) for name in "abc"]
     batches = list(read(write(tmp_path, *texts)))
     assert {batch.unit for batch in batches} == {0, 1, 2}
@@ -254,7 +254,7 @@ def test_finished_groups_are_passed_over_and_the_rest_is_the_same(tmp_path):
 @pytest.mark.parametrize("share", [0.005, 0.9])
 def test_a_corpus_of_few_documents_holds_out_two_over_its_units(tmp_path, monkeypatch, share):
     """Of a few books, too, of which a small share is less than two."""
-    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 500)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 500)
     monkeypatch.setattr(documents, "_BEGINNING_BYTES", 100)
     books = ["\n".join(f"d{book} text {line}" for line in range(90)) for book in range(9)]
     files = write(tmp_path, *books[:3], "\n\n".join(books[3:]))
@@ -268,7 +268,7 @@ def test_a_corpus_of_few_documents_holds_out_two_over_its_units(tmp_path, monkey
 
 
 def test_donors_come_from_throughout_a_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 2000)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 2000)
     monkeypatch.setattr(documents, "_BEGINNING_BYTES", 0)
     files = write(tmp_path, *("\n".join(f"{f} {i}" for i in range(200)) for f in range(40)))
     plans = [plan_documents(open_corpus(files), held_out_share=0.5, seed=s) for s in (1, 1, 2)]

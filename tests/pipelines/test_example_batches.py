@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.examples.batches import example_batches
+from bert_tf.pipelines.examples.batches import example_batches
 
 STRINGS = {
     "text": [str(10 + i) for i in range(11)],

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_tf.errors import InputError
-from pipelines.examples.labelled_text import Examples, read_examples
+from bert_tf.pipelines.examples.labelled_text import Examples, read_examples
 
 
 def write(folder, name, text):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.instances.masking import mask_tokens
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.instances.masking import mask_tokens
 
 CLS, SEP, MASK, VOCABULARY = 2, 3, 4, 50_000
 IS_CONTINUATION = np.arange(VOCABULARY) >= 40_000

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from preloaded import run_code
 
 from bert_tf.errors import InputError
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.shards.folder import open_shards
-from pipelines.shards.manifest import Manifest
-from pipelines.shards.pretraining_batches import (
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.shards.folder import open_shards
+from bert_tf.pipelines.shards.manifest import Manifest
+from bert_tf.pipelines.shards.pretraining_batches import (
     Masking,
     Share,
     held_out_batches,
     pretraining_batches,
 )
-from pipelines.shards.writing import write_shards
+from bert_tf.pipelines.shards.writing import write_shards
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
@@ -274,7 +274,7 @@ def test_a_run_continues_at_any_step(made, batches):
 def test_mixed_shards_have_their_shares_and_continue_at_any_step(
     dynamic, make, batches, monkeypatch
 ):
-    monkeypatch.setattr("pipelines.shards.pretraining_batches.MIXED", 50)
+    monkeypatch.setattr("bert_tf.pipelines.shards.pretraining_batches.MIXED", 50)
     others = [make(masking="dynamic", seed=seed) for seed in (2, 3)]
     mixed = [(open_shards(folder), share) for folder, share in zip(others, (0.3, 0.1), strict=True)]
     whole = arrays(batches(dynamic, 7, seed=5, mixed=mixed), 75)
@@ -306,7 +306,9 @@ def test_mixed_shards_have_their_shares_and_continue_at_any_step(
 def test_many_blocks_are_drawn_one_by_one(dynamic, batches, monkeypatch, most_shuffled, tmp_path):
     """The order of more blocks than are shuffled whole has the properties of a shuffle's."""
     if most_shuffled is not None:
-        monkeypatch.setattr("pipelines.shards.pretraining_batches.MOST_SHUFFLED", most_shuffled)
+        monkeypatch.setattr(
+            "bert_tf.pipelines.shards.pretraining_batches.MOST_SHUFFLED", most_shuffled
+        )
     instances = open_shards(dynamic).instances
     stream = unmasked(arrays(batches(dynamic, 7, seed=3), 2 * instances // 7))
     in_order = unmasked(arrays(batches(dynamic, 5, shuffle=False, repeat=False)))
@@ -433,8 +435,8 @@ import sys, itertools
 import numpy as np, tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from pipelines.shards import folder, manifest
-from pipelines.shards.pretraining_batches import (
+from bert_tf.pipelines.shards import folder, manifest
+from bert_tf.pipelines.shards.pretraining_batches import (
     Masking,
     Share,
     held_out_batches,

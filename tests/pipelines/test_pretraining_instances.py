@@ -9,8 +9,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.instances import sentence_pairs as pairing
-from pipelines.instances.sentence_pairs import (
+from bert_tf.pipelines.instances import sentence_pairs as pairing
+from bert_tf.pipelines.instances.sentence_pairs import (
     SentencePairs,
     Sentences,
     full_sentences,
@@ -21,7 +21,7 @@ from pipelines.instances.sentence_pairs import (
     truncate_pairs,
 )
 
-PAIRS = "pipelines.instances.sentence_pairs"
+PAIRS = "bert_tf.pipelines.instances.sentence_pairs"
 
 
 def seed_of(number):

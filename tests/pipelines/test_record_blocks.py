@@ -4,8 +4,8 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.shards import folder
-from pipelines.shards.folder import FRAME_BYTES, scanned_blocks
+from bert_tf.pipelines.shards import folder
+from bert_tf.pipelines.shards.folder import FRAME_BYTES, scanned_blocks
 
 SLOW_START = settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -3,8 +3,8 @@
 import pytest
 
 from bert_tf.errors import InputError
-from pipelines.examples.labelled_text import read_examples
-from pipelines.examples.tagged_words import read_json_words
+from bert_tf.pipelines.examples.labelled_text import read_examples
+from bert_tf.pipelines.examples.tagged_words import read_json_words
 
 
 def test_labels_have_the_names_of_the_dataset_and_rows_the_published_order(tensorflow_datasets):

@@ -11,12 +11,12 @@ from s3_server import Faults, bucket
 
 from bert_tf import storage
 from bert_tf.errors import InputError
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.shards.folder import open_shards, tokenizer_of_shards
+from bert_tf.pipelines.shards.manifest import Manifest, verify
+from bert_tf.pipelines.shards.pretraining_batches import BlockCache, pretraining_batches
+from bert_tf.pipelines.shards.writing import UnitShare, write_shards, write_shards_of_lengths
 from bert_tf.tokenization import BertTokenizer
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.shards.folder import open_shards, tokenizer_of_shards
-from pipelines.shards.manifest import Manifest, verify
-from pipelines.shards.pretraining_batches import BlockCache, pretraining_batches
-from pipelines.shards.writing import UnitShare, write_shards, write_shards_of_lengths
 
 WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"
 OPTIONS = PretrainingDataOptions(max_seq_length=32, num_shards=2, held_out_share=0.1)
@@ -25,8 +25,8 @@ OPTIONS = PretrainingDataOptions(max_seq_length=32, num_shards=2, held_out_share
 @pytest.fixture(scope="module", autouse=True)
 def small_units():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.corpus.sources.UNIT_BYTES", 10_000)
-        patch.setattr("pipelines.corpus.documents.GROUP_BYTES", 6_000)
+        patch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 10_000)
+        patch.setattr("bert_tf.pipelines.corpus.documents.GROUP_BYTES", 6_000)
         yield
 
 
@@ -164,7 +164,7 @@ def test_a_cache_keeps_what_was_used_last(tmp_path, monkeypatch):
         fetched.extend(starts)
         return [b"x" * (end - start) for start, end in zip(starts, ends, strict=True)]
 
-    monkeypatch.setattr("pipelines.shards.pretraining_batches.fetch_ranges", fetch_ranges)
+    monkeypatch.setattr("bert_tf.pipelines.shards.pretraining_batches.fetch_ranges", fetch_ranges)
     cache = BlockCache(tmp_path, 1000)
 
     def fetch(*places):
@@ -192,8 +192,8 @@ def test_a_cache_keeps_what_was_used_last(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["big.txt", "big.txt.gz", "big.parquet"])
 def test_large_objects_are_cut_and_read_as_files(s3, texts, tmp_path, path):
-    from pipelines.corpus.documents import UnitReader, plan_documents
-    from pipelines.corpus.sources import open_corpus
+    from bert_tf.pipelines.corpus.documents import UnitReader, plan_documents
+    from bert_tf.pipelines.corpus.sources import open_corpus
 
     content = b"\n\n".join(texts.values())
     if path.endswith(".gz"):

@@ -12,12 +12,12 @@ from bert_tf import BertConfig, BertPreTrainer
 from bert_tf.cli.inspect import displayed_instances
 from bert_tf.errors import InputError
 from bert_tf.models.encoders import encoder_for
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.instances.schemas import fill_rows, row_predictions
-from pipelines.shards.folder import open_shards, shard_errors
-from pipelines.shards.manifest import Manifest
-from pipelines.shards.pretraining_batches import pretraining_batches
-from pipelines.shards.writing import write_shards
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.instances.schemas import fill_rows, row_predictions
+from bert_tf.pipelines.shards.folder import open_shards, shard_errors
+from bert_tf.pipelines.shards.manifest import Manifest
+from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
+from bert_tf.pipelines.shards.writing import write_shards
 
 LENGTH, MOST = 64, 4
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.corpus.sentence_splitting import split_sentences
+from bert_tf.pipelines.corpus.sentence_splitting import split_sentences
 
 
 def split(*paragraphs: str) -> list[list[str]]:

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
+from bert_tf.pipelines.shards import pretraining_batches as batches_module
+from bert_tf.pipelines.shards.folder import open_shards, shard_errors, tokenizer_of_shards
+from bert_tf.pipelines.shards.manifest import Manifest, verify
+from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 from bert_tf.tokenization import BertTokenizer
-from pipelines.shards import pretraining_batches as batches_module
-from pipelines.shards.folder import open_shards, shard_errors, tokenizer_of_shards
-from pipelines.shards.manifest import Manifest, verify
-from pipelines.shards.pretraining_batches import pretraining_batches
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 

@@ -12,13 +12,13 @@ import tensorflow as tf
 
 from bert_tf.atomic import temporary_name
 from bert_tf.errors import InputError
-from pipelines.corpus import formats
-from pipelines.corpus.sources import open_corpus
-from pipelines.corpus.text_files import UnreadableFile
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.shards.manifest import Manifest, verify
-from pipelines.shards.units import write_units
-from pipelines.shards.writing import _sources, write_shards, write_shards_of_lengths
+from bert_tf.pipelines.corpus import formats
+from bert_tf.pipelines.corpus.sources import open_corpus
+from bert_tf.pipelines.corpus.text_files import UnreadableFile
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.shards.manifest import Manifest, verify
+from bert_tf.pipelines.shards.units import write_units
+from bert_tf.pipelines.shards.writing import _sources, write_shards, write_shards_of_lengths
 
 
 def options(**changed):
@@ -142,7 +142,7 @@ def test_manifest_describes_what_is_on_disk(tmp_path, corpus, number_tokenizer):
 
 
 def test_a_manifest_lists_the_folders_of_many_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.shards.writing._LISTED_SOURCES", 3)
+    monkeypatch.setattr("bert_tf.pipelines.shards.writing._LISTED_SOURCES", 3)
     for name in ("a/1", "a/2", "b/c/1", "b/d/2", "b/e/3"):
         file = tmp_path / f"{name}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -372,8 +372,8 @@ def test_predictions_by_default(length, predictions):
 def units():
     """Small units and groups, so that a small corpus has many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.corpus.sources.UNIT_BYTES", 8_000)
-        patch.setattr("pipelines.corpus.documents.GROUP_BYTES", 5_000)
+        patch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 8_000)
+        patch.setattr("bert_tf.pipelines.corpus.documents.GROUP_BYTES", 5_000)
         yield
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from bert_tf.errors import InputError
-from pipelines.examples.squad import read_questions
+from bert_tf.pipelines.examples.squad import read_questions
 
 CONTEXT = "서울은 수도다. The “Fab Four” 😀 met\nin  1957 (Liverpool)."
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.corpus.documents import DocumentBatch
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.instances.records import record_batches, summarize
+from bert_tf.pipelines.corpus.documents import DocumentBatch
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.instances.records import record_batches, summarize
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pretraining_instances.json.gz"
 ROUNDS = 24

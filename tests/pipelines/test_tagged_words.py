@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from bert_tf.errors import InputError
-from pipelines.examples.tagged_words import column_number, read_columns, read_json_words
+from bert_tf.pipelines.examples.tagged_words import column_number, read_columns, read_json_words
 
 COLUMNS = """-DOCSTART- -X- -X- O
 

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
-from bert_tf.storage import state_of
-from pipelines.corpus import text_files
-from pipelines.corpus.text_files import (
+from bert_tf.pipelines.corpus import text_files
+from bert_tf.pipelines.corpus.text_files import (
     frame_starts,
     is_compressed,
     line_start,
     read_blocks,
     strip,
 )
+from bert_tf.storage import state_of
 
 
 def lines_of(path, *bounds, counts=None, **options):

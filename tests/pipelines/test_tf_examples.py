@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.instances.schemas import serialize_examples
+from bert_tf.pipelines.instances.schemas import serialize_examples
 
 
 def test_records_parse_to_the_examples_python_would_make():

@@ -18,13 +18,13 @@ from preloaded import run_code, run_command, start_command
 from bert_tf import make_shards
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.shards import workers
+from bert_tf.pipelines.shards.journal import Journal
+from bert_tf.pipelines.shards.workers import ExecutorRunner, dask_workers, process_pool
+from bert_tf.pipelines.shards.writing import UnitShare, write_shards
 from bert_tf.storage import LocalFolder, open_folder, sha256
 from bert_tf.tokenization import BertTokenizer
-from pipelines.data_options import PretrainingDataOptions
-from pipelines.shards import workers
-from pipelines.shards.journal import Journal
-from pipelines.shards.workers import ExecutorRunner, dask_workers, process_pool
-from pipelines.shards.writing import UnitShare, write_shards
 
 WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"
 OPTIONS = PretrainingDataOptions(max_seq_length=32, num_shards=2, held_out_share=0.1)
@@ -33,8 +33,8 @@ OPTIONS = PretrainingDataOptions(max_seq_length=32, num_shards=2, held_out_share
 @pytest.fixture(scope="module", autouse=True)
 def small_units():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.corpus.sources.UNIT_BYTES", 10_000)
-        patch.setattr("pipelines.corpus.documents.GROUP_BYTES", 6_000)
+        patch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 10_000)
+        patch.setattr("bert_tf.pipelines.corpus.documents.GROUP_BYTES", 6_000)
         yield
 
 
@@ -242,7 +242,7 @@ def test_units_in_any_order(tmp_path, text, tokenizer, whole):
 
 
 def write_shards_of_share(text, out, tokenizer, number):
-    from pipelines.shards.writing import write_shards_of_lengths
+    from bert_tf.pipelines.shards.writing import write_shards_of_lengths
 
     share = UnitShare(number, 3)
     assert write_shards_of_lengths(text, out, tokenizer, [OPTIONS], share=share) == []
@@ -314,9 +314,9 @@ def test_jobs_that_are_killed(tmp_path, text, tokenizer, whole):
     """Three jobs at once; each is killed after its first unit and started again."""
     tokenizer.save(tmp_path / "vocab")
     setup = (
-        "import pipelines.corpus.sources, pipelines.corpus.documents\n"
-        "pipelines.corpus.sources.UNIT_BYTES = 10_000\n"
-        "pipelines.corpus.documents.GROUP_BYTES = 6_000\n"
+        "import bert_tf.pipelines.corpus.sources, bert_tf.pipelines.corpus.documents\n"
+        "bert_tf.pipelines.corpus.sources.UNIT_BYTES = 10_000\n"
+        "bert_tf.pipelines.corpus.documents.GROUP_BYTES = 6_000\n"
     )
     out = tmp_path / "out"
 

@@ -28,7 +28,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     ["tensorflow", "tensorflow_text", "keras", "bert_tf", "bert_tf.cli.main",
      "bert_tf.cli.pretrain", "bert_tf.cli.shards", "bert_tf.pretraining.pretrain",
-     "pipelines.shards.writing"]
+     "bert_tf.pipelines.shards.writing"]
 )  # fmt: skip
 
 # The exit code of a process can be read once, and the start of one process reads those of others: a

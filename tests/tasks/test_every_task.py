@@ -16,6 +16,8 @@ from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.finetuning.finetune import finetune
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.models.encoders import encoder_for
+from bert_tf.pipelines.examples.labelled_text import read_examples
+from bert_tf.pipelines.examples.tagged_words import to_iob2
 from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.kinds.choice import Choice
@@ -27,8 +29,6 @@ from bert_tf.tasks.table import TASKS
 from bert_tf.trained.ensemble import evaluate_together
 from bert_tf.trained.fine_tuned import TASK_FILE, FineTuned, read_settings
 from bert_tf.training.listener import Listener
-from pipelines.examples.labelled_text import read_examples
-from pipelines.examples.tagged_words import to_iob2
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

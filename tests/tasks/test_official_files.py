@@ -11,10 +11,10 @@ from bert_tf import BertClassifier, BertConfig, BertTokenizer
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier, BertTagger
+from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.fine_tuned import FineTuned
-from pipelines.examples.labelled_text import Examples
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
 CONFIG = BertConfig(

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from bert_tf.pipelines.examples.labelled_text import read_columns_of, read_examples
+from bert_tf.pipelines.examples.tagged_words import is_column_file
 from bert_tf.trained.answer_files import beside, write_answers
-from pipelines.examples.labelled_text import read_columns_of, read_examples
-from pipelines.examples.tagged_words import is_column_file
 
 ROWS = [
     {"id": "7", "text": 'a, "b"\tc\nd', "label": "x", "probabilities": {"y": 0.25, "x": 0.75}},

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.kinds.regression import Regression
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging
-from pipelines.examples.labelled_text import Examples
 
 
 def test_classes_get_their_mean_probability_by_name():

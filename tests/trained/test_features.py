@@ -15,8 +15,8 @@ from bert_tf import BertConfig, BertEncoder, BertTokenizer, Packer, save_model
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import CHOICES, check_layers, choose_layers
+from bert_tf.pipelines.examples.tagged_words import read_texts
 from bert_tf.trained.features import FeatureExtractor, feature_file
-from pipelines.examples.tagged_words import read_texts
 
 PAGE = Path(__file__).parents[2] / "docs" / "features.md"
 GOLDEN = Path(__file__).parents[1] / "golden" / "minilm_encoder.npz"

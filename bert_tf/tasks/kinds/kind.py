@@ -15,6 +15,7 @@ import tensorflow as tf
 from bert_tf.atomic import write_tsv
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions
+from bert_tf.pipelines.examples.labelled_text import Examples, MissingColumnError
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.reports.report import Report
@@ -23,7 +24,6 @@ from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 from bert_tf.training.distillation import soft_cross_entropy
 from bert_tf.training.means import Values, accuracy, cross_entropy, smoothed_cross_entropy
-from pipelines.examples.labelled_text import Examples, MissingColumnError
 
 Answers = dict[str, np.ndarray]
 Columns = Sequence[tuple[str, Iterable[object]]]  # of a file: name and values of each

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertMultiLabelClassifier
+from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.serving.signatures import Signature, Tensors
 from bert_tf.tasks.kinds.classification import in_order, share_columns, with_classify
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind, padded_lists
@@ -20,7 +21,6 @@ from bert_tf.tasks.task import Layout, Task
 from bert_tf.tasks.task_options import MultiLabelOptions
 from bert_tf.training.distillation import soft_binary_cross_entropy
 from bert_tf.training.means import Values
-from pipelines.examples.labelled_text import Examples
 
 _HALF = 0.5  # threshold of a label without one of its own
 _SMALLEST = np.finfo(np.float32).eps  # of a probability with a finite logit, and of its complement

@@ -14,6 +14,7 @@ from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import LstmEncoder, TwoEncoders
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.task_models import BertSentenceEncoder
+from bert_tf.pipelines.examples.labelled_text import Examples, MissingColumnError
 from bert_tf.serving import encoder_signatures
 from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.kinds import kind
@@ -26,7 +27,6 @@ from bert_tf.tasks.task_options import EmbeddingOptions
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 from bert_tf.training.means import Values
-from pipelines.examples.labelled_text import Examples, MissingColumnError
 
 
 class Embedding(Kind):

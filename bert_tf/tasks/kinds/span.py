@@ -15,6 +15,8 @@ import tensorflow as tf
 from bert_tf.atomic import write_json
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
+from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.squad import read_questions
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, average_answers, best_answers
 from bert_tf.tasks.kinds.kind import Answered, Answers, Kind
@@ -25,8 +27,6 @@ from bert_tf.tasks.task_options import SpanOptions
 from bert_tf.tokenization.windows import QuestionPacker, map_rows, token_targets
 from bert_tf.training.distillation import soft_cross_entropy
 from bert_tf.training.means import Values, accuracy, cross_entropy
-from pipelines.examples.labelled_text import Examples
-from pipelines.examples.squad import read_questions
 
 _CHUNK = 64  # questions whose windows are made at once
 _QUESTIONS = ("how many", "how much", "who", "whom", "whose", "what", "which", "when", "where",

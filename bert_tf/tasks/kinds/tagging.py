@@ -13,6 +13,9 @@ import tensorflow as tf
 from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertTagger
+from bert_tf.pipelines.examples import tagged_words
+from bert_tf.pipelines.examples.labelled_text import Examples, format_of
+from bert_tf.pipelines.examples.records import is_dataset_name
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.kinds.kind import Answered, Answers, Kind, padded_lists
 from bert_tf.tasks.reports.report import (
@@ -35,9 +38,6 @@ from bert_tf.tokenization.words import (
     words_between_spaces,
     words_of_raw_text,
 )
-from pipelines.examples import tagged_words
-from pipelines.examples.labelled_text import Examples, format_of
-from pipelines.examples.records import is_dataset_name
 
 
 @dataclass(frozen=True)

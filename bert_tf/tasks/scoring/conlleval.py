@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bert_tf.pipelines.examples.tagged_words import chunks
 from bert_tf.tasks.scoring.metrics import Counts
-from pipelines.examples.tagged_words import chunks
 
 
 def entity_score_names(labels: Iterable[str]) -> tuple[str, ...]:

@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.finetuning.data import split
+from bert_tf.pipelines.examples.labelled_text import Examples, read_examples
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.scoring.metrics import accuracy, macro_f1, matthews_correlation
 from bert_tf.tasks.table import TASKS, find_task
 from bert_tf.training.means import cross_entropy
-from pipelines.examples.labelled_text import Examples, read_examples
 
 CLASSES = TASKS["classification"]
 KIND = CLASSES.kind

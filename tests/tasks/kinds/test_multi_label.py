@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from bert_tf.api.data import _rows, examples_in_memory
 from bert_tf.errors import InputError
+from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.table import TASKS
-from pipelines.examples.labelled_text import Examples
 
 TASK = TASKS["multi_label"]
 KIND = TASK.kind

@@ -20,6 +20,7 @@ from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import finetune
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
+from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.sentence_embedding import (
     cosent,
@@ -30,7 +31,6 @@ from bert_tf.tasks.kinds.sentence_embedding import (
 from bert_tf.tasks.scoring.metrics import retrieval_scores
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.fine_tuned import FineTuned
-from pipelines.examples.labelled_text import Examples
 
 TASK = TASKS["embedding"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]

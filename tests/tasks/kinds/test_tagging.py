@@ -9,14 +9,14 @@ import tensorflow as tf
 
 from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
+from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.tagged_words import chunks
 from bert_tf.serving.predictor import rows
 from bert_tf.serving.signatures import Parts
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization.words import words_between_spaces
-from pipelines.examples.labelled_text import Examples
-from pipelines.examples.tagged_words import chunks
 
 LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "E-LOC", "S-PER"]
 # The piece w3 gets the label LABELS[3], whatever stands around it.

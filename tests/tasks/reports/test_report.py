@@ -9,6 +9,7 @@ import tensorflow as tf
 from PIL import Image
 
 from bert_tf.cli.main import main
+from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.reports import report as reports
 from bert_tf.tasks.reports.report import (
@@ -20,7 +21,6 @@ from bert_tf.tasks.reports.report import (
     write_report,
 )
 from bert_tf.tasks.table import TASKS
-from pipelines.examples.labelled_text import Examples
 
 TRUTH, PREDICTED = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from bert_tf.pipelines.examples.tagged_words import chunks, to_iob2
 from bert_tf.tasks.scoring.conlleval import score_entities
-from pipelines.examples.tagged_words import chunks, to_iob2
 
 # Each row is one sentence: two persons side by side, an organization, a place of one word.
 IOB1 = "I-PER I-PER B-PER O I-ORG I-ORG I-LOC"
