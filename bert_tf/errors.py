@@ -1,7 +1,9 @@
-"""The exception for mistakes in the user's input, and the names that were meant."""
+"""The exception for mistakes in the user's input, and cures that messages name."""
 
 import difflib
+import shlex
 from collections.abc import Iterable
+from importlib import metadata
 
 
 class InputError(ValueError):
@@ -15,3 +17,17 @@ class InputError(ValueError):
 def nearest(given: str, known: Iterable[str]) -> str | None:
     """The name that a user may have meant, or None."""
     return next(iter(difflib.get_close_matches(given, list(known), n=1)), None)
+
+
+def pip_install(extra: str) -> str:
+    """The command that installs the packages of an extra of pyproject.toml.
+
+    Names the packages, not bert-tf[EXTRA], which pip would look for on an index.
+    """
+    requirements = (text.split(";") for text in metadata.requires("bert-tf") or ())
+    of_extra = [
+        shlex.quote(package.strip())
+        for package, *marker in requirements
+        if marker and marker[0].strip() == f'extra == "{extra}"'
+    ]
+    return f"pip install {' '.join(of_extra)}"

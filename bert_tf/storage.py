@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bert_tf.atomic import StrPath, replace_file, sync
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, pip_install
 
 # Size of a file, and what tells its content from an earlier one: a time or a hash.
 State = tuple[int, int]
@@ -52,7 +52,7 @@ def _file_system(protocol: str) -> Any:
         return fsspec.filesystem(protocol, use_listings_cache=False)
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
-        cure = f"pip install 'bert-tf[{extra}]'" if extra else f"install it ({error})"
+        cure = pip_install(extra) if extra else f"install it ({error})"
         raise InputError(f"{protocol}://: needs a package of fsspec: {cure}") from error
     except ValueError as error:
         raise InputError(f"{protocol}://: no such protocol: give s3, gs, az or hdfs") from error

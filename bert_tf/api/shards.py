@@ -47,8 +47,7 @@ class ShardsOptions(PretrainingDataOptions):
     threads: int | None = option(None, at_least=1, at_most=1024)
     """threads per process; by default the cores divided by --workers, and 1 with --dask."""
     dask: str | None = None
-    """address of a dask.distributed scheduler, tcp://HOST:PORT, whose workers make the shards (pip
-    install 'bert-tf[dask]')."""
+    """address of a dask.distributed scheduler, tcp://HOST:PORT, whose workers make the shards."""
     units: str | None = None
     """make only a share of the units of work, such as 3/16: the third of sixteen independent jobs,
     in any order. --finish then completes the folder."""
@@ -59,7 +58,7 @@ class ShardsOptions(PretrainingDataOptions):
     retries: int = option(2, at_least=0, at_most=100)
     """number of times that --workers or --dask try a failed unit again."""
     runner: Literal["local", "beam"] = "local"
-    """local, or beam for Apache Beam (pip install 'bert-tf[beam]')."""
+    """local, or beam for Apache Beam."""
     beam_options: str | None = None
     """Beam's own options in one string, "--runner=DataflowRunner ..."; by default its FnApiRunner,
     with a process per core."""

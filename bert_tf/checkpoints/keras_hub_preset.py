@@ -14,7 +14,7 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensorflow_checkpoint import TANH_GELU
 from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, POOLER, is_kernel
 from bert_tf.config import BertConfig, read_json_object
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, pip_install
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 _TASK = "task.json"
@@ -36,7 +36,7 @@ def _keras_hub() -> ModuleType:
         import keras_nlp
     except ImportError as error:
         raise InputError(
-            f"KerasHub presets need KerasHub ({error}): pip install 'bert-tf[keras-nlp]'"
+            f"KerasHub presets need KerasHub ({error}): {pip_install('keras-nlp')}"
         ) from None
     return keras_nlp
 

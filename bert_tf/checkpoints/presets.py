@@ -148,13 +148,8 @@ def _download(model: HubModel, absent: str) -> Path:
         raise InputError(
             f"{absent}, and HF_HUB_OFFLINE forbids a download: unset it, or {model.by_hand}"
         )
-    try:
-        from huggingface_hub import HfApi
-    except ImportError:
-        raise InputError(
-            f"{absent}, and huggingface_hub is not installed: pip install 'bert-tf[hub]', or "
-            f"{model.by_hand}"
-        ) from None
+    from huggingface_hub import HfApi
+
     hub = HfApi(endpoint=_endpoint())
     with _hub_errors(model, absent):
         info = hub.model_info(

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.api.progress import console, progress
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, pip_install
 from bert_tf.mirror import fetched
 from bert_tf.options import CheckedOptions, option
 from bert_tf.serving.packed_weights import pack_weights, types_of
@@ -149,7 +149,7 @@ def translated(arguments: Sequence[str]) -> list[str]:
 def prepare(options: Options) -> None:
     """Checks what needs no TensorFlow, and says what will be loaded."""
     if any(find_spec(package) is None for package in _PACKAGES):
-        raise InputError("packages for serving are missing: pip install 'bert-tf[serve]'")
+        raise InputError(f"packages for serving are missing: {pip_install('serve')}")
     if bool(options.tls_certificate) != bool(options.tls_key):
         raise InputError("TLS needs both files: give --tls_certificate and --tls_key")
     if is_remote(options.models):

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from bert_tf.atomic import write_json, write_text, write_tsv
 from bert_tf.checkpoints.formats import content_hash
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, pip_install
 from bert_tf.finetuning import restarts
 from bert_tf.finetuning.finetune import finetune, task_to_train
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup, SearchOptions
@@ -263,7 +263,7 @@ class _Search:
         try:
             import optuna
         except ImportError as error:
-            raise InputError("--trials needs Optuna: pip install 'bert-tf[search]'") from error
+            raise InputError(f"--trials needs Optuna: {pip_install('search')}") from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         options, of = self.options, optuna.distributions
         rates, epochs = options.rates, options.epochs

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, pip_install
 from bert_tf.primitives.devices import device_type
 
 # Strategies whose processes each read for their own replicas.
@@ -266,6 +266,6 @@ def unseen_gpu() -> str | None:
         return None
     return (
         "warning: this machine has an NVIDIA GPU that TensorFlow does not see: install its "
-        "libraries (pip install 'bert-tf[cuda]') and a recent driver, or set "
+        f"libraries ({pip_install('cuda')}) and a recent driver, or set "
         "CUDA_VISIBLE_DEVICES=-1 to train on the CPU"
     )

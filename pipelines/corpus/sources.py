@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bert_tf.atomic import StrPath
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, pip_install
 from bert_tf.pipelines.corpus import text_files
 from bert_tf.pipelines.corpus.text_files import COMPRESSED, UnreadableFile
 from bert_tf.pipelines.data_options import CorpusOptions
@@ -212,9 +212,7 @@ def parquet_file(path: str) -> Any:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise InputError(
-            f"{path}: Parquet files need pyarrow: pip install 'bert-tf[parquet]'"
-        ) from error
+        raise InputError(f"{path}: Parquet files need pyarrow: {pip_install('parquet')}") from error
     try:
         return parquet.ParquetFile(open_for_reading(path))
     except pyarrow.ArrowInvalid as error:
@@ -344,7 +342,5 @@ def tensorflow_datasets(name: str) -> Any:
     try:
         import tensorflow_datasets as datasets
     except ImportError as error:
-        raise InputError(
-            f"{name}: needs TensorFlow Datasets: pip install 'bert-tf[tfds]'"
-        ) from error
+        raise InputError(f"{name}: needs TensorFlow Datasets: {pip_install('tfds')}") from error
     return datasets

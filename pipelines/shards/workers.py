@@ -19,7 +19,7 @@ from concurrent.futures.process import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, pip_install
 from bert_tf.startup import import_tensorflow, keep_freed_memory, limit_threads
 from bert_tf.version import __version__
 
@@ -164,7 +164,7 @@ def dask_workers(address: str) -> Callable[[], AbstractContextManager[Executor]]
     try:
         from distributed import Client
     except ImportError as error:
-        raise InputError("--dask needs dask.distributed; pip install 'bert-tf[dask]'") from error
+        raise InputError(f"--dask needs dask.distributed: {pip_install('dask')}") from error
 
     @contextmanager
     def open_executor() -> Iterator[Executor]:
@@ -195,8 +195,7 @@ class BeamRunner:
         try:
             import apache_beam  # noqa: F401
         except ImportError as error:
-            cure = "pip install 'bert-tf[beam]'"
-            raise InputError(f"--runner beam needs Apache Beam; {cure}") from error
+            raise InputError(f"--runner beam needs Apache Beam: {pip_install('beam')}") from error
         try:
             given = shlex.split(_BEAM_HERE if options is None else options)
         except ValueError as error:

@@ -420,12 +420,6 @@ def test_without_a_network_the_error_says_how_to_get_the_files(place, monkeypatc
     )
 
 
-def test_without_huggingface_hub_the_error_names_the_extra(place, monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(InputError, match=r"not installed: pip install 'bert-tf\[hub\]', or "):
-        find_model("google-bert/bert-base-uncased")
-
-
 def test_hints_are_for_names():
     assert hub_hint("bert-base-uncased").endswith("give hf://bert-base-uncased")
     assert hub_hint("/models/base") == hub_hint("../base") == ""

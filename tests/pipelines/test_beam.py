@@ -64,7 +64,7 @@ def test_bad_input_is_named(tmp_path, text, tokenizer):
 
 def test_without_beam_the_cure_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(InputError, match=r"pip install 'bert-tf\[beam\]'"):
+    with pytest.raises(InputError, match=r"pip install 'apache-beam<3,>=2\.77'"):
         BeamRunner()
 
 

@@ -414,7 +414,7 @@ def test_a_failed_download_is_not_taken_for_a_wrong_name(message, cause):
 
 def test_datasets_need_their_package(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorflow_datasets", None)
-    with pytest.raises(InputError, match=r"pip install 'bert-tf\[tfds\]'"):
+    with pytest.raises(InputError, match=r"pip install 'tensorflow-datasets>=4\.9\.10' "):
         open_corpus("tfds:wikipedia/20230601.en")
 
 

@@ -278,7 +278,7 @@ def test_a_missing_package_is_named(monkeypatch):
 
     monkeypatch.setattr(fsspec, "filesystem", missing)
     storage._file_system.cache_clear()
-    with pytest.raises(InputError, match=r"s3://: .*pip install 'bert-tf\[s3\]'"):
+    with pytest.raises(InputError, match=r"s3://: .*pip install 'fsspec>=2026\.1' 's3fs>=2026\.1'"):
         storage.find_objects("s3://bucket/key")
     storage._file_system.cache_clear()
 

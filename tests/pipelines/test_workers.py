@@ -346,7 +346,7 @@ def test_jobs_that_are_killed(tmp_path, text, tokenizer, whole):
 
 def test_without_dask_the_cure_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InputError, match=r"pip install 'bert-tf\[dask\]'"):
+    with pytest.raises(InputError, match=r"pip install 'distributed>=2026\.1'"):
         dask_workers("tcp://localhost:8786")
 
 

@@ -103,7 +103,7 @@ def test_a_gpu_that_tensorflow_does_not_see(monkeypatch, tmp_path):
     (tmp_path / "nvidiactl").touch()  # the driver's, also without a GPU
     assert unseen_gpu() is None
     (tmp_path / "nvidia0").touch()
-    assert "pip install 'bert-tf[cuda]'" in unseen_gpu()
+    assert "pip install 'tensorflow[and-cuda]" in unseen_gpu()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert unseen_gpu() is None
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, pip_install
 
 REQUEST_ID, TRACE_PARENT = "x-request-id", "traceparent"
 
@@ -60,8 +60,7 @@ class Tracer:
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ImportError as error:
-            cure = "pip install 'bert-tf[traces]'"
-            raise InputError(f"--traces needs more packages: {cure}") from error
+            raise InputError(f"--traces needs more packages: {pip_install('traces')}") from error
         # It would log what clients send: each invalid header, with its content.
         logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
         name = os.environ.get("OTEL_SERVICE_NAME", "bert-tf")

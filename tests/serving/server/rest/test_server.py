@@ -297,7 +297,7 @@ def test_serve_says_at_once_what_it_loads(toy_models, capsys, without_tensorflow
 def test_serve_without_its_packages(toy_models, capsys, without_tensorflow, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve", str(toy_models)]) == 2
-    assert "pip install 'bert-tf[serve]'" in capsys.readouterr().err
+    assert "pip install 'grpcio>=1.76'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("token", ["", "pässword", "a\x07b"])
