@@ -16,7 +16,7 @@ CORPUS ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo test test-pythons test-slow lint format bench docs docs-pictures clean
+.PHONY: help setup lock demo test test-pythons test-slow lint format bench docs docs-pictures wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1|/' \
@@ -100,6 +100,10 @@ docs: $(READY)  ## build the documentation into site/; SITE_URL=https://... wher
 docs-pictures: $(READY)  ## execute the notebooks again, into the pages of the documentation
 	$(BIN)/python docs/pictures.py notebooks
 	$(BIN)/python docs/pictures.py speed
+
+wheel: $(COMMANDS)  ## build dist/bert_tf-VERSION-py3-none-any.whl, to install elsewhere
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/bert_tf-*.whl
 
 clean:  ## remove the virtual environment, runs, exports and caches
 	rm -rf $(VENV) .venv-* runs site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
