@@ -31,15 +31,15 @@ COMMAND_OF = {
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Lists a page for each command in the navigation."""
     (reference,) = (part["Reference"] for part in config.nav if "Reference" in part)
-    pages = ["commands/index.md", *(f"commands/{name}.md" for name in COMMANDS)]
+    pages = ["commands/overview.md", *map(page_of, COMMANDS)]
     reference[0] = {"Commands": pages}
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are made from the code."""
-    pages = {f"commands/{name}.md": command_page(name) for name in COMMANDS}
-    pages["commands/index.md"] = commands_page()
+    pages = {page_of(name): command_page(name) for name in COMMANDS}
+    pages["commands/overview.md"] = commands_page()
     pages["python-api.md"] = python_page()
     for source, page in SHOWN.items():
         if source != "README.md":
@@ -49,9 +49,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def page_of(command: str) -> str:
+    """A command's page; index.md would be the page of the folder."""
+    return f"commands/{'bert-tf-index' if command == 'index' else command}.md"
+
+
 def commands_page() -> str:
     """All commands, each with its summary."""
-    rows = [f"| [`bert-tf {name}`]({name}.md) | {text} |" for name, text in COMMANDS.items()]
+    rows = [
+        f"| [`bert-tf {name}`]({posixpath.basename(page_of(name))}) | {text} |"
+        for name, text in COMMANDS.items()
+    ]
     return "\n".join(
         [
             "# Commands",
@@ -151,7 +159,7 @@ def python_page() -> str:
         lines += [f"::: bert_tf.{name}"]
         if command in COMMANDS:  # its signature is made when it is imported
             lines += ["    options:", "      show_signature: false", ""]
-            lines += [f"Keyword arguments: [bert-tf {command}](commands/{command}.md)."]
+            lines += [f"Keyword arguments: [bert-tf {command}]({page_of(command)})."]
         lines.append("")
     for name in classes:
         lines += [f"::: bert_tf.{name}", ""]

@@ -23,6 +23,9 @@ RUN_BY = {
         for page in ("python", "multi-label", "sentence-vectors")
     },
     "README.md": "tests/docs/test_tutorials.py",
+    "docs/index.md": "tests/docs/test_tutorials.py",
+    "docs/how-do-i.md": "tests/docs/test_tutorials.py",
+    "docs/languages.md": "tests/docs/test_tutorials.py",
     **{
         f"docs/from-{origin}.md": "tests/migration/test_pages.py"
         for origin in ("kerashub", "model-garden", "tf-hub", "tfbert", "the-original")

@@ -25,7 +25,8 @@ pytestmark = [
 
 def blocks(page: str, language: str) -> list[str]:
     text = (ROOT / page).read_text(encoding="utf-8")
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    fences = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [code for name, code in fences if name == language]
 
 
 def test_from_nothing_to_an_answer(tmp_path, monkeypatch, capsys):
@@ -66,17 +67,45 @@ def test_from_a_hugging_face_bert_to_a_served_model(tmp_path, monkeypatch):
     assert (tmp_path / "saved_models" / "review" / "1" / "saved_model.pb").is_file()
 
 
-def test_the_lines_of_the_readme(tmp_path, monkeypatch):
+def test_the_lines_of_the_readme(tmp_path, monkeypatch, capsys):
+    """As they stand, with the output that they show; index.md has the same."""
     monkeypatch.chdir(tmp_path)
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "film"]
+    (block,) = blocks("README.md", "python")
+    assert block == blocks("docs/index.md", "python")[0]
+    install, shown, *_ = blocks("README.md", "")
+    assert "pip install '.[serve]'" in install
+    exec(compile(block, "README.md", "exec"), {})
+    assert capsys.readouterr().out.endswith(shown)
+    assert (tmp_path / "saved_models" / "messages" / "1" / "saved_model.pb").exists()
+
+
+@pytest.fixture
+def a_base_model(tmp_path, monkeypatch):
+    """`models/base`, tiny, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "film", "한국어"]
     config = BertConfig(
         vocab_size=len(pieces), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=12, max_position_embeddings=16,
+        intermediate_size=12, max_position_embeddings=64,
     )  # fmt: skip
-    save_model(BertEncoder(config, seed=1), tmp_path / "models" / "base", BertTokenizer(pieces))
-    names: dict = {"texts": ["a good film", "a bad film"] * 8, "labels": ["good", "bad"] * 8}
-    (block,) = blocks("README.md", "python")
-    exec(compile(block, "README.md", "exec"), names)
-    assert names["model"].classify(["a good film"])[0].keys() >= {"label", "probability"}
+    tokenizer = BertTokenizer(pieces, strip_accents=False)
+    save_model(BertEncoder(config, seed=1), tmp_path / "models" / "base", tokenizer)
+    tokenizer.save(tmp_path / "vocab")
+    return tmp_path
+
+
+def test_how_do_i(a_base_model):
+    """The Python of the page, block after block, in one namespace."""
+    names: dict = {}
+    for block in blocks("docs/how-do-i.md", "python"):
+        exec(compile(block, "how-do-i.md", "exec"), names)
+    assert len(names["scores"]) == 2
+    assert 0 <= float(names["auc"].result()) <= 1
     for made in ("review.keras", "models/review/vocab.txt", "saved_models/review/1/saved_model.pb"):
-        assert (tmp_path / made).exists()
+        assert (a_base_model / made).exists()
+
+
+def test_languages(a_base_model, capsys):
+    (block,) = blocks("docs/languages.md", "python")
+    exec(compile(block, "languages.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("['한국어', ")
