@@ -38,7 +38,7 @@ def evaluate_together(
     labelled: bool = True,
     answered: Callable[[Evaluation], object] = lambda evaluation: None,
 ) -> Evaluation:
-    """What the models answer together; `answered` is told the evaluation of each."""
+    """Evaluates the models' joint answers; `answered` receives each one's own evaluation."""
     first = members[0]
     if missing := set(first.inputs) - examples.columns.keys():
         raise InputError(
@@ -47,19 +47,19 @@ def evaluate_together(
         )
     if labelled:
         first.task.kind.targets(examples, first.labels)
-    kinds = [member.task.kind for member in members]
-    tasks = [replace(each.task, kind=each.task.kind.in_ensemble(kinds)) for each in members]
     answers = []
-    for member, task in zip(members, tasks, strict=True):
-        given = replace(member, task=task).answers(examples, batch_size)
+    for member in members:
+        # Decided with its own thresholds: only the joint answers are decided with their means.
+        detailed = replace(member.task, kind=member.task.kind.in_ensemble([member.task.kind]))
+        given = replace(member, task=detailed).answers(examples, batch_size)
         answers.append(given.answers)
         answered(member.judged(replace(given, task=member.task), labelled=labelled))
-    labels = [member.labels for member in members]
-    averaged = tasks[0].kind.averaged(examples, answers, labels)
+    kind = first.task.kind.in_ensemble([member.task.kind for member in members])
+    averaged = kind.averaged(examples, answers, [member.labels for member in members])
     if "truncated" in answers[0]:
         averaged["truncated"] = np.max([each["truncated"] for each in answers], axis=0)
-    given = Answered(tasks[0], examples, averaged, first.labels)
-    return replace(first, task=tasks[0]).judged(given, labelled=labelled)
+    joint = replace(first, task=replace(first.task, kind=kind))
+    return joint.judged(Answered(joint.task, examples, averaged, first.labels), labelled=labelled)
 
 
 def _listed(names: str | Sequence[str]) -> str:

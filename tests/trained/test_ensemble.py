@@ -1,14 +1,23 @@
 """What several models answer together, worked out by hand."""
 
+from types import SimpleNamespace
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.classification import Classification
+from bert_tf.tasks.kinds.kind import Answered
+from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.kinds.regression import Regression
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging
+from bert_tf.tasks.table import TASKS
+from bert_tf.trained.ensemble import evaluate_together
+from bert_tf.trained.fine_tuned import FineTuned
 
 
 def test_classes_get_their_mean_probability_by_name():
@@ -106,3 +115,51 @@ def test_a_model_without_a_candidate_has_no_say_in_the_null_odds():
     assert found["null_odds"].tolist() == [-1.0] and found["answer"].tolist() == [b"1066"]
     found = Span(unanswerable=True).averaged(None, [second, second], [[], []])
     assert found["null_odds"] == pytest.approx(1e30) and found["answer"].tolist() == [b""]
+
+
+class Answers(FineTuned):
+    """A model whose logits, held in place of its weights, are the same for all examples."""
+
+    def answers(self, examples, batch_size):
+        logits = tf.constant([self.model.logits] * len(examples))
+        found = {n: x.numpy() for n, x in self.task.kind.answers(logits, self.labels).items()}
+        return Answered(self.task, examples, found, self.labels)
+
+
+def answers_of(logits, thresholds) -> FineTuned:
+    task = TASKS["multi_label"].with_settings({"thresholds": thresholds})
+    model = SimpleNamespace(config=Mock(), logits=logits)
+    return Answers(task, model, None, ["cow", "sea"])
+
+
+def test_labels_that_each_model_gives_are_given_and_each_is_scored_by_its_own_thresholds():
+    """Probabilities of 0.018 and 0.98 are above thresholds of 0.01 and 0.95, whose mean is 0.48."""
+    own = [dict.fromkeys(("cow", "sea"), limit) for limit in (0.01, 0.95)]
+    members = [answers_of([-4.0, -4.0], own[0]), answers_of([4.0, 4.0], own[1])]
+    examples = Examples("x", [1], {"text": ["a"], "label": ["cow,sea"]})
+    each = []
+    together = evaluate_together(members, examples, 1, answered=each.append)
+    for evaluation in (*each, together):
+        assert evaluation.scores["f1_micro"] == evaluation.scores["exact_match"] == 1
+
+
+def test_questions_are_scored_by_each_models_own_threshold():
+    class Odds(FineTuned):
+        def answers(self, examples, batch_size):
+            odds = n_best([(b"1066", 1.0, 9, 3.0)], self.model.odds)
+            found = self.task.kind.averaged(examples, [odds], [[]])  # decides
+            return Answered(self.task, examples, found)
+
+    limits = [(-1.0, 0.0), (4.0, 5.0)]  # null odds and threshold: both answer
+    task = TASKS["squad2"]
+    members = [
+        Odds(
+            task.with_settings({"null_score_diff_threshold": limit}),
+            SimpleNamespace(config=Mock(), odds=odds), None,
+        )
+        for odds, limit in limits
+    ]  # fmt: skip
+    columns = {"id": ["q"], "question": ["when"], "context": ["in 1066"], "answers": [["1066"]]}
+    each = []
+    together = evaluate_together(members, Examples("x", [1], columns), 1, answered=each.append)
+    assert [x.scores["exact"] for x in (*each, together)] == [100, 100, 100]

@@ -227,7 +227,10 @@ class Kind(ABC):
         return None
 
     def in_ensemble(self, kinds: Sequence["Kind"]) -> "Kind":
-        """The kind for an ensemble of such models: its answers hold all that `averaged` needs."""
+        """The kind that answers for models of these kinds: in all detail that `averaged` needs.
+
+        Of one kind alone it decides as that kind does; of several, with their mean thresholds.
+        """
         return self
 
     def averaged(

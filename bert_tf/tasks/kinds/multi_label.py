@@ -155,15 +155,20 @@ class MultiLabel(LongTextKind):
 
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         """Logits of the probabilities, float32 [E, C], in the order of `labels`."""
-        shares = np.clip(in_order(answers, labels), _SMALLEST, 1 - _SMALLEST)
-        return np.log(shares) - np.log1p(-shares)
+        return _logits(in_order(answers, labels))
 
     def in_ensemble(self, kinds: Sequence[Kind]) -> "MultiLabel":
-        """The kind with the mean thresholds, as models' mean logits are compared with them."""
+        """The kind with thresholds whose logits are the means: `averaged` takes mean logits, too.
+
+        So a label that all models give is given, and one that none gives is not.
+        """
         every = [kind.thresholds for kind in kinds if isinstance(kind, MultiLabel)]
+        if len(every) == 1:
+            return self
         names = sorted({label for each in every for label in each})
-        means = {n: float(np.mean([each.get(n, _HALF) for each in every])) for n in names}
-        return replace(self, thresholds=means)
+        limits = np.array([[each.get(name, _HALF) for name in names] for each in every])
+        means = 1 / (1 + np.exp(-_logits(limits).mean(axis=0)))
+        return replace(self, thresholds=dict(zip(names, means.tolist(), strict=True)))
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         return [*super().score_names(task, labels), *(f"f1_{label}" for label in labels)]
@@ -218,6 +223,11 @@ class MultiLabel(LongTextKind):
             self.label_separator.join(sorted(label.decode() for label in row[:count]))
             for count, row in zip(counts, rows, strict=True)
         ]
+
+
+def _logits(probabilities: np.ndarray) -> np.ndarray:
+    shares = np.clip(probabilities, _SMALLEST, 1 - _SMALLEST)
+    return np.log(shares) - np.log1p(-shares)
 
 
 def label_columns(column: str) -> list[str]:

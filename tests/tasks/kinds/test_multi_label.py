@@ -120,10 +120,13 @@ def test_thresholds_are_tuned_and_kept():
     assert scores["f1_sea"] == scores["f1_cow"] == 1
     assert scores["average_precision"] == KIND.scores(before)["average_precision"]
     assert TASK.with_settings(tuned.settings()).kind == tuned
-    other = MultiLabel(thresholds={"cow": 0.75})
+    other = MultiLabel(thresholds={"cow": 0.9})
+    # Odds of 1 : 3 and 9 : 1 have the geometric mean 3 ** 0.5; those of 1 : 3 and 1, its inverse.
+    root = 3**0.5
     assert tuned.in_ensemble([tuned, other]).thresholds == pytest.approx(
-        {"cow": 0.5, "sea": 0.375, "ship": 0.5}
+        {"cow": root / (1 + root), "sea": 1 / (1 + root), "ship": 0.5}
     )
+    assert tuned.in_ensemble([tuned]) == tuned
 
 
 def test_the_loss_is_known_from_the_answers():
