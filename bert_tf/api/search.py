@@ -50,6 +50,8 @@ class SearchResult(Result):
     def lines(self) -> list[str]:
         if not self.trials:
             return []
+        if not any(scores for trial in self.trials for scores in trial.runs.values()):
+            return ["Every run diverged: give smaller --learning_rate values"]
         if self.best is None:
             return ["No run has the score that ranks them: give --best_by another"]
         files = f"Table and picture: {self.output}/search.md, search.tsv, search.png"

@@ -335,7 +335,12 @@ class _Search:
         return None if seed is None else self._folder(trial, seed)
 
     def remarks(self) -> Iterator[str]:
-        """Sentences on where best/ comes from."""
+        """Sentences on settings that lack, and on where best/ comes from."""
+        if len(self.trials) < (self.options.trials or 0):
+            yield (
+                f"{len(self.trials)} of {self.options.trials} trials were made: no further setting "
+                "was found; give more values to try"
+            )
         best = ranked(self.trials)[:1]
         if best and self.best is not None:
             yield f"best/ is the best model of {self.best}"

@@ -192,19 +192,28 @@ def make_plan_for(model: FineTuned, calibration: Calibration) -> ProductPlan:
 
 
 def compare(model: FineTuned, other: FineTuned, calibration: Calibration) -> ScoreComparison:
-    """The task's first score of both, the second one in int8."""
+    """The task's first score of both models, the second one in int8.
+
+    Where thresholds decide and the first score has none, it may be the score of the decisions: the
+    one of the two that loses more.
+    """
     examples = calibration.scored
     if isinstance(model.task.kind, Embedding):
         one, two = (each.answers(examples, _BATCH).answers["mean"] for each in (model, other))
         norms = np.linalg.norm(one, axis=-1) * np.linalg.norm(two, axis=-1)
         cosine = float(np.mean(np.sum(one * two, -1) / np.maximum(norms, 1e-30)))
         return ScoreComparison("cosine", 1.0, cosine, 100 * (1 - cosine), len(examples))
-    name = model.task.kind.score_names(model.task, model.labels)[0]
-    first, second = (each.evaluate(examples, _BATCH).scores[name] for each in (model, other))
-    if first is None or second is None:
-        raise InputError(f"{examples.path}: {name} is undefined for these rows: give others")
-    points = (first - second) * (1 if model.task.kind.scores_are_percentages else 100)
-    return ScoreComparison(name, first, second, points, len(examples))
+    kind = model.task.kind
+    names = {kind.score_names(model.task, model.labels)[0], kind.decided_score}
+    one, two = (each.evaluate(examples, _BATCH).scores for each in (model, other))
+    compared = []
+    for name in sorted(names & one.keys()):
+        first, second = one[name], two[name]
+        if first is None or second is None:
+            raise InputError(f"{examples.path}: {name} is undefined for these rows: give others")
+        points = (first - second) * (1 if kind.scores_are_percentages else 100)
+        compared.append(ScoreComparison(name, first, second, points, len(examples)))
+    return max(compared, key=lambda each: each.points)
 
 
 def _blocks(model: FineTuned) -> list[Layers]:

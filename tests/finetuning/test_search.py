@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bert_tf.api.search import SearchResult
 from bert_tf.cli.search import run as run_search
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import FinetuningResult
@@ -270,7 +271,9 @@ def test_proposals_lie_in_the_ranges_and_close_in_on_the_best(options):
 
 def test_too_few_settings_for_the_trials_end_the_search(options):
     options = replace(options, learning_rate=[3e-5], epochs=[2, 3], trials=9)
-    assert len(tried(options)) == 4
+    trials = search(options, told := Notices(), Runs())
+    assert len(trials) == 4
+    assert "4 of 9 trials were made: no further setting was found" in told.lines[0]
 
 
 def test_a_diverged_run_is_ranked_last(options):
@@ -280,6 +283,10 @@ def test_a_diverged_run_is_ranked_last(options):
     assert "learning rate 0.1" in told.lines[0] and "non-finite" in told.lines[0]
     assert [row[1:4] for row in table(trials)[1:]] == [["3e-05", "3", "1.033"], ["0.1", "3", "-"]]
     assert tried(options, again := Runs()) and again.made == []
+    assert "Best setting" in str(SearchResult(output=Path(options.output), trials=trials))
+    diverged = [trial for trial in trials if trial.setting.learning_rate == 0.1]
+    line = str(SearchResult(output=Path(options.output), trials=diverged))
+    assert line == "Every run diverged: give smaller --learning_rate values"
 
 
 def test_a_score_that_no_run_has(options, capsys):

@@ -50,6 +50,7 @@ class Kind(ABC):
     # Options of the commands that set attributes of the same names; their defaults are None.
     options: ClassVar[type[CheckedOptions]] = CheckedOptions
     tuned_settings: ClassVar[tuple[str, ...]] = ()  # attributes that no option sets
+    decided_score: ClassVar[str | None] = None  # that tuned settings change; None for the first
     model_class: ClassVar[type[keras.Model]]  # with this kind's head
     is_trained: ClassVar[bool] = True  # by fine-tuning
     scores_are_percentages: ClassVar[bool] = False  # as the official scripts print them

@@ -16,14 +16,14 @@ from bert_tf.tasks.kinds.classification import in_order, share_columns, with_cla
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind, padded_lists
 from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, worst
-from bert_tf.tasks.scoring.metrics import LabelSets, best_thresholds
+from bert_tf.tasks.scoring.metrics import LabelSets, best_thresholds, logits_of
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tasks.task_options import MultiLabelOptions
 from bert_tf.training.distillation import soft_binary_cross_entropy
 from bert_tf.training.means import Values
 
 _HALF = 0.5  # threshold of a label without one of its own
-_SMALLEST = np.finfo(np.float32).eps  # of a probability with a finite logit, and of its complement
+_SMALLEST = np.finfo(np.float32).eps  # of a probability with a finite logarithm
 
 
 def binary_cross_entropy(labels: Any, outputs: Any) -> Any:
@@ -50,6 +50,7 @@ class MultiLabel(LongTextKind):
 
     options = MultiLabelOptions
     tuned_settings = ("thresholds",)
+    decided_score = "f1_micro"
     model_class = BertMultiLabelClassifier
     has_probabilities = True
     many_labels = True
@@ -155,7 +156,7 @@ class MultiLabel(LongTextKind):
 
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         """Logits of the probabilities, float32 [E, C], in the order of `labels`."""
-        return _logits(in_order(answers, labels))
+        return logits_of(in_order(answers, labels))
 
     def in_ensemble(self, kinds: Sequence[Kind]) -> "MultiLabel":
         """The kind with thresholds whose logits are the means: `averaged` takes mean logits, too.
@@ -167,7 +168,7 @@ class MultiLabel(LongTextKind):
             return self
         names = sorted({label for each in every for label in each})
         limits = np.array([[each.get(name, _HALF) for name in names] for each in every])
-        means = 1 / (1 + np.exp(-_logits(limits).mean(axis=0)))
+        means = 1 / (1 + np.exp(-logits_of(limits).mean(axis=0)))
         return replace(self, thresholds=dict(zip(names, means.tolist(), strict=True)))
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
@@ -223,11 +224,6 @@ class MultiLabel(LongTextKind):
             self.label_separator.join(sorted(label.decode() for label in row[:count]))
             for count, row in zip(counts, rows, strict=True)
         ]
-
-
-def _logits(probabilities: np.ndarray) -> np.ndarray:
-    shares = np.clip(probabilities, _SMALLEST, 1 - _SMALLEST)
-    return np.log(shares) - np.log1p(-shares)
 
 
 def label_columns(column: str) -> list[str]:

@@ -59,6 +59,7 @@ class Span(Kind):
 
     options = SpanOptions
     tuned_settings = ("null_score_diff_threshold",)
+    decided_score = "f1"
     model_class = BertSpanClassifier
     scores_are_percentages = True
     loss_function = staticmethod(span_loss)

@@ -15,6 +15,8 @@ MASKED_WORDS = ("accuracy", "pseudo_perplexity", "masked_lm_accuracy", "masked_l
 Score = Callable[[np.ndarray, np.ndarray], float | None]
 
 _QUESTIONS_AT_ONCE = 1024
+_SMALLEST = np.finfo(np.float32).eps  # of a probability with a finite logit, and of its complement
+_ROUNDING = 4 * 2**-8  # of a logit of 4, a probability of 0.98 or 0.02, in bfloat16
 
 
 def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
@@ -130,7 +132,12 @@ def average_precision(truth: np.ndarray, scores: np.ndarray) -> float | None:
 
 
 def best_thresholds(truth: np.ndarray, probabilities: np.ndarray) -> list[float]:
-    """The threshold of each label with the best F1, between two probabilities; nearest to 0.5."""
+    """Returns for each label the threshold with the best F1 that other precisions keep, too.
+
+    `truth` bool and `probabilities` are [E, C]. F1 is the lowest that it can be with all logits off
+    by `_ROUNDING`, so that no threshold stands between two close probabilities if another does
+    about as well. In a tie it is F1 itself that decides, then the distance from 0.5.
+    """
     found = []
     for has, shares in zip(truth.T, probabilities.T, strict=True):
         if has.all() or not has.any():
@@ -140,12 +147,23 @@ def best_thresholds(truth: np.ndarray, probabilities: np.ndarray) -> list[float]
         order = np.argsort(-shares, kind="stable")
         ordered = shares[order].astype(np.float64)
         last = np.flatnonzero(np.append(np.diff(ordered) != 0, True))
-        right, chosen, lowest = np.cumsum(has[order])[last], last + 1, ordered[last]
-        limits = (lowest + np.append(lowest[1:], 0.0)) / 2
-        f1 = 2 * right / (chosen + has.sum())
-        best = np.flatnonzero(f1 == f1.max())
-        found.append(float(limits[best[np.argmin(abs(limits[best] - 0.5))]]))
+        limits = (ordered[last] + np.append(ordered[last[1:]], 0.0)) / 2
+        right = np.append(0, np.cumsum(has[order]))  # of the first 0, 1, ... E
+        ranked, cuts = -logits_of(ordered), -logits_of(limits)
+
+        def f1(error: float) -> np.ndarray:
+            sure, possible = (np.searchsorted(ranked, cuts + x, "right") for x in (-error, error))
+            return 2 * right[sure] / (right[sure] + possible - right[possible] + has.sum())
+
+        best = np.lexsort([-abs(limits - 0.5), f1(0.0), f1(_ROUNDING)])[-1]
+        found.append(float(limits[best]))
     return found
+
+
+def logits_of(probabilities: np.ndarray) -> np.ndarray:
+    """Logits of probabilities of any shape, finite for 0 and 1, too."""
+    shares = np.clip(probabilities, _SMALLEST, 1 - _SMALLEST)
+    return np.log(shares) - np.log1p(-shares)
 
 
 def retrieval_scores(

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from bert_tf.tasks.scoring.metrics import LabelSets, average_precision, best_thresholds
+from bert_tf.tasks.scoring.metrics import (
+    LabelSets,
+    average_precision,
+    best_thresholds,
+    logits_of,
+)
 
 
 def drawn(seed: int, examples: int = 60, labels: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -43,14 +48,30 @@ def test_labels_without_examples_do_not_count():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_thresholds_have_the_best_f1_of_all(seed):
+def test_thresholds_have_the_best_f1_of_all_when_logits_are_rounded(seed):
     truth, shares = drawn(seed)
     truth[:2] = True
     for label, limit in enumerate(best_thresholds(truth, shares)):
         has, own = truth[:, label], shares[:, label]
-        every = [metrics.f1_score(has, own >= cut) for cut in np.unique(own)]
-        assert metrics.f1_score(has, own >= limit) == pytest.approx(max(every))
-        assert limit not in own  # rounding cannot turn a decision
+        off = 2.0**-6 * np.where(has, -1, 1)  # the worst for F1
+        rounded = 1 / (1 + np.exp(-logits_of(own) - off))
+        middles = np.convolve(np.unique(np.append(own, 0)), [0.5, 0.5], "valid")
+        every = [metrics.f1_score(has, rounded >= cut) for cut in middles]
+        assert metrics.f1_score(has, rounded >= limit) == pytest.approx(max(every))
+        assert limit not in own
+
+
+@pytest.mark.parametrize(
+    ("shares", "limit"),
+    [
+        ([0.8, 0.6, 0.5999, 0.2], 0.39995),  # 0.59995 has a better F1, until rounding
+        ([0.8, 0.5000, 0.4999, 0.4998], 0.65),  # 0.49995 has a better F1, until rounding
+        ([0.4998, 0.5001, 0.4999, 0.5], 0.2499),  # nothing is apart: all get it
+    ],
+)
+def test_thresholds_keep_a_distance_from_probabilities(shares, limit):
+    truth = np.array([[True], [True], [False], [False]])
+    assert best_thresholds(truth, np.array([shares]).T) == pytest.approx([limit])
 
 
 def test_thresholds_of_labels_that_all_or_none_have_stay():
