@@ -88,15 +88,13 @@ class FinetuningData:
         return f"{count:,} training and {held_out:,} validation examples{labels}"
 
     def settings(self) -> dict[str, Any]:
-        """What must be the same when a run is resumed."""
+        """What must be the same when a run is resumed, beside its `run_identity`."""
         return {
             "labels": self.labels,
-            **self.task.kind.settings(),
             "train": self.train.fingerprint(),
             "validation": self.validation.fingerprint(),
             # Absent otherwise: runs from before examples were kept together can be resumed.
             **({"validation_share": f"by {self.kept_whole}"} if self.kept_whole else {}),
-            "tokenizer": {"vocabulary": self.tokenizer.vocabulary_hash, **self.tokenizer.settings},
         }
 
     @functools.cached_property

@@ -26,7 +26,15 @@ from bert_tf.storage import is_remote
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.task import Task
-from bert_tf.trained.fine_tuned import TASK_FILE, Evaluation, FineTuned, read_settings
+from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.trained.fine_tuned import (
+    METRICS_FILE,
+    TASK_FILE,
+    Evaluation,
+    FineTuned,
+    read_settings,
+    run_options,
+)
 from bert_tf.training.device_speed import strategy_peak
 from bert_tf.training.distillation import TEMPERATURE, WEIGHT, Taught, distilled, of_student
 from bert_tf.training.dry_run import dry_run
@@ -86,6 +94,25 @@ def task_to_train(options: FinetuningSetup) -> Task:
     return with_options(task, vars(options))
 
 
+def run_identity(options: FinetuningSetup, task: Task) -> dict[str, Any]:
+    """What the runs of a fine-tuning or of a search share, beside the options' own identity.
+
+    They are the content of the models, which options name by path, and the settings of the task,
+    which options may leave to the model's task.json.
+    """
+    tokenizer = BertTokenizer.from_directory(options.model)
+    found = {
+        "task": task.name,
+        "max_length": task.max_length,
+        **task.kind.settings(),
+        "tokenizer": {"vocabulary": tokenizer.vocabulary_hash, **tokenizer.settings},
+        "model_content": content_hash(options.model),
+    }
+    if options.teacher is not None:
+        found["teacher_content"] = content_hash(options.teacher)
+    return found
+
+
 def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> FinetuningResult | None:
     task = task_to_train(options)
     if not task.kind.is_trained:
@@ -127,9 +154,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         cache = FeatureCache(tuned.model.encoder.features, folder)
         tuned.model.encoder.features.remember = cache.remember
     settings = {"config": tuned.model.config.to_dict(), **data.settings()}
-    settings["model_content"] = content_hash(options.model)
-    if options.teacher is not None:
-        settings["teacher_content"] = content_hash(options.teacher)
+    settings |= run_identity(options, task)
     loss = task.kind.loss(label_smoothing=options.label_smoothing)
     with run.strategy.scope():
         trained, trained_loss, metrics = _taught_by(options, tuned, loss, run.precision)
@@ -179,8 +204,17 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         run.notice(line)
     if options.dry_run:
         return None
+    outcome = run.directory / "best" / METRICS_FILE  # written last: best/ is then finished
     if run.is_chief:
+        if options.calibrate and not run_options(outcome.parent).get("calibrate"):
+            outcome.unlink(missing_ok=True)
         save_config(options, run.directory)
+
+    def save(folder: Path) -> None:
+        if folder == outcome.parent:
+            outcome.unlink(missing_ok=True)
+        tuned.save(folder)
+
     listener.planned(total_steps)
     training = run.train(
         [phase],
@@ -188,7 +222,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         evaluate_every=evaluate_every,
         best_by=best_by,
         larger_is_better=True,
-        save_model=tuned.save,
+        save_model=save,
         report=listener.report,
         on_step=listener.on_step,
     )
@@ -200,7 +234,8 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     if run.is_chief:
         if training.best is None:
             run.notice(f"{best_by} was undefined at every evaluation: best/ is the last model")
-            tuned.save(run.directory / "best")
+            if not outcome.exists():
+                tuned.save(outcome.parent)
         evaluation = _evaluate_best(run, options, tuned, data.validation, rows_at_once)
     run.meet()
     evaluations = math.ceil(training.step / evaluate_every)
@@ -310,7 +345,10 @@ def _validation_scores(
 def _evaluate_best(
     run: Run, options: FinetuningOptions, tuned: FineTuned, examples: Examples, size: int
 ) -> Evaluation:
-    """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome."""
+    """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome.
+
+    Calibrates and tunes it before; a model with the outcome beside it stays as it is.
+    """
     folder = run.directory / "best"
     best = FineTuned.from_directory(folder)
     if run.precision == "float32" and options.features_only is None:
@@ -318,6 +356,8 @@ def _evaluate_best(
         tuned.model.set_weights(best.model.get_weights())
         best = tuned
     evaluation = best.evaluate(examples, size)
+    if (folder / METRICS_FILE).exists():
+        return evaluation
     if options.calibrate:
         temperature = best.task.kind.temperature(evaluation.given)
         for variable in best.model.head.dense.weights:

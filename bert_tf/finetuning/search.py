@@ -15,10 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.atomic import write_json, write_text, write_tsv
-from bert_tf.checkpoints.formats import content_hash
 from bert_tf.errors import InputError, pip_install
 from bert_tf.finetuning import restarts
-from bert_tf.finetuning.finetune import finetune, task_to_train
+from bert_tf.finetuning.finetune import finetune, run_identity, task_to_train
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup, SearchOptions
 from bert_tf.finetuning.restarts import OneRun, Restarts
 from bert_tf.options import identity, joined
@@ -40,6 +39,8 @@ _SHOWN = {
     "content": "content of the data",
     "split": "split into training and validation examples",
     "model_content": "content of --model",
+    "teacher_content": "content of --teacher",
+    "tokenizer": "vocabulary or tokenizer of --model",
     "version": "version of bert-tf",
 }
 _ATTEMPTS = 100  # proposals to look at for one that was not tried
@@ -170,7 +171,7 @@ class _Search:
     """The state of a search, in a file of its folder that is replaced after every run."""
 
     def __init__(self, options: SearchOptions, output: Path) -> None:
-        self.options, self.output = options, output
+        self.options, self.output, self.task = options, output, task_to_train(options)
         self.trials: list[Trial] = []
         self.best: str | None = None  # run that best/ is a copy of, relative to `output`
         values = itertools.product(options.batch_size, options.rates, options.epochs)
@@ -186,12 +187,13 @@ class _Search:
             "content": data_content(options),
             "gradient_accumulation_steps": options.gradient_accumulation_steps,
             "version": TRAJECTORY,
-            "model_content": content_hash(options.model),
+            "teacher_content": None,
+            **run_identity(options, self.task),
         }
         del own["seed"]  # more seeds may be added
-        if not (options.validation or task_to_train(options).has(options.source, "validation")):
+        if not (options.validation or self.task.has(options.source, "validation")):
             own["split"] = "undivided texts, contexts and documents"
-        return own
+        return json.loads(json.dumps(own))  # as it will be read again
 
     def read(self) -> None:
         """Takes up the search of the folder, if there is one."""
@@ -210,7 +212,10 @@ class _Search:
             kept, self.best = {"split": "by example", **stored["options"]}, stored.get("best")
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
-        # Searches of earlier versions lack some.
+        # Searches of earlier versions lack some, and what no option gave.
+        for name in ("task", "max_length"):
+            if kept.get(name) is None:
+                kept.pop(name, None)
         changed = [name for name in own if name in kept and kept[name] != own[name]]
         if changed and not self.options.override:
             listed = ", ".join(_SHOWN.get(name, f"--{name}") for name in changed)
@@ -231,7 +236,7 @@ class _Search:
         return max(self.options.trials or len(known.union(self.grid)), len(known))
 
     def runs(self, setting: Setting) -> Iterator[FinetuningOptions]:
-        of_run = joined(FinetuningOptions, task_to_train(self.options).kind.options)
+        of_run = joined(FinetuningOptions, self.task.kind.options)
         values = {each.name: getattr(self.options, each.name) for each in fields(of_run)}
         values |= {"output": str(self.output / setting.folder), **asdict(setting)}
         return restarts.seed_options(of_run(**values))

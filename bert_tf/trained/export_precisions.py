@@ -205,10 +205,10 @@ def compare(model: FineTuned, other: FineTuned, calibration: Calibration) -> Sco
         return ScoreComparison("cosine", 1.0, cosine, 100 * (1 - cosine), len(examples))
     kind = model.task.kind
     names = {kind.score_names(model.task, model.labels)[0], kind.decided_score}
-    one, two = (each.evaluate(examples, _BATCH).scores for each in (model, other))
+    scores = [each.evaluate(examples, _BATCH).scores for each in (model, other)]
     compared = []
-    for name in sorted(names & one.keys()):
-        first, second = one[name], two[name]
+    for name in sorted(names & scores[0].keys()):
+        first, second = (each[name] for each in scores)
         if first is None or second is None:
             raise InputError(f"{examples.path}: {name} is undefined for these rows: give others")
         points = (first - second) * (1 if kind.scores_are_percentages else 100)

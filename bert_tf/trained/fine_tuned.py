@@ -39,6 +39,7 @@ from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 TASK_FILE = "task.json"
+METRICS_FILE = "metrics.json"
 
 
 class Answering:
@@ -116,7 +117,7 @@ class Evaluation:
 
     def write(self, directory: Path) -> None:
         self.given.task.kind.write_predictions(directory, self.given)
-        write_json(directory / "metrics.json", self.scores)
+        write_json(directory / METRICS_FILE, self.scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -365,7 +366,7 @@ def _facts_of_run(directory: Path) -> dict[str, str]:
     names = ("data", "train", "validation")
     found = {"data": ", ".join(f"{n} {options[n]}" for n in names if options.get(n))}
     with contextlib.suppress(InputError):  # there is no such file
-        scores = read_json_object(directory / "metrics.json")
+        scores = read_json_object(directory / METRICS_FILE)
         numbers = {key: value for key, value in scores.items() if isinstance(value, int | float)}
         count = numbers.pop("examples", None)
         found["scores"] = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())

@@ -1,12 +1,16 @@
 """--calibrate: the temperature of a model, found, applied and kept."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.errors import InputError
-from bert_tf.finetuning.finetune import finetune
+from bert_tf.finetuning.finetune import _evaluate_best, finetune
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.kind import Answered
@@ -61,7 +65,8 @@ def options_of(folder, **more):
 @pytest.mark.slow
 def test_a_calibrated_model_decides_as_before_with_less_loss(tmp_path):
     options = options_of(tmp_path, evaluate_every=80)
-    result = finetune(options)
+    finetune(replace(options, calibrate=False))
+    result = finetune(options)  # asked for when the run is finished
     folders = {name: tmp_path / "run" / name for name in ("last", "best")}
     models = {name: FineTuned.from_directory(folder) for name, folder in folders.items()}
     heads = {name: tuned.model.head.dense.get_weights() for name, tuned in models.items()}
@@ -77,6 +82,24 @@ def test_a_calibrated_model_decides_as_before_with_less_loss(tmp_path):
         assert kind.scores(given)["accuracy"] == result.evaluation.scores["accuracy"]
     assert losses["best"] < losses["last"]
     assert kind.temperature(given) == pytest.approx(1, abs=0.01)
+    before = {file.name: file.read_bytes() for file in folders["best"].iterdir()}
+    assert finetune(options).evaluation.scores == result.evaluation.scores
+    assert before == {file.name: file.read_bytes() for file in folders["best"].iterdir()}
+
+
+@pytest.mark.parametrize(("finished", "saved"), [(True, 0), (False, 1)])
+def test_a_finished_model_is_calibrated_and_written_once(tmp_path, monkeypatch, finished, saved):
+    (tmp_path / "best").mkdir()
+    if finished:
+        (tmp_path / "best" / "metrics.json").write_text("{}")
+    best = MagicMock()
+    best.task.kind.temperature.return_value = 2.0
+    best.tuned.return_value = best
+    monkeypatch.setattr(FineTuned, "from_directory", lambda folder: best)
+    run = SimpleNamespace(directory=tmp_path, precision="mixed_bfloat16", notice=lambda line: None)
+    options = SimpleNamespace(calibrate=True, features_only=None)
+    assert _evaluate_best(run, options, None, None, 8) is best.evaluate.return_value
+    assert best.save.call_count == best.evaluate.return_value.write.call_count == saved
 
 
 def test_tasks_without_probabilities_refuse_it(tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bert_tf import BertTokenizer
 from bert_tf.api.search import SearchResult
 from bert_tf.cli.search import run as run_search
 from bert_tf.errors import InputError
@@ -59,7 +60,15 @@ class Runs:
 
 @pytest.fixture
 def options(tmp_path) -> SearchOptions:
-    return SearchOptions(model="model", train="train.tsv", output=str(tmp_path / "run"), seed=1)
+    model = model_of(tmp_path / "model", "weights")
+    return SearchOptions(model=model, train="train.tsv", output=str(tmp_path / "run"), seed=1)
+
+
+def model_of(folder: Path, text: str) -> str:
+    folder.mkdir()
+    (folder / "model.safetensors").write_text(text)
+    BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea"]).save(folder)
+    return str(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -319,22 +328,39 @@ def test_a_search_that_cannot_be_is_refused(options, tmp_path):
 
 
 def test_a_search_goes_on_with_the_same_model_wherever_it_is(options, tmp_path):
-    def model(name, text):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "model.safetensors").write_text(text)
-        return str(tmp_path / name)
-
     options = replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3])
-    tried(replace(options, model=model("first", "weights")))
-    tried(replace(options, model=model("moved", "weights")))
+    tried(replace(options, model=model_of(tmp_path / "first", "weights")))
+    tried(replace(options, model=model_of(tmp_path / "moved", "weights")))
     with pytest.raises(InputError, match="a search with another content of --model: give"):
-        tried(replace(options, model=model("other", "other weights")))
+        tried(replace(options, model=model_of(tmp_path / "other", "other weights")))
     # A search of an earlier version has the model's path alone.
     record = Path(options.output) / "search.json"
     stored = json.loads(record.read_text())
-    del stored["options"]["model_content"], stored["options"]["version"]
-    record.write_text(json.dumps({**stored, "options": {**stored["options"], "model": "../x"}}))
+    known = {"model": "../x", "task": None, "max_length": None}
+    for name in ("model_content", "version", "teacher_content", "tokenizer", "long_texts"):
+        stored["options"].pop(name)
+    record.write_text(json.dumps({**stored, "options": {**stored["options"], **known}}))
     tried(replace(options, model=str(tmp_path / "other")))
+
+
+def test_runs_that_learn_otherwise_are_not_compared(options, tmp_path):
+    """What the runs compare when they are resumed: the teacher, options of kinds, the lengths."""
+    options = replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3])
+    first, second = (model_of(tmp_path / name, name) for name in ("one", "two"))
+    taught = replace(options, teacher=first)
+    tried(taught)
+    tried(replace(taught, max_length=128))  # the task's own
+    for name, other, told in (
+        ("teacher", second, "content of --teacher"),
+        ("teacher", None, "content of --teacher"),
+        ("max_length", 64, "--max_length"),
+        ("long_texts", "windows", "--long_texts"),
+    ):
+        with pytest.raises(InputError, match=f"a search with another {told}: give"):
+            tried(replace(taught, **{name: other}))
+    (Path(options.model) / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    with pytest.raises(InputError, match="another vocabulary or tokenizer of --model"):
+        tried(taught)
 
 
 def test_scores_on_differently_drawn_examples_are_not_compared(options, tmp_path):

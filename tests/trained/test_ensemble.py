@@ -11,7 +11,6 @@ from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.kinds.kind import Answered
-from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.kinds.regression import Regression
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging

@@ -136,28 +136,27 @@ def best_thresholds(truth: np.ndarray, probabilities: np.ndarray) -> list[float]
 
     `truth` bool and `probabilities` are [E, C]. F1 is the lowest that it can be with all logits off
     by `_ROUNDING`, so that no threshold stands between two close probabilities if another does
-    about as well. In a tie it is F1 itself that decides, then the distance from 0.5.
+    about as well. In a tie it is F1 itself that decides, then the distance from 0.5. A label that
+    all examples have, or none, keeps 0.5.
     """
-    found = []
-    for has, shares in zip(truth.T, probabilities.T, strict=True):
-        if has.all() or not has.any():
-            found.append(0.5)
-            continue
-        # For each different probability, of the examples with it or more: right ones, and number.
-        order = np.argsort(-shares, kind="stable")
-        ordered = shares[order].astype(np.float64)
-        last = np.flatnonzero(np.append(np.diff(ordered) != 0, True))
-        limits = (ordered[last] + np.append(ordered[last[1:]], 0.0)) / 2
-        right = np.append(0, np.cumsum(has[order]))  # of the first 0, 1, ... E
-        ranked, cuts = -logits_of(ordered), -logits_of(limits)
+    pairs = zip(truth.T, probabilities.T, strict=True)
+    return [0.5 if has.all() or not has.any() else _best_threshold(has, p) for has, p in pairs]
 
-        def f1(error: float) -> np.ndarray:
-            sure, possible = (np.searchsorted(ranked, cuts + x, "right") for x in (-error, error))
-            return 2 * right[sure] / (right[sure] + possible - right[possible] + has.sum())
 
-        best = np.lexsort([-abs(limits - 0.5), f1(0.0), f1(_ROUNDING)])[-1]
-        found.append(float(limits[best]))
-    return found
+def _best_threshold(has: np.ndarray, probabilities: np.ndarray) -> float:
+    order = np.argsort(-probabilities, kind="stable")
+    ordered = probabilities[order].astype(np.float64)
+    each = np.unique(ordered)
+    limits = (each + np.append(0.0, each[:-1])) / 2
+    right = np.append(0, np.cumsum(has[order]))  # of the first 0, 1, ... E
+    ranked, cuts = -logits_of(ordered), -logits_of(limits)
+
+    def f1(error: float) -> np.ndarray:
+        sure, possible = (np.searchsorted(ranked, cuts + x, "right") for x in (-error, error))
+        return 2 * right[sure] / (right[sure] + possible - right[possible] + has.sum())
+
+    best = np.lexsort([-abs(limits - 0.5), f1(0.0), f1(_ROUNDING)])[-1]
+    return float(limits[best])
 
 
 def logits_of(probabilities: np.ndarray) -> np.ndarray:
