@@ -211,8 +211,12 @@ def _dataset_texts(slice_: Slice, options: CorpusOptions, counts: Counter) -> It
         yield Lines(_document(text, counts), done)
 
 
-def empty_corpus(name: str) -> InputError:
-    return InputError(f"{name}: no text, every line is blank: give files with text")
+class EmptyCorpus(InputError):
+    """A corpus of which no instance can be made."""
+
+
+def empty_corpus(name: str) -> EmptyCorpus:
+    return EmptyCorpus(f"{name}: no text, every line is blank: give files with text")
 
 
 def sample_text(corpus: Corpus) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """The journal of a folder of shards: which groups of batches are finished, and by which plan.
 
 Whoever makes a unit writes its shards under their final names, then its entries here. Any process
-may make any unit, in any order, twice: the bytes are the same. A shard counts if an entry names it
-and its size; all else is dead, and only a run that holds the folder alone removes it.
+may make any unit, in any order, twice: the bytes are the same. A shard counts if an entry names it,
+its size and its checksum; all else is dead, and only a run that holds the folder alone removes it.
 """
 
 import fcntl
@@ -152,7 +152,7 @@ class Journal:
     def begun(
         self, plan: dict[str, Any], sources: Sequence[str], *, is_shared: bool
     ) -> Iterator[None]:
-        """Locks the folder for a run by this plan; an error removes it if nothing is finished.
+        """Locks the folder for a run by this plan; an error removes it if nothing was ever finished.
 
         `sources` names the first source of each unit. Processes that share the folder each make
         units of their own by the same plan, and remove nothing.
@@ -173,7 +173,7 @@ class Journal:
             try:
                 yield
             except BaseException:
-                if not (is_shared or self.entries()):
+                if not (is_shared or begun or self.entries()):
                     self.folder.clear()  # nothing to continue
                 raise
 

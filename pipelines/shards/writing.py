@@ -20,7 +20,7 @@ from bert_tf.atomic import TEMPORARY_NAMES, StrPath
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder, is_one_of
 from bert_tf.pipelines.corpus import documents
-from bert_tf.pipelines.corpus.formats import WITHOUT, empty_corpus, input_errors, sample_text
+from bert_tf.pipelines.corpus.formats import WITHOUT, EmptyCorpus, empty_corpus, input_errors, sample_text
 from bert_tf.pipelines.corpus.sources import (
     TFDS,
     Corpus,
@@ -190,7 +190,7 @@ def write_shards_of_lengths(
             _make_units(job, corpus, tokenizer, progress, runner, share)
         if share is not None:
             return []
-        journal.check(checksums=finish)
+        journal.check(checksums=finish or runner is not None)
         if missing := journal.missing(range(len(corpus.units))):
             numbers = ", ".join(str(unit + 1) for unit in missing[:_LISTED_UNITS])
             numbers += ", ..." * (len(missing) > _LISTED_UNITS)
@@ -207,8 +207,8 @@ def write_shards_of_lengths(
         journal.remove_dead()
         try:
             manifests = _finish(job, corpus, tokenizer, plan)
-        except InputError:
-            folder.clear()  # the whole corpus is unusable: there is nothing to continue
+        except EmptyCorpus:
+            folder.clear()  # there is nothing to continue
             raise
     journal.remove()
     return manifests
@@ -283,7 +283,8 @@ def _make_units(
     if share is not None:
         numbers = numbers[share.number - 1 :: share.of]
     options, journal = job.options[0], job.journal
-    instances = journal.check(numbers)
+    # Half-written files may have the right size after a power failure.
+    instances = journal.check(numbers, checksums=not is_remote(job.folder))
     missing = journal.missing(numbers)
     if options.skip_unreadable:  # other files may be readable now
         journal.forget(missing)
@@ -334,7 +335,7 @@ def _finish(
     manifests = []
     for index, (options, folder) in enumerate(zip(job.options, journal.folders, strict=True)):
         if "train" not in shards[index]:
-            raise InputError(
+            raise EmptyCorpus(
                 f"{corpus.name}: no instances, because the text has no tokens: check that the "
                 "vocabulary fits its language"
             )

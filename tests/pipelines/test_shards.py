@@ -467,6 +467,7 @@ def test_what_a_kill_left_is_made_again(tmp_path, many, number_tokenizer, whole)
     shards = sorted(out.glob("train-*"))
     last = shards[-1]
     last.write_bytes(last.read_bytes()[:-1])
+    shards[0].write_bytes(bytes(shards[0].stat().st_size))  # as a power failure may leave it
     (out / "train-99999-00000-00-00.tfrecord").write_bytes(b"not in the journal")
     temporary_name(shards[0]).write_bytes(b"half")
     write_shards(many, out, number_tokenizer, many_options())
@@ -488,18 +489,55 @@ def test_a_shard_lost_from_a_finished_unit_is_made_again(
     assert contents(out) == contents(whole)
 
 
-@pytest.mark.parametrize("lost", [".journal/00001-*.json", "train-00001-*.tfrecord"])
+def zeros(path):
+    """What another worker left there that was making the same unit."""
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize(
+    ("lost", "lose"),
+    [
+        (".journal/00001-*.json", Path.unlink),
+        ("train-00001-*.tfrecord", Path.unlink),
+        ("train-00001-*.tfrecord", zeros),
+    ],
+)
 def test_a_run_that_lacks_groups_at_its_end_is_no_success(
-    tmp_path, many, number_tokenizer, units, lost
+    tmp_path, many, number_tokenizer, units, lost, lose
 ):
     def forgetful(job, units, report):
         write_units(job, units, number_tokenizer, job.journal.documents, report)
-        next(Path(job.folder).glob(lost)).unlink()
+        lose(next(Path(job.folder).glob(lost)))
 
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"shards of 1 of \d+ units .* same command again"):
         write_shards(many, out, number_tokenizer, many_options(), runner=forgetful)
     assert not (out / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_place_that_refuses_the_last_step_loses_nothing(
+    tmp_path, many, number_tokenizer, whole, monkeypatch, begins
+):
+    """As a store does with an InputError, in the run that makes the units or in a later one."""
+    out = tmp_path / "out"
+    if begins:
+        begin(many, out, number_tokenizer)
+    made = []
+
+    def refuse(manifest, directory):
+        made.extend(path.name for path in out.glob("*.tfrecord"))
+        raise InputError("no permission")
+
+    with monkeypatch.context() as patch, pytest.raises(InputError, match="no permission"):
+        patch.setattr(Manifest, "save", refuse)
+        write_shards(many, out, number_tokenizer, many_options())
+    assert made
+    assert sorted(path.name for path in out.glob("*.tfrecord")) == sorted(made)
+    with monkeypatch.context() as patch:
+        patch.setattr("bert_tf.pipelines.shards.units._OpenGroup", None)  # makes none again
+        write_shards(many, out, number_tokenizer, many_options())
+    assert contents(out) == contents(whole)
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "mine.tfrecord", ".mine.12345678.tmp"])
