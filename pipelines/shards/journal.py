@@ -152,7 +152,7 @@ class Journal:
     def begun(
         self, plan: dict[str, Any], sources: Sequence[str], *, is_shared: bool
     ) -> Iterator[None]:
-        """Locks the folder for a run by this plan; an error removes it if nothing was ever finished.
+        """Locks the folder for a run by this plan; an error with nothing finished removes it.
 
         `sources` names the first source of each unit. Processes that share the folder each make
         units of their own by the same plan, and remove nothing.

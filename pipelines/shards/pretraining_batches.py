@@ -9,9 +9,12 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import socket
 import tempfile
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +46,9 @@ MOST_SHUFFLED = 1 << 16
 MIXED = 10_000  # records in which sources have exactly their shares
 _ANSWER_SECONDS = 10  # of a tf.data service
 _CLEARED_SHARE = 0.1  # of the bound of a cache, at once
+_LINKS, _WEEK = "reading-", 7 * 86400  # beginning of a folder's name; seconds
+_LOADS_AT_ONCE = 2  # windows
+_KEPT_LOADS = 2 * _LOADS_AT_ONCE  # two iterators may overlap
 _SAMPLE_SEED = 12345  # of held-out instances, so that runs with other seeds compare
 
 
@@ -272,54 +278,72 @@ def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Datase
 
 
 class BlockCache:
-    """Blocks of remote shards in a folder of bounded size, which processes may share.
+    """Blocks of remote shards in a folder of bounded size, which sources and processes share.
 
     Each is a file of its own, which TensorFlow reads as a shard; those used longest ago go first.
+    Readers get hard links, which keep a block that anyone removes from the cache.
     """
 
     def __init__(self, folder: Path, most_bytes: int):
         self._folder, self._most = folder, most_bytes
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
-        self._bytes = sum(path.stat().st_size for path in folder.glob("*.block"))
+        for left in folder.parent.glob(f"{_LINKS}*"):  # by a process that was killed
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > _WEEK:
+                    shutil.rmtree(left)
+        self._links = tempfile.TemporaryDirectory(prefix=_LINKS, dir=folder.parent)
+        self._loads: deque[str] = deque()  # folders of the links of the last calls
+        self._bytes = self._added = 0  # in the cache, and by this process since it was counted
+        self._make_room()
 
     def fetch(
         self, urls: Sequence[str], hashes: Sequence[str], offsets: np.ndarray, sizes: np.ndarray
     ) -> list[str]:
-        """The local files of blocks, by the URLs and checksums of their shards and their places."""
+        """The local files of blocks, by the URLs and checksums of their shards and their places.
+
+        They stay until `_KEPT_LOADS` further calls.
+        """
+        load = tempfile.mkdtemp(dir=self._links.name)
         paths: list[Path] = []
         missing: list[int] = []
         for number, place in enumerate(zip(hashes, offsets, sizes, strict=True)):
             key = hashlib.sha256(" ".join(map(str, place)).encode()).hexdigest()
-            paths.append(self._folder / f"{key}.block")
+            paths.append(Path(load, f"{key}.block"))
             try:
+                os.link(self._folder / paths[-1].name, paths[-1])
                 os.utime(paths[-1])  # used now
             except FileNotFoundError:
                 missing.append(number)
         starts, ends = (each[missing].tolist() for each in (offsets, offsets + sizes))
         contents = fetch_ranges([urls[n] for n in missing], starts, ends)
         for number, content in zip(missing, contents, strict=True):
-            with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
-                file.write(content)
-            Path(file.name).replace(paths[number])
+            paths[number].write_bytes(content)
+            with contextlib.suppress(FileExistsError):  # another source was first
+                os.link(paths[number], self._folder / paths[number].name)
         with self._lock:
-            self._bytes += sum(map(len, contents))
-            if self._bytes > self._most:
-                self._make_room(set(paths))
+            self._loads.append(load)
+            if len(self._loads) > _KEPT_LOADS:
+                shutil.rmtree(self._loads.popleft())
+            added = sum(map(len, contents))
+            self._bytes, self._added = self._bytes + added, self._added + added
+            # Others add blocks, too: count again after a part of the bound.
+            if self._bytes > self._most or self._added > self._most * _CLEARED_SHARE:
+                self._make_room()
         return [str(path) for path in paths]
 
-    def _make_room(self, needed: set[Path]) -> None:
-        """Removes the blocks that were used longest ago, except those that are needed now."""
+    def _make_room(self) -> None:
+        """Removes the blocks that were used longest ago, if they exceed the bound."""
         found = []
         for path in self._folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # another process was first
                 status = path.stat()
                 found.append((status.st_mtime_ns, status.st_size, path))
-        self._bytes = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
-            if self._bytes <= self._most * (1 - _CLEARED_SHARE):
-                break
-            if path not in needed:
+        self._bytes, self._added = sum(size for _, size, _ in found), 0
+        if self._bytes > self._most:
+            for _, size, path in sorted(found):
+                if self._bytes <= self._most * (1 - _CLEARED_SHARE):
+                    break
                 path.unlink(missing_ok=True)
                 self._bytes -= size
 
@@ -443,4 +467,4 @@ def _records(source: Source, seed: tf.Tensor | None, first: int, repeat: bool) -
         return tf.gather(loaded, index), number * 2**32 + index
 
     last = tf.int64.max if repeat else windows
-    return tf.data.Dataset.range(first_window, last).map(load, num_parallel_calls=2)
+    return tf.data.Dataset.range(first_window, last).map(load, num_parallel_calls=_LOADS_AT_ONCE)

@@ -20,7 +20,13 @@ from bert_tf.atomic import TEMPORARY_NAMES, StrPath
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder, is_one_of
 from bert_tf.pipelines.corpus import documents
-from bert_tf.pipelines.corpus.formats import WITHOUT, EmptyCorpus, empty_corpus, input_errors, sample_text
+from bert_tf.pipelines.corpus.formats import (
+    WITHOUT,
+    EmptyCorpus,
+    empty_corpus,
+    input_errors,
+    sample_text,
+)
 from bert_tf.pipelines.corpus.sources import (
     TFDS,
     Corpus,

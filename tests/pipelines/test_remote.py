@@ -3,6 +3,7 @@
 import gzip
 import socket
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -157,7 +158,9 @@ def test_training_reads_through_a_cache_of_bounded_size(
     assert list((tmp_path / "cache" / "blocks").glob("*.block"))
 
 
-def test_a_cache_keeps_what_was_used_last(tmp_path, monkeypatch):
+@pytest.fixture
+def fetched(monkeypatch):
+    """The places of the blocks that caches did not have."""
     fetched = []
 
     def fetch_ranges(urls, starts, ends):
@@ -165,16 +168,49 @@ def test_a_cache_keeps_what_was_used_last(tmp_path, monkeypatch):
         return [b"x" * (end - start) for start, end in zip(starts, ends, strict=True)]
 
     monkeypatch.setattr("bert_tf.pipelines.shards.pretraining_batches.fetch_ranges", fetch_ranges)
+    return fetched
+
+
+def fetch_from(cache, *places):
+    """Paths of blocks of 100 bytes."""
+    offsets = np.array(places)
+    paths = cache.fetch(
+        ["s3://a"] * len(places), ["hash"] * len(places), offsets, offsets * 0 + 100
+    )
+    time.sleep(0.01)  # times of use differ
+    return paths
+
+
+def held(folder):
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_blocks_stay_while_they_are_read_whoever_clears_the_cache(tmp_path, fetched):
+    """Two windows are read at once, and another source, or process, has a window of its own."""
+    folder = tmp_path / "blocks"
+    cache, other = BlockCache(folder, 1000), BlockCache(folder, 1000)
+    windows = [fetch_from(cache, *range(0, 8)), fetch_from(cache, *range(8, 16))]
+    fetch_from(other, *range(16, 24))
+    assert held(folder) <= 1000
+    for path in (path for window in windows for path in window):
+        assert Path(path).stat().st_size == 100
+    for place in range(8):
+        fetch_from(cache, place)
+    assert not any(Path(path).exists() for window in windows for path in window)
+
+
+def test_sources_share_the_bound_of_a_cache(tmp_path, fetched):
+    folder = tmp_path / "blocks"
+    caches = [BlockCache(folder, 1000) for _ in range(3)]
+    for place in range(9):
+        for number, cache in enumerate(caches):
+            fetch_from(cache, 100 * number + place)
+    assert held(folder) <= 1000 + 3 * 100  # each may add a tenth before it looks again
+
+
+def test_a_cache_keeps_what_was_used_last(tmp_path, fetched):
     cache = BlockCache(tmp_path, 1000)
-
-    def fetch(*places):
-        offsets = np.array(places)
-        paths = cache.fetch(
-            ["s3://a"] * len(places), ["hash"] * len(places), offsets, offsets * 0 + 100
-        )
-        time.sleep(0.01)  # times of use differ
-        return paths
-
+    fetch = partial(fetch_from, cache)
     for place in range(9):
         (path,) = fetch(place)
         assert Path(path).stat().st_size == 100
@@ -185,7 +221,7 @@ def test_a_cache_keeps_what_was_used_last(tmp_path, monkeypatch):
     assert fetched == [*range(9), 10, 11]
     fetch(1)
     assert fetched[-1] == 1
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 1000
+    assert held(tmp_path) <= 1000
     assert BlockCache(tmp_path, 1000)._bytes == cache._bytes
 
 
