@@ -5,32 +5,26 @@ a model, a `saved_model.pb` after its variables, checkpoints after all else. Obj
 not at all, so a command that is killed during an upload leaves a folder that it can resume from.
 """
 
+import contextlib
 import hashlib
+import json
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from bert_tf.atomic import StrPath
+from bert_tf.cache import cache_bytes, cache_folder
 from bert_tf.errors import InputError
-from bert_tf.storage import RemoteFolder, State, find_objects, is_remote, state_of
+from bert_tf.lease import Lease, LostLeaseError
+from bert_tf.storage import RemoteFolder, State, check_output_url, find_objects, is_remote, state_of
 
-CACHE_FOLDER = "BERT_TF_CACHE"  # environment variables: the folder, and its bound in gigabytes
-CACHE_GIGABYTES = "BERT_TF_CACHE_GB"
 _MARKS = ("config.json", "models.config", "saved_model.pb")
-_PROBE = ".writable"
+_log = logging.getLogger(__name__)
 _mirrors: list["Mirror"] = []  # of this process
-
-
-def cache_folder(kind: str) -> Path:
-    return Path(os.environ.get(CACHE_FOLDER) or Path("~/.cache/bert-tf").expanduser()) / kind
-
-
-def cache_bytes() -> int:
-    """The bound of each kind of cached files."""
-    return int(float(os.environ.get(CACHE_GIGABYTES, 20)) * 1e9)
 
 
 class Mirror:
@@ -38,39 +32,59 @@ class Mirror:
 
     def __init__(self, url: str, path: Path):
         self.url, self.path = url, path
-        self._remote = RemoteFolder(url)
+        self.remote = RemoteFolder(url)
+        self.lease: Lease | None = None
+        self.lacks_files = False  # whether the last upload failed
         self._uploaded: dict[str, State] = {}
+        self._may_remove = True
 
     def pull(self, *, top_alone: bool) -> None:
         """Downloads the folder; with `top_alone`, makes empty folders of those within it."""
-        self._remote.write(_PROBE, b"")  # refuses a place now, not at the first checkpoint
-        self._remote.remove([_PROBE])
-        names = self._remote.all_names()
+        names = [name for name in self.remote.all_names() if _belongs(name)]
+        self.remote.check_names(names)
         if top_alone:
             for name in names:
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             names = [name for name in names if "/" not in name]
-        self._remote.download(names, self.path)
+        self.remote.download(names, self.path)
         self._uploaded = self._states()
 
     def push(self) -> None:
         """Uploads what has changed, and removes what is gone."""
+        self.lacks_files = True
+        if self.lease is not None:
+            self.lease.check()
         found = self._states()
         changed = [name for name, state in found.items() if self._uploaded.get(name) != state]
         for name in sorted(changed, key=_order):
-            self._remote.upload(self.path / name, name)
+            self.remote.upload(self.path / name, name)
             self._uploaded[name] = found[name]  # also if a later one fails
-        self._remote.remove(self._uploaded.keys() - found.keys())
+        self._remove(self._uploaded.keys() - found.keys())
         self._uploaded = found
+        self.lacks_files = False
+
+    def _remove(self, names: Collection[str]) -> None:
+        """Removes objects, if the bucket's policy lets it."""
+        try:
+            if self._may_remove:
+                self.remote.remove(names)
+        except InputError as error:
+            self._may_remove = False
+            _log.warning("what is no longer needed stays there: %s", error)
 
     def _states(self) -> dict[str, State]:
         """The files by name, without temporary and other hidden ones."""
         found = {}
         for path in self.path.rglob("*"):
-            name = path.relative_to(self.path)
-            if path.is_file() and not any(part.startswith(".") for part in name.parts):
-                found[name.as_posix()] = state_of(path.stat())
+            name = path.relative_to(self.path).as_posix()
+            with contextlib.suppress(FileNotFoundError):  # removed since
+                if _belongs(name) and path.is_file():
+                    found[name] = state_of(path.stat())
         return found
+
+
+def _belongs(name: str) -> bool:
+    return not any(part.startswith(".") for part in PurePosixPath(name).parts)
 
 
 def _order(name: str) -> tuple[bool, bool, str]:
@@ -85,24 +99,61 @@ def mirrored(
     """Lets a command write to `output`, if it is a URL, through a local copy in TMPDIR.
 
     The copy begins as the folder there. `check_output_folder` finds it by the URL, and `push`
-    uploads it; so does the end of the block, unless it raises.
+    uploads it; so does the end of the block, unless it raises. The copy is deleted, unless not all
+    of it could be uploaded. Raises InputError if another process writes to the URL.
     """
     if not is_remote(output) or local_path(os.fspath(output)) is not None:
         yield
         return
     url = os.fspath(output).rstrip("/")
+    check_output_url(url)
     for given in inputs:
         if given is not None and f"{given}/".startswith(f"{url}/"):
             raise InputError(f"--output {url} holds the input {given}: name a separate output")
-    with tempfile.TemporaryDirectory(prefix="bert-tf-") as temporary:
-        mirror = Mirror(url, Path(temporary).resolve())
-        mirror.pull(top_alone=top_alone)
-        _mirrors.append(mirror)
-        try:
-            yield
-            mirror.push()
-        finally:
-            _mirrors.remove(mirror)
+    mirror = Mirror(url, Path(tempfile.mkdtemp(prefix="bert-tf-")).resolve())
+    try:
+        with _writing(mirror):
+            mirror.pull(top_alone=top_alone)
+            try:
+                yield
+            except BaseException:
+                if mirror.lacks_files:
+                    _log.warning("%s: not everything was uploaded: see %s", url, mirror.path)
+                raise
+            try:
+                mirror.push()
+            except (InputError, OSError) as error:
+                raise InputError(
+                    f"{url}: not everything could be uploaded ({error}): all files are in "
+                    f"{mirror.path}: copy them to the URL, or give --output {mirror.path}"
+                ) from error
+    finally:
+        if not mirror.lacks_files:
+            shutil.rmtree(mirror.path)
+
+
+@contextmanager
+def _writing(mirror: Mirror) -> Iterator[None]:
+    """Holds the URL against other processes, unless this is a worker of a run whose chief does."""
+    if not _is_other_worker():
+        mirror.lease = Lease(mirror.remote)
+        mirror.lease.take()
+    _mirrors.append(mirror)
+    try:
+        yield
+    finally:
+        _mirrors.remove(mirror)
+        if mirror.lease is not None:
+            mirror.lease.release()
+
+
+def _is_other_worker() -> bool:
+    """Whether TF_CONFIG names another process the chief, which alone writes."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        config = json.loads(os.environ.get("TF_CONFIG", ""))
+        chief = "chief" if "chief" in config["cluster"] else "worker"
+        return (config["task"]["type"], int(config["task"]["index"])) != (chief, 0)
+    return False
 
 
 def local_path(url: str) -> Path | None:
@@ -114,10 +165,18 @@ def local_path(url: str) -> Path | None:
 
 
 def push(folder: Path) -> None:
-    """Uploads the local copy that holds a folder, if any."""
+    """Uploads the local copy that holds a folder, if any; a failure is left to the next time."""
     for mirror in _mirrors:
         if folder.resolve().is_relative_to(mirror.path):
-            mirror.push()
+            try:
+                mirror.push()
+            except LostLeaseError:
+                raise
+            except (InputError, OSError) as error:
+                _log.warning(
+                    "%s: the upload failed (%s): it is tried again at the next checkpoint; all "
+                    "files are in %s", mirror.url, error, mirror.path,
+                )  # fmt: skip
 
 
 def is_mirrored(folder: Path) -> bool:
@@ -137,7 +196,7 @@ def fetched(url: str) -> Path:
     states = find_objects(url)
     names = [each.removeprefix(f"{url}/") for each in states]
     if not names:
-        raise InputError(f"{url}: no object there has content: check the name")
+        raise InputError(f"{url}: no object there: check the name")
     if "config.json" not in names and "best/config.json" in names:
         raise InputError(f"{url} is a run directory, not a model: did you mean {url}/best?")
     key = hashlib.sha256(repr([url, *states.items()]).encode()).hexdigest()[:16]
@@ -162,7 +221,12 @@ def fetched(url: str) -> Path:
 def _make_room(cache: Path, needed: Path) -> None:
     """Removes the copies that were used longest ago, beyond the bound of the cache."""
     left = cache_bytes()
-    for copy in sorted(cache.iterdir(), key=lambda each: each.stat().st_mtime_ns, reverse=True):
-        left -= sum(path.stat().st_size for path in copy.rglob("*") if path.is_file())
+    found = []
+    for copy in cache.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process removed it
+            size = sum(path.stat().st_size for path in copy.rglob("*") if path.is_file())
+            found.append((copy.stat().st_mtime_ns, size, copy))
+    for _, size, copy in sorted(found, reverse=True):
+        left -= size
         if left < 0 and copy != needed:
             shutil.rmtree(copy, ignore_errors=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.atomic import write_json
+from bert_tf.cache import cache_folder
 
 _CPU = Path("/proc/cpuinfo")
 _FLAGS = r"\b(?:avx2|avx512_bf16|avx512_vnni|avx_vnni|amx_bf16|amx_int8|bf16)\b"
@@ -41,9 +42,7 @@ class Remembered:
     def __init__(self, name: str) -> None:
         self._file: Path | None = None
         with contextlib.suppress(RuntimeError):  # no home
-            given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-            folder = given if given.is_absolute() else Path.home() / ".cache"
-            self._file = folder / "bert-tf" / name
+            self._file = cache_folder() / name
 
     def _all(self) -> dict[str, Any]:
         found = None

@@ -1,7 +1,7 @@
 """Folders of files by name, on a file system or in an object store (s3://, gs://, az://, hdfs://).
 
-Content is written under its final name, as object stores have no rename. A killed process may leave
-half a file: readers of `new_file`s need a record of sizes or checksums that was written after them.
+A file appears whole or not at all: on disks it is renamed at the end, and an object store shows an
+object when its upload is complete.
 """
 
 import contextlib
@@ -11,14 +11,14 @@ import hashlib
 import io
 import logging
 import os
-import shutil
+import re
 import tempfile
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from bert_tf.atomic import StrPath, replace_file, sync
@@ -28,6 +28,7 @@ from bert_tf.errors import InputError, pip_install
 State = tuple[int, int]
 _EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs"}
 _READ_AHEAD = 8 << 20
+_REMOVALS = 32  # objects removed at the same time
 
 
 def is_remote(path: StrPath) -> bool:
@@ -117,14 +118,29 @@ def _state_of_object(info: dict[str, Any]) -> State:
 
 
 def find_objects(url: str) -> dict[str, State]:
-    """The objects of a URL: one, those below it, or those that match it; by URL, sorted."""
+    """The objects of a URL: one, those below it, or those that match it; by URL, sorted.
+
+    Objects that are hidden below it, and the empty ones that stand for folders, are left out.
+    """
     with _store(url) as (files, key):
-        find = files.glob if set(key) & set("*?[") else files.find
+        found, above = files.find(key, detail=True), key
+        if not found:  # a key may hold the characters of a pattern
+            found = files.glob(key, detail=True)
+            above = re.split(r"[*?[]", key)[0].rpartition("/")[0]
         return {
             files.unstrip_protocol(name): _state_of_object(info)
-            for name, info in sorted(find(key, detail=True).items())
-            if info["type"] == "file" and info["size"] and "/." not in name
+            for name, info in sorted(found.items())
+            if info["type"] == "file" and name[-1] != "/" and "/." not in name[len(above) :]
         }
+
+
+def check_output_url(url: str) -> None:
+    """Raises InputError for a whole bucket, and for a key that a store would read as another."""
+    _, *parts = url.partition("://")[2].rstrip("/").split("/")
+    if not parts:
+        raise InputError(f"{url}: is a whole bucket: name a folder in it, such as {url}/output")
+    if any(part in ("", ".", "..") for part in parts):
+        raise InputError(f"{url}: has an empty part, . or ..: name the folder without")
 
 
 def fetch_ranges(urls: list[str], starts: list[int], ends: list[int]) -> list[bytes]:
@@ -178,22 +194,12 @@ class LocalFolder:
 
     @contextmanager
     def new_file(self, name: str) -> Iterator[Path]:
-        """Yields a local path to write; the file is durable after the block, unless it raises."""
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        # Another process may make the same file: each writes its own, and the name is the last's.
-        file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
-        try:
-            yield Path(f"/dev/fd/{file}")
-            os.fsync(file)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_ino == os.fstat(file).st_ino:
-                    path.unlink()
-            raise
-        finally:
-            os.close(file)
+        """Yields a local path to write; the file is there after the block, unless it raises.
+
+        Several processes may write the same name: each has a path of its own, the last one stays.
+        """
+        with replace_file(self.path / name) as temporary:
+            yield temporary
 
     def sync(self) -> None:
         """Makes the names in the folder durable."""
@@ -209,8 +215,12 @@ class LocalFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        if self.path.is_dir():
-            shutil.rmtree(self.path)
+        """Removes the files that are there now, by their names, and the folders left empty."""
+        self.remove(self.all_names())
+        below = [path for path in self.path.rglob("*") if path.is_dir()]
+        for folder in [*sorted(below, reverse=True), self.path]:
+            with contextlib.suppress(OSError):  # another process may write there
+                folder.rmdir()
 
 
 @dataclass(frozen=True)
@@ -228,7 +238,8 @@ class RemoteFolder:
     def sizes(self) -> dict[str, int]:
         with _store(self.url) as (files, key), _in_bucket(files, key):
             found = [each for each in files.ls(key, detail=True) if each["type"] == "file"]
-            return {each["name"].rpartition("/")[2]: each["size"] for each in found}
+            sizes = {each["name"].removeprefix(f"{key}/"): each["size"] for each in found}
+            return {name: size for name, size in sizes.items() if name and "/" not in name}
         return {}
 
     def size(self, name: str) -> int | None:
@@ -241,9 +252,28 @@ class RemoteFolder:
             return files.cat_file(key)
         return None
 
+    @contextmanager
+    def _written(self, name: str) -> Iterator[tuple[Any, str]]:
+        check_output_url(self.url)
+        with _store(f"{self.url}/{name}") as found:
+            yield found
+
     def write(self, name: str, content: bytes) -> None:
-        with _store(f"{self.url}/{name}") as (files, key):
+        with self._written(name) as (files, key):
             files.pipe_file(key, content)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Writes an object unless there is one; returns whether it did, if the store can say."""
+        with self._written(name) as (files, key):
+            try:
+                files.pipe_file(key, content, mode="create")
+            except FileExistsError:
+                return False
+            except (NotImplementedError, TypeError, ValueError):  # it has no such condition
+                if files.exists(key):
+                    return False
+                files.pipe_file(key, content)
+        return True
 
     @contextmanager
     def new_file(self, name: str) -> Iterator[Path]:
@@ -253,11 +283,12 @@ class RemoteFolder:
             self.upload(path, name)
 
     def upload(self, path: Path, name: str) -> None:
-        with _store(f"{self.url}/{name}") as (files, key):
+        with self._written(name) as (files, key):
             files.put_file(str(path), key)
 
     def download(self, names: Sequence[str], folder: Path) -> None:
-        """Copies files of the folder into a local one."""
+        """Copies files of the folder into a local one; see `check_names`."""
+        self.check_names(names)
         for parent in {(folder / name).parent for name in names}:
             parent.mkdir(parents=True, exist_ok=True)
 
@@ -272,18 +303,34 @@ class RemoteFolder:
         """Does nothing: objects are durable."""
 
     def all_names(self) -> list[str]:
+        """As of a `LocalFolder`; without the empty objects that stand for folders."""
         with _store(self.url) as (files, key), _in_bucket(files, key):
-            return [name.removeprefix(f"{key}/") for name in files.find(key)]
+            below = (name.removeprefix(f"{key}/") for name in files.find(key) if name != key)
+            return [name for name in below if name and name[-1] != "/"]
         return []
 
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raises InputError for names that would be files outside a local copy of the folder."""
+        for name in names:
+            path = PurePosixPath(name)
+            if str(path) != name or path.is_absolute() or ".." in path.parts:
+                raise InputError(
+                    f"{self.url}: holds the key {name!r}, which names no file in that folder: "
+                    "rename or remove it"
+                )
+
     def remove(self, names: Iterable[str]) -> None:
-        with _store(self.url) as (files, key), contextlib.suppress(FileNotFoundError):
-            if keys := [f"{key}/{name}" for name in names]:
-                files.rm(keys)
+        """Removes objects by their exact keys, in which nothing is a pattern."""
+
+        def remove_object(name: str) -> None:
+            with self._written(name) as (files, key), contextlib.suppress(FileNotFoundError):
+                files.rm_file(key)
+
+        with ThreadPoolExecutor(_REMOVALS) as threads:
+            list(threads.map(remove_object, names))
 
     def clear(self) -> None:
-        with _store(self.url) as (files, key), contextlib.suppress(FileNotFoundError):
-            files.rm(key, recursive=True)
+        self.remove(self.all_names())
 
 
 @contextmanager

@@ -107,7 +107,7 @@ def find_files(inputs: CorpusInputs) -> list[str]:
         path, files = Path(given).expanduser(), list[str]()
         fault = "no such file or folder: check the path"
         if is_remote(given):
-            fault = "no object there has content: check the name"
+            fault = "no object there: check the name"
             files = list(find_objects(given))
         elif path.is_file():
             files = [str(path)]

@@ -24,8 +24,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.atomic import StrPath
+from bert_tf.cache import cache_bytes, cache_folder
 from bert_tf.errors import InputError
-from bert_tf.mirror import cache_bytes, cache_folder
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.datasets import dataset_options
 from bert_tf.pipelines.instances.masking import Objective, as_it_was, mask_tokens, next_tokens

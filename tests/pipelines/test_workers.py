@@ -189,15 +189,15 @@ def test_two_processes_that_make_the_same_file(tmp_path):
         first.write_bytes(b"same")
         with pytest.raises(KeyError), folder.new_file("shard") as second:
             second.write_bytes(b"sa")
-            assert (tmp_path / "shard").read_bytes() == b"sa"
+            assert not (tmp_path / "shard").exists()  # not taken for whole
             assert sha256(first) == hashlib.sha256(b"same").hexdigest()
             raise KeyError
-        assert not (tmp_path / "shard").exists()  # not taken for whole
-    with folder.new_file("shard") as first:
-        with folder.new_file("shard") as second:
-            second.write_bytes(b"same")
+    with pytest.raises(KeyError), folder.new_file("shard") as first:
         first.write_bytes(b"sa")
+        assert (tmp_path / "shard").read_bytes() == b"same"
+        raise KeyError
     assert (tmp_path / "shard").read_bytes() == b"same"
+    assert folder.all_names() == ["shard"]
 
 
 def test_a_file_that_vanishes_hides_no_other(tmp_path, monkeypatch):
