@@ -177,7 +177,7 @@ def run(options: Options) -> None:
     from bert_tf.serving.server.http import Limits
     from bert_tf.serving.server.models import Models
     from bert_tf.serving.server.records import AccessLog, Tracer
-    from bert_tf.serving.server.server import bind, serve
+    from bert_tf.serving.server.server import bind, serve, take_descriptors
 
     rest_socket = bind(options.host, _port(options, "rest_port", 8501), "--rest_port")
     # Found to be free now, before models are loaded.
@@ -236,13 +236,14 @@ def run(options: Options) -> None:
         end.daemon = True
         end.start()
 
+    connections = take_descriptors()
     start = functools.partial(
         start_grpc, models, grpc_address, max_request_bytes=request_bytes,
-        max_held_bytes=held_bytes, tls=tls, **watched,
+        max_held_bytes=held_bytes, most_connections=connections, tls=tls, **watched,
     )  # fmt: skip
     serving = serve(
         models, app, rest_socket, start, ready=ready, stopping=stopping, tls=tls, tokens=tokens,
-        grace=grace,
+        grace=grace, connections=connections,
     )  # fmt: skip
     gc.freeze()  # what is loaded by now stays; unloading a version need not look through it
     with loading, contextlib.ExitStack() as ends:

@@ -1,8 +1,11 @@
 """HTTP connections that a slow client cannot hold for good; bodies have limits in `http`."""
 
 import asyncio
-from typing import NoReturn
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_SECONDS = 30  # in which the head of a request must arrive
@@ -10,17 +13,60 @@ HEAD_BYTES = 2**16  # of a head and, after a body in chunks, its trailer
 MOST_PIPELINED = 100  # requests that wait for the answers to those before them
 # Before idle connections are closed at the end: requests that are on their way get their answer.
 LINGER_SECONDS = 0.5
+# A client that closes its sending side may be gone, or wait for an answer: it gets one that is soon
+# ready, and costs no further work.
+HALF_CLOSED_SECONDS = 1.0
+UNREAD_SECONDS = 75  # in which a client must read some of its answer
+UNREAD_BYTES = 2**28  # of all answers that clients have not read yet
+_SMALL_ANSWER = 2**16
+
+
+@dataclass
+class Connections:
+    """What the connections of a server share: each has a file descriptor, which are limited."""
+
+    most: int = 1000
+    every: set["BoundedHttpProtocol"] = field(default_factory=set)
+    # Without a request, the one that has been so for the longest time first.
+    idle: dict["BoundedHttpProtocol", None] = field(default_factory=dict)
+
+    def make_room(self, newest: "BoundedHttpProtocol") -> bool:
+        """Whether one more may stay, in place of the one that is idle for the longest time."""
+        self.every.add(newest)
+        if len(self.every) <= self.most:
+            return True
+        if self.idle:
+            next(iter(self.idle)).give_up()
+            return True
+        return False
+
+    def limit_unread(self, newest: "BoundedHttpProtocol") -> None:
+        """Gives up the connections with the largest unread answers, as many as is needed."""
+        unread = {each: size for each in self.every if (size := each.unread_bytes)}
+        while sum(unread.values()) > UNREAD_BYTES:
+            others = [each for each in unread if each is not newest]
+            largest = max(others, key=lambda each: unread[each], default=newest)
+            if unread.pop(largest) <= _SMALL_ANSWER or largest is newest:
+                return
+            largest.give_up()
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with limits for what comes before a request and after its answer."""
+    """uvicorn's protocol, with limits for what comes before a request and after its answer.
 
-    _head_bytes = 0
-    _unparsed_bytes = 0
-    _refusal = ""
-    _head_timer: asyncio.TimerHandle | None = None
-    _unsent_bytes = 0
-    _is_stopping = False
+    `Upgrade` is ignored, as RFC 9110 allows: the server speaks HTTP/1.1 alone.
+    """
+
+    def __init__(self, *arguments: Any, shared: Connections | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._shared = shared or Connections()
+        self._head_bytes = 0
+        self._unparsed_bytes = 0
+        self._is_head = True  # otherwise headers are a trailer's
+        self._refusal = ""  # of what is sent from here on
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
+        self._is_stopping = False
 
     @property
     def _is_idle(self) -> bool:
@@ -28,23 +74,71 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._start_head_timer()
+        if self._shared.make_room(self):
+            self._wait_for_head()
+        else:
+            self.give_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_head_timer()
+        self._shared.every.discard(self)
+        self._shared.idle.pop(self, None)
+        for timer in (self._head_timer, self._unread_timer):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
+    def give_up(self) -> None:
+        """Frees the connection's descriptor and memory at once."""
+        self._shared.every.discard(self)
+        self._shared.idle.pop(self, None)
+        self.transport.abort()
+
     def data_received(self, data: bytes) -> None:
+        if self._refusal or self.transport.is_closing():
+            return  # nothing is read after what cannot be read
+        self._unset_keepalive_if_required()
         # A line of a head or of a chunk is parsed when it has ended: an endless one is refused.
         self._unparsed_bytes += len(data)
-        super().data_received(data)
-        if self._unparsed_bytes > HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response("Request head is too long.")
-        if self._is_idle and not self.transport.is_closing():
-            self._start_head_timer()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self._refusal = self._refusal or "Invalid HTTP request received."
+        if self._unparsed_bytes > HEAD_BYTES:
+            self._refusal = self._refusal or "Request head is too long."
+        if self._refusal:
+            self._end_with_refusal()
+        elif self._is_idle and not self.transport.is_closing():
+            self._wait_for_head()
 
-    def send_400_response(self, msg: str) -> None:
-        super().send_400_response(self._refusal or msg)
+    def _parse(self, data: bytes) -> None:
+        while True:
+            try:
+                return self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                # The parser takes what follows for another protocol's. It is the request's body, or
+                # the next request: a new parser reads the head again, without its `Upgrade`.
+                method, version = self.parser.get_method(), self.parser.get_http_version()
+                lines = [b"%s %s HTTP/%s" % (method, self.url, version.encode())]
+                lines += [b"%s: %s" % each for each in self.headers if each[0] != b"upgrade"]
+                data = data[upgrade.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+
+    def _end_with_refusal(self) -> None:
+        """Answers with 400, once the requests before it are answered."""
+        if self.pipeline and self.pipeline[0][0].more_body:  # its own, which cannot be read
+            self.pipeline.popleft()
+        elif self._is_idle or (not self.pipeline and self.cycle.more_body):
+            self.send_400_response(self._refusal)
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Keeps the connection of a client that has sent all of its request, for a moment."""
+        is_whole = not self._is_idle and (bool(self._refusal) or not self.cycle.more_body)
+        if not is_whole or self.scheme == "https":
+            return None
+        self.cycle.keep_alive = False
+        self.loop.call_later(HALF_CLOSED_SECONDS, self.transport.close)
+        return True
 
     def _refuse(self, reason: str) -> NoReturn:
         self._refusal = reason
@@ -58,6 +152,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._head_bytes = 0
+        self._is_head = True
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -66,7 +161,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + len(": \r\n"))
-        super().on_header(name, value)
+        if self._is_head:
+            super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
         self._unparsed_bytes = 0
@@ -75,17 +171,67 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                self._refuse("This server is no proxy.")
+            return  # `_parse` has it read again
         self._stop_head_timer()
+        self._is_head = False
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
             self._refuse("Request needs one Host header.")
+        self._shared.idle.pop(self, None)
         super().on_headers_complete()
         if len(self.pipeline) > MOST_PIPELINED:
             self._refuse("Too many requests wait for answers on this connection.")
         if self._is_stopping:  # this request is the connection's last one
             self.cycle.keep_alive = False
 
-    def _start_head_timer(self) -> None:
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Callable) -> None:
+        async def when_read(*channels: Any) -> None:
+            await self.flow.drain()  # the answers before this one
+            cycle.disconnected = self.transport.is_closing()
+            if not cycle.disconnected:
+                await app(*channels)
+
+        super()._start_asgi_task(cycle, when_read if self.flow.write_paused else app)
+
+    def on_response_complete(self) -> None:
+        is_last = not self.pipeline
+        super().on_response_complete()
+        if unread := self.unread_bytes:
+            self._shared.limit_unread(self)
+            self._watch_reader(unread)
+        if is_last and not self.transport.is_closing():
+            self._shared.idle[self] = None
+            if self._refusal:
+                self.send_400_response(self._refusal)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that the system has not taken yet, under TLS those of the transport below, too."""
+        below = getattr(getattr(self.transport, "_ssl_protocol", None), "_transport", None)
+        layers = [each for each in (self.transport, below) if each is not None]
+        return sum(each.get_write_buffer_size() for each in layers)
+
+    def _watch_reader(self, unread: int) -> None:
+        """Gives the connection up if its client reads nothing for a time."""
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+        self._unread_timer = self.loop.call_later(UNREAD_SECONDS, self._check_reader, unread)
+
+    def _check_reader(self, before: int) -> None:
+        if (unread := self.unread_bytes) >= before:
+            self.give_up()
+        elif unread:
+            self._watch_reader(unread)
+
+    def _wait_for_head(self) -> None:
+        self._shared.idle.setdefault(self)
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
@@ -107,14 +253,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Closes an idle connection; waits for a client that still reads its answer."""
-        unsent, before = self.transport.get_write_buffer_size(), self._unsent_bytes
-        self._unsent_bytes = unsent
-        if not unsent:
-            self.transport.close()
-        elif before and unsent >= before:
-            self.transport.abort()
-        else:
+        """Closes an idle connection, unless its client still reads."""
+        if self.unread_bytes:
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
+        else:
+            super().timeout_keep_alive_handler()

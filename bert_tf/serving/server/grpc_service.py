@@ -39,11 +39,12 @@ from bert_tf.serving.server.tensors import predict_inputs, to_proto
 _LOG = logging.getLogger(__name__)
 _LONGEST_MESSAGE = 1024  # characters of an error: gRPC limits the header that it is sent in
 _MOST_CALLS = 1000
-# Time in which the message of a call must arrive. Where many calls wait for theirs, a new one gets
-# the shorter time: clients send the message with the head of a call.
+# Time in which the message of a call must arrive. Where so many calls wait for theirs that these,
+# whose size gRPC does not tell, might exceed the bytes in work, a new one gets the shorter time:
+# clients send the message with the head of a call.
 _MESSAGE_SECONDS = 30.0
 _MOST_PATIENT = 64
-_PROMPT_SECONDS = 1.0
+_PROMPT_SECONDS = 2.0
 # Streams of health stay open: anyone may ask for them, and they take the place of other calls.
 _MOST_WATCHERS = 64
 _WATCH_SECONDS = 0.1  # between two looks at the models
@@ -59,6 +60,7 @@ async def start_grpc(
     *,
     max_request_bytes: int = 2**25,
     max_held_bytes: int = 2**28,
+    most_connections: int = 1000,
     tls: Certificate | None = None,
     tokens: Tokens | None = None,
     access_log: AccessLog | None = None,
@@ -78,9 +80,11 @@ async def start_grpc(
             ("grpc.absolute_max_metadata_size", HEAD_BYTES),
             # Two servers on one port would share its clients.
             ("grpc.so_reuseport", 0),
+            ("grpc.max_allowed_incoming_connections", most_connections),
         ],
     )
-    started = GrpcServer(server, models, max_held_bytes, tokens, access_log, tracer)
+    patient = min(_MOST_PATIENT, max_held_bytes // max_request_bytes)
+    started = GrpcServer(server, models, max_held_bytes, patient, tokens, access_log, tracer)
     services = {
         service: {
             # It reads the message itself: gRPC's own handlers would wait for it without a limit.
@@ -197,6 +201,7 @@ class GrpcServer:
     server: grpc.aio.Server
     models: Models
     max_held_bytes: int
+    most_patient: int  # calls that may wait long for their message
     tokens: Tokens | None
     access_log: AccessLog | None
     tracer: Tracer | None
@@ -275,7 +280,7 @@ class GrpcServer:
 
     async def message(self, context: Context) -> bytes:
         """Reads the message of a call; raises ServingError if it does not arrive in time."""
-        seconds = _MESSAGE_SECONDS if self.arriving < _MOST_PATIENT else _PROMPT_SECONDS
+        seconds = _MESSAGE_SECONDS if self.arriving < self.most_patient else _PROMPT_SECONDS
         self.arriving += 1
         try:
             async with asyncio.timeout(seconds):

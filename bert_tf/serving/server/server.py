@@ -3,17 +3,22 @@
 import asyncio
 import contextlib
 import errno
+import functools
+import logging
 import os
+import resource
 import signal
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from bert_tf.errors import InputError
-from bert_tf.serving.server.connections import BoundedHttpProtocol
+from bert_tf.serving.server.connections import BoundedHttpProtocol, Connections
 from bert_tf.serving.server.credentials import Certificate, Tokens
 from bert_tf.serving.server.grpc_service import GrpcServer
 from bert_tf.serving.server.models import Models
@@ -22,6 +27,9 @@ from bert_tf.startup import return_freed_memory
 _KEEP_ALIVE_SECONDS = 75
 _TRIM_SECONDS = 10
 _REFRESH_SECONDS = 1.0
+_COMPLAINT_SECONDS = 60.0
+_MOST_CONNECTIONS = 2**13
+_LOG = logging.getLogger(__name__)
 
 
 def bind(host: str, port: int, option: str = "--rest_port") -> socket.socket:
@@ -43,6 +51,32 @@ def bind(host: str, port: int, option: str = "--rest_port") -> socket.socket:
         else:
             message = f"{host} is no address of this machine ({error}): give --host"
         raise InputError(message) from error
+
+
+def take_descriptors() -> int:
+    """Raises this process's limit of open files; returns how many of them REST may have.
+
+    gRPC may have as many again; what remains is for models and logs.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS refuses its own "unlimited"
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    now, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_CONNECTIONS if now < 0 else min(_MOST_CONNECTIONS, now * 3 // 8)
+
+
+class _Complaints:
+    """Handles errors of an event loop; asyncio reports each accept without a free descriptor."""
+
+    _last = -_COMPLAINT_SECONDS
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
+            loop.default_exception_handler(context)
+        elif time.monotonic() >= self._last + _COMPLAINT_SECONDS:
+            self._last = time.monotonic()
+            _LOG.error("connections wait for a free file descriptor: raise `ulimit -n`")
 
 
 class _Server(uvicorn.Server):
@@ -78,6 +112,7 @@ async def serve(
     tls: Certificate | None = None,
     tokens: Tokens | None = None,
     grace: float = 60,
+    connections: int = 1000,
 ) -> None:
     """Serves until SIGTERM or SIGINT, then answers what has been accepted and returns.
 
@@ -88,7 +123,8 @@ async def serve(
     """
     config = uvicorn.Config(
         app,
-        http=BoundedHttpProtocol,
+        http=functools.partial(BoundedHttpProtocol, shared=Connections(connections)),  # type: ignore[arg-type]
+        backlog=min(connections, 2**11),  # accepted at once, before there is room
         ws="none",
         lifespan="off",
         log_config=None,
@@ -109,6 +145,7 @@ async def serve(
         stop.set()
 
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_Complaints())
     # For large bodies and answers; converting them holds Python's lock: more threads gain nothing.
     loop.set_default_executor(ThreadPoolExecutor(2, "convert"))
     for number in (signal.SIGTERM, signal.SIGINT):
