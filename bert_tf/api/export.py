@@ -33,8 +33,8 @@ class ExportOptions(TaskOptions):
     without it; auto measures all types and takes the fastest on this machine; all writes a version
     of each."""
     calibration: str | None = option(None, path=True)
-    """labelled examples that int8 is calibrated and scored with; by default those that the model
-    was fine-tuned and validated with."""
+    """labelled examples: half of them set the ranges of int8, the others score it. By default the
+    examples that the model was fine-tuned and validated with."""
     max_loss: float = option(0.5, at_least=0, at_most=100)
     """maximum number of points of the score that int8 may lose."""
     explanations: bool = False

@@ -20,8 +20,9 @@ from bert_tf.serving.precisions import milliseconds, versions
 from bert_tf.serving.predictor import answer
 from bert_tf.serving.signatures import DEFAULT
 from bert_tf.serving.warmup_requests import example_texts
-from bert_tf.tasks.kinds.kind import hashable
+from bert_tf.tasks.kinds.kind import hashable, row_keys
 from bert_tf.tasks.kinds.sentence_embedding import Embedding
+from bert_tf.tasks.splits import split
 from bert_tf.trained.fine_tuned import FineTuned, run_options
 
 _CALIBRATING, _SCORED = 256, 2000  # rows at most that set ranges, and that scores are of
@@ -56,7 +57,8 @@ def export_types(
         remarks += [*rows.remarks(), f"int8: {compared}"]
         of_int8 = (
             f"{len(plan.ranges)} of {plan.products} products of the encoder, ranges from "
-            f"{len(rows.ranges):,} rows of {rows.ranges.path}; {compared}"
+            f"{len(rows.ranges):,} rows of {rows.ranges.path}; {compared} of {rows.scored.path} "
+            "that set no range"
         )
     except InputError as error:
         if precision != "auto" or options.calibration:
@@ -116,11 +118,11 @@ def _times(model: FineTuned) -> dict[str, float]:
 @dataclass(frozen=True)
 class Calibration:
     ranges: Examples  # set the ranges of int8
-    scored: Examples  # answered in both types
+    scored: Examples  # answered in both types; none of them sets a range
 
     def remarks(self) -> list[str]:
         path, count = self.ranges.path, len(self.ranges)
-        few = f"{path}: {count} rows are few to calibrate int8; give {_FEW} or more"
+        few = f"{path}: {count} rows are few to set the ranges of int8: give {_FEW} or more"
         return [few] if count < _FEW else []
 
 
@@ -138,7 +140,10 @@ class ScoreComparison:
 
 
 def read_calibration(model: FineTuned, given: str | None, directory: str | Path) -> Calibration:
-    """The rows of `given`, or those that the run of a model directory was trained with."""
+    """Reads the rows that set int8's ranges, and others to score it on.
+
+    They are halves of `given`, or else what the run of a model directory trained and validated on.
+    """
     options = run_options(directory) if given is None else {}
     source = given or options.get("train") or options.get("data")
     if not source:
@@ -151,16 +156,32 @@ def read_calibration(model: FineTuned, given: str | None, directory: str | Path)
             f"{source}, which {directory}'s run names, is gone: give --calibration a file of "
             "labelled examples"
         )
-    examples = scored = _read(model, source, "train")
+    ranges = _read(model, source, "train")
     validation = options.get("validation")
     if validation or (given is None and model.task.has(source, "validation")):
         scored = _read(model, validation or source, "validation")
+    else:
+        kind = model.task.kind
+        has_targets = not isinstance(kind, Embedding)
+        targets = kind.targets(ranges, model.labels) if has_targets else np.zeros(len(ranges))
+        unit, keys = kind.split_keys(model.task, ranges)
+        share = options.get("validation_share", 0.5)  # the run's own, of which no row was trained
+        kept, aside = split(targets, keys, share, options.get("seed", 0), unit=unit)
+        ranges, scored = ranges.take(kept), ranges.take(aside)
 
     def some(examples: Examples, most: int) -> Examples:
         order = np.random.default_rng(0).permutation(len(examples))
         return examples.take(np.sort(order[:most]))
 
-    return Calibration(some(examples, _CALIBRATING), some(scored, _SCORED))
+    ranges = some(ranges, _CALIBRATING)
+    known = set(row_keys(model.task, ranges))
+    scored = scored.take([i for i, x in enumerate(row_keys(model.task, scored)) if x not in known])
+    if not (len(ranges) and len(scored)):
+        raise InputError(
+            f"{source} has too few different rows to set int8's ranges and to score it on others: "
+            "give --calibration a file of more"
+        )
+    return Calibration(ranges, some(scored, _SCORED))
 
 
 def _read(model: FineTuned, path: str, split: str) -> Examples:

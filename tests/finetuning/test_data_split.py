@@ -160,7 +160,7 @@ def test_a_run_that_was_split_otherwise_is_not_resumed(tmp_path):
     path = tmp_path / "d.tsv"
     path.write_text("text\tlabel\na\tx\nb\ty\nc\tx\nd\ty\n")
     data = read(tmp_path, path)
-    assert data.settings().keys() == {"labels", "long_texts", "train", "validation", "tokenizer"}
+    assert data.settings().keys() == {"labels", "train", "validation"}
     assert data.doubts == ["also in train: 0 of 1 validation examples"]
     path.write_text("text\tlabel\n" + "a\tx\nb\ty\nc\tx\nd\ty\ne\tx\n" * 2)
     data = read(tmp_path, path)

@@ -96,7 +96,10 @@ def test_an_export_has_a_twin_in_float32_and_a_card_with_both_scores(exported, r
     assert set(same_in_other_types(exported.path)) == {"float32", "int8"}
     card = " ".join((exported.path / "README.md").read_text().split())
     assert "8 of 8 products of the encoder, ranges from 64 rows" in card
-    assert re.search(r"accuracy 1 in float32, (1|0\.9\d) in int8, on 100 rows", card)
+    assert re.search(
+        r"accuracy 1 in float32, (1|0\.9\d) in int8, on 100 rows of \S+/validation.tsv that set",
+        card,
+    )
     assert "use version 1, the same in float32" in card and "computed in int8" in card
     assert re.search(r"float32 short [\d.]+ ms, long [\d.]+ ms, batch [\d,.]+ ms; int8 short", card)
     assert "version 1 in float32, " in card
@@ -267,7 +270,7 @@ def test_few_rows_are_remarked_and_a_loss_is_refused(run, tmp_path, monkeypatch)
     lines = (run / "train.tsv").read_text().splitlines()
     (tmp_path / "few.tsv").write_text("\n".join([*lines[:21], ""]))
     rows = export_precisions.read_calibration(model, str(tmp_path / "few.tsv"), run / "best")
-    assert "20 rows are few" in rows.remarks()[0]
+    assert "10 rows are few" in rows.remarks()[0]
     given = {"model": run / "best", "output": tmp_path / "served", "verbose": False}
     monkeypatch.setattr(
         export_precisions,
