@@ -152,9 +152,11 @@ _NEARLY_ALL = 0.9
 
 
 def lost_text(manifest: "Manifest") -> Iterator[str]:
-    """What truncation dropped, with the options that help if it is much or labels are one-sided."""
+    """The text that is lost to [UNK] or truncation, and one-sided labels, with what helps."""
     made, counted = manifest.data_options, manifest.statistics["train"]
     length, dropped = made.max_seq_length, counted["dropped_token_share"]
+    if manifest.unknown_tokens:
+        yield manifest.unknown_tokens
     cures = "--instances full_sentences"
     if not made.cut_long_sentences:
         cures = f"--cut_long_sentences true, or {cures}"

@@ -126,6 +126,9 @@ def _pretrain(
     for phase in data.phases:
         for shard, records in phase.left_out.items():
             run.notice(f"skipping {records} record(s) of {shard}: blocks that hold corrupt ones")
+        for shards in (phase.train, *(mixed for mixed, _ in phase.mixed)):
+            if shards.manifest is not None and shards.manifest.unknown_tokens:
+                run.notice(f"{shards.directory}: {shards.manifest.unknown_tokens}")
     warmup_steps = options.warmup_steps
     if warmup_steps is None:
         warmup_steps = min(_LONGEST_WARMUP, options.steps // 10)

@@ -34,6 +34,7 @@ class InstanceCounts(NamedTuple):
     kept: Any  # int64, tokens to predict that are shown unchanged
     tokens: Any  # int64, tokens of the text
     dropped: Any  # int64, tokens of the text that truncation left in no instance
+    unknown: Any = 0  # int64, tokens of the text that are [UNK]
 
     def __add__(self, other: "InstanceCounts") -> "InstanceCounts":  # type: ignore[override]
         return InstanceCounts(*(np.add(a, b) for a, b in zip(self, other, strict=True)))
@@ -125,6 +126,7 @@ def _functions(
             of_lines = [tf.repeat(values, in_paragraphs.row_lengths()) for values in of_lines]
         documents, passages, is_donor = of_lines
         token_ids = tokenizer.tokenize(lines)
+        is_unknown = token_ids.flat_values == tokenizer.unk_token_id
         own = ~is_donor
         tokens = tf.cast(token_ids.row_lengths(), tf.int32)
         indexed = tuple(
@@ -145,6 +147,7 @@ def _functions(
             "indexed": indexed,
             "short": short,
             "tokens": tf.reduce_sum(tf.cast(of_document, tf.int64)),
+            "unknown": tf.math.count_nonzero(is_unknown & tf.repeat(own, tokens)),
             "sentences": tf.math.count_nonzero(own),
             "without_tokens": tf.math.count_nonzero(own & (tokens == 0)),
         }
@@ -158,8 +161,8 @@ def _functions(
             seed = tf.random.fold_in(seed, variant.max_seq_length)
             seed = tf.random.fold_in(seed, made["number"])
             seed = tf.random.fold_in(seed, index)
-            records = _make_records(sentences, made["tokens"], tokenizer, variant, seed)
-            lengths.append(Records(*records, short))
+            records, counts = _make_records(sentences, made["tokens"], tokenizer, variant, seed)
+            lengths.append(Records(records, counts._replace(unknown=made["unknown"]), short))
         return made["sentences"], made["without_tokens"], tuple(lengths)
 
     return tokenize, serialize
@@ -233,6 +236,7 @@ def summarize(counts: InstanceCounts, instances_are_pairs: bool = True) -> dict[
         "instances": instances,
         "full_length_share": int(counts.lengths[-1]) / instances,
         "dropped_token_share": int(counts.dropped) / max(1, int(counts.tokens)),
+        "unknown_token_share": int(counts.unknown) / max(1, int(counts.tokens)),
     }
     histograms = {"length": counts.lengths}
     if instances_are_pairs:

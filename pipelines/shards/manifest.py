@@ -28,6 +28,7 @@ SPLITS = ("train", "held_out")
 BLOCK_RECORDS = 256
 FRAME_BYTES = 12 + 4  # before and after the data of a record
 _READABLE = (2, FORMAT)
+_MUCH_UNKNOWN = 0.02  # share of [UNK]; vocabularies leave less than 0.1% of their language
 Progress = Callable[[int, int], None]  # receives the shards done, and all
 
 
@@ -77,6 +78,18 @@ class Manifest:
     def data_options(self) -> PretrainingDataOptions:
         """`options`, with what older shards were made with for those that they lack."""
         return PretrainingDataOptions(**({"cut_long_sentences": False} | self.options))
+
+    @property
+    def unknown_tokens(self) -> str | None:
+        """A warning if many tokens are [UNK]; older manifests do not say."""
+        share = self.statistics["train"].get("unknown_token_share", 0.0)
+        if share < _MUCH_UNKNOWN:
+            return None
+        return (
+            f"Warning: {share:.1%} of the tokens are [UNK], because the vocabulary does not fit "
+            "the text, and a model learns nothing of these words: learn a vocabulary from this "
+            "text with bert-tf vocab, or give shards another --tokenizer"
+        )
 
     def all_shards(self) -> Iterator[Shard]:
         return itertools.chain.from_iterable(self.shards.values())

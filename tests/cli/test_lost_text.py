@@ -6,9 +6,11 @@ from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards.manifest import Manifest
 
 
-def lost(dropped, random_next, **changed):
+def lost(dropped, random_next, unknown=None, **changed):
     made = PretrainingDataOptions(max_seq_length=64, **changed)
     statistics = {"dropped_token_share": dropped, "is_random_next": random_next}
+    if unknown is not None:  # older manifests do not say
+        statistics["unknown_token_share"] = unknown
     manifest = Manifest(
         options=made.of_data(), vocabulary={}, corpus=[], documents=1, sentences=1,
         irregularities={}, shards={}, statistics={"train": statistics}, bert_tf_version="1",
@@ -42,6 +44,13 @@ def test_labels_of_one_kind_are_warned_of():
     (line,) = lost(0.0, 0.98)
     assert line.startswith("Warning: 98% of the next sentences are random")
     assert line.endswith(": give --instances full_sentences")
+
+
+def test_many_unknown_tokens_are_warned_of():
+    (line,) = lost(0.0, 0.55, unknown=0.985)
+    assert line.startswith("Warning: 98.5% of the tokens are [UNK]")
+    assert "bert-tf vocab" in line
+    assert lost(0.0, 0.55, unknown=0.01) == []
 
 
 def test_that_nothing_was_held_out_is_said(tmp_path, corpus, tokenizer, capsys):

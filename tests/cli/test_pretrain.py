@@ -423,6 +423,9 @@ def damage(folder: Path) -> str:
 def test_corrupt_records_stop_a_run_or_are_left_out(dynamic_shards, small_config, tmp_path, capsys):
     folder = Path(shutil.copytree(dynamic_shards, tmp_path / "shards"))
     shard = damage(folder)
+    manifest = Manifest.load(folder)
+    manifest.statistics["train"]["unknown_token_share"] = 0.5
+    manifest.save(folder)
     arguments = [
         "pretrain", "--shards", folder, "--size", small_config, "--output", tmp_path / "run",
         "--steps", 3, "--batch-size", 8,
@@ -434,7 +437,9 @@ def test_corrupt_records_stop_a_run_or_are_left_out(dynamic_shards, small_config
     assert f"{shard}: record 3 is damaged" in line and "--skip_corrupt" in line
     assert main([*arguments, "--skip_corrupt"]) == 0  # the run that stopped goes on
     skipped = f"skipping 256 record(s) of {folder / shard}: blocks"
-    assert skipped in capsys.readouterr().err.replace("\n", " ")
+    told = capsys.readouterr().err.replace("\n", " ")
+    assert skipped in told
+    assert f"{folder}: Warning: 50.0% of the tokens are [UNK]" in told
     assert (tmp_path / "run" / "last").is_dir()
 
 

@@ -222,6 +222,17 @@ def test_gzip_and_folders_give_the_same_instances(tmp_path, corpus, number_token
     assert examples(tmp_path / "a") == examples(tmp_path / "b")
 
 
+def test_unknown_tokens_are_counted(tmp_path, corpus, number_tokenizer):
+    lines = [line.split() for line in corpus.read_text().splitlines()]
+    unknown = str(number_tokenizer.unk_token_id)
+    text = "\n".join(" ".join([unknown, unknown, *words[2:]][: len(words)]) for words in lines)
+    (tmp_path / "unknown.txt").write_text(text)
+    for path, share in ((corpus, 0), (tmp_path / "unknown.txt", 2 / 9)):
+        made = options(held_out_share=0, buffer_bytes=3000, dupe_factor=2)  # with donors
+        manifest = write_shards(path, tmp_path / f"out-{share}", number_tokenizer, made)
+        assert manifest.statistics["train"]["unknown_token_share"] == share
+
+
 def test_dropped_tokens_are_counted(tmp_path, number_corpus, number_tokenizer):
     # Every token occurs once, so the text in the shards can be compared with the corpus.
     text = number_corpus(30, sentences=5, length=90)
