@@ -19,7 +19,7 @@ class CorpusOptions(CheckedOptions):
     corpus_format: Literal["auto", "sentences", "text", "jsonl", "parquet"] = "auto"
     """sentences (a sentence per line, a blank line between documents), text (plain text in
     paragraphs, a document per file), jsonl (an object per line) or parquet (a row per document);
-    auto reads files named *.jsonl and *.parquet as these and others as sentences."""
+    auto reads files named *.jsonl, *.json and *.parquet as these and others as sentences."""
     text_field: str = "text"
     """text field of JSON objects, column of Parquet files or feature of TensorFlow Datasets;
     several, such as title,text, make a document together, without those that are missing, which

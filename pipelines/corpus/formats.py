@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -33,6 +34,8 @@ _WRAPPED_LINE = 120  # characters of the longest one in plain text
 _BATCH_ROWS = 256  # of Parquet files
 _SAMPLED_SLICES, _SAMPLED_BYTES = 200, 1 << 16
 _READ_BYTES = 1 << 20  # of lines, at once
+# JSON lines, an array of objects, or either over several lines.
+_JSON_BEGINS = re.compile(rb'\[\s*(\{|$)|\{\s*("|$)')
 WITHOUT = "documents_without_"  # begins the name of a count, a field's name ends it
 
 
@@ -71,7 +74,24 @@ def _blocks(slice_: Slice, counts: Counter, **how: Any) -> Iterator[Block]:
 
 def _sentences(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
     for block in _blocks(slice_, counts, after_blank=True):
+        if options.corpus_format == "auto" and slice_.start == 0 and block.first_line == 1:
+            _check_sentences(slice_.source, block.lines)
         yield Lines([strip(line) for line in block.lines], block.position)
+
+
+def _check_sentences(source: str, lines: Iterable[bytes]) -> None:
+    """Refuses XML and JSON, which their names do not tell, by the first line."""
+    first = next(filter(None, map(strip, lines)), b"")
+    kind = cure = ""
+    if first[:10].lower().startswith((b"<?xml", b"<mediawiki", b"<html", b"<!doctype")):
+        kind = "XML or HTML"
+        cure = "extract its text (from a dump of Wikipedia, for example with WikiExtractor)"
+    elif _JSON_BEGINS.match(first):
+        kind, cure = "JSON", "give --corpus_format jsonl"
+    if kind:
+        raise InputError(
+            f"{source}: {kind}: {cure}, or --corpus_format sentences to read it as it is"
+        )
 
 
 def _plain_text(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
@@ -118,6 +138,8 @@ def _document(text: str, counts: Counter) -> list[bytes]:
 def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
     for block in _blocks(slice_, counts, cut_to=None, skip_longest=options.skip_bad_lines):
         lines: list[bytes] = []
+        if slice_.start == 0 and block.first_line == 1:
+            _check_json_lines(slice_.source, block.lines)
         for index, line in enumerate(block.lines):
             if not line.strip():
                 continue
@@ -138,9 +160,22 @@ def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Itera
         yield Lines(lines, block.position)
 
 
+def _check_json_lines(source: str, lines: Iterable[bytes]) -> None:
+    """Refuses an array of objects, and an object over several lines, by the first line."""
+    first = next(filter(None, map(strip, lines)), b"")
+    if first[:2].rstrip() in (b"[", b"{", b"[{"):
+        name = Path(source).stem
+        raise InputError(
+            f"{source}: not an object on each line: write them so with jq -c '.[]' (for an array) "
+            f"or jq -c . > {name}.jsonl"
+        )
+
+
 def _text_of(record: Any, options: CorpusOptions, counts: Counter) -> str:
     """Removes and returns the text of `record`; of several fields, those that it has."""
     fields = options.text_fields
+    if not isinstance(record, dict):
+        raise TypeError(f"the line is {type(record).__name__}, not an object")
     if len(fields) > 1:
         fields = [name for name in fields if record.get(name) is not None] or fields
     texts = []
@@ -252,6 +287,6 @@ def input_errors() -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         # The message is "ExceptionType: message\nTraceback ...".
-        if match := re.search(r"\b(?:InputError|UnreadableFile): (.*)", error.message):
+        if match := re.search(r"\b(?:InputError|UnreadableFile|EmptyCorpus): (.*)", error.message):
             raise InputError(match[1]) from None
         raise

@@ -202,7 +202,7 @@ def text_format(file: str, options: CorpusOptions) -> str:
         return options.corpus_format
     path = Path(file.lower())
     name = path.stem if path.suffix in COMPRESSED else path.name
-    if name.endswith((".jsonl", ".ndjson")):
+    if name.endswith((".jsonl", ".ndjson", ".json")):
         return "jsonl"
     return "parquet" if name.endswith((".parquet", ".pq")) else "sentences"
 

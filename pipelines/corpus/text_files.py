@@ -7,6 +7,8 @@ A block has about a megabyte and ends at a line end. Faults are repaired by a ru
 - NUL bytes are dropped, as by the tokenizer;
 - a line of over 64 kB is cut at white space into lines of about 512 bytes.
 
+Archives, documents and UTF-16 are refused by their first bytes.
+
 Lines end at LF or CRLF, or at CR in a file whose first block has no LF.
 
 Several readers share a zstd file of several frames (from pzstd, or in the seekable format). Frames
@@ -48,6 +50,15 @@ _PROBE_BYTES = 1 << 16  # read at once where little is needed
 LONG_LINE_BYTES = 1 << 16
 CUT_LINE_BYTES = 512
 MOST_LINE_BYTES = 32 << 20  # of a line that is kept whole; parsing it takes ten times the memory
+
+# First bytes of what is no text, and their places.
+_NO_TEXT = (
+    (b"PK\x03\x04", 0, "a zip archive, or an office document", "unpack it, or save it as text"),
+    (b"%PDF-", 0, "a PDF document", "extract its text, for example with pdftotext"),
+    (b"ustar", 257, "a tar archive", "unpack it with tar -xf"),
+    (b"{\\rtf", 0, "an RTF document", "save it as plain text"),
+    (b"PAR1", 0, "a Parquet file", "name it *.parquet, or give --corpus_format parquet"),
+)
 
 # Largest share of invalid bytes. In Latin-1, about 1% of the bytes of Italian are invalid as UTF-8,
 # 1.5% of German, 3% of French.
@@ -129,9 +140,8 @@ def read_blocks(
         for block in _whole_lines(text, too_long if cut_to is None else None):
             lines_ended, continued = block.count(b"\n"), not block.endswith(b"\n")
             is_first = first_line == 1 and start == 0
-            if is_first and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                raise InputError(f"{path}: UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8")
             if is_first:
+                _check_is_text(path, block)
                 block = block.removeprefix(codecs.BOM_UTF8)
             total += len(block)
             valid = _valid_utf8(block, counts)
@@ -149,6 +159,21 @@ def read_blocks(
             first_line += lines_ended
             continues = continued
         check_unchanged(path, _state(path, raw), state)
+
+
+def _check_is_text(path: str, block: bytes) -> None:
+    """Refuses what is no text or UTF-16, by the first block."""
+    for begin, place, kind, cure in _NO_TEXT:
+        if block.startswith(begin, place):
+            raise InputError(f"{path}: {kind}: {cure}")
+    encoding = "UTF-16"
+    if not block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        first, second = block[::2].count(0), block[1::2].count(0)
+        # Half of the bytes of ASCII are NULs, and always the same half.
+        if 5 * max(first, second) <= len(block) or 10 * min(first, second) > max(first, second):
+            return
+        encoding += "BE" if first > second else "LE"
+    raise InputError(f"{path}: {encoding} text: convert it with iconv -f {encoding} -t UTF-8")
 
 
 def _state(path: str, file: IO[bytes]) -> State:

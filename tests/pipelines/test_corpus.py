@@ -156,6 +156,30 @@ def test_json_lines_of_another_field_and_bad_ones(tmp_path):
         assert "\n" not in str(raised.value)
 
 
+def test_json_is_known_by_its_first_line(tmp_path):
+    (tmp_path / "a.json").write_text('{"text": "one"}\n{"text": "two"}\n')
+    assert lines_of(tmp_path / "a.json") == [b"one", b"two"]
+    for name, text, message in (
+        ("a.json", '[{"text": "one"}, {"text": "two"}]', r"not an object on each line.*jq -c"),
+        ("a.jsonl", '[\n  {"text": "one"}\n]', r"not an object on each line.*jq -c"),
+        ("a.json", '{\n  "text": "one"\n}', r"not an object on each line.*jq -c"),
+        ("a.txt", '{"text": "one"}\n{"text": "two"}\n', r"JSON: give --corpus_format jsonl"),
+        ("a.txt", '\n[\n  {"text": "one"}\n]', r"JSON: give --corpus_format jsonl"),
+        ("a.xml", '<?xml version="1.0"?>\n<a>one</a>\n', r"XML or HTML: extract its text"),
+        ("a.txt", "<mediawiki xmlns=''>\n<page>\n", r"XML or HTML: extract .*WikiExtractor"),
+        ("a.html", "<!DOCTYPE html>\n<p>one</p>\n", r"XML or HTML: extract its text"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(InputError, match=message) as raised:
+            lines_of(tmp_path / name)
+        assert "\n" not in str(raised.value)
+    as_text = CorpusOptions(corpus_format="sentences")
+    assert len(lines_of(tmp_path / "a.html", as_text)) == 2
+    for text in ("{curly} text\n", "[1] a footnote\n", "<doc id=1>\ntext\n</doc>\n"):
+        (tmp_path / "b.txt").write_text(text)
+        assert lines_of(tmp_path / "b.txt") == text.encode().splitlines()
+
+
 def test_several_fields_make_a_document(tmp_path):
     path = tmp_path / "corpus.jsonl"
     records = [{"title": "A", "body": "one"}, {"body": "two"}, {"title": None, "body": "three"}]

@@ -1,11 +1,15 @@
 import bz2
 import codecs
 import gzip
+import io
 import itertools
 import lzma
 import os
 import struct
+import tarfile
+import zipfile
 from collections import Counter
+from functools import partial
 
 import pytest
 from backports import zstd
@@ -178,6 +182,43 @@ def test_a_file_in_another_encoding_is_refused(tmp_path, monkeypatch):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"latin\.txt: UTF-16 .*iconv"):
             lines_of(path)
+
+
+def archive(write):
+    packed = io.BytesIO()
+    write(packed)
+    return packed.getvalue()
+
+
+def tar(packed):
+    with tarfile.open(fileobj=packed, mode="w") as file:
+        file.addfile(tarfile.TarInfo("a.txt"), io.BytesIO(b"text\n"))
+
+
+def zipped(compression, packed):
+    with zipfile.ZipFile(packed, "w", compression) as file:
+        file.writestr("a.txt", "plain text\n" * 200)
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("Text, one line\nand more\n".encode("utf-16-le"), "UTF-16LE .*iconv -f UTF-16LE"),
+        ("Текст is text\nand more\n".encode("utf-16-be"), "UTF-16BE .*iconv -f UTF-16BE"),
+        (archive(tar), "a tar archive: unpack it with tar"),
+        (archive(partial(zipped, zipfile.ZIP_STORED)), "a zip archive.*: unpack it"),
+        (archive(partial(zipped, zipfile.ZIP_DEFLATED)), "a zip archive.*: unpack it"),
+        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n" + b"1 0 obj\n" * 99, "a PDF document: .*pdftotext"),
+        (b"{\\rtf1 some text\n}", "an RTF document: save it"),
+        (b"PAR1\x15\x04\n", "a Parquet file: name it"),
+    ],
+)
+def test_what_is_no_text_is_named_by_its_first_bytes(tmp_path, content, message, compress):
+    path = tmp_path / "text.txt"
+    path.write_bytes(compress(content))
+    with pytest.raises(InputError, match=rf"text\.txt: {message}"):
+        lines_of(path)
 
 
 @pytest.mark.parametrize(
