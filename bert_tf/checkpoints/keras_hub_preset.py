@@ -68,6 +68,8 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
     name = _class_name(folder / CONFIG)
     if name != "BertBackbone":
         raise InputError(f"{folder / CONFIG} is a preset of {name}: give one of BertBackbone.")
+    if "QuantizedDTypePolicy" in (folder / CONFIG).read_text(encoding="utf-8"):
+        raise InputError(f"{folder} is quantized: convert the preset that it was made from.")
     keras_hub = _keras_hub()
     task = None
     try:

@@ -226,7 +226,16 @@ def named_weights(model: PretrainedModel) -> list[NamedWeight]:
 
 
 def layer_weights(name: str, *layers: keras.layers.Layer) -> Iterator[NamedWeight]:
-    """The weights of a layer, or of two encoders' layers, whose name in Hugging Face is `name`."""
+    """The weights of a layer, or of two encoders' layers, whose name in Hugging Face is `name`.
+
+    Raises InputError for a layer that Keras quantized: its variables are not what it computes with.
+    """
+    if mode := next(filter(None, (layer.quantization_mode for layer in layers)), None):
+        raise InputError(
+            f"The model's layers are quantized ({name}: {mode}), and this format holds weights "
+            "before quantization: write the model before quantize, or keep the quantized one with "
+            "model.save('model.keras')."
+        )
     attributes = next(own for kind, own in _WEIGHTS if isinstance(layers[0], kind))
     for suffix, attribute in attributes.items():
         variables = tuple(_attribute(layer, attribute) for layer in layers)

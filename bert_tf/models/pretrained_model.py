@@ -40,6 +40,7 @@ class PretrainedModel(TextModel):
         self.config = config
         self.seed = seed
         self.preprocessor = preprocessor
+        self._policies = [layer.dtype_policy for layer in self._flatten_layers()]
         if self.new_loss:
             self.compile()
 
@@ -74,6 +75,10 @@ class PretrainedModel(TextModel):
             values[name] = keras.saving.serialize_keras_object(values[name])
         if "config" in values:
             values["config"] = self.config.to_dict()
+        layers = enumerate(zip(self._flatten_layers(), self._policies, strict=False))
+        changed = {str(i): x.dtype_policy for i, (x, made) in layers if x.dtype_policy != made}
+        if changed:  # after the layers were made, as by `quantize`
+            values["layer_dtypes"] = keras.saving.serialize_keras_object(changed)
         return values | ({"auto": list(self._auto)} if self._auto else {})
 
     @classmethod
@@ -84,7 +89,11 @@ class PretrainedModel(TextModel):
         if "config" in values:
             values["config"] = BertConfig.from_dict(values["config"])
         trainable, auto = values.pop("trainable", True), values.pop("auto", ())
+        policies = keras.saving.deserialize_keras_object(values.pop("layer_dtypes", {}))
         model = cls(**values)
+        for place, layer in enumerate(model._flatten_layers()):
+            if policy := policies.get(str(place)):
+                layer.dtype_policy = policy  # this also quantizes the layer
         model._auto_of_file = tuple(auto)
         if not trainable:  # True would reach every layer, those that are frozen, too
             model.trainable = False

@@ -226,6 +226,21 @@ def test_old_names_and_prefix(directory):
     assert_same_weights(load_model(directory), model)
 
 
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_quantized_layers_are_refused_by_a_directory_and_kept_by_keras(directory, tmp_path):
+    model = MAKE[BertClassifier]()
+    model.quantize("int8")
+    with pytest.raises(InputError, match="are quantized .*: write the model before quantize, or"):
+        save_model(model, directory)
+    assert not directory.exists()
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(INPUTS_OF_ENCODER), model(INPUTS_OF_ENCODER))
+    twice = BertClassifier.from_config(again.get_config())
+    assert twice.encoder.pooler.dense.quantization_mode == twice.head.dense.quantization_mode
+    assert twice.head.dense.quantization_mode == "int8"
+
+
 @pytest.mark.parametrize("headed", [BertPreTrainer, BertClassifier, BertRegressor])
 def test_encoder_from_a_headed_directory(directory, headed):
     model = saved(headed, directory)
