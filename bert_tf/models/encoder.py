@@ -1,6 +1,5 @@
 """The BERT encoder."""
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -117,8 +116,6 @@ class BertEncoder(Encoder):
     def call(
         self, inputs: Any, training: bool | None = None, mask: Any = None, reads: str = "all"
     ) -> Any:
-        if not isinstance(inputs, Mapping):
-            inputs = keras.tree.pack_sequence_as(self.input, keras.tree.flatten(inputs))
         inputs = {name: ops.cast(x, "int32") for name, x in inputs.items()}
         return of_halves(lambda part: self._of_rows(part, training, reads), inputs, training)
 

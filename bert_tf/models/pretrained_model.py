@@ -1,7 +1,7 @@
 """The base of every model: inputs, dtype policy, saving and loading."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -43,6 +43,14 @@ class PretrainedModel(TextModel):
         self._policies = [layer.dtype_policy for layer in self._flatten_layers()]
         if self.new_loss:
             self.compile()
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(inputs, Mapping):  # Keras would take a list in the order of the names
+            raise InputError(
+                f"{type(self).__name__} is called with {type(inputs).__name__}: give a dict of "
+                f"{', '.join(self.input)}. Raw text goes to predict."
+            )
+        return super().__call__(inputs, *args, **kwargs)
 
     @staticmethod
     def symbolic_inputs(*more: str, shape: tuple[None, ...] = (None,)) -> dict[str, Any]:

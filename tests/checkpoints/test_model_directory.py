@@ -230,7 +230,7 @@ def test_old_names_and_prefix(directory):
 def test_quantized_layers_are_refused_by_a_directory_and_kept_by_keras(directory, tmp_path):
     model = MAKE[BertClassifier]()
     model.quantize("int8")
-    with pytest.raises(InputError, match="are quantized .*: write the model before quantize, or"):
+    with pytest.raises(InputError, match="layers are quantized"):
         save_model(model, directory)
     assert not directory.exists()
     model.save(tmp_path / "model.keras")

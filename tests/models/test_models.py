@@ -78,6 +78,15 @@ def test_encoder_outputs(batch):
     np.testing.assert_array_equal(outputs["hidden_states"][-1], outputs["sequence_output"])
 
 
+def test_a_list_of_inputs_is_refused(make, batch):
+    """Keras would take it in the order of the inputs' names."""
+    model = make()
+    symbols = [keras.Input((None,), dtype="int32") for _ in model.input]
+    for inputs in (list(batch.values()), tuple(batch.values()), symbols, ["a raw text"]):
+        with pytest.raises(InputError, match="give a dict of token_ids, segm"):
+            model(inputs)
+
+
 def test_what_stands_in_padding_changes_nothing(batch):
     encoder = BertEncoder(CONFIG, seed=1)
     other = dict(without_positions(batch))
