@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ ACTIVATIONS = (
     "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh",
 )  # fmt: skip
 
+# Hugging Face's classes, in each framework, and ours.
+_BERT_CLASS = r"(TF|Flax|FeatureBased)?Bert(?!Generation)"
+
 # Keys of config.json that change the computation, with the only value this encoder supports.
 _FIXED: dict[str, Any] = {
     "model_type": "bert",
@@ -33,6 +37,9 @@ _FIXED: dict[str, Any] = {
     "is_decoder": False,
     "add_cross_attention": False,
 }
+
+# Keys that Model Garden or old versions of Hugging Face write, and their only supported value.
+_UNCHANGED: dict[str, Any] = {"norm_first": False, "pruned_heads": {}}
 
 # On disk a left-to-right model is a Hugging Face decoder; the others have no class there, and a
 # `model_type` that no other library takes for BERT.
@@ -133,12 +140,13 @@ class BertConfig:
                 f"attention_direction is {self.attention_direction!r}: give one of "
                 f"{', '.join(known)}."
             )
-        for key, only in _FIXED.items():
+        for key, only in (_FIXED | _UNCHANGED).items():
             if self.extra.get(key, only) not in (only, None):
                 raise InputError(
-                    f"{key} is {self.extra[key]!r}, but only {only!r} is supported: "
+                    f"{key} is {self.extra[key]!r:.80}, but only {only!r} is supported: "
                     "use the weights of a BERT encoder."
                 )
+        refuse_other_classes(self.extra)
 
     def check_fits(self, *, length: int, pairs: bool = False) -> None:
         """Refuses examples of `length` tokens, or pairs, that the model has no embeddings for."""
@@ -248,6 +256,20 @@ class BertConfig:
 
     def to_json_text(self) -> str:
         return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def refuse_other_classes(values: Mapping[str, Any]) -> None:
+    """Refuses a config.json whose `architectures` are no classes of BERT, or of the user's own."""
+    said = values.get("architectures")
+    is_list = isinstance(said, list) and all(isinstance(name, str) for name in said)
+    own = values.get("own_head")
+    if said is not None and not (
+        is_list and all(re.match(_BERT_CLASS, name) or name == own for name in said)
+    ):
+        raise InputError(
+            f"architectures is {said!r:.80}, but only BERT's classes are supported: use the weights of "
+            'a BERT. If its encoder is one, write "architectures": ["BertModel"] there.'
+        )
 
 
 def read_json_object(path: StrPath) -> dict[str, Any]:

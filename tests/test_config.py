@@ -87,6 +87,11 @@ def test_json_keeps_what_it_does_not_know(tmp_path):
         ({"attention_direction": "left"}, "attention_direction is 'left': give one of both"),
         ({"add_cross_attention": True}, "add_cross_attention is True"),
         ({"model_type": "roberta"}, "model_type is 'roberta'"),
+        ({"architectures": ["ElectraModel"]}, "architectures is ['ElectraModel'], but only BERT's"),
+        ({"architectures": ["XLMRobertaForMaskedLM"], "model_type": "bert"}, "architectures is"),
+        ({"architectures": {"BertModel": 1}}, "architectures is"),
+        ({"norm_first": True}, "norm_first is True"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads is"),
         ({"id2label": {"1": "a", "2": "b"}}, "must number its labels 0 to 1"),
         ({"id2label": ["a", "b"]}, "id2label is"),
         ({"id2label": {"one": "a"}}, "id2label is"),
@@ -97,6 +102,13 @@ def test_refusals_are_one_line(values, message):
         BertConfig.from_dict(values)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_classes_of_bert_are_taken():
+    names = ["BertModel", "TFBertForMaskedLM", "FlaxBertModel", "FeatureBasedBertForX"]
+    BertConfig.from_dict({"architectures": names, "norm_first": False, "pruned_heads": {}})
+    BertConfig.from_dict({"architectures": ["MyHead"], "own_head": "MyHead"})
+    BertConfig.from_dict({"architectures": None})
 
 
 def test_what_fits():

@@ -12,12 +12,16 @@ from bert_tf.checkpoints import weight_names
 from bert_tf.checkpoints.formats import CONFIG, Location
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensorflow_checkpoint import TANH_GELU
-from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, POOLER, is_kernel
+from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, MULTI_LABEL, POOLER, is_kernel
 from bert_tf.config import BertConfig, read_json_object
 from bert_tf.errors import InputError, pip_install
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
-_TASK = "task.json"
+_TASK, _TASK_WEIGHTS = "task.json", "task.weights.h5"
+_PROBLEM_TYPES = {  # by the activation of a classifier
+    "linear": "single_label_classification", "softmax": "single_label_classification",
+    "sigmoid": MULTI_LABEL,
+}  # fmt: skip
 _VOCABULARY = Path("assets", "tokenizer", "vocabulary.txt")
 _HEADS_DIFFER = (
     "KerasHub's masked language model head computes GELU exactly and adds 1e-5 to variances; "
@@ -72,13 +76,18 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
         raise InputError(f"{folder} is quantized: convert the preset that it was made from.")
     keras_hub = _keras_hub()
     task = None
+    notes: list[str] = []
     try:
         kind = _class_name(folder / _TASK) if (folder / _TASK).is_file() else ""
-        if kind in ("BertMaskedLM", "BertTextClassifier"):
+        if kind and not (folder / _TASK_WEIGHTS).is_file():
+            notes.append(f"There is no {_TASK_WEIGHTS}: the head of the {kind} is left out.")
+        elif kind in ("BertMaskedLM", "BertTextClassifier"):
             task_class = getattr(keras_hub.models, kind)
             task = task_class.from_preset(str(folder), dtype="float32", preprocessor=None)
             backbone = task.backbone
-        else:
+        elif kind:
+            notes.append(f"{_TASK} is of {kind}, whose head is not known here and is left out.")
+        if task is None:
             backbone = keras_hub.models.BertBackbone.from_preset(str(folder), dtype="float32")
     except (ValueError, OSError, LookupError, TypeError) as error:
         why = str(error).splitlines()[0]
@@ -86,9 +95,11 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
 
     values: dict[str, Any] = {ours: getattr(backbone, theirs) for ours, theirs in _CONFIG.items()}
     values |= {"hidden_act": "gelu_new", "attention_probs_dropout_prob": backbone.dropout}
-    notes = ["KerasHub's GELU is the tanh approximation: hidden_act is gelu_new."]
-    if kind == "BertMaskedLM":
+    notes.append("KerasHub's GELU is the tanh approximation: hidden_act is gelu_new.")
+    if hasattr(task, "masked_lm_head"):
         notes.append(_HEADS_DIFFER)
+    elif task is not None:
+        values |= _classifier_settings(task, notes)
     tokenizer = _tokenizer(folder, do_lower_case, notes)
     if tokenizer is not None:  # a preset knows [PAD] by its place in the vocabulary
         values["pad_token_id"] = tokenizer.pad_token_id
@@ -101,6 +112,24 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
         value = value.reshape(shape[::-1]).T if is_kernel(name) else value.reshape(shape)
         tensors[name] = np.ascontiguousarray(value)
     return StoredModel(config, tensors, folder, tokenizer, notes)
+
+
+def _classifier_settings(task: Any, notes: list[str]) -> dict[str, Any]:
+    """Values of the config that a `BertTextClassifier` has beside its weights."""
+    activation = keras.activations.serialize(task.activation)
+    if activation not in _PROBLEM_TYPES:
+        raise InputError(
+            f"The preset's classifier has the activation {activation!r:.40}: give one with one of "
+            f"{', '.join(_PROBLEM_TYPES)}."
+        )
+    if activation != "linear":
+        notes.append(f"The activation {activation} is for predictions: our model gives logits.")
+    is_regression = activation == "linear" and task.num_classes == 1
+    problem_type = "regression" if is_regression else _PROBLEM_TYPES[activation]
+    values: dict[str, Any] = {"extra": {"problem_type": problem_type}}
+    if task.dropout != task.backbone.dropout:
+        values["classifier_dropout"] = task.dropout
+    return values
 
 
 def _tokenizer(folder: Path, do_lower_case: bool | None, notes: list[str]) -> BertTokenizer | None:
@@ -164,10 +193,14 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
             split_on_cjk=switches["tokenize_chinese_chars"],
             special_tokens_in_strings=switches["special_tokens_in_text"],
         )
-    head, kind, options = "", "", {}
+    head = kind = ""
+    options: dict[str, Any] = {}
     if model.problem_type is not None:
         head, kind = "classifier.", "BertTextClassifier"
         options = {"num_classes": model.classes, "dropout": config.head_dropout}
+        if model.problem_type == MULTI_LABEL:
+            options["activation"] = "sigmoid"
+            model.notes.append("KerasHub's outputs are probabilities, of a sigmoid for each label.")
         if model.labels is not None:
             model.notes.append(f"KerasHub keeps no labels; in order: {', '.join(model.labels)}.")
     elif model.has("cls.predictions."):

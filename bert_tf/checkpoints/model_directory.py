@@ -141,6 +141,8 @@ def load_model(
     if "cls.predictions." in head.parts:
         stored.tie_decoder()
     if "labels" in model_class.arguments:
+        if labels is not None and not is_other:
+            stored.order_labels([str(label) for label in labels])
         on_disk, classes = (None, None) if is_other else (stored.labels, stored.classes)
         if labels is None and num_classes in (None, classes):
             labels, num_classes = on_disk, classes
@@ -215,7 +217,7 @@ def _encoder(named: dict[str, Any]) -> dict[str, Any]:
 
 @functools.cache  # a search loads the same model for each of its runs
 def _warn_of_new(path: Path, names: str) -> None:
-    _log.warning("%s: %s initialized at random.", path, names)
+    _log.warning("%s: %s initialized at random: train before you use the answers.", path, names)
 
 
 def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...]) -> None:

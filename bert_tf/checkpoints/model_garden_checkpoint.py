@@ -16,7 +16,7 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 
 from bert_tf.checkpoints import tensorflow_checkpoint
 from bert_tf.checkpoints.formats import Location
-from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.stored_model import StoredModel, left_out
 from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, POOLER
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -24,6 +24,11 @@ from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
 from bert_tf.tokenization.vocabulary import read_vocabulary
 
 _HEADS_POOLER = "next_sentence.pooler_dense"  # of BertPretrainerV2's next sentence head
+_POST_LAYER_NORM = (
+    "Nothing in a checkpoint tells pre-LayerNorm blocks (norm_first) from BERT's, for which these "
+    "are taken."
+)
+_TRAINING_STATE = re.compile(r"(^|[/.])_?(OPTIMIZER_SLOT|optimizer|save_counter|global_step)\b")
 # Of the variables in TF Hub's SavedModels, beside `LayerNames.tf_hub`.
 _HUB_BLOCKS = "transformer/layer_"
 _HUB_MASKED_WORDS = "cls/predictions/"
@@ -50,11 +55,15 @@ class Graph:
         self.children: list[dict[str, int]] = []
         self._keys: list[str | None] = []
         self._names: list[str] = []
+        self._unread: set[int] = set()
         for node in graph.nodes:
             self.children.append({child.local_name: child.node_id for child in node.children})
             variable = next((a for a in node.attributes if a.name == "VARIABLE_VALUE"), None)
             self._keys.append(variable and variable.checkpoint_key)
             self._names.append("" if variable is None else variable.full_name)
+        self._unread = {
+            node for node, key in enumerate(self._keys) if key and not _TRAINING_STATE.search(key)
+        }
 
     def find(self, start: int | None, *edges: str) -> int | None:
         """The object at the end of a path."""
@@ -97,7 +106,19 @@ class Graph:
     def read(self, start: int | None, *edges: str) -> np.ndarray | None:
         node = self.find(start, *edges)
         key = None if node is None else self._keys[node]
-        return None if key is None else self._checkpoint.read(key)
+        if node is None or key is None:
+            return None
+        self._unread.discard(node)
+        return self._checkpoint.read(key)
+
+    def scope(self, layer: int) -> str:
+        """The names of a layer's variables, up to the last part."""
+        kernel = self.find(layer, "kernel")
+        return "" if kernel is None else self._names[kernel].rpartition("/")[0]
+
+    def left_out(self) -> list[str]:
+        """A note on variables that nobody read, if any."""
+        return left_out(sorted(self._names[node] or str(self._keys[node]) for node in self._unread))
 
     def take(self, name: str, layer: int | None) -> None:
         """Reads a layer's tensors; the heads' axes of attention kernels become one."""
@@ -119,6 +140,7 @@ def read_model_garden(location: Location) -> StoredModel:
     blocks, pooler = _read_encoder(graph)
     graph.take("pooler.dense", _read_heads(graph, pooler, notes))
     config = _config(location.folder, graph, blocks, notes)
+    notes += [_POST_LAYER_NORM, *graph.left_out()]
     return StoredModel(config, graph.tensors, location.path, notes=notes)
 
 
@@ -159,12 +181,16 @@ def _read_heads(graph: Graph, pooler: int | None, notes: list[str]) -> int | Non
         if (bias := graph.read(masked_lm, "output_bias/bias")) is not None:
             graph.tensors["cls.predictions.bias"] = bias
     heads_pooler = graph.find(0, _HEADS_POOLER)
+    for edges in graph.children:
+        if {"dense", "out_proj"} <= edges.keys() and (
+            edges["dense"] == heads_pooler or "next_sentence/" in graph.scope(edges["out_proj"])
+        ):
+            heads_pooler = edges["dense"]
+            graph.take("cls.seq_relationship", edges["out_proj"])
     if heads_pooler is None:
         return pooler
-    for head, edges in enumerate(graph.children):
-        if edges.get("dense") == heads_pooler:
-            graph.take("cls.seq_relationship", graph.find(head, "out_proj"))
     theirs, own = graph.read(heads_pooler, "kernel"), graph.read(pooler, "kernel")
+    graph.read(pooler, "bias")
     if theirs is None or own is None or not np.array_equal(theirs, own):
         notes.append("The pooler is the next sentence head's, which pre-training trains.")
     return heads_pooler
@@ -173,6 +199,9 @@ def _read_heads(graph: Graph, pooler: int | None, notes: list[str]) -> int | Non
 def _config(folder: Path, graph: Graph, blocks: int, notes: list[str]) -> BertConfig:
     """The config on disk, or one by the shapes of the tensors."""
     path = tensorflow_checkpoint.config_path(folder)
+    experiment = folder / "params.yaml"  # what Model Garden's trainer was given
+    if experiment.is_file() and re.search(r"\bnorm_first:\s*true", experiment.read_text("utf-8")):
+        raise InputError(f"{experiment} says norm_first, which is not BERT's: give another model.")
     if path is not None:
         config = BertConfig.from_json(path)
         if graph.heads != {config.num_attention_heads}:
@@ -306,8 +335,10 @@ def read_tf_hub(location: Location, do_lower_case: bool | None = None) -> Stored
     notes: list[str] = []
     config = _config(folder, graph, blocks, notes)
     model = StoredModel(config, graph.tensors, location.path, notes=notes)
+    said = graph.read(0, "do_lower_case")
+    notes += graph.left_out()
     model.check_tensors()
-    if do_lower_case is None and (said := graph.read(0, "do_lower_case")) is not None:
+    if do_lower_case is None and said is not None:
         do_lower_case = bool(said)
     if vocabulary.is_file():
         if do_lower_case is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bert_tf.atomic import StrPath
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.weights_files import H5, INDEX, PICKLE, WEIGHTS, WEIGHTS_FILES
-from bert_tf.config import read_json_object
+from bert_tf.config import read_json_object, refuse_other_classes
 from bert_tf.errors import InputError
 from bert_tf.storage import sha256
 
@@ -177,6 +177,10 @@ def _files_of_bert(model: HubModel, info: "ModelInfo") -> list["RepoSibling"]:
         raise InputError(
             f"{model} is a model of type {kind}, and only bert is supported: give a BERT"
         )
+    try:
+        refuse_other_classes(info.config or {})
+    except InputError as error:
+        raise InputError(f"{model}: {error}") from None
     if CONFIG not in files:
         raise InputError(f"{model} holds no {CONFIG} ({model.url}): give a BERT for transformers")
     weights = [WEIGHTS] if WEIGHTS in files else sorted(filter(_SHARD.fullmatch, files))

@@ -38,6 +38,27 @@ class StoredModel:
     tokenizer: "BertTokenizer | None" = None
     notes: list[str] = field(default_factory=list)  # sentences on what was assumed or left out
 
+    def __post_init__(self) -> None:
+        """Drops a classifier that nothing says the class of, unless it can be of whole texts."""
+        said = self.config.extra.get("architectures")
+        settled = (self.config.extra.get("problem_type"), self.config.extra.get(_OWN_HEAD))
+        if not self.has("classifier.") or any(settled):
+            return
+        if any(name in str(said) for name in _CLASSIFIERS):
+            return
+        cure = 'write its class into the config, such as "architectures": '
+        if not said and self.has("pooler."):
+            self.notes.append(
+                "The classifier is taken to be of whole texts, as nothing says its class: if it is "
+                f'of tokens, {cure}["{_CLASSIFIERS[1]}"].'
+            )
+            return
+        self.tensors = {k: x for k, x in self.tensors.items() if not k.startswith("classifier.")}
+        self.notes.append(
+            f"The classifier is left out, as nothing says whether it is of texts or of tokens: "
+            f'{cure}["{SEQUENCES}"] or ["{_CLASSIFIERS[1]}"].'
+        )
+
     @classmethod
     def from_model(cls, model: PretrainedModel) -> "StoredModel":
         _check_loss(model)
@@ -55,6 +76,15 @@ class StoredModel:
     def has(self, part: str) -> bool:
         """Whether the model has a part, a key of `PARTS`."""
         return any(name.startswith(part) for name in self.tensors)
+
+    def order_labels(self, labels: Sequence[str]) -> None:
+        """Puts the classes of a classifier in the order of `labels`, if these are the same ones."""
+        own = self.labels or []
+        if labels != own and sorted(labels) == sorted(own):
+            places = [own.index(label) for label in labels]
+            for name in ("classifier.weight", "classifier.bias"):
+                self.tensors[name] = self.tensors[name][places]
+            self.config = replace(self.config, id2label=dict(enumerate(labels)))
 
     def keep_layers(self, number: int) -> None:
         """Keeps `number` Transformer layers, evenly spaced up to the last, and renumbers them."""

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.stored_model import StoredModel, left_out
-from bert_tf.checkpoints.weight_names import is_kernel, tensor_shapes
+from bert_tf.checkpoints.weight_names import MULTI_LABEL, is_kernel, tensor_shapes
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
@@ -159,7 +159,14 @@ def read_tf1(prefix: Path) -> StoredModel:
 
 def write_tf1(model: StoredModel, folder: Path) -> None:
     """Writes bert_model.ckpt.* and the files of `write_config`, for the original's scripts."""
-    others = {}
+    others: dict[str, Any] = {}
+    if model.problem_type is not None:
+        others["problem_type"] = model.problem_type
+    if model.problem_type == MULTI_LABEL:
+        model.notes.append(
+            "The original has one label a text: that this model gives several stands in "
+            "bert_config.json as problem_type, which only bert-tf reads."
+        )
     if model.labels is not None and model.problem_type != "regression":
         others["id2label"] = {str(number): label for number, label in enumerate(model.labels)}
         model.notes.append(

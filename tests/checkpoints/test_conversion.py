@@ -22,7 +22,7 @@ from bert_tf.checkpoints.weight_names import canonical_name, named_weights, tens
 from bert_tf.checkpoints.weights_files import read_tensors, write_sharded_weights
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.task_models import BertClassifier
+from bert_tf.models.task_models import BertClassifier, BertMultiLabelClassifier
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "model_garden"
 CONFIG = BertConfig(
@@ -585,6 +585,37 @@ def test_a_classifier_of_tokens_stays_one(models, out, tmp_path):
     assert written["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}
 
 
+def test_a_classifier_without_a_class_is_not_one_of_texts(models, out, published, tmp_path):
+    tensors = tensors_of(models / "classifier")
+    for name in ("weight", "bias"):
+        tensors.pop(f"pooler.dense.{name}")
+    save_directory(tmp_path / "model", CONFIG, tensors)
+    done = convert(tmp_path / "model", out)
+    assert not done.model.has("classifier.")
+    assert "The classifier is left out, as nothing says" in done.model.notes[0]
+    assert '"architectures": ["BertForSequenceClassification"]' in done.model.notes[0]
+    # With a pooler it may be one: as of run_classifier.py.
+    done = convert(published("uncased_one", kind="classifier"), out, overwrite=True)
+    assert "is taken to be of whole texts" in done.model.notes[0]
+    assert done.model.problem_type == "single_label_classification"
+    # A layer of one's own on a bare encoder.
+    _, model = read_model(models / "classifier")
+    bare = replace(CONFIG, extra={"architectures": ["BertModel"]})
+    save_directory(tmp_path / "own", bare, model.tensors)
+    with pytest.raises(InputError, match="holds a BertModel, which has no classifier"):
+        BertClassifier.from_directory(tmp_path / "own")
+
+
+@pytest.mark.parametrize("to", ["tf1", pytest.param("keras_hub", marks=pytest.mark.slow)])
+def test_several_labels_stay_several(models, out, tmp_path, to):
+    source = tmp_path / "several"
+    save_model(BertMultiLabelClassifier(CONFIG, labels=["a", "b"]), source, BertTokenizer(PIECES))
+    done = convert(source, out / "there", to)
+    assert any("problem_type" in note or "sigmoid" in note for note in done.model.notes)
+    convert(out / "there", out / "back")
+    assert isinstance(load_model(out / "back"), BertMultiLabelClassifier)
+
+
 def test_pickles_are_not_read(models, out, tmp_path):
     source = tmp_path / "model"
     source.mkdir()
@@ -669,6 +700,29 @@ def test_keras_hub_classifier(models, out):
     assert np.abs(ours - theirs).max() / np.abs(ours).max() < 1e-5
 
 
+def test_a_classifier_of_a_preset_says_what_it_computes(models, out, tmp_path):
+    keras_nlp = pytest.importorskip("keras_nlp")
+    convert(models / "classifier", tmp_path / "preset", "keras_hub")
+    backbone = keras_nlp.models.BertBackbone.from_preset(str(tmp_path / "preset"))
+    task = keras_nlp.models.BertTextClassifier(backbone, 3, activation="softmax", dropout=0.3)
+    task.save_to_preset(str(tmp_path / "task"))
+    done = convert(tmp_path / "task", out / "task")
+    assert any("The activation softmax" in note for note in done.model.notes)
+    assert done.model.problem_type == "single_label_classification"
+    assert BertConfig.from_json(out / "task" / "config.json").classifier_dropout == 0.3
+    path = tmp_path / "task" / "task.json"
+    path.write_text(path.read_text().replace('"softmax"', '"relu"'))
+    assert "has the activation 'relu'" in refusal(tmp_path / "task", tmp_path / "no")
+    (tmp_path / "task" / "task.weights.h5").unlink()
+    done = convert(tmp_path / "task", out / "bare")
+    assert (
+        "no task.weights.h5: the head of the BertTextClassifier is left out"
+        in (done.model.notes[0])
+    )
+    assert done.model.problem_type is None  # whose advice is to export
+    assert_same_tensors(tensors_of(out / "bare"), tensors_of(models / "classifier"), "classifier.")
+
+
 def test_presets_made_elsewhere(models, out, tmp_path):
     keras_nlp = pytest.importorskip("keras_nlp")
     backbone = keras_nlp.models.BertBackbone(
@@ -750,10 +804,10 @@ def test_model_garden_computed_the_same(out, encoder):
     )  # fmt: skip
 
 
-def test_layers_known_by_number_alone(out, tmp_path, models):
-    """Checkpoints from before the encoder had named attributes."""
-    convert(models / "encoder", tmp_path / "new", "model_garden")
-    reader = tf.train.load_checkpoint(str(tmp_path / "new" / "bert_model.ckpt"))
+def numbered_layers(model, folder):
+    """The encoder's variables, as before its layers had named attributes."""
+    convert(model, folder, "model_garden")
+    reader = tf.train.load_checkpoint(str(folder / "bert_model.ckpt"))
     keys = [key for key in reader.get_variable_to_shape_map() if key.startswith("encoder/")]
 
     root: dict = {}
@@ -771,16 +825,54 @@ def test_layers_known_by_number_alone(out, tmp_path, models):
         for part in path:
             node = node.setdefault(part, {})
         node[leaf] = tf.Variable(reader.get_tensor(key))
+    return root
 
-    def objects(node):
-        if isinstance(node, tf.Variable):
-            return node
-        return tf.train.Checkpoint(**{name: objects(child) for name, child in node.items()})
 
+def test_layers_known_by_number_alone(out, tmp_path, models):
+    root = numbered_layers(models / "encoder", tmp_path / "new")
     (tmp_path / "old").mkdir()
     objects(root).write(str(tmp_path / "old" / "bert_model.ckpt"))
     convert(tmp_path / "old", out)
     assert_same_tensors(tensors_of(out), tensors_of(models / "encoder"))
+
+
+def objects(node):
+    """A graph of objects from dicts and variables."""
+    if isinstance(node, tf.Variable):
+        return node
+    return tf.train.Checkpoint(**{name: objects(child) for name, child in node.items()})
+
+
+@pytest.mark.parametrize("head", ["next_sentence", "sentence_prediction"])
+def test_heads_of_model_garden_are_read_or_named(out, tmp_path, models, head):
+    """A checkpoint of the model alone, as of `tf.train.Checkpoint(model=model)`."""
+    network = numbered_layers(models / "encoder", tmp_path / "written")["encoder"]
+
+    def dense(name, units):
+        values = {"kernel": tf.ones((8, units)), "bias": tf.ones(units)}
+        return {key: tf.Variable(x, name=f"{head}/{name}/{key}") for key, x in values.items()}
+
+    heads = {"dense": dense("pooler_dense", 8), "out_proj": dense("logits", 2)}
+    root = {
+        "model": {"encoder_network": network, "classification_heads": {"0": heads}},
+        "optimizer": {"iterations": tf.Variable(3.0, name="iter")},
+    }
+    (tmp_path / "model").mkdir()
+    objects(root).write(str(tmp_path / "model" / "ckpt"))
+    done = convert(tmp_path / "model", out)
+    tensors = tensors_of(out)
+    assert any("pre-LayerNorm" in note for note in done.model.notes)
+    named = [note for note in done.model.notes if "Left out" in note]
+    if head == "next_sentence":
+        np.testing.assert_array_equal(tensors["cls.seq_relationship.weight"], np.ones((2, 8)))
+        np.testing.assert_array_equal(tensors["pooler.dense.weight"], np.ones((8, 8)))
+        assert not named
+    else:
+        assert_same_tensors(tensors, tensors_of(models / "encoder"))
+        assert f"{head}/logits/bias, {head}/logits/kernel, {head}/pooler_dense/bias" in named[0]
+        assert "iter" not in named[0]
+    (tmp_path / "model" / "params.yaml").write_text("task: {model: {norm_first: true}}")
+    assert "norm_first" in refusal(tmp_path / "model", tmp_path / "no")
 
 
 def test_checkpoints_of_other_objects(out, tmp_path, models):

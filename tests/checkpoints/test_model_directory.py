@@ -367,6 +367,19 @@ def test_classifier_from_a_classifier(directory):
     )
 
 
+@pytest.mark.parametrize("allow_new_head", [False, True])
+def test_labels_in_another_order_keep_the_head(directory, allow_new_head, caplog):
+    own = saved(BertClassifier, directory).head.dense
+    options = {"labels": ["yes", "no", "perhaps"], "allow_new_head": allow_new_head}
+    loaded = BertClassifier.from_directory(directory, **options)
+    assert loaded.labels == options["labels"]
+    np.testing.assert_array_equal(loaded.head.dense.kernel, np.asarray(own.kernel)[:, [2, 0, 1]])
+    np.testing.assert_array_equal(loaded.head.dense.bias, np.asarray(own.bias)[[2, 0, 1]])
+    assert not caplog.text
+    renamed = BertClassifier.from_directory(directory, labels=["a", "b", "c"])
+    np.testing.assert_array_equal(renamed.head.dense.kernel, own.kernel)
+
+
 def test_unnamed_classes_are_counted(directory):
     saved(BertClassifier, directory)
     path = directory / "config.json"

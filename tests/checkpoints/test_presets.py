@@ -372,6 +372,7 @@ def test_a_download_that_fails_is_one_line_and_leaves_no_model(hub, fault, messa
          "holds no model.safetensors: give a repository or a revision with safetensors"),
         (lambda hub: hub.files.pop("config.json"), "holds no config.json ("),
         (lambda hub: hub.config.update(model_type="roberta"), "is a model of type roberta"),
+        (lambda hub: hub.config.update(architectures=["ElectraModel"]), "is ['ElectraModel'], but"),
         (lambda hub: hub.commits.pop("main"), f"{NAME} has no revision main: give a branch"),
     ],
 )  # fmt: skip
