@@ -267,8 +267,8 @@ def refuse_other_classes(values: Mapping[str, Any]) -> None:
         is_list and all(re.match(_BERT_CLASS, name) or name == own for name in said)
     ):
         raise InputError(
-            f"architectures is {said!r:.80}, but only BERT's classes are supported: use the weights of "
-            'a BERT. If its encoder is one, write "architectures": ["BertModel"] there.'
+            f"architectures is {said!r:.80}, but only BERT's classes are supported: use the "
+            'weights of a BERT. If its encoder is one, write "architectures": ["BertModel"] there.'
         )
 
 
