@@ -26,8 +26,10 @@ _OPENAI_PATH = "/v1/embeddings"
 _OPENAI_MODELS = "text-embedding-"
 _SPECIALS = 2  # tokens of a text besides its pieces
 _MOST_TEXTS = 2048  # of a request, as in OpenAI's API
-# Of the parts of a request: others' requests come between them.
+# Of the parts of a request: others' requests come between them. A part of more bytes has one row: a
+# query stands in each row, however long it is.
 _ROWS = 32
+_BYTES = 2**22
 _AT_ONCE = 2
 _PAIR = {"text", "text_pair"}
 # Outputs of `embed`: of a sentence encoder, and of any other model the mean over the tokens.
@@ -143,8 +145,9 @@ async def _embeddings(asked: _Asked) -> bytes:
     if encoding not in ("float", "base64"):
         raise invalid("'encoding_format' must be float or base64")
     with asked.servable(_has_vectors, "make vectors", texts) as servable:
-        found = await _vectors(servable, texts, asked)
-        answer = servable, texts, found, encoding == "base64"
+        counting = servable.count_pieces(np.array(texts, object), asked.deadline)
+        found, pieces = await asyncio.gather(_vectors(servable, texts, asked), counting)
+        answer = servable.name, int(pieces.sum()), found, encoding == "base64"
         return await written(asked.models.metrics, found.size, _embeddings_text, *answer)
 
 
@@ -224,10 +227,13 @@ async def _run(
     """
     truncate = asked.truncate  # refused before the work
     inputs = {name: np.array(texts, object) for name, texts in columns.items()}
-    lengths = sum(np.fromiter(map(len, array.flat), int) for array in inputs.values())
+    lengths = np.sum([[*map(len, array.flat)] for array in inputs.values()], axis=0)
     order = np.argsort(lengths, kind="stable")
-    size = min(_ROWS, servable.most_rows)
-    parts = [order[start : start + size] for start in range(0, len(order), size)]
+    parts, rest, size = [], order, min(_ROWS, servable.most_rows)
+    while len(rest):
+        rows = size if lengths[rest[:size]].sum() <= _BYTES else 1
+        parts.append(rest[:rows])
+        rest = rest[rows:]
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def answer(part: np.ndarray) -> dict[str, np.ndarray]:
@@ -356,9 +362,7 @@ def _rows(found: np.ndarray) -> bytes:
     return b"[%b]" % b",".join(rows)
 
 
-def _embeddings_text(
-    servable: Servable, texts: list[bytes], found: np.ndarray, in_base64: bool
-) -> bytes:
+def _embeddings_text(name: str, pieces: int, found: np.ndarray, in_base64: bool) -> bytes:
     def row(place: int) -> bytes:
         vector: Any = found[place]
         if in_base64:
@@ -366,8 +370,8 @@ def _embeddings_text(
         item = {"object": "embedding", "index": place, "embedding": vector}
         return orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY)
 
-    tokens = int(servable.count_pieces(texts).sum()) + _SPECIALS * len(texts)
+    tokens = pieces + _SPECIALS * len(found)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    head = {"object": "list", "model": servable.name, "usage": usage}
+    head = {"object": "list", "model": name, "usage": usage}
     data = b",".join(map(row, range(len(found))))
     return b'%b,"data":[%b]}' % (orjson.dumps(head)[:-1], data)

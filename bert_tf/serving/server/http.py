@@ -128,8 +128,8 @@ class Bodies:
         try:
             async with self._body(request) as body:
                 self.metrics.stages.labels("read").observe(time.monotonic() - start)
-                answering = answer(body, start + self.limits.seconds)
-                return await _unless_disconnected(request, answering)
+                deadline = start + self.limits.seconds
+                return await _in_time(request, answer(body, deadline), deadline)
         except (ServingError, ClientDisconnect) as error:
             code = error.code if isinstance(error, ServingError) else StatusCode.CANCELLED
             raise
@@ -222,15 +222,21 @@ def _unpacked(body: bytes, limit: int) -> bytes:
     return content
 
 
-async def _unless_disconnected(request: Request, answering: Awaitable[bytes]) -> bytes:
-    """Waits for an answer; ends it and raises ClientDisconnect when the client has gone."""
+async def _in_time(request: Request, answering: Awaitable[bytes], deadline: float) -> bytes:
+    """Waits for an answer. Ends it at the deadline, or when the client has gone: ClientDisconnect.
+
+    Whatever a route does, the deadline of a moment of `time.monotonic()` holds for it.
+    """
     answer = asyncio.ensure_future(answering)
     gone = asyncio.ensure_future(request.receive())  # the body has been read: only this can come
     try:
-        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
+        seconds = deadline - time.monotonic()
+        await asyncio.wait({answer, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        if gone.done():
             raise ClientDisconnect
-        return answer.result()
+        raise ServingError(StatusCode.DEADLINE_EXCEEDED, "Deadline exceeded")
     finally:
         gone.cancel()
         if not answer.done():

@@ -120,15 +120,14 @@ class RestApi(Api):
     async def _tokens(
         self, body: bytes, deadline: float, *, target: _Target, verb: str, access: dict[str, Any]
     ) -> bytes:
-        document = await in_thread_if(len(body) > LARGE_BODY, json_requests.parse, body)
-        texts = json_requests.tensors(document, {"text": tf.string})["text"]
+        is_large, inputs = len(body) > LARGE_BODY, {"text": tf.string}
+        document = await in_thread_if(is_large, json_requests.parse, body)
+        texts = (await in_thread_if(is_large, json_requests.tensors, document, inputs))["text"]
         with self._models.servable(*target) as servable:
             access["version"] = servable.version
             if texts.ndim > 1:
                 raise invalid("Send a text, or a list of texts")
-            servable.check_rows(row_count({"text": texts}))
-            flat = texts.reshape(-1).tolist()
-            rows = await in_thread_if(len(body) > LARGE_BODY, servable.word_pieces.of, flat)
+            rows = await servable.tokenize(texts.reshape(-1), deadline)
         access["rows"] = len(rows)
         key = "outputs" if "inputs" in document else "predictions"
         pieces = sum(len(row["pieces"]) for row in rows)

@@ -9,7 +9,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from bert_tf.serving.precisions import load_error
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server.batching import Arrays, BatchQueue, Workers, row_count
 from bert_tf.serving.server.configuration import BatchingParameters, read_batching_parameters
+from bert_tf.serving.server.conversion import LARGE_ANSWER, in_thread_if
 from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.metrics import Metrics
@@ -41,6 +42,7 @@ REQUESTS = Path(ASSETS, WARMUP_FILE)
 _MOST = 1000  # of them
 
 _LARGEST_ANSWER = 2**28  # bytes: about the attention of 28 texts of BERT-base
+_MOST_PIECES = 2**18  # of an answer to `:tokenize`: 15 MB of JSON
 # A failure may pass: memory is freed, a network's file system comes back.
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 60.0, 3600.0
 _LOG = logging.getLogger(__name__)
@@ -165,17 +167,24 @@ class Servable:
             message = f"Task size {count} is larger than maximum input batch size {self.most_rows}"
             raise invalid(message, "too_many_rows")
 
-    def count_pieces(self, texts: Sequence[bytes]) -> np.ndarray:
+    async def count_pieces(self, texts: np.ndarray, deadline: float) -> np.ndarray:
         """The number of word pieces of each text, int64 [B]; 0 without a tokenizer."""
-        found = self._word_pieces
-        return found.count(texts) if found else np.zeros(len(texts), np.int64)
-
-    @property
-    def word_pieces(self) -> "WordPieces":
-        """The tokenizer; INVALID_ARGUMENT for a version without one."""
         if self._word_pieces is None:
+            return np.zeros(len(texts), np.int64)
+        inputs = {"text": texts}
+        return (await self._queue.run(self._word_pieces.counts, inputs, None, deadline))["counts"]
+
+    async def tokenize(self, texts: np.ndarray, deadline: float) -> list[dict[str, Any]]:
+        """The `pieces` of each text [B], with id, text, and start and end in its code points.
+
+        INVALID_ARGUMENT for a version without a tokenizer, too many texts or too many pieces.
+        """
+        found = self._word_pieces
+        if found is None:
             raise invalid(f"{self.name} has no vocab.txt in {ASSETS}: export it with bert-tf")
-        return self._word_pieces
+        self.check_rows(len(texts))
+        columns = await self._queue.run(found.pieces, {"text": texts}, None, deadline)
+        return await in_thread_if(len(columns["id"]) > LARGE_ANSWER, found.rows, columns)
 
     async def predict(
         self,
@@ -231,11 +240,12 @@ class WordPieces:
         self._vocabulary = tokenizer.vocabulary
 
         @tf.function(input_signature=[TEXTS], autograph=False)
-        def pieces(texts: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def pieces(texts: tf.Tensor) -> dict[str, tf.Tensor]:
             ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
             rows = ids.value_rowids()
-            places = (code_points(texts, rows, each.flat_values) for each in (starts, ends))
-            return ids.row_splits, ids.flat_values, *places
+            places = {"start": starts.flat_values, "end": ends.flat_values}
+            points = {name: code_points(texts, rows, each) for name, each in places.items()}
+            return {"split": ids.row_splits, "id": ids.flat_values, **points}
 
         @tf.function(input_signature=[TEXTS], autograph=False)
         def counts(texts: tf.Tensor) -> tf.Tensor:
@@ -243,19 +253,28 @@ class WordPieces:
 
         self._pieces, self._counts = pieces, counts
 
-    def of(self, texts: Sequence[bytes]) -> list[dict[str, Any]]:
-        """The `pieces` of each text, with id, text, and start and end in its code points."""
+    def pieces(self, inputs: Arrays, deadline: float) -> dict[str, np.ndarray]:
+        """Columns of all pieces, and where each text's begin; too many are INVALID_ARGUMENT."""
+        texts = inputs["text"]
+        if sum(map(len, texts)) > _MOST_PIECES:  # a piece has a byte at least
+            count = self.counts(inputs, deadline)["counts"].sum()
+            if count > _MOST_PIECES:
+                message = f"The texts have {count} word pieces, more than {_MOST_PIECES}"
+                raise invalid(f"{message}: send fewer or shorter texts", "answer_bytes")
         found = self._pieces(tf.constant(texts, tf.string))
-        splits, *columns = (each.numpy().tolist() for each in found)
+        return {name: each.numpy() for name, each in found.items()}
+
+    def counts(self, inputs: Arrays, deadline: float) -> dict[str, np.ndarray]:
+        """The number of pieces of each text, without [CLS] and [SEP], int64 [B]."""
+        return {"counts": self._counts(tf.constant(inputs["text"], tf.string)).numpy()}
+
+    def rows(self, columns: Arrays) -> list[dict[str, Any]]:
+        split, *lists = (columns[name].tolist() for name in ("split", "id", "start", "end"))
         pieces = [
             {"id": number, "text": self._vocabulary[number], "start": start, "end": end}
-            for number, start, end in zip(*columns, strict=True)
+            for number, start, end in zip(*lists, strict=True)
         ]
-        return [{"pieces": pieces[start:end]} for start, end in itertools.pairwise(splits)]
-
-    def count(self, texts: Sequence[bytes]) -> np.ndarray:
-        """The number of pieces of each text, without [CLS] and [SEP], int64 [B]."""
-        return self._counts(tf.constant(texts, tf.string)).numpy()
+        return [{"pieces": pieces[start:end]} for start, end in itertools.pairwise(split)]
 
 
 async def _warm_up(model: LoadedModel, path: Path) -> int:

@@ -19,8 +19,10 @@ from starlette.testclient import TestClient
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, Predictor, save_model
 from bert_tf.cli.main import main
+from bert_tf.serving.server import dialects
 from bert_tf.serving.server.app import make_app
 from bert_tf.serving.server.models import Models
+from bert_tf.serving.server.servable import Servable
 
 pytestmark = pytest.mark.slow  # an export is made, and other servers' clients are imported
 
@@ -299,6 +301,24 @@ def test_tokenize(client):
     assert ask(client, path, inputs=[["a"]]).status_code == 400
     missing = ask(client, "/v1/models/pairs:tokenize", inputs="a")
     assert "pairs has no vocab.txt" in missing.json()["error"]
+
+
+def test_a_long_query_stands_in_few_rows_at_a_time(exports, monkeypatch):
+    sizes, run = [], Servable.predict
+
+    def recorded(self, name, inputs, *others, **options):
+        sizes.append(sum(len(x) for array in inputs.values() for x in array.flat))
+        return run(self, name, inputs, *others, **options)
+
+    monkeypatch.setattr(Servable, "predict", recorded)
+    monkeypatch.setattr(dialects, "_BYTES", 200)
+    models = Models(exports)
+    with TestClient(make_app(models)) as client:
+        client.portal.call(models.start)
+        body = {"query": "a" * 80, "texts": ["b" * 150, "a", "a", "a"], "truncate": True}
+        assert len(ask(client, "/v1/models/lists/rerank", **body).json()) == 4
+        client.portal.call(models.close)
+    assert sorted(sizes) == [81, 81, 81, 230]
 
 
 @pytest.mark.slow

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 import gzip
 import json
 import os
 import re
+import shutil
 import threading
 import time
 
@@ -14,7 +16,9 @@ import pytest
 from credential_files import tokens_of
 from starlette.testclient import TestClient
 
-from bert_tf.serving.server import json_requests, records
+from bert_tf import BertTokenizer
+from bert_tf.serving.server import dialects, json_requests, records, servable
+from bert_tf.serving.server import rest as rest_module
 from bert_tf.serving.server.app import make_app
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.http import HTTP_STATUS, Bodies, Limits
@@ -424,6 +428,39 @@ async def _run(app, messages, method="POST", path=f"{MODEL}:predict"):
 
     await app(scope, receive, send)
     return sent
+
+
+def test_tokenize_has_the_limits_of_predict(toy_models, tmp_path, monkeypatch):
+    """Of rows, of the answer's size, and of time, wherever it is spent."""
+    monkeypatch.setattr(servable, "_MOST_PIECES", 4)
+    folder = shutil.copytree(toy_models, tmp_path / "models")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship", "##s"]
+    BertTokenizer(pieces).save(folder / "half_plus_three" / "123" / "assets.extra")
+    models = Models(folder, overrides={"max_batch_size": 2})
+    with serving(models) as client, serving(models, limits=Limits(seconds=-1)) as late:
+        client.portal.call(models.start)
+        asked = functools.partial(ask, verb="tokenize")
+        pieces = asked(client, '{"inputs": "the ships!"}').json()["outputs"]["pieces"]
+        assert [each["text"] for each in pieces] == ["the", "ship", "##s", "[UNK]"]
+        message = "The texts have 5 word pieces, more than 4: send fewer or shorter texts"
+        assert error(asked(client, '{"instances": ["the ships", "ships"]}'), 400) == message
+        message = "Task size 3 is larger than maximum input batch size 2"
+        assert error(asked(client, '{"instances": ["", "", ""]}'), 400) == message
+        assert error(asked(late, '{"inputs": "a"}'), 504) == "Deadline exceeded"
+        client.portal.call(models.close)
+
+
+def test_the_deadline_holds_for_whatever_a_route_does(models, client, monkeypatch):
+    async def waits(*_):
+        await asyncio.sleep(100)
+
+    monkeypatch.setattr(rest_module, "in_thread_if", waits)
+    monkeypatch.setattr(dialects, "in_thread_if", waits)
+    with serving(models, limits=Limits(seconds=0.02)) as late:
+        verbs = [f"{MODEL}:{verb}" for verb in ("predict", "classify", "regress", "tokenize")]
+        for path in (*verbs, "/v1/embeddings", "/embed", "/rerank", "/predict"):
+            answer = late.post(path, content="{}")
+            assert answer.status_code == 504 and "Deadline exceeded" in answer.text, path
 
 
 def test_an_answer_that_is_late(models, client):
