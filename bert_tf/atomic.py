@@ -8,22 +8,47 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 StrPath = str | os.PathLike
 TEMPORARY_NAMES = ".*.bert-tf-*.tmp"  # matches those of every output
 _REPLACED = ".old"  # ends the name of a folder that steps aside for a new one
-_held: list[Path] = []  # output folders that this process holds
+MARK = ".bert-tf.json"  # file of an output folder that lists what bert-tf wrote there
+
+
+class Claims(Protocol):
+    """Refuses, with InputError, to replace what bert-tf did not write; see `bert_tf.owners`."""
+
+    def claim(self, path: Path) -> None: ...
+    def claim_folder(self, path: Path, names: Iterable[Path]) -> None: ...
+
+
+# Output folders that this process holds, with what guards the files there.
+_held: list[tuple[Path, Claims | None]] = []
 
 
 def temporary_name(path: Path) -> Path:
     """A new temporary name beside `path`, marked with the innermost held folder around it."""
-    place = path.resolve()
-    around = [folder for folder in _held if place.is_relative_to(folder)]
-    mark = _mark(max(around, key=lambda folder: len(folder.parts))) if around else ""
+    folder, _ = _holder(path)
+    mark = _mark(folder) if folder else ""
     # In the same folder, hence on the same file system: os.replace is then atomic.
     # The leading dot keeps it out of globs such as "*.tfrecord".
     return path.with_name(f".{path.name}.bert-tf-{mark}-{uuid.uuid4().hex[:8]}.tmp")
+
+
+def _holder(path: Path) -> tuple[Path | None, Claims | None]:
+    """The innermost held folder around a path."""
+    place = path.resolve()
+    around = [each for each in _held if place.is_relative_to(each[0])]
+    return max(around, key=lambda each: len(each[0].parts)) if around else (None, None)
+
+
+def claim(path: StrPath) -> None:
+    """Enters a file that is about to be written or removed; InputError if it is another's."""
+    path = Path(path)
+    _, claims = _holder(path.parent)
+    if claims is not None and path.name != MARK:
+        claims.claim(path.parent.resolve() / path.name)
 
 
 def _mark(folder: Path) -> str:
@@ -31,9 +56,10 @@ def _mark(folder: Path) -> str:
 
 
 @contextmanager
-def hold_output(folder: StrPath) -> Iterator[None]:
+def hold_output(folder: StrPath, claims: Claims | None = None) -> Iterator[None]:
     """Marks the temporary files below an output folder as its own, and cleans up on entry.
 
+    With `claims`, every file and folder that is written there below is entered in them.
     No other process may hold the folder. What a killed holder left half-written is removed, and a
     folder that it was replacing restored. Files of other outputs stay, even below the folder.
     """
@@ -43,11 +69,11 @@ def hold_output(folder: StrPath) -> Iterator[None]:
         path = replaced.with_name(replaced.name[1:].rpartition(".bert-tf-")[0])
         remove(replaced) if path.exists() else replaced.rename(path)
     remove(*folder.rglob(names + ".tmp"))
-    _held.append(folder)
+    _held.append((folder, claims))
     try:
         yield
     finally:
-        _held.remove(folder)
+        _held.remove((folder, claims))
 
 
 def remove(*paths: Path) -> None:
@@ -72,6 +98,7 @@ def sync(path: Path) -> None:
 def replace_file(path: StrPath) -> Iterator[Path]:
     """Yields a temporary path, which becomes `path` after the block; removed if it raises."""
     path = Path(path)
+    claim(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)
     try:
@@ -127,6 +154,10 @@ def replace_directory(path: StrPath) -> Iterator[Path]:
 
 def move_directory(folder: Path, path: Path) -> None:
     """Renames a folder on the same file system; an older folder at `path` is replaced."""
+    _, claims = _holder(path)
+    if claims is not None:
+        files = [each.relative_to(folder) for each in folder.rglob("*") if not each.is_dir()]
+        claims.claim_folder(path.resolve(), files)
     if path.exists():
         # A folder cannot be renamed over a full one: step aside first.
         replaced = temporary_name(path).with_suffix(_REPLACED)

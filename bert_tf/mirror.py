@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from bert_tf.atomic import StrPath
+from bert_tf.atomic import MARK, StrPath
 from bert_tf.cache import cache_bytes, cache_folder
 from bert_tf.errors import InputError
 from bert_tf.lease import Lease, LostLeaseError
@@ -84,7 +84,7 @@ class Mirror:
 
 
 def _belongs(name: str) -> bool:
-    return not any(part.startswith(".") for part in PurePosixPath(name).parts)
+    return all(part == MARK or not part.startswith(".") for part in PurePosixPath(name).parts)
 
 
 def _order(name: str) -> tuple[bool, bool, str]:

@@ -1,5 +1,6 @@
 """Data in memory, in place of the files that the commands read."""
 
+import hashlib
 import json
 import os
 import tempfile
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
-from bert_tf.finetuning.finetuning_options import FinetuningSetup
+from bert_tf.finetuning.finetuning_options import FinetuningSetup, SearchOptions
 from bert_tf.outputs import GIVEN_DATA, check_output_folder
+from bert_tf.owners import RUN, SEARCH, SEEDS, Mark
 from bert_tf.storage import is_remote
 
 if TYPE_CHECKING:
@@ -121,12 +123,17 @@ def examples_as_files(options: Setup) -> Iterator[Setup]:
     output = check_output_folder(options.output, [options.model])
     folder = (output if is_remote(options.output) else Path(options.output)) / GIVEN_DATA
     begun = any(any(output.glob(f"{depth}config.yaml")) for depth in ("", "*/", "*/*/"))
+    layout = SEEDS if options.seeds > 1 else RUN
+    mark = Mark.of(output, SEARCH if isinstance(options, SearchOptions) else layout)
     for name, text in texts.items():
-        if begun and not options.override and not _has(folder / f"{name}.jsonl", text):
+        file = folder / f"{name}.jsonl"
+        if begun and not options.override and not _has(file, text):
             raise InputError(
                 f"{options.output} holds a run with other data for {name}: give the same, or "
                 "another output"
             )
+        if not _has(file, text):
+            mark.claim(output / GIVEN_DATA / file.name)
     yield replace(options, **_written(folder, texts))
 
 
@@ -211,7 +218,8 @@ def documents_as_file(options: Texts, documents: Any, unfinished: str = "") -> I
     if not text:
         raise InputError("documents is empty: give at least one text")
     folder = check_output_folder(options.output)
-    file = folder.with_name(f"{folder.name}.documents.jsonl")
+    content = hashlib.sha256(text.encode()).hexdigest()[:16]  # a file of this name is no other's
+    file = folder.with_name(f"{folder.name}.documents-{content}.jsonl")
     if not _has(file, text):
         write_text(file, text)
     try:

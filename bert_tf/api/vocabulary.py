@@ -134,7 +134,7 @@ def learn_vocabulary(
         read_as = [options.corpus_format, options.text_field]
         settings = json.dumps([units, *read_as, *switches.values()])
         identity = hashlib.sha256(settings.encode()).hexdigest()
-        kept = output.with_name(f"{output.name}.counts.zst")
+        kept = output.with_name(f"{output.name}.counts-{identity[:16]}.zst")
         counts = _read_counts(kept, identity)
         if counts is not None:
             bar.print(f"The words of an earlier call are taken from {kept}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from bert_tf.atomic import StrPath
+from bert_tf.atomic import StrPath, claim
 from bert_tf.checkpoints import weight_names, weights_files
 from bert_tf.checkpoints.formats import CONFIG, Location, read_config
 from bert_tf.checkpoints.sentence_files import read_sentence_files, write_sentence_files
@@ -295,6 +295,7 @@ def write_hugging_face(model: StoredModel, folder: Path, dtype: str, shard_bytes
     config = _config_on_disk(model, dtype)
     path = folder / CONFIG
     if path.exists() and path.read_bytes() != config.to_json_text().encode():
+        claim(path)
         path.unlink()  # it describes other weights than those to come
     weights_files.write_sharded_weights(folder, tensors, shard_bytes)
     if model.tokenizer is not None:

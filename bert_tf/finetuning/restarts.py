@@ -1,5 +1,6 @@
 """Several runs of a fine-tuning, with one seed each (paper, section 4.1)."""
 
+import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,9 @@ from bert_tf.atomic import replace_directory, write_json
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import FinetuningResult, finetune
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup
+from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
+from bert_tf.owners import SEEDS
 from bert_tf.training.listener import Listener
 from bert_tf.training.loop import DivergedError
 from bert_tf.training.workers import hold_run_directory
@@ -109,7 +112,18 @@ def finetune_seeds(
         return restarts
     inputs = [options.model, options.source, options.validation]
     output = check_output_folder(options.output, inputs)
-    with hold_run_directory(output, tf.distribute.get_strategy()):
+    with hold_run_directory(output, tf.distribute.get_strategy(), SEEDS) as mark:
+        assert mark is not None  # one worker
+        settings = json.loads(json.dumps({**identity(options), "seed": None}))
+        before = mark.settings if (output / "best").exists() else None
+        changed = [] if before is None else [x for x in settings if before.get(x) != settings[x]]
+        if changed and not options.override:
+            raise InputError(
+                f"{output} holds runs with another --{', --'.join(changed)}: give the same, "
+                "another --output, or --override to replace them"
+            )
+        mark.settings = settings
+        mark.write()
         for one in seed_options(options):
             restarts.make(one, listener, run)
         finished = [seed for seed, scores in restarts.runs.items() if scores]

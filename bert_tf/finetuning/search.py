@@ -5,7 +5,6 @@ import functools
 import hashlib
 import itertools
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -22,6 +21,7 @@ from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningS
 from bert_tf.finetuning.restarts import OneRun, Restarts
 from bert_tf.options import identity, joined
 from bert_tf.outputs import check_output_folder
+from bert_tf.owners import SEARCH, Mark
 from bert_tf.pipelines.examples.records import is_dataset_name
 from bert_tf.tasks.reports.report import curves, markdown, save_png
 from bert_tf.training.listener import Listener
@@ -151,7 +151,7 @@ def search(options: SearchOptions, listener: Listener, run: OneRun = finetune) -
         run(next(found.runs(found.grid[0])), listener)
         listener.notice(f"The search has {found.size} settings with {options.seeds} run(s) each")
         return []
-    with hold_run_directory(output, tf.distribute.get_strategy()):
+    with hold_run_directory(output, tf.distribute.get_strategy(), SEARCH):
         found.read()
         for trial in found.unfinished():
             listener.started(str(trial.setting), found.trials.index(trial) + 1, found.size)
@@ -303,8 +303,10 @@ class _Search:
             for seed in trial.runs:
                 folder = self._folder(trial, seed)
                 is_kept = not complete or folder in kept
+                mark = Mark.find(folder)
                 for name in ("checkpoints", "last", *(() if is_kept else ("best",))):
-                    shutil.rmtree(folder / name, ignore_errors=True)
+                    if mark is not None:
+                        mark.remove(name)
         write_tsv(output / "search.tsv", table(trials))
         write_text(output / "search.md", page(trials))
         save_png(output / "search.png", picture(trials))

@@ -14,6 +14,7 @@ from tensorflow.python.framework import ops
 
 from bert_tf.device_errors import memory_errors
 from bert_tf.outputs import check_output_folder
+from bert_tf.owners import RUN
 from bert_tf.training import workers
 from bert_tf.training.device_speed import fast_precision
 from bert_tf.training.loop import TrainingLoop, TrainingResult
@@ -131,8 +132,13 @@ class Run(AbstractContextManager):
 
     def open(self, *, override: bool = False) -> None:
         """Locks the run directory until the `with` block ends, and restores the state, if any."""
-        self._stack.enter_context(workers.hold_run_directory(self.directory, self.strategy))
-        self.state.restore(override=override)
+        hold = workers.hold_run_directory(self.directory, self.strategy, RUN)
+        mark = self._stack.enter_context(hold)
+        if not self.state.restore(override=override) and mark is not None:
+            self.state.check_models(mark, override=override)
+        if mark is not None:
+            mark.settings = self.state.settings
+            mark.write()
 
     def train(self, phases: Sequence[Phase], **arguments: Any) -> TrainingResult:
         """Trains to the end of the last phase; the arguments are those of `TrainingLoop`."""

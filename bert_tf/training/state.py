@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from bert_tf.checkpoints.weights_files import write_tensors
 from bert_tf.errors import InputError
 from bert_tf.mirror import is_mirrored, push
+from bert_tf.owners import Mark
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import is_chief
 
@@ -156,6 +157,15 @@ class TrainingState(Progress):
         if changed:
             self.notice(f"resuming {path} with other settings: {changed}")
         return True
+
+    def check_models(self, mark: Mark, *, override: bool) -> None:
+        """Raises InputError if a run without checkpoints has models of other settings."""
+        changed = self._changed_settings(mark.settings) if mark.settings else ""
+        if changed and not override and any((mark.folder / x).exists() for x in ("best", "last")):
+            raise InputError(
+                f"{mark.folder} holds models of other settings ({changed}): give the same ones, "
+                "another --output, or --override to replace them"
+            )
 
     def _changed_settings(self, saved: dict) -> str:
         """The settings that differ from the saved ones, "seed was 0, is now 1; ..."."""

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from bert_tf.atomic import hold_output
 from bert_tf.errors import InputError
+from bert_tf.owners import Layout, Mark
 from bert_tf.training.preemption import Preempted
 
 _LOCK = ".lock"
@@ -95,22 +96,34 @@ def lost_worker_errors() -> Iterator[None]:
 
 
 @contextmanager
-def hold_run_directory(directory: str | Path, strategy: tf.distribute.Strategy) -> Iterator[None]:
+def hold_run_directory(
+    directory: str | Path, strategy: tf.distribute.Strategy, layout: Layout | None = None
+) -> Iterator[Mark | None]:
     """Makes and locks a run directory, and removes what a killed process left.
 
-    The chief's `flock` ends with block or process. Raises InputError in all workers if it is held.
+    Yields the mark of the folder on the chief, given a `layout`. The chief's `flock` ends with
+    block or process. Raises InputError in all workers if it is held, or the folder is another's.
     """
     with ExitStack() as stack:
-        is_held = is_chief(strategy) and _is_held(stack, Path(directory))
-        if any(from_all_replicas(strategy, int(is_held))):
-            leave(strategy)
-            raise InputError(
-                f"{directory}: another process is training there: wait until it ends, or give "
-                "another --output"
-            )
+        mark, fault = None, f"{directory}: the chief cannot use it: see its error"
         if is_chief(strategy):
-            stack.enter_context(hold_output(directory))
-        yield
+            fault = ""
+            if _is_held(stack, Path(directory)):
+                fault = (
+                    f"{directory}: another process is training there: wait until it ends, or give "
+                    "another --output"
+                )
+            else:
+                try:
+                    mark = None if layout is None else Mark.of(directory, layout)
+                except InputError as error:
+                    fault = str(error)
+        if any(from_all_replicas(strategy, int(is_chief(strategy) and bool(fault)))):
+            leave(strategy)
+            raise InputError(fault)
+        if is_chief(strategy):
+            stack.enter_context(hold_output(directory, mark))
+        yield mark
 
 
 def _is_held(stack: ExitStack, directory: Path) -> bool:

@@ -48,7 +48,7 @@ from bert_tf.pipelines.shards.manifest import (
     Shard,
 )
 from bert_tf.pipelines.shards.units import Report, ShardsJob, Unit, write_units
-from bert_tf.storage import Folder, is_remote, open_folder
+from bert_tf.storage import Folder, check_output_url, is_remote, open_folder
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.version import __version__
 
@@ -228,6 +228,7 @@ def _folder_names(lengths: list[int]) -> list[str]:
 def _output_folder(output: StrPath, corpus: Corpus, inputs: list[str]) -> Folder:
     if not is_remote(output):
         return open_folder(check_output_folder(output, corpus.files))
+    check_output_url(os.fspath(output))
     folder = open_folder(output)
     if any(f"{file}/".startswith(f"{folder}/") for file in corpus.files):
         raise InputError(f"--output {output} holds the input: name a separate output")

@@ -166,7 +166,8 @@ def test_documents_lie_beside_the_output_until_the_end(tmp_path):
         (path,) = files.corpus
         assert lines(path) == [{"body": "one"}, {"body": "two\nlines"}]
     assert not list(tmp_path.iterdir())
-    with pytest.raises(KeyboardInterrupt), documents_as_file(given, ["one"], ".journal"):
+    with pytest.raises(KeyboardInterrupt), documents_as_file(given, ["one"], ".journal") as files:
+        (path,) = files.corpus
         (tmp_path / "out" / ".journal").mkdir(parents=True)
         raise KeyboardInterrupt
     assert lines(path) == [{"body": "one"}]  # the unfinished work goes on with it
@@ -178,3 +179,29 @@ def test_documents_lie_beside_the_output_until_the_end(tmp_path):
     ):
         with pytest.raises(InputError, match=message), documents_as_file(given, documents):
             pass
+
+
+def test_files_of_others_are_not_replaced(tmp_path):
+    """Neither in the folder for data nor beside the output."""
+    theirs = [tmp_path / "run" / "data" / "train.jsonl", tmp_path / "out.documents.jsonl"]
+    for path in theirs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("theirs")
+    with (
+        pytest.raises(InputError, match=r"data/train\.jsonl: would be replaced, and no run of"),
+        examples_as_files(options(tmp_path)),
+    ):
+        pass
+    given = VocabularyOptions(corpus=[], output=str(tmp_path / "out"))
+    with documents_as_file(given, ["one"]):
+        pass
+    assert [path.read_text() for path in theirs] == ["theirs", "theirs"]
+    theirs[0].unlink()
+    for texts in (TEXTS[:2], TEXTS[:3]):  # its own file, of a run that was not begun
+        with examples_as_files(options(tmp_path, train=(texts, LABELS[: len(texts)]))) as files:
+            assert len(lines(files.train)) == len(texts)
+    with (
+        pytest.raises(InputError, match="holds a run of one seed, not runs of several seeds"),
+        examples_as_files(options(tmp_path, seeds=2)),
+    ):
+        pass

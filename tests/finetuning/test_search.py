@@ -1,6 +1,7 @@
 """The search: what it tries, in which order, what it keeps, how it goes on. No run trains here."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -11,12 +12,14 @@ from PIL import Image
 
 from bert_tf import BertTokenizer
 from bert_tf.api.search import SearchResult
+from bert_tf.atomic import hold_output, write_text
 from bert_tf.cli.search import run as run_search
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import FinetuningResult
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, SearchOptions
 from bert_tf.finetuning.restarts import finetune_seeds
 from bert_tf.finetuning.search import Setting, picture, ranked, search, table
+from bert_tf.owners import RUN, Mark
 from bert_tf.tasks.reports.report import markdown
 from bert_tf.trained.fine_tuned import Evaluation
 from bert_tf.training.listener import Listener
@@ -40,7 +43,8 @@ class Runs:
         if options.dry_run:
             return None
         folder = Path(options.output)
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        Mark.of(folder, RUN).write()
+        (folder / "checkpoints").mkdir(exist_ok=True)
         if len(self.made) == self.killed_at:
             raise KilledError
         self.made.append(f"{folder.parent.name}/{folder.name}")
@@ -48,9 +52,9 @@ class Runs:
             raise DivergedError("step 3: non-finite loss")
         score = 1 - abs(options.learning_rate - BEST) * 1e4 + options.epochs / 100
         score += options.batch_size / 10_000 + options.seed / 1000
-        for name in ("best", "last"):
-            (folder / name).mkdir()
-            (folder / name / "model.safetensors").write_text(self.made[-1])
+        with hold_output(folder, Mark.of(folder, RUN)):
+            for name in ("best", "last"):
+                write_text(folder / name / "model.safetensors", self.made[-1])
         scores = {"examples": 8, "f1": score, "accuracy": score / 2, "pearson": None}
         return FinetuningResult(
             training=None, best_by="f1", evaluation=Evaluation(None, scores, []),
@@ -419,8 +423,18 @@ def test_seeds_of_which_one_diverges(seeds):
     *_, last = restarts.lines()
     assert last.endswith("the best of 3 evaluations")
     assert list(json.loads((output / "seeds.json").read_text())["f1"]["scores"]) == ["1", "3"]
+    other = replace(seeds, learning_rate=0.1)
+    with pytest.raises(InputError, match="holds runs with another --learning_rate: give the same"):
+        finetune_seeds(other, told, Runs())
     with pytest.raises(DivergedError, match="every seed diverged: give a smaller --learning_rate"):
-        finetune_seeds(replace(seeds, learning_rate=0.1), told, Runs())
+        finetune_seeds(replace(other, output=f"{output}-2"), told, Runs())
+    finetune_seeds(replace(seeds, output=f"{output}-2", seed=2), told, Runs())
+    (output / "best" / "NOTES.md").write_text("theirs")
+    for seed in (1, 3):
+        shutil.rmtree(output / f"seed-{seed}")
+    with pytest.raises(InputError, match=r"best/NOTES\.md: would be replaced"):
+        finetune_seeds(seeds, told, Runs())
+    assert (output / "best" / "NOTES.md").exists()
 
 
 def test_two_commands_do_not_share_an_output(seeds):
