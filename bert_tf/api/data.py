@@ -172,7 +172,7 @@ def _rows(task: "Task", examples: "Examples") -> Iterator[dict[str, Any]]:
     for values in zip(*examples.columns.values(), strict=True):
         row = dict(zip(examples.columns, values, strict=True))
         if "words" in row:
-            row |= {name: value.split() for name, value in row.items()}
+            row |= {name: value.split(" ") for name, value in row.items()}
         if task.kind.many_labels and "label" in row:
             row |= task.kind.cells(task.label, row.pop("label"))
         if "span" in row:  # SQuAD's, whose first answer has a place

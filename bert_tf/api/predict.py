@@ -150,8 +150,7 @@ def predict(options: PredictOptions, *, shown: bool = True) -> Predictions:
                 task = model.reader(options.signature, source)
                 split = task.split_of(source, options.split)
                 examples = task.read(source, options.split, labelled=False)
-                path = source if source == "-" else examples.path
-                columns = read_columns_of(path, examples.lines, task.format)
+                columns = read_columns_of(examples)
             else:
                 task = model.reader(options.signature, "")
                 task, examples = examples_in_memory(task, source, labelled=False)
@@ -172,15 +171,16 @@ def predict(options: PredictOptions, *, shown: bool = True) -> Predictions:
             found = list(rows(answers))
         else:
             found = answer_rows(signature, given, options.batch_size, answered=answered)
-        ids = {"id": examples.columns["id"]} if examples and "id" in examples.columns else {}
-        shown_columns = ids | {name.removeprefix("text_"): texts for name, texts in given.items()}
-        if columns and output and is_table(output):
-            shown_columns = columns
-        else:  # the texts that were read have names of their own
-            own = [*shown_columns.values()]
-            shown_columns |= {name: x for name, x in columns.items() if x not in own}
+        read: dict[str, Sequence[Any]] = {}
+        if not (columns and output and is_table(output)):  # these texts have names of their own
+            read = {name.removeprefix("text_"): texts for name, texts in given.items()}
+            if examples:
+                read = {n: x for n, x in examples.columns.items() if n == "id"} | read
+                own = {name for names in examples.source.columns.values() for name in names}
+                columns = {name: x for name, x in columns.items() if name not in own}
         for i, row in enumerate(found):
-            found[i] = beside({name: values[i] for name, values in shown_columns.items()}, row)
+            texts, more = ({n: x[i] for n, x in each.items()} for each in (read, columns))
+            found[i] = beside(more, row, texts)
         if folder and examples:
             task.write_submission(folder, split, Answered(task, examples, answers, model.labels))
         remarks = examples.remarks() if examples else []

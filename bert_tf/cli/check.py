@@ -11,7 +11,6 @@ are spelt in two ways. --output has a report with samples and a table of every k
 --clean writes a copy without them (docs/checking-data.md).
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -71,8 +70,9 @@ class Options(TaskOptions, FileOptions):
     output: str | None = option(None, writes="folder")
     """folder for report.md, a .tsv of each kind of finding, and the cleaned copy."""
     clean: bool = False
-    """write OUTPUT/cleaned: without empty texts, later near-duplicates and training examples of
-    another split, each label spelt one way. Doubted labels stay: decide them yourself."""
+    """write OUTPUT/cleaned, the files' own rows: without empty texts, and without later
+    near-duplicates and training examples of another split that have the same label; each label
+    spelt one way. Doubted labels stay: decide them yourself."""
     seed: int = option(1, at_least=0, at_most=2**32 - 1)
     """random seed of MinHash and of the cross-validation."""
 
@@ -94,6 +94,8 @@ class Finding:
     place: str  # file and line
     what: str  # what is wrong, in words
     text: str
+    is_dropped: bool = False  # from the cleaned copy
+    label: str | None = None  # that the cleaned copy has
 
 
 def run(options: Options) -> None:
@@ -116,7 +118,7 @@ def run(options: Options) -> None:
         _write_report(lines, found, output)
         console.print(f"Report: {output / 'report.md'}")
     if output and options.clean:
-        kept = _write_cleaned(task, splits, found, output / "cleaned")
+        kept = _write_cleaned(splits, findings, output / "cleaned")
         console.print(f"Cleaned copy, {_counts(kept)} examples: {output / 'cleaned'}")
     for own in found.values():
         for each in own[:3]:
@@ -155,19 +157,21 @@ def _findings(
     if options.by_vectors and not is_class:
         raise InputError("--by_vectors is for texts with one label each: leave it out")
     rows = [(split, i) for split, examples in splits.items() for i in range(len(examples))]
-    texts = [text for examples in splits.values() for text in _texts(task, examples)]
-    labels = [y for x in splits.values() for y in x.columns.get("label", [None] * len(x))]
+    own = [texts for examples in splits.values() for texts in _texts(task, examples)]
+    texts = [" ".join(each).strip() for each in own]
+    labels = [y for examples in splits.values() for y in _labels(examples)]
 
     def place(number: int) -> str:
         split, index = rows[number]
         return splits[split].place(index)
 
-    def finding(number: int, kind: str, what: str) -> Finding:
-        return Finding(kind, *rows[number], place(number), what, texts[number])
+    def finding(number: int, kind: str, what: str, **more: Any) -> Finding:
+        return Finding(kind, *rows[number], place(number), what, texts[number], **more)
 
     for number, text in enumerate(texts):
         if fault := data_faults.text_fault(text):
-            yield finding(number, "empty" if fault == "empty" else "damaged", fault)
+            is_empty = fault == "empty"
+            yield finding(number, fault if is_empty else "damaged", fault, is_dropped=is_empty)
     main, others = data_faults.other_scripts(texts)
     for number, script in others.items():
         yield finding(number, "script", f"{script.lower()}, where most are {str(main).lower()}")
@@ -179,25 +183,30 @@ def _findings(
     spelling = data_faults.spelt_twice(known) if is_class else {}
     for number, label in enumerate(labels):
         if label in spelling:
-            yield finding(number, "spelling", f"{label!r} for {spelling[label]!r}")
+            new = spelling[label]
+            yield finding(number, "spelling", f"{label!r} for {new!r}", label=new)
     labels = [spelling.get(label, label) for label in labels]
-    for group in data_faults.near_duplicates(texts, options.similarity, options.seed):
+    for group in data_faults.near_duplicates(own, options.similarity, options.seed):
         of_text = defaultdict(set)
         for number in group.members:
-            of_text[texts[number]].add(labels[number])
+            of_text[own[number]].add(labels[number])
         for number in group.members:
-            different = {str(x) for x in of_text[texts[number]] if x is not None}
+            different = {str(x) for x in of_text[own[number]] if x is not None}
             if len(different) > 1:
                 yield finding(number, "conflict", f"has the labels {', '.join(sorted(different))}")
         elsewhere = [n for n in group.members if rows[n][0] != "train"]
         for number, alike in zip(group.members, group.similarities, strict=True):
-            if rows[number][0] == "train" and elsewhere:
-                like = f"like {place(elsewhere[0])}: {texts[elsewhere[0]][:_LONGEST]}"
-                yield finding(number, "leak", like)
             before = [n for n in group.members if n < number and rows[n][0] == rows[number][0]]
-            if before:
-                share = f"{alike:.0%} of" if before[0] == group.members[0] else "like"
-                yield finding(number, "duplicate", f"{share} {place(before[0])}")
+            share = f"{alike:.0%} of" if before[:1] == [group.members[0]] else "like"
+            leaked = elsewhere if rows[number][0] == "train" else []
+            for kind, alikes, like in (("leak", leaked, "like"), ("duplicate", before, share)):
+                if alikes:
+                    # Another label than theirs may be what tells the texts apart.
+                    is_dropped = any(labels[n] in (None, labels[number]) for n in alikes)
+                    what = f"{like} {place(alikes[0])}"
+                    what += f": {texts[alikes[0]][:_LONGEST]}" if kind == "leak" else ""
+                    what += "" if is_dropped else " (another label)"
+                    yield finding(number, kind, what, is_dropped=is_dropped)
     if is_class and "label" in splits.get("train", next(iter(splits.values()))).columns:
         chosen = [n for n, x in enumerate(labels) if isinstance(x, str) and texts[n].strip()]
         some = [texts[n] for n in chosen]
@@ -211,11 +220,19 @@ def _findings(
             yield finding(chosen[doubt.place], "doubt", what)
 
 
-def _texts(task: "Task", examples: "Examples") -> list[str]:
-    """What is read of each example, as one string."""
+def _texts(task: "Task", examples: "Examples") -> list[tuple[str, ...]]:
+    """What is read of each example: its texts, of choices and words as one string."""
     given = (examples.columns[name] for name in task.kind.inputs(task))
-    columns = [[" ".join(x) if isinstance(x, list) else x for x in values] for values in given]
-    return [" ".join(parts).strip() for parts in zip(*columns, strict=True)]
+    columns = [["\n".join(x) if isinstance(x, list) else x.strip() for x in own] for own in given]
+    return list(zip(*columns, strict=True))
+
+
+def _labels(examples: "Examples") -> list[Any]:
+    """The label of each example, or the answers to a question; None if it has none."""
+    columns = examples.columns
+    if "answers" in columns:
+        return [tuple(sorted(texts)) for texts in columns["answers"]]
+    return columns.get("label") or [None] * len(examples)
 
 
 def _lengths(task: "Task", splits: "Iterable[Examples]", model: str) -> Iterator[int]:
@@ -242,30 +259,23 @@ def _vectors(task: "Task", texts: list[str], model: str | None, bar: ProgressBar
 
 
 def _write_cleaned(
-    task: "Task", splits: "Mapping[str, Examples]", found: Mapping[str, list[Finding]], folder: Path
+    splits: "Mapping[str, Examples]", findings: Iterable[Finding], folder: Path
 ) -> dict[str, int]:
-    """Writes each split as JSON lines with all columns of its file; returns their numbers."""
-    from bert_tf.pipelines.examples.data_faults import spelt_twice
-    from bert_tf.pipelines.examples.labelled_text import read_columns_of
+    """Writes the file of each split without what is dropped; returns the numbers of examples."""
+    from bert_tf.pipelines.examples.copies import copy_without, ending
 
-    bad = (each for kind in ("empty", "leak", "duplicate") for each in found.get(kind, ()))
-    dropped = {(each.split, each.index) for each in bad}
-    every = [x for each in splits.values() for x in each.columns.get("label", ())]
-    spelling = spelt_twice(every) if "spelling" in found else {}
+    dropped: dict[str, set[int]] = {split: set() for split in splits}
+    labels: dict[str, dict[int, str]] = {split: {} for split in splits}
+    for each in findings:
+        if each.is_dropped:
+            dropped[each.split].add(each.index)
+        if each.label is not None:
+            labels[each.split][each.index] = each.label
     folder.mkdir(parents=True, exist_ok=True)
-    kept = {}
     for split, examples in splits.items():
-        columns = read_columns_of(examples.path, examples.lines, task.format)
-        lines = []
-        for index in range(len(examples)):
-            if (split, index) not in dropped:
-                row = {name: values[index] for name, values in columns.items()}
-                if (label := row.get(task.label)) in spelling:
-                    row[task.label] = spelling[label]
-                lines.append(json.dumps(row, ensure_ascii=False) + "\n")
-        write_text(folder / f"{split}.jsonl", "".join(lines))
-        kept[split] = len(lines)
-    return kept
+        copy = copy_without(examples, dropped[split], labels[split])
+        write_text(folder / f"{split}{ending(examples)}", copy)
+    return {split: len(examples) - len(dropped[split]) for split, examples in splits.items()}
 
 
 def _write_report(summary: list[str], found: Mapping[str, list[Finding]], folder: Path) -> None:

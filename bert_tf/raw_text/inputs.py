@@ -1,12 +1,12 @@
 """Texts and labels in memory become `Examples`: lists, arrays, tensors, data frames, data sets."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.labelled_text import Examples, Source
 from bert_tf.pipelines.examples.squad import Questions
 from bert_tf.raw_text.values import (
     add_answers,
@@ -135,6 +135,10 @@ def given_examples(
     `labels` are the model's, in the order of its outputs. Without `reads_labels` only the number of
     `y` is checked. InputError names the example that cannot be used.
     """
+    source = Source()
+    if is_frame(x) or isinstance(x, Mapping):
+        named = names_by_role(task, x if isinstance(x, Mapping) else columns_of(x))
+        source = Source(columns={role: [str(name)] for role, name in named.items()})
     task, columns, y = with_columns(task, x, y)
     count = len(next(iter(columns.values())))
     for name, values in columns.items():
@@ -147,10 +151,10 @@ def given_examples(
                 f"choices {i}: {len(choices)} choices where the first example has {len(every[0])}: "
                 "give all examples the same number, 2 or more"
             )
-    examples: Examples = Given(SOURCE, list(range(count)), columns)
+    examples: Examples = Given(SOURCE, list(range(count)), columns, source=source)
     if "question" in columns:
         columns["id"] = [str(number) for number in range(count)]
-        examples = Questions(SOURCE, examples.lines, columns)
+        examples = Questions(SOURCE, examples.lines, columns, source=source)
     if y is None:
         return task, examples
     given = label_list(y, many=task.kind.many_labels)
@@ -217,19 +221,24 @@ def check_dataset(x: Any) -> None:
 
 def by_role(task: Task, x: Any) -> dict[str, Any]:
     """Role -> its strings, from one column, a tuple in their order, or columns by either name."""
-    roles = _roles(task)
     if not isinstance(x, Mapping):
-        return dict(zip(roles, x if isinstance(x, tuple) else (x,), strict=False))
+        return dict(zip(_roles(task), x if isinstance(x, tuple) else (x,), strict=False))
+    return {role: x[name] for role, name in names_by_role(task, x).items()}
+
+
+def names_by_role(task: Task, x: Collection[Any]) -> dict[str, Any]:
+    """Role -> the name of its column; the task's names go before those of the roles."""
+    roles = _roles(task)
     own = {"text": task.text, "text_pair": task.pair}
     if roles[0] not in (*x, *own) and task.text in x:  # tokens for words, for one
         own[roles[0]] = task.text
-    found = {role: name for role in roles for name in (own.get(role), role) if name in x}
+    found = {role: name for role in roles for name in (role, own.get(role)) if name in x}
     if not found and len(x) == 1 and roles[0] in ("text", "words"):
         found = {roles[0]: next(iter(x))}
     if not found:
         named = "one text, or two text and text_pair" if roles[0] == "text" else " and ".join(roles)
         raise InputError(f"the inputs have the columns {', '.join(map(str, x))}: name {named}")
-    return {role: x[name] for role, name in found.items()}
+    return found
 
 
 def _parts(x: Any, task: Task) -> tuple[Any, ...]:

@@ -15,10 +15,26 @@ def is_table(path: str | Path) -> bool:
     return Path(path).suffix.lower() in (".csv", ".tsv")
 
 
-def beside(inputs: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer behind the columns of its input, which become `input_NAME` if names are equal."""
-    renamed = {f"input_{name}" if name in answer else name: x for name, x in inputs.items()}
-    return {**renamed, **answer}
+def beside(
+    inputs: Mapping[str, Any], answer: Mapping[str, Any], read: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What was read of an input, its other columns, and its answer.
+
+    Columns whose names the others have, also in a table of answers, become `input_NAME`.
+    """
+    read = read or {}
+    lists = [name for name, value in answer.items() if isinstance(value, dict)]
+    taken = {*read, *answer, *(f"{name}_{key}" for name in lists for key in answer[name])}
+    renamed = {name: name for name in inputs if name not in taken}
+    taken |= renamed.keys()
+    for name in inputs:
+        if name not in renamed:
+            new = f"input_{name}"
+            while new in taken:
+                new = f"input_{new}"
+            renamed[name] = new
+            taken.add(new)
+    return {**read, **{renamed[name]: value for name, value in inputs.items()}, **answer}
 
 
 def json_line(value: Any) -> str:

@@ -1,12 +1,15 @@
 """Faults of labelled text: damage, near-duplicates, wrong labels, labels spelt in two ways."""
 
 import contextlib
+import functools
 import itertools
 import re
+import sys
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
@@ -16,6 +19,7 @@ from bert_tf.pipelines.corpus.sources import in_groups
 # Texts: empty, damaged, in another script.
 _DAMAGED = re.compile(r"[\ufffd\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _MISREAD = re.compile(r"[\u00c2-\u00f4][\u0080-\u00bf\u20ac\u0152-\u0178\u2013-\u203a]")
+_CLOSING = "\u00bb\u00ab\u201d\u201c\u2019\u2018\u203a\u2039\u2026\u2013\u2014"
 _LOOKED_AT = 400  # characters of a text, for its script
 _MAIN_SHARE = 0.5  # of a text's letters that another script needs
 
@@ -23,6 +27,7 @@ _MAIN_SHARE = 0.5  # of a text's letters that another script needs
 _RUN = 5  # characters
 _BANDS, _ROWS = 16, 4  # texts that agree in all rows of a band are compared: 99% at 0.7
 _AT_ONCE = 1 << 22  # characters hashed together, unless a text is longer
+_BLANK = -1  # in place of a group's number
 _PRIME = np.uint64(1099511628211)  # of FNV
 
 # Wrong labels.
@@ -39,7 +44,7 @@ def text_fault(text: str) -> str | None:
         return "empty"
     if _DAMAGED.search(text):
         return "damaged characters"
-    if (found := _MISREAD.search(text)) and _is_misread(text, found.start()):
+    if any(_is_misread(text, found.start()) for found in _MISREAD.finditer(text)):
         return "read in a wrong encoding"
     return None
 
@@ -47,6 +52,9 @@ def text_fault(text: str) -> str | None:
 def _is_misread(text: str, start: int) -> bool:
     """Whether characters are UTF-8 that was read as Windows-1252."""
     some = text[start : start + 4]
+    # A word may end with a capital other than these two, and a quote or a dash follow it.
+    if some[0] not in "\u00c2\u00c3" and some[1] in _CLOSING and not some[2:3].isalnum():
+        return False
     for encoding, end in itertools.product(("cp1252", "latin-1"), range(2, len(some) + 1)):
         with contextlib.suppress(UnicodeError):
             some[:end].encode(encoding).decode("utf-8")
@@ -73,13 +81,11 @@ def other_scripts(texts: Sequence[str]) -> tuple[str | None, dict[int, str]]:
 
 
 def spelt_twice(labels: Sequence[str]) -> dict[str, str]:
-    """Labels that differ from a more frequent one in case, white space or punctuation alone."""
+    """Labels that differ from a more frequent one in case, or in white space around, alone."""
     counts = Counter(labels)
     alike: dict[str, list[str]] = defaultdict(list)
     for label in counts:
-        key = "".join(re.findall(r"\w+", label.lower())).replace("_", "")
-        is_number = re.fullmatch(r"\s*[-+]?[\d.,]+\s*", label)
-        alike[label if is_number or not key else key].append(label)
+        alike[label.strip().lower()].append(label)
     found: dict[str, str] = {}
     for group in alike.values():
         best = max(group, key=lambda label: (counts[label], label))
@@ -89,20 +95,45 @@ def spelt_twice(labels: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class DuplicateGroup:
-    """Texts that are near-duplicates of the first, or of one another."""
+    """Rows that are near-duplicates of the first, or of one another."""
 
     members: tuple[int, ...]  # ascending
-    similarities: tuple[float, ...]  # to the first, 1 for equal texts
+    similarities: tuple[float, ...]  # to the first, 1 for equal texts; the least of several texts
 
 
-def near_duplicates(texts: Sequence[str], similarity: float, seed: int = 1) -> list[DuplicateGroup]:
-    """Groups of two texts or more that are linked by a Jaccard similarity of at least this.
+def near_duplicates(
+    rows: Sequence[str | tuple[str, ...]], similarity: float, seed: int = 1
+) -> list[DuplicateGroup]:
+    """Groups of two rows or more, a text or several each, that are linked by their similarity.
 
-    A text is the set of its runs of five characters, of lower-cased letters and digits with single
-    spaces between words (Broder 1997); blank ones are left out. MinHash finds pairs to compare.
+    Each text of a row is as similar to that of the others, by Jaccard's measure, or linked to it by
+    further texts. A text is the set of its runs of five characters, in lower case, with single
+    spaces for white space and punctuation (Broder 1997). Rows of blank texts are left out.
     """
+    texts = [(row,) if isinstance(row, str) else row for row in rows]
+    columns = [_linked(column, similarity, seed) for column in zip(*texts, strict=True)]
+    members: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for place, group in enumerate(zip(*(column.groups for column in columns), strict=True)):
+        if any(number != _BLANK for number in group):
+            members[group].append(place)
+    found = []
+    for own in members.values():
+        if len(own) > 1:
+            sets = [column.sets for column in columns]
+            alike = tuple(min(_jaccard(x[own[0]], x[place]) for x in sets) for place in own)
+            found.append(DuplicateGroup(tuple(own), alike))
+    return sorted(found, key=lambda group: group.members)
+
+
+class _Linked(NamedTuple):
+    groups: list[int]  # the number of each text's group; _BLANK
+    sets: list[np.ndarray]  # the hashes of each text's runs
+
+
+def _linked(texts: Sequence[str], similarity: float, seed: int) -> _Linked:
+    """Texts in groups that are linked by a similarity of at least this, as MinHash finds them."""
     numbers: dict[str, int] = {}
-    normal = (" ".join(re.findall(r"\w+", text.lower())) for text in texts)
+    normal = (" ".join(text.lower().translate(_punctuation()).split()) for text in texts)
     of_text = [numbers.setdefault(text, len(numbers)) for text in normal]
     different = list(numbers)
     sets: list[np.ndarray] = []
@@ -116,17 +147,15 @@ def near_duplicates(texts: Sequence[str], similarity: float, seed: int = 1) -> l
         is_new = different[i] and different[j] and not linked.connected(i, j)
         if is_new and _jaccard(sets[i], sets[j]) >= similarity:
             linked.merge(i, j)
-    members: dict[int, list[int]] = {}
-    for place, number in enumerate(of_text):
-        if different[number]:
-            members.setdefault(linked[number], []).append(place)
-    found = []
-    for group in members.values():
-        if len(group) > 1:
-            first = sets[of_text[group[0]]]
-            alike = tuple(_jaccard(first, sets[of_text[place]]) for place in group)
-            found.append(DuplicateGroup(tuple(group), alike))
-    return sorted(found, key=lambda group: group.members)
+    group_of = [linked[number] if text else _BLANK for number, text in enumerate(different)]
+    return _Linked([group_of[number] for number in of_text], [sets[number] for number in of_text])
+
+
+@functools.cache
+def _punctuation() -> dict[int, str]:
+    """Unicode's punctuation -> a space. Marks and symbols are part of a text."""
+    every = map(chr, range(sys.maxunicode + 1))
+    return {ord(x): " " for x in every if unicodedata.category(x).startswith("P")}
 
 
 def _runs(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

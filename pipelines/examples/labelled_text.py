@@ -5,10 +5,13 @@ import csv
 import gzip
 import hashlib
 import io
+import itertools
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,12 +35,26 @@ class MissingColumnError(InputError):
 
 
 @dataclass(frozen=True)
+class Source:
+    """Where examples are from: what it takes to read all columns again, or to write a copy."""
+
+    path: str = ""  # "-" for standard input
+    format: str = ""  # "json" for SQuAD's published files, "" for data in memory
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)  # role -> names in the file
+    names: Sequence[str] = ()  # of all columns of a table
+    delimiter: str = ","  # of a CSV
+    unread: Sequence[str] = ()  # a header, if columns were chosen by number alone
+    extents: Sequence[tuple[int, int]] = ()  # lines of each example, if some have several
+
+
+@dataclass(frozen=True)
 class Examples:
     path: str  # the file, or the name in TensorFlow Datasets, as messages name it
     lines: list[int]  # line of each example, or its number there
     columns: dict[str, list[Any]]  # role, such as "label" -> a string or a list per example
     skipped: tuple[int, ...] = ()  # lines of broken rows that were skipped
     documents: tuple[int, ...] = ()  # each example's, by number; () if the file has none
+    source: Source = Source()
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -58,14 +75,23 @@ class Examples:
                 f"{self.path}: skipped {len(self.skipped)} broken rows, the first in line "
                 f"{self.skipped[0]}"
             )
-        columns = [values for role, values in self.columns.items() if role != "label"]
-        texts = [values for values in columns if isinstance(values[0], str)]
-        rows = enumerate(zip(*texts, strict=True))
-        if blank := [i for i, row in rows if not all(map(str.strip, row))]:
+        if self.source.unread:
+            cells = ", ".join(f"{cell[:20]!r}" for cell in self.source.unread[:4])
             found.append(
-                f"{self.path}: {len(blank)} examples have a blank text, the first in "
-                f"{self.row(blank[0])}"
+                f"{self.path}: its first line ({cells}) was read as names of columns; give "
+                "--no_header if it is an example"
             )
+        faults = {"a blank text": _is_blank}
+        if self.source.format == "tsv":
+            faults["a text in a CSV's quotes, which a .tsv does not have"] = _is_quoted
+        columns = [values for role, values in self.columns.items() if role != "label"]
+        rows = [[*map(_texts, row)] for row in zip(*columns, strict=True)]
+        for what, has_fault in faults.items():
+            odd = [i for i, row in enumerate(rows) if any(map(has_fault, itertools.chain(*row)))]
+            if odd:
+                found.append(
+                    f"{self.path}: {len(odd)} examples have {what}, the first in {self.row(odd[0])}"
+                )
         return found
 
     def take(self, indices: Iterable[int]) -> "Examples":
@@ -73,7 +99,9 @@ class Examples:
         columns = {role: [values[i] for i in chosen] for role, values in self.columns.items()}
         lines = [self.lines[i] for i in chosen]
         documents = tuple(self.documents[i] for i in chosen if self.documents)
-        return replace(self, lines=lines, columns=columns, skipped=(), documents=documents)
+        return replace(
+            self, lines=lines, columns=columns, skipped=(), documents=documents, source=Source()
+        )
 
     def fingerprint(self) -> str:
         """SHA-256 of all values; the file's name and lines do not count."""
@@ -105,6 +133,7 @@ def read_examples(
     format = format or format_of(path)
     skipped: list[int] = []
     rows: Iterable[tuple[int, dict[str, Any]]]
+    source = Source(str(path), "jsonl", {role: [column] for role, column in columns.items()})
     if format == "jsonl" or files.is_dataset_name(path):
         rows = (
             (number, {role: _value(place, role, column, row) for role, column in columns.items()})
@@ -120,8 +149,9 @@ def read_examples(
     elif format == "lines":
         rows = ((number, {"text": line}) for number, line in _lines(path))
         columns = {"text": "text"}
+        source = Source(str(path), format)
     else:
-        rows = _table_rows(path, format, columns, header, skipped if skip_broken else None)
+        source, rows = _open_table(path, format, columns, header, skipped if skip_broken else None)
     lines: list[int] = []
     values: dict[str, list[str]] = {role: [] for role in columns}
     for line, row in rows:
@@ -130,7 +160,21 @@ def read_examples(
             values[role].append(value)
     if not lines:
         raise InputError(f"{path}: no example; give a file, or a split, that has some")
-    return Examples(files.shown_name(path), lines, values, tuple(skipped))
+    return Examples(files.shown_name(path), lines, values, tuple(skipped), source=source)
+
+
+def _texts(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def _is_blank(text: str) -> bool:
+    return not text.strip()
+
+
+def _is_quoted(text: str) -> bool:
+    """Whether a text is a cell of CSV: in quotes, with those within doubled."""
+    inner = text[1:-1]
+    return text[:1] == text[-1:] == '"' and '""' in inner and '"' not in inner.replace('""', "")
 
 
 def check_columns(
@@ -147,10 +191,12 @@ def check_columns(
         file.seek(0)
         stream: Any = gzip.GzipFile(fileobj=file) if is_gzip else file
         text = io.TextIOWrapper(stream, "utf-8-sig", newline="" if format == "csv" else None)
+        line = next((line for line in text if line.strip()), "")
         if format == "csv":
-            names = next(filter(None, csv.reader(text, strict=True)), [])
+            delimiter, rest = _delimiter(line, columns, header), itertools.chain([line], text)
+            names = next(csv.reader(rest, strict=True, delimiter=delimiter), [])
         else:
-            line = next((line for line in text if line.strip()), "").rstrip("\n")
+            line = line.rstrip("\n")
             names = line.split("\t") if format == "tsv" else list(dict(json.loads(line)))
     if format != "jsonl" and not header:
         names = _numbers(names)
@@ -167,25 +213,20 @@ def _numbers(row: Sequence[object]) -> list[str]:
     return list(map(str, range(len(row))))
 
 
-def read_columns_of(
-    path: StrPath, lines: Sequence[int], format: Format | None = None
-) -> dict[str, list[Any]]:
-    """Reads all columns of the examples in some lines: name -> a value per example, "" if missing.
+def read_columns_of(examples: Examples) -> dict[str, list[Any]]:
+    """Reads all columns of the file of some examples: name -> a value for each, "" if missing.
 
-    A table whose first line is one of them has the columns "0", "1" and so on.
+    A table without a header, or with two columns of one name, has the columns "0", "1" and so on;
+    lines, column files and TensorFlow Datasets have none.
     """
-    format = None if files.is_dataset_name(path) else format or format_of(path)
+    source = examples.source
     rows: dict[int, dict[str, Any]] = {}
-    if format == "jsonl":
-        rows = {number: row for number, _, row in files.read_records(path)}
-    elif format in ("tsv", "csv"):
-        table = dict(_table(path, format))
-        first = next(number for number, row in table.items() if row != [""])
-        header = table[first]
-        if first == lines[0] or len(set(header)) < len(header):
-            header = _numbers(header)
-        rows = {number: dict(zip(header, row, strict=False)) for number, row in table.items()}
-    chosen = [rows.get(line, {}) for line in lines]
+    if source.format == "jsonl" and not files.is_dataset_name(source.path):
+        rows = {number: row for number, _, row in files.read_records(source.path)}
+    elif source.names:
+        table = read_table(source.path, source.format, source.delimiter)
+        rows = {number: dict(zip(source.names, row, strict=False)) for number, row in table}
+    chosen = [rows.get(line, {}) for line in examples.lines]
     names = dict.fromkeys(name for row in chosen for name in row)
     return {name: [row.get(name, "") for row in chosen] for name in names}
 
@@ -201,7 +242,9 @@ def _value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:
     value = row[column]
     if role == "labels" and isinstance(value, list):  # any number of labels
         return [_value(place, role, column, {column: each}) for each in value]
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    is_flag = isinstance(value, bool) and OPTIONS.get(role) != OPTIONS["label"]
+    is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    if is_flag or not (is_number or isinstance(value, str)):
         raise InputError(f"{place}: {column!r} is {json.dumps(value)}; it must be text or a number")
     return files.check_text(place, column, str(value))
 
@@ -218,34 +261,64 @@ def _no_column(
     )
 
 
-def _table_rows(
+def _open_table(
     path: StrPath,
     format: Format,
     columns: Mapping[str, str],
     header: bool,
     skipped: list[int] | None,
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    rows = _table(path, format)
-    start = next(place for place, (_, row) in enumerate(rows) if row != [""])
-    first_line, first = rows[start]
+) -> tuple[Source, Iterator[tuple[int, dict[str, Any]]]]:
+    """What a table is, and its rows by role, each with its line."""
+    delimiter = ","
+    if format == "csv":
+        first_line = next(filter(str.strip, files.read_text(path).splitlines()))
+        delimiter = _delimiter(first_line, columns, header)
+    table = read_table(path, format, delimiter)
+    start = next(place for place, (_, row) in enumerate(table) if row != [""])
+    first_line_number, first = table[start]
     names = first if header else _numbers(first)
     places = {}
     for role, column in columns.items():
         found = _numbered(str(path), role, column, names)
         places[role] = [_place(path, role, name, names) for name in found]
-    for number, row in rows[start + 1 if header else 0 :]:
-        if row == [""] and len(names) > 1:
-            continue  # a blank line; in a table of one column it is an empty text
-        if len(row) == len(names):
-            cells = {role: [row[place] for place in of_role] for role, of_role in places.items()}
-            yield number, {r: c if columns[r].endswith("*") else c[0] for r, c in cells.items()}
-        elif skipped is not None:
-            skipped.append(number)
-        else:
-            raise InputError(
-                f"{path}, line {number}: {len(row)} columns where line {first_line} has "
-                f"{len(names)} ({', '.join(names)}); repair the line"
-            )
+    shown = names if len(set(names)) == len(names) else _numbers(names)
+    by_number = header and not any(column in names or "*" in column for column in columns.values())
+    source = Source(
+        str(path), format, {role: [shown[i] for i in own] for role, own in places.items()},
+        shown, delimiter, names if by_number else (),
+    )  # fmt: skip
+
+    def rows() -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, row in table[start + 1 if header else 0 :]:
+            if row == [""] and len(names) > 1:
+                continue  # a blank line; in a table of one column it is an empty text
+            repeats = header and row == names and len(names) > 1
+            if len(row) == len(names) and not repeats:
+                cells = {role: [row[place] for place in own] for role, own in places.items()}
+                yield number, {r: c if columns[r].endswith("*") else c[0] for r, c in cells.items()}
+            elif skipped is not None:
+                skipped.append(number)
+            elif repeats:
+                raise InputError(
+                    f"{path}, line {number}: it repeats the header of line {first_line_number}; "
+                    "remove it"
+                )
+            else:
+                raise InputError(
+                    f"{path}, line {number}: {len(row)} columns where line {first_line_number} has "
+                    f"{len(names)} ({', '.join(names)}); repair the line"
+                )
+
+    return source, rows()
+
+
+def _delimiter(line: str, columns: Mapping[str, str], header: bool) -> str:
+    """A CSV's: the semicolon if a header has all the columns between semicolons alone."""
+    for delimiter in ",;" if header else "":
+        names = next(csv.reader([line], delimiter=delimiter), [])
+        if all(any(fnmatchcase(x, column) for x in names) for column in columns.values()):
+            return delimiter
+    return ","
 
 
 def _numbered(place: str, role: str, column: str, names: Iterable[str]) -> list[str]:
@@ -280,19 +353,24 @@ def _lines(path: StrPath) -> list[tuple[int, str]]:
     return [(number, line.removesuffix("\r")) for number, line in enumerate(lines, 1)]
 
 
-def _table(path: StrPath, format: Format) -> list[tuple[int, list[str]]]:
-    """The rows of a tsv or csv, each with its line; [""] for a blank line."""
+def read_table(path: StrPath, format: str, delimiter: str = ",") -> list[tuple[int, list[str]]]:
+    """The rows of a tsv or csv, each with its first line; [""] for a blank line."""
     if format == "tsv":
         return [(number, line.split("\t")) for number, line in _lines(path)]
     text = files.read_text(path)
     # csv needs line ends unchanged, for they may stand within quotes.
-    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     limit = csv.field_size_limit(max(len(text), 1))  # a cell may be as long as the file
+    rows: list[tuple[int, list[str]]] = []
+    first = 1
     try:
-        return [(lines.line_num, row or [""]) for row in lines]
+        for row in lines:
+            rows.append((first, row or [""]))
+            first = lines.line_num + 1
     except csv.Error as error:
         raise InputError(
-            f"{path}, line {lines.line_num}: {error}; check the quotes, or save it as .tsv"
+            f"{path}, line {first}: {error}; check the quotes, or save it as .tsv"
         ) from error
     finally:
         csv.field_size_limit(limit)
+    return rows

@@ -12,7 +12,14 @@ from typing import Any
 from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples import records as files
-from bert_tf.pipelines.examples.labelled_text import Examples, Format, format_of, read_examples
+from bert_tf.pipelines.examples.labelled_text import (
+    Examples,
+    Format,
+    Source,
+    format_of,
+    read_examples,
+    read_table,
+)
 
 _DOCUMENT = "-DOCSTART-"
 _SENTENCE_END = "-X-"
@@ -25,6 +32,10 @@ _USUAL = {
     "--label_column": ({"label", "labels", "-1"}, -1),
 }
 _Row = tuple[str, str, int]  # word, label, line
+_COMMENT = re.compile(r"#\s+\w.*=.*")  # of as many cells as the words have
+_ID = re.compile(r"[0-9]+(?:[-.][0-9]+)?")  # of a word in CoNLL-U; of several, or of an empty one
+_CONLL_U_COLUMNS, _UPOS = 10, 3
+_SENTENCE, _WORD, _TAG = "Sentence #", "Word", "Tag"  # columns of the Annotated Corpus for NER
 
 
 def chunks(labels: Sequence[str]) -> list[tuple[str, int, int]]:
@@ -69,22 +80,26 @@ def read_columns(
 ) -> Examples:
     """Reads a column file: a word a line, with its label, and a blank line after a sentence.
 
-    Columns are split at spaces and tabs. A line that begins with "-X-" ends a sentence, too, and
-    "-DOCSTART-" a document. `label` is a column, -1 for the last, or None for no labels. With
-    `documents`, an example is a document, not a sentence. Labels are `entities`, or any tags.
+    Columns are split at spaces and tabs, those of CoNLL-U at tabs. A line that begins with "-X-"
+    ends a sentence, too, and "-DOCSTART-" a document; comments begin with "#" before a sentence.
+    `label` is a column, -1 for the last, or None for no labels. Where the first column numbers the
+    words, the word is in the second; in CoNLL-U the last label is UPOS. With `documents`, an
+    example is a document, not a sentence. Labels are `entities`, or any tags.
     """
     sentences: list[list[list[_Row]]] = [[[]]]  # document -> sentence -> row
     width: tuple[int, int] | None = None  # columns, and the line that showed them
-    for number, line in enumerate(files.read_text(path).split("\n"), 1):
-        cells = re.split(r"[ \t]+", line.strip(" \t\r"))
+    rows, is_numbered = _rows(path)
+    if is_numbered:
+        word = word or 1
+        is_conll_u = max(len(cells) for _, cells in rows) == _CONLL_U_COLUMNS
+        label = _UPOS if is_conll_u and label == -1 else label
+    for number, cells in rows:
         if cells[0] == _DOCUMENT:
             sentences.append([[]])
         elif cells[0] in ("", _SENTENCE_END):
             sentences[-1].append([])
         else:
             place = f"{path}, line {number}"
-            if not _OTHER_SPACES.isdisjoint(line.rstrip("\r")):
-                cells = [_word(place, cell) for cell in cells]
             width = width or (len(cells), number)
             if len(cells) != width[0]:
                 raise InputError(
@@ -98,27 +113,117 @@ def read_columns(
                     "a word and its label on each line, or name the columns with --text_column "
                     "and --label_column"
                 )
+            if not _OTHER_SPACES.isdisjoint("".join(cells)):
+                cells = [_word(place, cell) for cell in cells]
+            if " " in cells[word]:  # CoNLL-U's may have spaces
+                _word(place, cells[word])
             of_word = "O" if label is None else _label(place, cells[label], entities)
             sentences[-1][-1].append((cells[word], of_word, number))
     examples = [[s for s in document if s] for document in sentences]
     examples = [document for document in examples if document]
     labels = None if label is None else to_iob2 if entities else list
+    source = Source(str(path), "conll")
     if documents:
-        return _examples(path, examples, labels)
+        return _examples(source, examples, labels)
     of_sentences = [n for n, document in enumerate(examples) for _ in document]
-    found = _examples(path, [[s] for document in examples for s in document], labels)
+    found = _examples(source, [[s] for document in examples for s in document], labels)
     return replace(found, documents=tuple(of_sentences) if len(examples) > 1 else ())
+
+
+def _rows(path: StrPath) -> tuple[list[tuple[int, list[str]]], bool]:
+    """The lines of a column file as cells, without comments; whether the first numbers the words.
+
+    Without words of several words and empty ones, which CoNLL-U numbers 1-2 and 1.1.
+    """
+    lines = [line.strip(" \t\r") for line in files.read_text(path).split("\n")]
+    words = [line for line in lines if line and line[0] != "#" and not line.startswith(_DOCUMENT)]
+    tabs = _CONLL_U_COLUMNS - 1
+    is_conll_u = bool(words) and all(x.count("\t") == tabs and _ID.match(x) for x in words)
+    split = re.compile("\t" if is_conll_u else "[ \t]+").split
+    width = len(split(words[0])) if words else 0
+    rows: list[tuple[int, list[str]]] = []
+    is_start = True
+    for number, line in enumerate(lines, 1):
+        cells = split(line)
+        if is_start and width and line.startswith("#"):
+            is_label = _LABEL.fullmatch(cells[-1])
+            is_comment = len(cells) > 1 if len(cells) != width else _COMMENT.fullmatch(line)
+            if is_comment and not (is_label and len(cells) == width):
+                continue
+        is_start = cells[0] in ("", _SENTENCE_END, _DOCUMENT)
+        if not is_conll_u or is_start or cells[0].isdecimal():
+            rows.append((number, cells))
+    return rows, _are_numbers(rows)
+
+
+def _are_numbers(rows: Sequence[tuple[int, list[str]]]) -> bool:
+    """Whether the first cells count the words of each sentence from 1."""
+    expected = longest = 1
+    for _, cells in rows:
+        if cells[0] in ("", _SENTENCE_END, _DOCUMENT):
+            expected = 1
+        elif len(cells) < 2 or cells[0] != str(expected):
+            return False
+        else:
+            expected += 1
+            longest = max(longest, expected)
+    return longest > 2
 
 
 def is_column_file(path: StrPath) -> bool:
     """Whether a file holds words in columns, with labels or a sentence per paragraph, not texts."""
-    rows = [re.split(r"[ \t]+", line.strip(" \t\r")) for line in files.read_text(path).split("\n")]
+    rows = [cells for _, cells in _rows(path)[0]]
     if any(row[0] == _DOCUMENT for row in rows):
         return True
     words = [row for row in rows if row[0] not in ("", _SENTENCE_END)]
     if {len(row) for row in words} == {1}:
         return [""] in rows[:-1]
     return len({len(row) for row in words}) == 1 and all(_LABEL.fullmatch(r[-1]) for r in words)
+
+
+def is_word_table(path: StrPath, format: Format | None) -> bool:
+    """Whether a table has a row for each word, and a column that begins a sentence."""
+    if format not in ("csv", "tsv"):
+        return False
+    return _SENTENCE in next(row for _, row in read_table(path, format) if row != [""])
+
+
+def read_word_table(
+    path: StrPath, format: str, *, word: str, label: str | None, entities: bool = True
+) -> Examples:
+    """Reads a table with a word and its label in each row.
+
+    A sentence begins where "Sentence #" has another value. Columns that the table lacks are "Word"
+    and "Tag".
+    """
+    table = [each for each in read_table(path, format) if each[1] != [""]]
+    header = table[0][1]
+    own = [word if word in header else _WORD, _SENTENCE]
+    if label is not None:
+        own.append(label if label in header else _TAG)
+    if missing := [name for name in own if name not in header]:
+        raise InputError(
+            f"{path}: no column {missing[0]!r}, there are: {', '.join(header)}; name the columns "
+            "with --text_column and --label_column"
+        )
+    places = [header.index(name) for name in own]
+    sentences: list[list[_Row]] = []
+    before = ""
+    for number, row in table[1:]:
+        place = f"{path}, line {number}"
+        if len(row) != len(header):
+            raise InputError(
+                f"{place}: {len(row)} columns where the header has {len(header)}; repair the line"
+            )
+        cells = [row[each].strip() for each in places]
+        if not sentences or cells[1] not in ("", before):
+            sentences.append([])
+            before = cells[1]
+        of_word = "O" if label is None else _label(place, cells[2], entities)
+        sentences[-1].append((_word(place, cells[0]), of_word, number))
+    source = Source(str(path), format)
+    labels = None if label is None else to_iob2 if entities else list
+    return _examples(source, [[each] for each in sentences], labels)
 
 
 def column_number(path: StrPath, option: str, name: str) -> int:
@@ -160,6 +265,8 @@ def read_texts(
             f"{path}: unknown format: give --format lines for a text on each line, --format conll "
             "for a word on each line, or a file named .tsv, .csv, .jsonl"
         )
+    elif is_word_table(path, format):
+        return read_word_table(path, format, word=text, label=None)
     columns = {"text": text, **({} if pair is None else {"text_pair": pair})}
     return read_examples(path, columns, format=format, header=header, records=records)
 
@@ -180,17 +287,26 @@ def read_json_words(
             raise InputError(f"{place}: no words; remove the line")
         of_words = ["O"] * len(found)
         if labels is not None:
-            of_words = [_label(place, each, entities) for each in _strings(place, labels, row)]
+            given = _strings(place, labels, row, are_numbers=not entities)
+            of_words = [_label(place, each, entities) for each in given]
         if len(of_words) != len(found):
             raise InputError(
                 f"{place}: {len(found)} words but {len(of_words)} labels; give each word one"
             )
         examples.append([[(word, of, number) for word, of in zip(found, of_words, strict=True)]])
-    return _examples(path, examples, None if labels is None else to_iob2 if entities else list)
+    source = Source(str(path), "jsonl", {"words": [words]})
+    return _examples(source, examples, None if labels is None else to_iob2 if entities else list)
 
 
-def _strings(place: str, key: str, row: dict[str, Any]) -> list[str]:
+def _strings(place: str, key: str, row: dict[str, Any], *, are_numbers: bool = False) -> list[str]:
     values = row.get(key)
+    if isinstance(values, list) and values and all(type(value) is int for value in values):
+        if not are_numbers:
+            raise InputError(
+                f"{place}: {key!r} is no list of strings but of numbers, whose names only their "
+                "data set knows; write names, such as B-PER"
+            )
+        values = [str(value) for value in values]
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise InputError(
             f"{place}: {key!r} is no list of strings; write one, or name the keys with "
@@ -219,9 +335,12 @@ def _label(place: str, label: str, entities: bool) -> str:
 
 
 def _examples(
-    path: StrPath, examples: list[list[list[_Row]]], labels: Callable[[list[str]], list[str]] | None
+    source: Source,
+    examples: list[list[list[_Row]]],
+    labels: Callable[[list[str]], list[str]] | None,
 ) -> Examples:
     """Examples with their labels, as `labels` has those of a sentence; None for no labels."""
+    path = source.path
     if not examples:
         raise InputError(f"{path}: no words; give a file with a word and its label on each line")
     words = ["\n".join(" ".join(w for w, _, _ in s) for s in example) for example in examples]
@@ -231,4 +350,7 @@ def _examples(
             "\n".join(" ".join(labels([label for _, label, _ in s])) for s in example)
             for example in examples
         ]
-    return Examples(files.shown_name(path), [example[0][0][2] for example in examples], columns)
+    lines = [example[0][0][2] for example in examples]
+    extents = [(line, example[-1][-1][2]) for line, example in zip(lines, examples, strict=True)]
+    source = replace(source, extents=extents)
+    return Examples(files.shown_name(path), lines, columns, source=source)

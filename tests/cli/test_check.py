@@ -51,11 +51,102 @@ def test_every_kind_is_found_and_cleaned(files, tmp_path, capsys):
     assert found["script"][0][2] == "cyrillic, where most are latin"
     report = (output / "report.md").read_text()
     assert "## Near-duplicates within a split: 2" in report and "line 3" in report
-    lines = (output / "cleaned" / "train.jsonl").read_text().splitlines()
-    kept = [json.loads(line) for line in lines]
-    assert [row["id"] for row in kept] == ["0", "3", "5", "6", "7"]
-    assert kept[1]["label"] == "Land"
-    assert len((output / "cleaned" / "test.jsonl").read_text().splitlines()) == 2
+    # The very rows, but for the label that was spelt in another way.
+    read = (tmp_path / "train.tsv").read_text().replace("\tland\n", "\tLand\n").splitlines(True)
+    kept = [read[0], *(read[1 + number] for number in (0, 3, 5, 6, 7, 8))]
+    assert (output / "cleaned" / "train.tsv").read_text() == "".join(kept)
+    assert found["duplicate"][1][2].endswith(", line 9 (another label)")
+    cleaned = (output / "cleaned" / "test.tsv").read_text()
+    assert cleaned == (tmp_path / "test.tsv").read_text()
+
+
+SEA, LIKE_SEA = LONG, f"{LONG}!"
+HAY, SKY = "the old cow stands in the barn and eats hay all day", "a sky without any cloud at all"
+
+
+def question(number, text, **more):
+    return {"id": number, "question": text, "answers": [{"text": "t", "answer_start": 0}]} | more
+
+
+def squad(*paragraphs):
+    return json.dumps(
+        {"version": "v", "data": [{"title": "é", "paragraphs": [
+            {"context": context, "qas": [question(*each) for each in own], "more": 1}
+            for context, *own in paragraphs
+        ]}]},
+        ensure_ascii=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "content", "cleaned"),
+    [
+        (
+            "squad", "train.json",
+            squad((SEA, (1, "who left?"), (2, SKY), (3, f"{SKY}?")), (HAY, (4, SKY))),
+            squad((SEA, (1, "who left?"), (2, SKY)), (HAY, (4, SKY))) + "\n",
+        ),
+        (
+            "squad", "train.jsonl",
+            "\n".join(json.dumps(question(n, SKY, context=SEA)) for n in range(2)) + "\n\n",
+            json.dumps(question(0, SKY, context=SEA)) + "\n\n",
+        ),
+        (
+            "tags", "train.conll",
+            "# id = 1\nthe DT\nsea NN\nrises VB\n\n# id = 2\nthe DT\nsea NN\nrises VB\n\nno UH\n",
+            "# id = 1\nthe DT\nsea NN\nrises VB\n\nno UH\n",
+        ),
+        (
+            "tags", "train.jsonl",
+            '{"words": ["the", "sea"], "label": ["a", "b"], "n": 1}\n' * 2 + '{"words": ["x"], '
+            '"label": ["a"]}\n',
+            '{"words": ["the", "sea"], "label": ["a", "b"], "n": 1}\n{"words": ["x"], '
+            '"label": ["a"]}\n',
+        ),
+        (
+            "multi_label", "train.jsonl",
+            f'{{"text": "{SEA}", "label": ["a", "b"]}}\n{{"text": "{LIKE_SEA}", "label": ["b"]}}\n'
+            f'{{"text": "{LIKE_SEA}", "label": ["b", "a"], "n": 1.50}}\n',
+            f'{{"text": "{SEA}", "label": ["a", "b"]}}\n{{"text": "{LIKE_SEA}", "label": ["b"]}}\n',
+        ),
+        (
+            "classification", "train.csv",
+            f'id;text;label\r\n1;"{SEA}";a\r\n\r\n2;"{SEA}\n";A \r\n3;"{SKY}\n";A \r\n4;x;a\r\n',
+            f'id;text;label\r\n1;"{SEA}";a\r\n\r\n3;"{SKY}\n";a\r\n4;x;a\r\n',
+        ),
+    ],
+)  # fmt: skip
+def test_a_cleaned_copy_is_in_the_format_of_its_file(tmp_path, task, name, content, cleaned):
+    (tmp_path / name).write_bytes(content.encode())
+    paths = ["--train", str(tmp_path / name), "--output", str(tmp_path / "out")]
+    assert main(["check", "--task", task, *paths, "--clean"]) == 0
+    assert (tmp_path / "out" / "cleaned" / name).read_bytes().decode() == cleaned
+
+
+def test_labels_by_number_are_cleaned(tmp_path):
+    content = f"1\t{SEA}\tGood\n2\t{HAY}\tGood\n3\t{SKY}\tgood\n"
+    (tmp_path / "a.tsv").write_text(content)
+    own = ["--train", str(tmp_path / "a.tsv"), "--text_column", "1", "--label_column", "2"]
+    assert main(["check", *own, "--no_header", "--output", str(tmp_path / "out"), "--clean"]) == 0
+    cleaned = (tmp_path / "out" / "cleaned" / "train.tsv").read_text()
+    assert cleaned == content.replace("good", "Good")
+
+
+def test_pairs_are_alike_if_both_texts_are(tmp_path):
+    """Several hypotheses of a premise are several examples, and so are two labels of a pair."""
+    rows = [(SEA, "it left", "yes"), (SEA, "it stayed", "no"), (SEA, SKY, "no"),
+            (LIKE_SEA, f"{SKY}.", "no"), (LIKE_SEA, f"{SKY}!", "yes")]  # fmt: skip
+    lines = ["sentence1\tsentence2\tlabel", *map("\t".join, rows)]
+    (tmp_path / "a.tsv").write_text("\n".join(lines) + "\n")
+    own = ["--text_column", "sentence1", "--pair_column", "sentence2"]
+    output = tmp_path / "out"
+    assert main(["check", "--train", str(tmp_path / "a.tsv"), *own, "--output", str(output),
+                 "--clean"]) == 0  # fmt: skip
+    assert [row[1].rpartition(", ")[2] for row in rows_of(output / "duplicate.tsv")] == [
+        "line 5", "line 6",
+    ]  # fmt: skip
+    cleaned = (output / "cleaned" / "train.tsv").read_text().splitlines()
+    assert cleaned == [*lines[:4], lines[5]]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import bert_tf
 from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, load_model, save_model
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
@@ -205,6 +206,18 @@ def test_predict_keeps_the_columns_of_its_input(hugging_face, tmp_path, capsys, 
     assert [row["text"] for row in rows] == ["sea, ship", "cow"]
     assert [(row["id"], row["input_label"]) for row in rows] == [("7", "no"), ("8", "yes")]
     assert "one" not in rows[0]
+
+
+def test_columns_of_the_input_go_by_their_names(hugging_face, tmp_path, capsys):
+    """Not by their values: a column "text" stood in place of the review that was answered."""
+    row = {"review": "sea", "text": "cow", "same": "sea"}
+    data = write(tmp_path / "d.jsonl", json.dumps(row))
+    columns = ["--text_column", "review", "--input", data]
+    out, _ = call(capsys, "predict", "--model", hugging_face, *columns)
+    expected = {"text": "sea", "input_text": "cow", "same": "sea"}
+    assert dict(list(json.loads(out).items())[:3]) == expected
+    (found,) = bert_tf.predict(model=hugging_face, input=[row], text_column="review")
+    assert found == json.loads(out)
 
 
 def test_predict_reads_a_txt_file_as_a_text_per_line(hugging_face, tmp_path, capsys):

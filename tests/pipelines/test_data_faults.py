@@ -116,6 +116,9 @@ def test_labels_of_few_examples_are_left_alone():
         ("Ã\xa0 table", "read in a wrong encoding"),
         ("Â© 1996", "read in a wrong encoding"),
         ("ÂNGELA and Ã", None),
+        ("« LE CAFÉ DU MARCHÉ»", None),
+        ("MENÜ“ und TSCHÜ…", None),
+        ("kÄ…t", "read in a wrong encoding"),
     ],
 )
 def test_faults_of_texts(text, fault):
@@ -129,6 +132,24 @@ def test_texts_in_another_script():
     assert other_scripts(["1", "?"]) == (None, {})
 
 
-def test_labels_that_are_spelt_twice():
-    labels = ["Sport"] * 3 + ["sport ", "World News", "world-news", "world-news", "1.0", "10", "?"]
-    assert spelt_twice(labels) == {"sport ": "Sport", "World News": "world-news"}
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["Sport"] * 3 + ["sport ", " SPORT"], {"sport ": "Sport", " SPORT": "Sport"}),
+        (["C", "C++", "C#", ">50K", "<=50K", "A+", "A-", "A", "world news", "world-news"], {}),
+        (["กา", "กี", "กิ", "हिन्दी", "हिन्दु", "é", "e", "1.0", "1", "?", ""], {}),
+    ],
+)
+def test_only_case_and_white_space_around_are_spellings(labels, expected):
+    assert spelt_twice(labels) == expected
+
+
+def test_texts_that_differ_in_marks_or_symbols_differ():
+    assert near_duplicates(["กา", "กี", "C++", "C", "🙂", "🙁"], 0.9) == []
+
+
+def test_rows_of_several_texts_are_alike_if_each_of_them_is():
+    one, other = "the ship left the harbour", "a cow stands in the barn"
+    rows = [(one, other), (one, one), (f"{one}!", other), (one, ""), ("", other), ("", "")]
+    (group,) = near_duplicates(rows, 0.9)
+    assert group.members == (0, 2)

@@ -104,7 +104,7 @@ def test_broken_rows_are_skipped_where_asked_and_blank_texts_counted(tmp_path):
         ("a.csv", "text,label\n", r"a\.csv: no column 'sentence', there are: text, label"),
         ("a.tsv", "sentence\tother\n", "no column 'label', .*; give --label_column"),
         ("a.tsv", "sentence\tlabel\na\t1\nb\n", r"line 3: 1 columns where line 1 has 2"),
-        ("a.csv", 'sentence,label\na,1\n"b\n\n', r"line 4: unexpected end of data"),
+        ("a.csv", 'sentence,label\na,1\n"b\n\n', r"line 3: unexpected end of data"),
         ("a.csv", "sentence,label\na,1,2\n", r"line 2: 3 columns"),
         ("a.tsv", "sentence\tlabel\tlabel\n", "two columns of one name"),
         ("a.jsonl", '{"sentence": "a", "label": 1}\n{"sentence"\n', r"line 2: not JSON"),

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from bert_tf.errors import InputError
+from bert_tf.pipelines.examples.labelled_text import read_columns_of
 from bert_tf.pipelines.examples.squad import read_questions
 
 CONTEXT = "서울은 수도다. The “Fab Four” 😀 met\nin  1957 (Liverpool)."
@@ -108,17 +109,45 @@ def test_json_lines_in_both_forms(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("is_list", [False, True])
+def test_what_is_unambiguous_is_read(tmp_path, is_list):
+    """A list of paragraphs, numbers as ids, places and marks as text."""
+    content = squad(
+        {"id": 7, "is_impossible": "false",
+         "answers": [{"text": "met", "answer_start": str(CONTEXT.index("met"))}]},
+        {"is_impossible": "True"}, {"is_impossible": 0},
+    )  # fmt: skip
+    if is_list:
+        content = content["data"][0]["paragraphs"]
+    found = read_questions(write(tmp_path / "a.json", content), unanswerable=True)
+    assert found.columns["id"] == ["7", "q1", "q2"]
+    assert found.columns["answers"] == [["met"], [], ["Fab Four"]]
+
+
+def test_lines_of_json_lines_are_those_of_the_file(tmp_path):
+    row = json.dumps({"question": "?", "context": CONTEXT, "answers": [answer("met")]})
+    found = read_questions(write(tmp_path / "a.jsonl", f"{row}\n\n{row}\n"))
+    assert found.lines == [1, 3]
+    assert read_columns_of(found)["context"] == [CONTEXT] * 2
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("", "the file is empty"),
         ("{", "not JSON"),
-        ("[]", "not a JSON object"),
+        ("[]", "no question"),
+        ("[1]", r"bad.json, \[0\]: not a JSON object"),
         ({"data": []}, "no question"),
         ({"articles": []}, "no list 'data'"),
         ({"data": [{"paragraphs": {}}]}, r"data\[0\]: no list 'paragraphs'"),
         (squad({}, {"id": "q0"}), r"qas\[1\]: the id q0 occurs twice"),
-        (squad({}, {"id": 7}), r"paragraphs\[0\].qas\[1\]: 'id' is 7; it must be a string"),
+        (squad({}, {"id": [7]}), r"paragraphs\[0\].qas\[1\]: 'id' is \[7\]; it must be a string"),
+        (squad({"is_impossible": "maybe"}), "is_impossible is 'maybe'; write true or false"),
+        (
+            squad({"answers": {"text": ["a", "b"], "answer_start": [0]}}),
+            "2 answers have 1 times an answer_start; give each one",
+        ),
         (squad({"question": None}), r"qas\[0\]: 'question' is null"),
         (squad({"answers": []}), "the question q0 has no answer; give it one, or --task squad2"),
         (squad({"answers": "x"}), r"qas\[0\]: no list 'answers'"),

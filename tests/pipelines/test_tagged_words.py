@@ -5,7 +5,14 @@ import gzip
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.tagged_words import column_number, read_columns, read_json_words
+from bert_tf.pipelines.examples.tagged_words import (
+    column_number,
+    is_column_file,
+    read_columns,
+    read_json_words,
+    read_texts,
+    read_word_table,
+)
 
 COLUMNS = """-DOCSTART- -X- -X- O
 
@@ -53,6 +60,64 @@ def test_columns_by_number_and_words_without_labels(write):
     path = write("1 Anna B-PER x\n2 . O x\n")
     assert read_columns(path, word=1, label=2).columns["words"] == ["Anna ."]
     assert read_columns(path, word=1, label=None).columns == {"words": ["Anna ."]}
+
+
+CONLL_U = """# sent_id = 1
+# text = in the sea of a very great old cow
+1-2\tim\t_\t_\t_\t_\t_\t_\t_\t_
+1\tin\tin\tADP\tIN\t_\t3\tcase\t_\t_
+2\tthe\tthe\tDET\tDT\t_\t3\tdet\t_\tSpaceAfter=No
+
+# sent_id = 2
+1\t#\t#\tSYM\t#\t_\t3\tcase\t_\t_
+1.1\tleft\t_\t_\t_\t_\t_\t_\t_\t_
+2\tsea\tsea\tNOUN\tNN\t_\t0\troot\t_\t_
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words", "labels"),
+    [
+        # MultiCoNER's comment has as many cells as the rows.
+        ("# id 7\tdomain=en\neli _ _ B-PER\n. _ _ O\n\n\n# id 8\tdomain=en\n# _ _ O\n", {},
+         ["eli .", "#"], ["B-PER O", "O"]),
+        ("#\thttp://x [2009]\n1\tAnna\tB-PER\tO\n2\t.\tO\tO\n", {"label": 2},  # GermEval
+         ["Anna ."], ["B-PER O"]),
+        ("# A\n#tag B\n\n#tag B\n\na C\n", {"entities": False}, ["# #tag", "#tag", "a"],
+         ["A B", "B", "C"]),
+        (CONLL_U, {"entities": False}, ["in the", "# sea"], ["ADP DET", "SYM NOUN"]),
+    ],
+)  # fmt: skip
+def test_comments_and_numbers_of_words_are_no_words(text, options, words, labels, write):
+    path = write(text)
+    assert read_columns(path, **options).columns == {"words": words, "label": labels}
+
+
+def test_a_comment_does_not_make_a_column_file_text(write):
+    assert is_column_file(write("# id 7\tdomain=en\neli _ _ B-PER\n. _ _ O\n"))
+
+
+def test_a_table_with_a_row_for_each_word(tmp_path):
+    path = tmp_path / "a.csv"
+    header = "Sentence #,Word,POS,Tag\n"
+    path.write_text(f'{header}Sentence: 1,Anna,NNP,B-per\n,"""",``,O\nSentence: 2,no,UH,O\n')
+    found = read_word_table(path, "csv", word="text", label="label")
+    assert found.columns == {"words": ['Anna "', "no"], "label": ["B-per O", "O"]}
+    assert found.lines == [2, 4]
+    tags = read_word_table(path, "csv", word="text", label="POS", entities=False)
+    assert tags.columns["label"] == ["NNP ``", "UH"]
+    assert read_texts(path).columns == {"words": ['Anna "', "no"]}
+    path.write_text("Sentence #,Word,POS\n1,a,b\n")
+    with pytest.raises(InputError, match="no column 'Tag', there are: Sentence #, Word, POS"):
+        read_word_table(path, "csv", word="text", label="label")
+
+
+def test_numbers_are_tags_but_no_entities(write):
+    path = write('{"words": ["a", "b"], "labels": [7, 0]}\n')
+    assert read_json_words(path, entities=False).columns["label"] == ["7 0"]
+    with pytest.raises(InputError, match="of numbers, whose names only their data set knows"):
+        read_json_words(path)
 
 
 @pytest.mark.parametrize(

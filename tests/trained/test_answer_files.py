@@ -43,6 +43,20 @@ def test_answers_keep_their_names():
     assert row == {"id": 1, "input_label": "gold", "label": "x", "score": 2}
 
 
+def test_columns_of_the_input_are_never_overwritten(tmp_path):
+    """By other columns of the input, by a text that was read, or by the columns of a table."""
+    inputs = {"text": 1, "label": 2, "input_label": 3, "probabilities_x": 4}
+    row = beside(inputs, {"label": "x", "probabilities": {"x": 0.5}}, {"text": "sea"})
+    assert row == {
+        "text": "sea", "input_text": 1, "input_input_label": 2, "input_label": 3,
+        "input_probabilities_x": 4, "label": "x", "probabilities": {"x": 0.5},
+    }  # fmt: skip
+    write_answers(tmp_path / "a.csv", [row])
+    with (tmp_path / "a.csv").open(newline="") as file:
+        (found,) = csv.DictReader(file)
+    assert (found["probabilities_x"], found["input_probabilities_x"]) == ("0.5", "4")
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -54,14 +68,14 @@ def test_answers_keep_their_names():
 def test_all_columns_of_a_file_are_read(tmp_path, name, content):
     (tmp_path / name).write_text(content)
     examples = read_examples(tmp_path / name, {"text": "text"})
-    found = read_columns_of(tmp_path / name, examples.lines)
+    found = read_columns_of(examples)
     assert found == {"id": ["1", "2"], "text": ["sea", "cow"]}
 
 
 def test_columns_without_a_header_are_numbered(tmp_path):
     (tmp_path / "a.tsv").write_text("1\tsea\n2\tcow\n")
     examples = read_examples(tmp_path / "a.tsv", {"text": "1"}, header=False)
-    assert read_columns_of(tmp_path / "a.tsv", examples.lines)["0"] == ["1", "2"]
+    assert read_columns_of(examples)["0"] == ["1", "2"]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ from bert_tf.tokenization.words import (
     words_of_raw_text,
 )
 
+_SPACE = re.compile("[ \n]")  # between two words or labels of an example
+
 
 @dataclass(frozen=True)
 class Tagging(Kind):
@@ -70,6 +72,10 @@ class Tagging(Kind):
                 path, text=text, format=format, header=layout.header, documents=self.documents
             )
         label = layout.columns["label"]
+        if tagged_words.is_word_table(path, format):
+            return tagged_words.read_word_table(
+                path, str(format), word=text, label=label, entities=self.are_entities
+            )
         if format == "jsonl" or is_dataset_name(path):
             words = "words" if text == "text" else text
             return tagged_words.read_json_words(
@@ -86,7 +92,7 @@ class Tagging(Kind):
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
         """The task's labels, or O and both labels of every type in the training examples."""
-        found = {label for text in examples.columns["label"] for label in text.split()}
+        found = {label for text in examples.columns["label"] for label in _SPACE.split(text)}
         types = sorted({label[2:] for label in found - {"O"}})
         if not types:
             raise InputError(f"{examples.path}: every label is O; give examples with entities")
@@ -95,7 +101,7 @@ class Tagging(Kind):
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Label ids of each example's words, int32 [E, W], padded with -1."""
         number_of = {label: number for number, label in enumerate(labels)}
-        rows = [text.split() for text in examples.columns["label"]]
+        rows = [_SPACE.split(text) for text in examples.columns["label"]]
         targets = np.full((len(rows), max(map(len, rows))), -1, np.int32)
         for index, row in enumerate(rows):
             for place, label in enumerate(row):
@@ -103,7 +109,7 @@ class Tagging(Kind):
                 if number is None and self.are_entities:  # a model may know IOB1 or IO only
                     number = number_of.get(f"I{label[1:]}")
                 if number is None:
-                    word = re.split("[ \n]", examples.columns["words"][index])[place]
+                    word = _SPACE.split(examples.columns["words"][index])[place]
                     raise InputError(
                         f"{examples.place(index)}: the word {word!r} has the label {label!r}, "
                         f"which is not one of the model's ({', '.join(labels)}); correct or "
@@ -264,7 +270,8 @@ class Tags(Tagging):
     are_entities = False
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
-        found = sorted({label for text in examples.columns["label"] for label in text.split()})
+        every = examples.columns["label"]
+        found = sorted({label for text in every for label in _SPACE.split(text)})
         if len(found) < 2:
             raise InputError(f"{examples.path}: every label is {found[0]}; give two or more")
         return list(task.labels) or found
