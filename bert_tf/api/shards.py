@@ -127,7 +127,7 @@ class ShardsResult(Result):
         if made.held_out_share and not self.manifests[0].instances("held_out"):
             lines.append(
                 "Nothing was held out for evaluation, because the corpus has fewer than four "
-                "different documents: put blank lines between chapters, or add files"
+                "documents that begin differently: put blank lines between chapters, or add files"
             )
         return lines
 

@@ -3,7 +3,8 @@
 - Files are read in turns, a part of each, so that a batch of long books holds parts of many.
 - A batch with few documents gets *donors*, which are drawn once for the whole corpus.
 - A document is held out by a hash of its first text: its duplicates are, too, and other documents
-  make no difference. Held-out documents have batches and donors of their own.
+  make no difference, unless many begin alike.
+- Held-out documents have batches and donors of their own.
 
 The batches of a unit are a function of the corpus, its `DocumentPlan` and the number of the unit.
 """
@@ -31,6 +32,10 @@ OPEN_FILES = 16
 _FIRST_BYTES, _FIRST_LINES = 4096, 64
 # A batch of fewer documents gets donors: passages of this size from so many documents.
 FEW_DOCUMENTS, DONORS, DONOR_BYTES = 8, 16, 1 << 16
+# The share of documents held out may be this many times the option, and a little more by chance.
+_MOST_HELD_OUT, _BY_CHANCE = 3, 0.05
+# Draws to choose from, in small corpora and in those that take long to read again.
+_ATTEMPTS, _LARGE, _ATTEMPTS_IF_LARGE = 16, 1 << 30, 2
 _BEGINNING_BYTES = 1 << 20  # of a slice, where donors are sought first
 GROUP_BYTES = 32 << 20  # text in a group of batches, whose shards are finished together
 MOST_BATCHES = 1 << 20  # per unit, an upper bound
@@ -91,11 +96,27 @@ def plan_documents(
 
     Reads the beginnings of slices throughout the corpus; all of the text if these hold fewer than
     two documents of a side. Then, at least two documents are held out and two are trained on, or
-    all if fewer than four are different. Pairs need donors, hence two documents.
+    all if fewer than four begin differently. Pairs need donors, hence two documents.
+
+    Where many documents that begin alike fall to the held-out side together, all are drawn again
+    with other seeds.
     """
-    below = held_out_share
+    nearest, least = None, math.inf
+    for attempt in range(_ATTEMPTS if corpus.text_bytes < _LARGE else _ATTEMPTS_IF_LARGE):
+        own_seed = seed + (attempt << 31)  # no option's
+        plan, held_out = _drawn(corpus, held_out_share, own_seed, for_pairs)
+        if held_out < least:
+            nearest, least = plan, held_out
+        if held_out <= _MOST_HELD_OUT * held_out_share + _BY_CHANCE:
+            break
+    assert nearest is not None
+    return nearest
+
+
+def _drawn(corpus: Corpus, below: float, seed: int, for_pairs: bool) -> tuple[DocumentPlan, float]:
+    """A plan, and the share of the documents that it holds out if these are many; else 0."""
     if not (below or for_pairs):
-        return DocumentPlan(seed, 0.0, [])
+        return DocumentPlan(seed, 0.0, []), 0.0
     counts = [0, 0]  # documents to train on and to hold out
 
     def each_side_has(number: int) -> bool:
@@ -113,7 +134,7 @@ def plan_documents(
             if len(found) > 4 * DONORS:
                 found.sort(key=lambda part: part.draw)
                 del found[DONORS:-DONORS]
-            if each_side_has(FEW_DOCUMENTS if for_pairs else 2):
+            if each_side_has(FEW_DOCUMENTS):
                 break
         if each_side_has(2):
             break
@@ -132,13 +153,15 @@ def plan_documents(
         possible = [n for n in range(2, len(draws) - 1) if draws[n - 1] < draws[n]]
         nearest = min(possible, key=lambda n: abs(n - counts[1]), default=0)
         below = draws[nearest] if below and nearest else 0.0
+        counts[1] = nearest if below else 0
+    share = counts[1] / len(draws) if counts[1] >= FEW_DOCUMENTS else 0.0
     donors = []
     for is_held_out in (False, True):
         of_side = [part for part in found if for_pairs and (part.draw < below) == is_held_out]
         for part in of_side[:DONORS]:
             lines = _passage(part.lines, random.Random(repr((seed, *part.document))))
             donors.append(Donor(part.document, is_held_out, [line.decode() for line in lines]))
-    return DocumentPlan(seed, below, donors)
+    return DocumentPlan(seed, below, donors), share
 
 
 def _beginnings(corpus: Corpus, seed: int, most: float) -> Iterator[Part]:

@@ -1,6 +1,7 @@
 import itertools
 import json
 import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -182,6 +183,32 @@ def test_a_small_corpus_keeps_duplicates_together(tmp_path):
         assert not found[True] & found[False]
     (tmp_path / "a.txt").write_text("same\n\n" * 9)
     assert not sides(read(tmp_path, held_out_share=0.01))[True]
+
+
+@pytest.mark.parametrize("for_pairs", [True, False])
+@pytest.mark.parametrize(("alike", "others", "share"), [(30, 10, 0.01), (300, 300, 0.05)])
+def test_documents_that_begin_alike_are_not_held_out_together(
+    tmp_path, alike, others, share, for_pairs
+):
+    beginning = "\n".join(["the same licence"] * 64)
+    texts = [f"{beginning}\na{i}" for i in range(alike)] + [f"b{i}" for i in range(others)]
+    corpus = open_corpus(write(tmp_path, "\n\n".join(texts)))
+    changed = 0
+    for seed in range(25):
+        plan = plan_documents(corpus, held_out_share=share, seed=seed, for_pairs=for_pairs)
+        counts = Counter(
+            part.draw < plan.held_out_below
+            for unit in range(len(corpus.units))
+            for part in UnitReader(
+                unit, corpus.units[unit], corpus.options, plan, buffer_bytes=1 << 20,
+                group_bytes=1 << 30,
+            )._parts()
+            if part.ordinal == 0
+        )  # fmt: skip
+        assert counts[True] >= 2
+        assert counts[True] <= 4 * share * (alike + others) + 8
+        changed += plan.seed != seed
+    assert 0 < changed < 12  # others are as before
 
 
 @pytest.mark.parametrize("share", [0.0001, 0.5, 0.9999])
