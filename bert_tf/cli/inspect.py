@@ -33,7 +33,7 @@ class Options(CheckedOptions):
     """Options of `bert-tf inspect`."""
 
     shards: str = option(path=True)
-    """folder that `bert-tf shards` wrote, or TFRecord files of the original script."""
+    """folder that `bert-tf shards` wrote, or of TFRecord files of the original script."""
     split: Literal["train", "held_out"] = "train"
     """split to print instances from."""
     examples: int = option(5, at_least=0, at_most=100_000)

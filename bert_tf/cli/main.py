@@ -223,6 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for each in (sys.argv[1:] if arguments is None else arguments)
     ]
     called = next((argument for argument in given if not argument.startswith("-")), None)
+    if arguments is None and sys.stdout.errors == "strict":  # it may lack the text's letters
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         _run(called, given, is_own_process=arguments is None)
         sys.stdout.flush()

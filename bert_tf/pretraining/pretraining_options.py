@@ -16,7 +16,7 @@ class PretrainingOptions(TrainingOptions, TeacherOptions):
     """Options of `bert-tf pretrain`; the defaults are the paper's (section A.2) except for size."""
 
     shards: str = option(path=True)
-    """folder that `bert-tf shards` wrote, or TFRecord files of the original script."""
+    """folder that `bert-tf shards` wrote, or of TFRecord files of the original script."""
     mix_shards: list[str] = option(factory=list, identity=False)
     """further shards to mix in, with their shares of the examples, such as books/=0.3 code/=0.1;
     `shards` are the rest, and what is evaluated."""

@@ -11,6 +11,7 @@ tokens, S instances and P predictions at most a row.
 
 import heapq
 import math
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -80,11 +81,19 @@ def masked_features(length: int, predictions: int) -> dict[str, tf.io.FixedLenFe
     return {**ints, "masked_lm_weights": weights}
 
 
-def parse_masked(records: tf.Tensor, options: PretrainingDataOptions) -> Parsed:
-    """Reads records of the masked form, string [batch]."""
+# Model Garden's names in place of the original's, if it was asked for its newer ones.
+NEWER_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+
+
+def parse_masked(
+    records: tf.Tensor, options: PretrainingDataOptions, names: Mapping[str, str]
+) -> Parsed:
+    """Reads records of the masked form, string [batch]; `names` has other names of features."""
     assert options.max_predictions_per_seq is not None  # filled in by the options
     kinds = masked_features(options.max_seq_length, options.max_predictions_per_seq)
-    features = tf.io.parse_example(records, kinds)
+    renamed = {names.get(name, name): kind for name, kind in kinds.items()}
+    parsed = tf.io.parse_example(records, renamed)
+    features = {name: parsed[names.get(name, name)] for name in kinds}
     weights = features.pop("masked_lm_weights")
     ints = {name: tf.cast(values, tf.int32) for name, values in features.items()}
     packed = PackedPairs(ints["input_ids"], ints["segment_ids"], ints["input_mask"])

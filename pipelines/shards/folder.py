@@ -11,6 +11,7 @@ of other programs, this module follows the lengths.
 import contextlib
 import mmap
 import os
+import re
 import struct
 import tempfile
 from array import array
@@ -36,6 +37,9 @@ from bert_tf.tokenization import BertTokenizer
 # TensorFlow's errors for a record of another kind; the second if it quotes the record.
 _PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
 Parse = Callable[[tf.Tensor], object]
+# Names of other programs' TFRecord files, and endings of what others put beside them.
+_RECORDS = re.compile(r"^[^.].*(\.tf_?record|(?<!\.data)-\d+-of-\d+$)")
+_BESIDE = (".index", ".idx", ".json", ".txt", ".csv", ".md5", ".sha256", ".crc")
 
 
 class RecordBlocks(NamedTuple):
@@ -145,6 +149,7 @@ class ShardFolder:
     manifest: Manifest | None  # None for shards of other programs
     blocks: RecordBlocks = field(repr=False)  # places of the records
     left_out: dict[str, int] = field(default_factory=dict)  # path -> records in damaged blocks
+    names: dict[str, str] = field(default_factory=dict)  # other names of features
 
     @property
     def files(self) -> list[str]:
@@ -172,7 +177,7 @@ class ShardFolder:
         """Reads instances, string [n], in either form."""
         if self.options.masking == "dynamic":
             return schemas.parse_compact(records, self.options, pad_token_id)
-        return schemas.parse_masked(records, self.options)
+        return schemas.parse_masked(records, self.options, self.names)
 
 
 def open_shards(
@@ -180,12 +185,14 @@ def open_shards(
 ) -> ShardFolder | None:
     """Opens and checks a folder of shards; None for "held_out" where nothing was held out.
 
-    Without a manifest, its `*.tfrecord*` files are read as the original script's. `skip_corrupt`
-    skips the blocks of corrupt records, found by checksums, or by reading all without a manifest.
+    Without a manifest, its TFRecord files are read as the original script's. `skip_corrupt` skips
+    the blocks of corrupt records, found by checksums, or by reading all without a manifest.
     """
     folder = os.fspath(directory).rstrip("/") if is_remote(directory) else Path(directory)
     if split not in manifests.SPLITS:
         raise InputError(f"split is {split!r}: give one of {', '.join(manifests.SPLITS)}")
+    if isinstance(folder, Path) and folder.is_file():
+        raise InputError(f"{folder}: is a file: give the folder that holds it, {folder.parent}")
     is_complete = manifests.FILE_NAME in open_folder(folder).sizes()
     if not is_complete:
         here = folder if isinstance(folder, str) else folder.absolute()
@@ -197,7 +204,7 @@ def open_shards(
                 )
     if not is_complete and not (isinstance(folder, Path) and folder.is_dir()):
         raise InputError(f"{folder}: no such folder: make one with bert-tf shards")
-    manifest = None
+    manifest, names = None, dict[str, str]()
     if is_complete or isinstance(folder, str):
         manifest = Manifest.load(folder)
         written = manifest.shards.get(split)
@@ -215,8 +222,8 @@ def open_shards(
         blocks = scanned_blocks(paths)
         suspects = range(len(paths)) if skip_corrupt else ()
         _check_foreign(blocks, skip_corrupt)
-        options = _record_sizes(folder, blocks)
-    shards = ShardFolder(folder, split, options, manifest, blocks)
+        options, names = _record_sizes(folder, blocks)
+    shards = ShardFolder(folder, split, options, manifest, blocks, names=names)
     for block in (block for file in suspects for block in blocks.of_file(file)):
         if not blocks.is_sound(block, shards.parse):
             path = shards.files[blocks.file[block]]
@@ -231,7 +238,8 @@ def open_shards(
 
 
 def _foreign_files(folder: Path) -> list[Path]:
-    if paths := sorted(path for path in folder.glob("*.tfrecord*") if path.is_file()):
+    found = (x for x in folder.iterdir() if _RECORDS.search(x.name) and x.suffix not in _BESIDE)
+    if paths := sorted(path for path in found if path.is_file()):
         return paths
     if lengths := sorted(path.parent.name for path in folder.glob(f"*/{manifests.FILE_NAME}")):
         names = ", ".join(lengths)
@@ -299,25 +307,50 @@ def _check_foreign(blocks: RecordBlocks, skip_corrupt: bool) -> None:
             raise _corrupt_record(path, blocks.first_damaged(file, tf.identity) or 0)
 
 
-def _record_sizes(folder: Path, blocks: RecordBlocks) -> PretrainingDataOptions:
-    """Tokens and predictions per instance, from the first instance that begins a block."""
+def _record_sizes(
+    folder: Path, blocks: RecordBlocks
+) -> tuple[PretrainingDataOptions, dict[str, str]]:
+    """Tokens and predictions per instance, and other names of features.
+
+    They are those of the first instance of each file that begins a block.
+    """
     problem = InputError(f"{folder}: the *.tfrecord files are empty: make them again")
-    for block, file in enumerate(blocks.file):
+    found: dict[tuple[int, int, bool], str] = {}
+    seen: set[int] = set()
+    for block, file in enumerate(blocks.file.tolist()):
+        if file in seen:
+            continue
         try:
             (record,) = blocks.read(block, 1).numpy()
             features = tf.train.Example.FromString(record).features.feature
         except (tf.errors.OpError, DecodeError):
             continue
-        missing = [name for name in schemas.masked_features(1, 1) if name not in features]
-        if not missing:
-            lists = (features[name].int64_list for name in ("input_ids", "masked_lm_ids"))
-            length, most = (len(each.value) for each in lists)
-            return PretrainingDataOptions(max_seq_length=length, max_predictions_per_seq=most)
-        problem = InputError(
-            f"{blocks.files[file]}: records have no {', '.join(missing)}: give shards of "
-            "pre-training instances, such as those of bert-tf shards"
+        is_newer = "input_word_ids" in features
+        names = schemas.NEWER_NAMES if is_newer else {}
+        needed = schemas.masked_features(1, 1)
+        missing = [name for name in needed if names.get(name, name) not in features]
+        if missing:
+            problem = InputError(
+                f"{blocks.files[file]}: records have no {', '.join(missing)}: give shards of "
+                "pre-training instances, such as those of bert-tf shards"
+            )
+            continue
+        seen.add(file)
+        both = (names.get("input_ids", "input_ids"), "masked_lm_ids")
+        length, most = (len(features[name].int64_list.value) for name in both)
+        found.setdefault((length, most, is_newer), blocks.files[file])
+    if not found:
+        raise problem
+    if len(found) > 1:
+        each = ", ".join(
+            f"{Path(path).name} has {length} tokens and {most} predictions"
+            + " and newer names of features" * newer
+            for (length, most, newer), path in found.items()
         )
-    raise problem
+        raise InputError(f"{folder}: instances differ: {each}: give each kind its own folder")
+    ((length, most, is_newer),) = found
+    options = PretrainingDataOptions(max_seq_length=length, max_predictions_per_seq=most)
+    return options, schemas.NEWER_NAMES if is_newer else {}
 
 
 def _corrupt_record(path: str, index: int) -> InputError:

@@ -379,6 +379,7 @@ def _sources(corpus: Corpus) -> list[dict[str, Any]]:
     sources: dict[str, Counter[str]] = {}
     for name, size in corpus.sources.items():
         shown = name if name.startswith(TFDS) else os.path.relpath(name, common)
+        shown = os.fsencode(shown).decode("utf-8", "backslashreplace")  # names may be any bytes
         sources[shown] = Counter(bytes=size)
     while len(sources) > _LISTED_SOURCES:
         parents: dict[str, Counter[str]] = {}

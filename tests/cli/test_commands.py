@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+from preloaded import run_code
 from rounding import rounding
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -209,3 +210,17 @@ def test_the_console_command_is_quiet(exported):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["text"] == "the ship"
     assert done.stderr.strip() == ""  # none of TensorFlow's start-up chatter
+
+
+def test_letters_that_standard_output_lacks_are_escaped():
+    code = r"""
+import sys
+from bert_tf.cli import main, tasks
+tasks.run = lambda options: print("\ud615, caf\xe9, \udce9")
+for encoding in ("ascii", "utf-8"):
+    sys.stdout.reconfigure(encoding=encoding, errors="strict")
+    main.main()
+"""
+    done = run_code(code, ["tasks"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [r"\ud615, caf\xe9, \udce9", r"형, café, \udce9"]

@@ -191,9 +191,10 @@ def test_several_fields_make_a_document(tmp_path):
     path.write_text('{"title": "A", "body": 3}\n')
     with pytest.raises(InputError, match="body is int"):
         documents_of(open_corpus(path, options))
-    path.write_text('{"other": "A"}\n')
-    with pytest.raises(InputError, match="line 1: not a JSON object with text in the field"):
-        documents_of(open_corpus(path, options))
+    for line in ('{"other": "A"}', "3", '"text"'):
+        path.write_text(f"{line}\n")
+        with pytest.raises(InputError, match="line 1: not a JSON object with text in the field"):
+            documents_of(open_corpus(path, options))
 
 
 def test_bad_json_lines_are_skipped_and_counted(tmp_path, monkeypatch):

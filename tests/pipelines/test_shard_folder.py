@@ -119,6 +119,53 @@ def test_folders_that_are_no_shards_are_refused(tmp_path):
         open_shards(tmp_path)
 
 
+def renamed(records, names):
+    for record in records:
+        example = tf.train.Example.FromString(record)
+        features = example.features.feature
+        for old, new in names.items():
+            features[new].CopyFrom(features.pop(old))
+        yield example.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "name", ["{}.tf_record", "{}.tfrecords", "part-0000{}-of-00003", "x.tfrecord-{}-of-3"]
+)
+def test_files_of_other_programs_are_found(foreign, name):
+    expected = stored(open_shards(foreign))
+    for path in list(foreign.iterdir()):
+        path.rename(foreign / name.format(path.stem))
+    for other in ("0.tfrecord.index", "model.ckpt.data-00000-of-00001", "notes.txt"):
+        (foreign / other).write_text("0 1234\n")
+    assert stored(open_shards(foreign)) == expected
+
+
+def test_newer_names_of_features_are_read(foreign):
+    def parsed():
+        shards = open_shards(foreign)
+        return tf.nest.map_structure(lambda x: x.numpy(), shards.parse(stored(shards)))
+
+    expected = parsed()
+    names = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+    for path in foreign.iterdir():
+        rewrite(path, list(renamed(records_of(path), names)))
+    np.testing.assert_equal(parsed(), expected)
+
+
+def test_files_of_several_lengths_are_named(foreign):
+    path = foreign / "1.tfrecord"
+    example = tf.train.Example.FromString(records_of(path)[0])
+    example.features.feature["input_ids"].int64_list.value.append(0)
+    rewrite(path, [example.SerializeToString()])
+    with pytest.raises(
+        InputError, match=r"0\.tfrecord has 32 tokens .* 1\.tfrecord has 33 tokens .* own folder"
+    ) as raised:
+        open_shards(foreign)
+    one_line(raised)
+    with pytest.raises(InputError, match=rf"is a file: give the folder that holds it, {foreign}"):
+        open_shards(path)
+
+
 def test_a_folder_of_several_lengths_is_refused_by_their_names(made, tmp_path):
     for length in ("128", "512"):
         (tmp_path / length).mkdir()

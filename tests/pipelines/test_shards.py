@@ -1,6 +1,7 @@
 import dataclasses
 import gzip
 import json
+import os
 import shutil
 import struct
 from dataclasses import dataclass
@@ -139,6 +140,13 @@ def test_manifest_describes_what_is_on_disk(tmp_path, corpus, number_tokenizer):
     assert statistics["full_length_share"] == np.mean(np.array(lengths) == 32)
     weights = np.sum([e["masked_lm_weights"] for e in train])
     assert statistics["predictions_mean"] == pytest.approx(weights / len(train))
+
+
+def test_names_of_files_may_be_any_bytes(tmp_path, corpus, number_tokenizer):
+    corpus = corpus.rename(tmp_path / os.fsdecode(b"caf\xe9.txt"))
+    manifest = write_shards(corpus, tmp_path / "shards", number_tokenizer, options())
+    assert [each["file"] for each in manifest.corpus] == ["caf\\xe9.txt"]
+    assert verify(tmp_path / "shards") == manifest
 
 
 def test_a_manifest_lists_the_folders_of_many_files(tmp_path, monkeypatch):
