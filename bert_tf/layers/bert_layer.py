@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import keras
 
 from bert_tf.config import BertConfig
+from bert_tf.layers.layer_state import restore, state_of
 from bert_tf.primitives.activations import ACTIVATIONS
 from bert_tf.primitives.context import set_within
 
@@ -43,6 +44,7 @@ class BertLayer(keras.layers.Layer):
         self.config = config
         self.seed = seed
         self._input_widths: dict[str, int] = {}
+        self._state_of_config: dict[str, Any] = {}  # for the sublayers, once they are built
 
     def build(self, input_shape: Any = None) -> None:
         """Makes the weights of the sublayers, whose shapes all follow from the config."""
@@ -50,6 +52,10 @@ class BertLayer(keras.layers.Layer):
             if not layer.built:
                 width = self._input_widths.get(layer.name, self.config.hidden_size)
                 layer.build((None, None, width))
+        if not self.trainable:  # setting it to what it is would not reach the sublayers
+            for layer in self._layers:
+                layer.trainable = False
+        restore(self, self._state_of_config)
         self.built = True
 
     def new_initializer(self, name: str) -> keras.initializers.Initializer:
@@ -93,8 +99,14 @@ class BertLayer(keras.layers.Layer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "config": self.config.to_dict(), "seed": self.seed}
+        own = {"config": self.config.to_dict(), "seed": self.seed}
+        state = state_of(self)
+        return {**super().get_config(), **own} | ({"layers": state} if state else {})
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        return cls(**{**config, "config": BertConfig.from_dict(config["config"])})
+        values = {**config, "config": BertConfig.from_dict(config["config"])}
+        state = values.pop("layers", {})
+        layer = cls(**values)
+        layer._state_of_config = state
+        return layer

@@ -8,6 +8,7 @@ import keras
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, nearest
+from bert_tf.layers.layer_state import restore, state_of
 from bert_tf.models.text_model import TextModel
 
 _KEYWORDS = ("seed", "dtype", "name", "trainable", "preprocessor")  # of every model
@@ -40,7 +41,6 @@ class PretrainedModel(TextModel):
         self.config = config
         self.seed = seed
         self.preprocessor = preprocessor
-        self._policies = [layer.dtype_policy for layer in self._flatten_layers()]
         if self.new_loss:
             self.compile()
 
@@ -83,11 +83,8 @@ class PretrainedModel(TextModel):
             values[name] = keras.saving.serialize_keras_object(values[name])
         if "config" in values:
             values["config"] = self.config.to_dict()
-        layers = enumerate(zip(self._flatten_layers(), self._policies, strict=False))
-        changed = {str(i): x.dtype_policy for i, (x, made) in layers if x.dtype_policy != made}
-        if changed:  # after the layers were made, as by `quantize`
-            values["layer_dtypes"] = keras.saving.serialize_keras_object(changed)
-        return values | ({"auto": list(self._auto)} if self._auto else {})
+        more = {"auto": list(self._auto), "layers": state_of(self)}
+        return values | {name: value for name, value in more.items() if value}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
@@ -97,14 +94,12 @@ class PretrainedModel(TextModel):
         if "config" in values:
             values["config"] = BertConfig.from_dict(values["config"])
         trainable, auto = values.pop("trainable", True), values.pop("auto", ())
-        policies = keras.saving.deserialize_keras_object(values.pop("layer_dtypes", {}))
+        state = values.pop("layers", {})
         model = cls(**values)
-        for place, layer in enumerate(model._flatten_layers()):
-            if policy := policies.get(str(place)):
-                layer.dtype_policy = policy  # this also quantizes the layer
         model._auto_of_file = tuple(auto)
         if not trainable:  # True would reach every layer, those that are frozen, too
             model.trainable = False
+        restore(model, state)
         return model
 
     @classmethod

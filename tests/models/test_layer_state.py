@@ -1,0 +1,175 @@
+"""What users set on layers comes through Keras' ways to copy and save a model."""
+
+import copy
+
+import keras
+import numpy as np
+import pytest
+from keras.src.models.cloning import clone_model
+
+from bert_tf import BertClassifier, BertConfig, BertEncoder
+from bert_tf.layers import TransformerBlock
+from bert_tf.models.encoders import TwoEncoders
+from bert_tf.models.language_model import BertPreTrainer
+
+SIZES = {
+    "vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 8, "max_position_embeddings": 6,
+}  # fmt: skip
+CONFIG = BertConfig(**SIZES)
+IDS = {n: np.ones((2, 4), "int32") for n in ("token_ids", "segment_ids", "padding_mask")}
+
+
+def saved(model, tmp_path):
+    model.save(tmp_path / "model.keras")
+    return keras.saving.load_model(tmp_path / "model.keras")
+
+
+COPIES = {
+    "save": saved,
+    "deepcopy": lambda model, _: copy.deepcopy(model),
+    "from_config": lambda model, _: type(model).from_config(model.get_config()),
+}
+
+
+def classifier():
+    return BertClassifier(CONFIG, num_classes=2, seed=1)
+
+
+def first_layers_frozen():
+    model = classifier()
+    model.encoder.freeze_layers(1)
+    return model
+
+
+def one_block_free():
+    model = classifier()
+    model.encoder.trainable = False
+    model.encoder.blocks[1].trainable = True
+    return model
+
+
+def one_layer_free_of_all():
+    model = classifier()
+    model.trainable = False
+    model.encoder.blocks[1].feed_forward.trainable = True
+    return model
+
+
+def table_frozen_that_the_head_shares():
+    model = BertPreTrainer(CONFIG, seed=1)
+    model.encoder.embeddings.trainable = False
+    return model
+
+
+def one_of_two_towers_frozen():
+    config = BertConfig(**SIZES, attention_direction="left_to_right+right_to_left")
+    model = BertClassifier(TwoEncoders(config, seed=1), num_classes=2, seed=1)
+    model.encoder.towers()[1].trainable = False
+    return model
+
+
+def in_a_functional_model():
+    encoder = BertEncoder(CONFIG, seed=1)
+    encoder.freeze_layers(1)
+    inputs = BertEncoder.symbolic_inputs()
+    return keras.Model(inputs, keras.layers.Dense(2)(encoder(inputs)["pooled_output"]))
+
+
+def block_in_a_functional_model():
+    states = keras.Input((4, 8))
+    block = TransformerBlock(CONFIG, trainable=False)
+    model = keras.Model(states, keras.layers.Dense(2)(block(states)))
+    assert len(model.trainable_variables) == 2  # those of the Dense
+    block.attention.trainable = True
+    block.attention.flash = block.rematerialize = True
+    return model
+
+
+def with_adapters():
+    model = classifier()
+    model.encoder.trainable = False
+    for block in model.encoder.blocks:
+        block.attention.query.trainable = True
+        block.attention.query.enable_lora(2, lora_alpha=3)
+    return model
+
+
+def recomputed():
+    model = classifier()
+    model.encoder.rematerialize = True
+    model.encoder.flash = False
+    return model
+
+
+MODELS = (
+    first_layers_frozen, one_block_free, one_layer_free_of_all, table_frozen_that_the_head_shares,
+    one_of_two_towers_frozen, in_a_functional_model, block_in_a_functional_model, with_adapters,
+    recomputed,
+)  # fmt: skip
+
+
+def described(model):
+    layers = model._flatten_layers()
+    return {
+        "trainable": [v.path for v in model.trainable_variables],
+        "layers": [(layer.name, layer.trainable) for layer in layers if layer.weights],
+        "switches": [
+            (layer.name, getattr(layer, "rematerialize", None), getattr(layer, "flash", None))
+            for layer in layers
+        ],
+    }
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_configs_keep_what_was_set(make, tmp_path):
+    model = make()
+    assert described(COPIES["from_config"](model, tmp_path)) == described(model)
+
+
+@pytest.mark.parametrize(
+    "make, how",
+    [
+        pytest.param(make, how, marks=[pytest.mark.slow] * (make is not one_block_free))
+        for make in MODELS
+        for how in ("save", "deepcopy")
+    ],
+)
+def test_files_and_copies_keep_what_was_set(make, how, tmp_path):
+    model = make()
+    assert described(COPIES[how](model, tmp_path)) == described(model)
+
+
+@pytest.mark.parametrize("make", [first_layers_frozen, one_block_free, in_a_functional_model])
+def test_clones_keep_what_was_set(make, tmp_path):
+    """They are of Keras' own class, so that the model's own flag is not among them."""
+    model = make()
+    found, expected = (described(each)["trainable"] for each in (clone_model(model), model))
+    assert found == expected
+
+
+def test_what_is_not_set_is_not_in_the_config():
+    assert "layers" not in classifier().get_config()
+
+
+def test_a_reloaded_model_trains_on_with_its_optimizer(tmp_path):
+    model = with_adapters()
+    model.compile(run_eagerly=True)
+    model.train_on_batch(IDS, np.array([0, 1]))
+    loaded = saved(model, tmp_path)
+    for one, other in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(one, other)
+    loaded.run_eagerly = True
+    before = [v.numpy() for v in loaded.non_trainable_weights]
+    loaded.train_on_batch(IDS, np.array([0, 1]))
+    for kept, variable in zip(before, loaded.non_trainable_weights, strict=True):
+        np.testing.assert_array_equal(variable, kept)
+
+
+def test_a_quantized_model_is_saved_as_it_is(tmp_path):
+    model = classifier()
+    model.quantize("int8")
+    loaded = saved(model, tmp_path)
+    modes = [layer.quantization_mode for layer in model._flatten_layers()]
+    assert [layer.quantization_mode for layer in loaded._flatten_layers()] == modes
+    np.testing.assert_array_equal(loaded(IDS), model(IDS))
