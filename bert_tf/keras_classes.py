@@ -22,7 +22,8 @@ _HOMES = {
     "bert_tf.models.feature_encoder": ("FeatureEncoder", "FrozenLayers", "LayerMix"),
     "bert_tf.models.language_model": ("BertLanguageModel", "BertMaskedLanguageModel",
                                       "BertPreTrainer"),
-    "bert_tf.models.losses": ("LabelAccuracy", "SpanAccuracy", "SpanCrossentropy"),
+    "bert_tf.models.losses": ("LabelAccuracy", "SpanAccuracy", "SpanCrossentropy",
+                              "WordCrossentropy"),
     "bert_tf.models.task_models": (
         "BertChooser", "BertClassifier", "BertMultiLabelClassifier", "BertRegressor",
         "BertSentenceEncoder", "BertSpanClassifier", "BertTagger",

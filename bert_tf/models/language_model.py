@@ -12,7 +12,7 @@ from bert_tf.layers.bert_layer import part
 from bert_tf.layers.heads import take_tokens
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_for
-from bert_tf.models.losses import classes_loss, classes_metrics
+from bert_tf.models.losses import WordCrossentropy
 from bert_tf.models.pretrained_model import PretrainedModel
 
 _PRETRAINER_OUTPUTS = ("mlm_logits", "nsp_logits")
@@ -36,8 +36,8 @@ class BertPreTrainer(PretrainedModel):
             [B, S, 2] for rows of several instances.
     """
 
-    new_loss = staticmethod(lambda: {name: classes_loss() for name in _PRETRAINER_OUTPUTS})
-    new_metrics = staticmethod(lambda: {name: classes_metrics() for name in _PRETRAINER_OUTPUTS})
+    new_loss = staticmethod(lambda: {name: WordCrossentropy() for name in _PRETRAINER_OUTPUTS})
+    output_kind = dict.fromkeys(_PRETRAINER_OUTPUTS, "words")  # packed rows pad sentences, too
     learning_rate = 1e-4
 
     def __init__(
@@ -96,8 +96,8 @@ class BertMaskedLanguageModel(PretrainedModel):
     Output: logits, float32 [B, P, V] whatever the compute dtype.
     """
 
-    new_loss = staticmethod(classes_loss)
-    new_metrics = staticmethod(classes_metrics)
+    new_loss = WordCrossentropy
+    output_kind = "words"
     learning_rate = 1e-4
 
     def __init__(

@@ -1,33 +1,84 @@
-"""Keras losses and metrics of the tasks, as `compile` takes them.
+"""Keras losses of the tasks, as `compile` takes them, and metrics of their answers."""
 
-Means over all weights of a batch: a word counts as much in a short sentence as in a long one.
-"""
-
+import inspect
 from functools import partial
 from typing import Any
 
 import keras
 from keras import ops
 
-_MEAN = "mean_with_sample_weight"
-_OF_LOGITS: Any = {"from_logits": True, "reduction": _MEAN}
+from bert_tf.errors import InputError
 
-# Labels int [...] and logits [..., C]; labels 0 or 1 [B, C] and logits [B, C]; numbers [B].
-classes_loss = partial(keras.losses.SparseCategoricalCrossentropy, **_OF_LOGITS)
-labels_loss = partial(keras.losses.BinaryCrossentropy, **_OF_LOGITS)
-squared_error = partial(keras.losses.MeanSquaredError, reduction=_MEAN)
+_OF_PROBABILITIES = (
+    "KLDivergence", "CategoricalGeneralizedCrossEntropy", "Dice", "Tversky", "kl_divergence",
+    "categorical_generalized_cross_entropy", "dice", "tversky",
+)  # fmt: skip
+
+# Labels int [B] and logits [B, C]; labels 0 or 1 [B, C] and logits [B, C]; numbers [B].
+classes_loss = partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
+labels_loss = partial(keras.losses.BinaryCrossentropy, from_logits=True)
+squared_error = keras.losses.MeanSquaredError
 
 
-def classes_metrics() -> list[Any]:
-    return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+def of_logits(loss: Any, new_loss: Any) -> Any:
+    """A loss, a name or a function of Keras for outputs that are logits; `new_loss` is the task's.
+
+    Names and functions would take the outputs for probabilities; InputError for losses that do.
+    """
+    if isinstance(loss, dict | list | tuple):
+        return keras.tree.map_structure(lambda each: of_logits(each, new_loss), loss)
+    if isinstance(loss, str) and loss.lower() in ("crossentropy", "ce"):
+        return new_loss()
+    found = keras.losses.get(loss) if isinstance(loss, str) else loss
+    name = getattr(found, "__name__", type(found).__name__)
+    is_keras = getattr(found, "__module__", "").startswith("keras.")
+    if is_keras and name in _OF_PROBABILITIES:
+        raise InputError(
+            f"the loss {name} compares probabilities, and the model's outputs are logits: give a "
+            "loss with from_logits=True, such as keras.losses.CategoricalCrossentropy"
+        )
+    if inspect.isfunction(found):
+        if is_keras and "from_logits" in inspect.signature(found).parameters:
+            return getattr(keras.losses, name.title().replace("_", ""))(from_logits=True)
+        return loss
+    if getattr(found, "_fn_kwargs", {}).get("from_logits") is False:
+        if isinstance(loss, str):
+            return type(found)(from_logits=True)
+        raise InputError(
+            f"the loss {name} has from_logits=False, and the model's outputs are logits: give it "
+            "from_logits=True"
+        )
+    return loss
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class WordCrossentropy(keras.losses.Loss):
+    """Mean cross-entropy of words, int [B, T], for logits [B, T, C].
+
+    Words of weight 0 are padding: the sum of weighted losses is divided by the number of others.
+    """
+
+    def __init__(self, name: str = "word_crossentropy", **kwargs: Any):
+        super().__init__(name=name, **{"reduction": "mean_with_sample_weight", **kwargs})
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        loss = super().__call__(y_true, y_pred, sample_weight)  # over the sum of the weights
+        if sample_weight is None:
+            return loss
+        weights = ops.cast(sample_weight, loss.dtype)
+        count = ops.sum(ops.cast(ops.not_equal(weights, 0), loss.dtype))
+        return loss * ops.divide_no_nan(ops.sum(weights), count)
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return ops.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class SpanCrossentropy(keras.losses.Loss):
     """Mean cross-entropy of starts and ends, int [B, 2], for logits [B, T, 2] (section 4.2)."""
 
-    def __init__(self, reduction: str = _MEAN, name: str = "span_crossentropy", **kwargs: Any):
-        super().__init__(name=name, reduction=reduction, **kwargs)
+    def __init__(self, name: str = "span_crossentropy", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         logits = ops.transpose(ops.cast(y_pred, "float32"), (0, 2, 1))  # (B, 2, T)
@@ -49,7 +100,7 @@ class _Accuracy(keras.metrics.MeanMetricWrapper):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class SpanAccuracy(_Accuracy):
-    """The share of right starts and ends, int [B, 2], for logits [B, T, 2]."""
+    """The share of right starts and ends, int [B, 2], for logits [B, T, 2]; of older files."""
 
     @staticmethod
     def right(y_true: Any, y_pred: Any) -> Any:

@@ -37,7 +37,7 @@ class TaskModel(PretrainedModel):
     reads = "pooled_output"  # or the sequence output, "tokens" or "all_in_training"
     head_name = "classifier"  # its seed follows from it
     new_loss = staticmethod(losses.classes_loss)
-    new_metrics = staticmethod(losses.classes_metrics)
+    output_kind = "classes"
     arguments: tuple[str, ...] = ("encoder", "dropout")
 
     def __init__(
@@ -141,7 +141,7 @@ class BertMultiLabelClassifier(_LabelModel):
 
     fewest = 1
     new_loss = staticmethod(losses.labels_loss)
-    new_metrics = staticmethod(lambda: [losses.LabelAccuracy()])
+    output_kind = "labels"
     classify = BertClassifier.classify
     explain = BertClassifier.explain
 
@@ -151,6 +151,8 @@ class BertTagger(_LabelModel):
     """A label for every token (paper, section 5.3), logits [B, T, C]; see `BertClassifier`."""
 
     reads = "tokens"
+    new_loss = losses.WordCrossentropy
+    output_kind = "words"
 
     def tag(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The entities and the labelled words of each text.
@@ -166,7 +168,7 @@ class BertRegressor(TaskModel):
 
     head_name = "regressor"
     new_loss = staticmethod(losses.squared_error)
-    new_metrics = list
+    output_kind = None
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
@@ -189,7 +191,7 @@ class BertSpanClassifier(TaskModel):
     reads = "all_in_training"
     head_name = "span"
     new_loss = losses.SpanCrossentropy
-    new_metrics = staticmethod(lambda: [losses.SpanAccuracy()])
+    output_kind = "spans"
     arguments = ("encoder",)
 
     def __init__(self, encoder: BertEncoder | BertConfig, **kwargs: Any):

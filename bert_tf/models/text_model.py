@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import keras
 
 from bert_tf.errors import InputError
+from bert_tf.models.losses import of_logits
+from bert_tf.models.metrics import of_model
 from bert_tf.primitives.table import halves
 
 AUTO = "auto"
@@ -33,9 +35,10 @@ class TextModel(keras.Model):
         preprocessor: a `bert_tf.BertPreprocessor`; None for a model that takes token ids alone.
     """
 
-    # Keras' loss and metrics of the task; None for a part of other models.
+    # Keras' loss of the task, None for a part of other models; and how metrics read the output, as
+    # `bert_tf.models.metrics` has it, a dict for several.
     new_loss: Any = None
-    new_metrics: Any = list
+    output_kind: Any = None
     learning_rate: ClassVar[float] = 5e-5  # peak, unless the preprocessor's task has one
     optimizer: Any
     # Arguments of `compile` that are the task's, now and in the file that the model is read from.
@@ -65,22 +68,30 @@ class TextModel(keras.Model):
     ) -> None:
         """Keras' `compile`, in which "auto" keeps what the task has.
 
-        An "auto" optimizer is the recipe of `bert-tf finetune`, set up by each `fit`. The metrics
-        are the task's, as `weighted_metrics`, if the loss is the task's, too, and no others are
-        given; `metrics=None` has none. `jit_compile` is False with TensorFlow, where XLA would
-        compile every length of batch anew.
+        An "auto" optimizer is the recipe of `bert-tf finetune`, set up by each `fit`. "auto"
+        metrics are the task's `accuracy`, if it has one, the loss is the task's, too, and no others
+        are given; `metrics=None` has none. Weights of examples and classes count in the loss and in
+        `weighted_metrics` alone; padding counts nowhere. Keras' metrics get the probabilities and
+        labels that they expect: see `bert_tf.models.metrics`. Names of losses are of logits, as the
+        outputs are; InputError for a loss of probabilities. `jit_compile` is False with TensorFlow,
+        where XLA would compile every length of batch anew.
         """
         given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
         auto = [name for name, value in given.items() if isinstance(value, str) and value == AUTO]
         self._auto = tuple(auto)
         if "optimizer" in auto:
             optimizer = self._new_optimizer(total_steps=None)
+        given["weighted_metrics"] = weighted_metrics
         if "metrics" in auto:
-            metrics = None
-            if "loss" in auto and weighted_metrics is None:
-                weighted_metrics = self.new_metrics() or None
+            has_own = "loss" in auto and weighted_metrics is None and self.output_kind is not None
+            kinds = self.output_kind
+            own = dict.fromkeys(kinds, "accuracy") if isinstance(kinds, dict) else ["accuracy"]
+            metrics = own if has_own else None
         if "loss" in auto:
             loss = self.new_loss() if self.new_loss else None
+        elif self.new_loss:
+            loss = of_logits(loss, self.new_loss)
+        metrics, weighted_metrics = of_model(self, metrics, weighted_metrics)
         if jit_compile == AUTO and keras.backend.backend() == "tensorflow":
             jit_compile = False
         # Keras keeps these where a further call has none.
@@ -89,6 +100,9 @@ class TextModel(keras.Model):
             optimizer, loss, loss_weights, metrics, weighted_metrics, run_eagerly,
             steps_per_execution, jit_compile, auto_scale_loss,
         )  # fmt: skip
+        # A file has what was given, which is adapted when it is read.
+        config = self._compile_config.config | given | {"optimizer": optimizer}
+        self._compile_config = type(self._compile_config)(**config)
 
     @property
     def has_own_loss(self) -> bool:

@@ -27,8 +27,9 @@ class Trainer:
 
     Several replicas give what one device gives on the same global batch:
 
-    - A loss or metric is the sum of weight * value over the sum of the weights, over the whole
-      global batch. The training loss is the sum of the outputs' losses.
+    - A loss is the sum of weight * value over the sum of the weights, over the whole global batch;
+      a metric is the mean over all that has a weight. The training loss is the sum of the outputs'
+      losses.
     - The gradients of micro-batches and of replicas are summed, then clipped by their global norm.
     - A step with a non-finite loss or gradient is skipped: of all state only
       `optimizer.iterations`, which the learning rate follows, and the dropout seeds advance.
@@ -97,8 +98,11 @@ class Trainer:
         ]
         # The means stand in one vector: their names, the numbers of their outputs, the losses.
         self._names = [f"{o}_{name}" if o else name for o, each in self._outputs for name in each]
-        self._output_of_mean = [n for n, (_, each) in enumerate(self._outputs) for _ in each]
-        self._loss_places = [self._output_of_mean.index(n) for n in range(len(self._outputs))]
+        # Of each mean the number of its weights: two for each output, of its loss and its metrics.
+        self._weights_of_mean = [
+            2 * n + (name != "loss") for n, (_, each) in enumerate(self._outputs) for name in each
+        ]
+        self._loss_places = [self._weights_of_mean.index(2 * n) for n in range(len(self._outputs))]
 
         weights = {id(variable) for variable in model.weights}
         # Dropout generators; none where steps draw no random numbers.
@@ -267,21 +271,22 @@ class Trainer:
 
     def _weight_sums(self, weights: list[tf.Tensor]) -> tf.Tensor:
         """The sum of the weights behind each mean, float32 [means], over all replicas."""
-        sums = _all_reduced(tf.stack([tf.reduce_sum(weight) for weight in weights]))
-        return tf.gather(sums, self._output_of_mean)
+        both = [tf.reduce_sum(each) for weight in weights for each in (weight, _is_counted(weight))]
+        return tf.gather(_all_reduced(tf.stack(both)), self._weights_of_mean)
 
     def _sums(self, labels: Any, weights: list[tf.Tensor], outputs: Any) -> tf.Tensor:
         """Sums of weighted values, float32 [means]: each output's loss, then its metrics."""
         sums = []
         for (name, functions), weight in zip(self._outputs, weights, strict=True):
-            for function in functions.values():
+            counted = _is_counted(weight)
+            for place, function in enumerate(functions.values()):
                 values = tf.cast(function(_of(name, labels), _of(name, outputs)), tf.float32)
                 if not values.shape.is_compatible_with(weight.shape):
                     raise ValueError(
                         f"{function} gives values of shape {values.shape} for labels of shape "
                         f"{weight.shape}: losses and metrics give one value per label"
                     )
-                sums.append(tf.reduce_sum(values * weight))
+                sums.append(tf.reduce_sum(values * (counted if place else weight)))
         return tf.stack(sums)
 
     def _loss(self, sums: tf.Tensor, weight_sums: tf.Tensor) -> tf.Tensor:
@@ -454,6 +459,11 @@ class LossScale:
         is_due = tf.equal(steps, _GROWTH_STEPS)
         self.scale.assign(tf.where(overflow, scale / 2, tf.where(is_due, scale * 2, scale)))
         self.steps.assign(tf.where(tf.logical_or(overflow, is_due), tf.zeros_like(steps), steps))
+
+
+def _is_counted(weight: tf.Tensor) -> tf.Tensor:
+    """1.0 for what metrics count, 0.0 for padding."""
+    return tf.cast(tf.not_equal(weight, 0), tf.float32)
 
 
 def _of(output: str | None, values: Any) -> Any:

@@ -466,13 +466,17 @@ def test_half_precision_learns():
 
 
 def test_weights_of_examples():
-    """One weight an example, for labels of another rank."""
+    """One weight an example, for labels of another rank; metrics leave out weight 0 alone."""
     x = np.zeros((2, 3), "float32")
     y = np.array([[1.0], [3.0]], "float32")
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    trainer = Trainer(model, AdamWeightDecay(0.0), loss=lambda labels, outputs: labels)
+    values = {"metrics": {"mean": lambda labels, outputs: labels}}
+    trainer = Trainer(model, AdamWeightDecay(0.0), loss=lambda labels, outputs: labels, **values)
     (logs,) = fit(trainer, [(x, y, np.array([3.0, 1.0], "float32"))])
     assert logs["loss"] == 1.5
+    assert logs["mean"] == 2.0
+    (logs,) = fit(trainer, [(x, y, np.array([3.0, 0.0], "float32"))])
+    assert logs["mean"] == 1.0
     assert "nonfinite" in logs
 
 
