@@ -81,7 +81,6 @@ class TextModel(keras.Model):
         self._auto = tuple(auto)
         if "optimizer" in auto:
             optimizer = self._new_optimizer(total_steps=None)
-        given["weighted_metrics"] = weighted_metrics
         if "metrics" in auto:
             has_own = "loss" in auto and weighted_metrics is None and self.output_kind is not None
             kinds = self.output_kind
@@ -91,6 +90,8 @@ class TextModel(keras.Model):
             loss = self.new_loss() if self.new_loss else None
         elif self.new_loss:
             loss = of_logits(loss, self.new_loss)
+        # A file has metrics as they are given, to be adapted when it is read.
+        plain = {"metrics": metrics, "weighted_metrics": weighted_metrics}
         metrics, weighted_metrics = of_model(self, metrics, weighted_metrics)
         if jit_compile == AUTO and keras.backend.backend() == "tensorflow":
             jit_compile = False
@@ -100,9 +101,7 @@ class TextModel(keras.Model):
             optimizer, loss, loss_weights, metrics, weighted_metrics, run_eagerly,
             steps_per_execution, jit_compile, auto_scale_loss,
         )  # fmt: skip
-        # A file has what was given, which is adapted when it is read.
-        config = self._compile_config.config | given | {"optimizer": optimizer}
-        self._compile_config = type(self._compile_config)(**config)
+        self._compile_config = type(self._compile_config)(**self._compile_config.config | plain)
 
     @property
     def has_own_loss(self) -> bool:

@@ -43,7 +43,7 @@ def ran(tmp_path_factory, pretrained, tokenizer, shards):
 
 
 def test_raw_strings(ran):
-    folder, (first, tuning, smoothed, own, *_) = ran
+    folder, (first, tuning, smoothed, _, own, *_) = ran
     assert np.isfinite(first["model"].history.history["loss"]).all()
     assert "val_accuracy" in tuning["history"].history
     assert list(smoothed["model"].history.history) == ["loss"]

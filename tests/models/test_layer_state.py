@@ -166,10 +166,12 @@ def test_a_reloaded_model_trains_on_with_its_optimizer(tmp_path):
         np.testing.assert_array_equal(variable, kept)
 
 
-def test_a_quantized_model_is_saved_as_it_is(tmp_path):
+@pytest.mark.filterwarnings("ignore:.*does not have a `quantize` method")
+def test_dtype_policies_of_layers_are_saved(tmp_path):
     model = classifier()
     model.quantize("int8")
+    model.head.dtype_policy = "mixed_bfloat16"
     loaded = saved(model, tmp_path)
-    modes = [layer.quantization_mode for layer in model._flatten_layers()]
-    assert [layer.quantization_mode for layer in loaded._flatten_layers()] == modes
+    policies = [layer.dtype_policy for layer in model._flatten_layers() if layer.weights]
+    assert [x.dtype_policy for x in loaded._flatten_layers() if x.weights] == policies
     np.testing.assert_array_equal(loaded(IDS), model(IDS))
