@@ -125,19 +125,16 @@ def stored(path: str | None) -> dict[str, Any]:
 
 def _check_columns(options: Any) -> None:
     from bert_tf.pipelines.examples.labelled_text import check_columns
+    from bert_tf.tasks.of_model import named_task
     from bert_tf.tasks.table import TASKS, MultiLabel, Span
 
-    model = getattr(options, "model", None)
-    of_model = stored(f"{model}/task.json") if model else {}
-    task = getattr(options, "task", None) or of_model.get("task")
+    model, said = getattr(options, "model", None), getattr(options, "task", None)
+    task, of_model = named_task(model, said, to_train=hasattr(options, "train"))
     kinds = {name: known.kind for name, known in TASKS.data.items()}
-    task = task if isinstance(task, str) else None
-    if hasattr(options, "train") and (task is None or not kinds.get(task, Span).is_trained):
-        task = options.task or "classification"
     # Questions have no columns to choose; a task of one's own is not loaded yet.
     if task is not None and kinds.get(task, Span).module == Span.module:
         return
-    if of_model.get("task") != task:
+    if of_model.get("task", "classification") != task:
         of_model = {}
     labelled = hasattr(options, "label_column") and not getattr(options, "submission", None)
     roles = {"text": "text_column", "text_pair": "pair_column"}

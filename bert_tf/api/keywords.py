@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from bert_tf.api.descriptions import is_required, titled_fields, with_arguments, without_dashes
-from bert_tf.api.early_checks import check_inputs, open_models, stored
+from bert_tf.api.early_checks import check_inputs, open_models
 from bert_tf.api.progress import console, in_notebook
 from bert_tf.errors import InputError, nearest
 from bert_tf.options import joined
@@ -113,23 +113,23 @@ def _hints(given: type, options: type) -> dict[str, Any]:
 def with_kind(options: type, task: object, model: object) -> type:
     """The options of a command with those of the kind of a user's own task, which is imported.
 
-    Without a `task` it is that of the model's task.json. The command reports one that is unusable.
+    The command reports a task that is unusable.
     """
     if not issubclass(options, TaskOptions):
         return options
-    from bert_tf.tasks.table import TASKS, check_name, find_task
+    from bert_tf.tasks.of_model import named_task, of_model
+    from bert_tf.tasks.table import TASKS, check_name
 
-    brought_by = None
-    if task is None and isinstance(model, str | os.PathLike):
-        brought_by = os.fspath(model)
-        task = stored(f"{brought_by}/task.json").get("task")
-    if isinstance(task, os.PathLike):
-        task = os.fspath(task)
-    if isinstance(task, str) and task not in TASKS:
-        with suppress(InputError):
-            check_name(task)
+    said, directory = (
+        os.fspath(x) if isinstance(x, str | os.PathLike) else None for x in (task, model)
+    )
+    with suppress(InputError):
+        name, _ = named_task(directory, said)
+        if name is not None and name not in TASKS:
+            check_name(name)
             import_tensorflow()
-            return joined(options, find_task(task, brought_by=brought_by).kind.options)
+            own = of_model(directory, {"task": said})
+            return options if own is None else joined(options, own.kind.options)
     return options
 
 

@@ -24,17 +24,10 @@ from bert_tf.pretraining.word_frequencies import plateau_notice
 from bert_tf.primitives.devices import device_type
 from bert_tf.storage import is_remote
 from bert_tf.tasks.kinds.kind import Kind
-from bert_tf.tasks.table import TASKS, find_task, with_options
+from bert_tf.tasks.of_model import of_model
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.trained.fine_tuned import (
-    METRICS_FILE,
-    TASK_FILE,
-    Evaluation,
-    FineTuned,
-    read_settings,
-    run_options,
-)
+from bert_tf.trained.fine_tuned import METRICS_FILE, Evaluation, FineTuned, run_options
 from bert_tf.training.device_speed import strategy_peak
 from bert_tf.training.distillation import TEMPERATURE, WEIGHT, Taught, distilled, of_student
 from bert_tf.training.dry_run import dry_run
@@ -82,16 +75,10 @@ def finetune(
 
 
 def task_to_train(options: FinetuningSetup) -> Task:
-    """The task that options name, else the one in task.json of their model, or classification."""
-    stored = read_settings(Path(options.model) / TASK_FILE) or {}
-    own = stored.get("task", "classification")
-    task = find_task(options.task or own, brought_by=None if options.task else options.model)
-    if options.task is None and not task.kind.is_trained:
-        task = TASKS["classification"]
-    task = task.with_settings(task.kind.recorded(options.model))
-    if task.name == own:
-        task = task.with_settings(stored)
-    return with_options(task, vars(options))
+    """The task that options train their model for."""
+    task = of_model(options.model, vars(options), to_train=True)
+    assert task is not None
+    return task
 
 
 def run_identity(options: FinetuningSetup, task: Task) -> dict[str, Any]:

@@ -36,10 +36,11 @@ from bert_tf.raw_text.batches import (
 from bert_tf.raw_text.values import label_list
 from bert_tf.serving.precisions import versions
 from bert_tf.serving.predictor import answer_rows
-from bert_tf.tasks.table import find_task, task_of
+from bert_tf.tasks.of_model import named_task, of_model
+from bert_tf.tasks.table import find_task
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.trained.fine_tuned import TASK_FILE, FineTuned, read_settings
+from bert_tf.trained.fine_tuned import FineTuned
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -381,20 +382,12 @@ def open_preset(
 
 
 def _task_in(directory: Path, model: Any, name: str | None) -> tuple[Task, bool]:
-    """The task named, the directory's or the class's; and whether the model is trained for it."""
-    if name is not None:
-        task = find_task(name)
-        if not isinstance(model, (task.kind.model_class, *task.kind.opens)):
-            raise InputError(
-                f"task {name!r} is for {task.kind.model_class.__name__}, not for "
-                f"{type(model).__name__}: open that class, or give another task"
-            )
-        return task, False
-    stored = read_settings(directory / TASK_FILE) or {}
-    if "task" in stored:
-        task = find_task(stored["task"], brought_by=directory).with_model_settings(stored)
-        if isinstance(model, task.kind.model_class):
-            return task, True
-    found = task_of(model)
-    assert found is not None
-    return found.with_settings(found.kind.recorded(directory)), False
+    """The task of a model, as of `of_model`; and whether the model is trained for it."""
+    task = of_model(directory, {"task": name}, model=model)
+    assert task is not None
+    if not isinstance(model, (task.kind.model_class, *task.kind.opens)):
+        raise InputError(
+            f"task {task.name!r} is for {task.kind.model_class.__name__}, not for "
+            f"{type(model).__name__}: open that class, or give another task"
+        )
+    return task, named_task(directory)[0] == task.name

@@ -26,19 +26,19 @@ from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.pipelines.examples.tagged_words import is_column_file
 from bert_tf.primitives.int8 import ProductPlan
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
-from bert_tf.serving.export import ASSETS, export
+from bert_tf.serving.export import export
 from bert_tf.serving.precisions import TYPES_FILE, types_text
 from bert_tf.serving.predictor import Predictor, Progress, answer
 from bert_tf.serving.signatures import DEFAULT, PREDICT, Parts, RawTextModel, find_signature
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.sentence_embedding import Embedding
+from bert_tf.tasks.of_model import TASK_FILE, of_model, read_settings
 from bert_tf.tasks.overview import kind_line
 from bert_tf.tasks.reports.report import Report
-from bert_tf.tasks.table import TASKS, find_task, recorded_task, task_of, with_options
+from bert_tf.tasks.table import TASKS, with_options
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
-TASK_FILE = "task.json"
 METRICS_FILE = "metrics.json"
 
 
@@ -143,26 +143,20 @@ class FineTuned(Answering):
     ) -> "FineTuned":
         """Loads what `save` wrote, or any model directory that a task can use.
 
-        Without task.json the model decides: a pre-trained one guesses masked words, an encoder
-        without a head embeds texts. `settings` replace those of task.json; their `label_map` holds
-        pairs "MODEL_LABEL=LABEL", and another `task` has its own columns.
+        `of_model` finds the task: without task.json a pre-trained model guesses masked words, an
+        encoder without a head embeds texts. `settings` replace those of task.json; their
+        `label_map` holds pairs "MODEL_LABEL=LABEL", and another `task` has its own columns.
         """
         given = {key: value for key, value in (settings or {}).items() if value is not None}
-        stored = read_settings(Path(directory) / TASK_FILE)
         model: Any = None
-        if name := given.get("task") or (stored and stored.get("task", "classification")):
-            task = find_task(name, brought_by=None if "task" in given else directory)
-            task = task.with_settings(task.kind.recorded(directory))
-            task = task.with_model_settings(stored or {})
-        elif recorded := recorded_task(directory):
-            task = recorded
-        else:
+        task = of_model(directory, given)
+        if task is None:
             model = load_model(directory, dtype=dtype)
-            task = task_of(model) or TASKS["classification"]
-        task = with_options(task, given)
+            task = of_model(directory, given, model=model)
+        assert task is not None
         if not isinstance(model, task.kind.model_class):
             model = load_model(directory, task.kind.model_class, dtype=dtype, **task.kind.head(()))
-        if not stored and "max_length" not in given:
+        if read_settings(directory) is None and "max_length" not in given:
             positions = model.config.max_position_embeddings
             task = task.with_settings({"max_length": min(task.max_length, positions)})
         own = [task.label_aliases.get(label, label) for label in model.label_names]
@@ -315,23 +309,18 @@ def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
     if (Path(model) / CONFIG).is_file():
         return FineTuned.from_directory(model, settings)
     predictor = Predictor(model)
-    stored = read_settings(predictor.directory / ASSETS / TASK_FILE) or {}
+    task = TASKS["classification"]
     try:
-        task = find_task(stored.get("task", "classification"), brought_by=predictor.directory)
+        task = of_model(predictor.directory) or task
     except InputError:  # a SavedModel does not carry the code of a task of one's own
-        task = TASKS["classification"]
+        task = task.with_settings(read_settings(predictor.directory) or {})
     for name in ("task", "max_length", "label_map", *task.kind.settings()):
-        if settings.get(name):
+        if settings.get(name) not in (None, []):
             raise InputError(f"--{name} is fixed in a SavedModel: give it to bert-tf export")
-    task = with_options(task.with_settings(stored), settings)
+    task = with_options(task, settings)
     if "text_pair" in predictor.inputs and task.pair is None and settings.get("input"):
         raise InputError(f"{model} takes pairs: name the second text's column with --pair_column")
     return Exported(predictor, task)
-
-
-def read_settings(path: Path) -> dict[str, Any] | None:
-    """The contents of a task.json; None if there is none."""
-    return read_json_object(path) if path.exists() else None
 
 
 def _renamed(labels: Sequence[str], label_map: Sequence[str]) -> list[str]:

@@ -18,7 +18,6 @@ from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.models.encoders import encoder_for
 from bert_tf.pipelines.examples.labelled_text import read_examples
 from bert_tf.pipelines.examples.tagged_words import to_iob2
-from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.multi_label import MultiLabel
@@ -27,7 +26,7 @@ from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging, Tags
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.ensemble import evaluate_together
-from bert_tf.trained.fine_tuned import TASK_FILE, FineTuned, read_settings
+from bert_tf.trained.fine_tuned import FineTuned, read_settings
 from bert_tf.training.listener import Listener
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
@@ -306,7 +305,7 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     for key, values in result.evaluation.given.answers.items():
         if values.dtype.kind == "f":
             assert_close(served[key], values)
-    stored = read_settings(predictor.directory / ASSETS / TASK_FILE)
+    stored = read_settings(predictor.directory)
     assert stored == tuned.task.settings()
 
     check(best, task, examples, result.evaluation.given.answers)

@@ -1,0 +1,102 @@
+"""The one resolver of a model's task: what was said, task.json, files of others, the class."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from bert_tf import BertConfig, BertTagger, BertTokenizer
+from bert_tf.checkpoints.sentence_files import write_sentence_files
+from bert_tf.errors import InputError
+from bert_tf.models.task_models import BertMultiLabelClassifier
+from bert_tf.tasks.of_model import named_task, of_model
+from bert_tf.tasks.table import TASKS
+from bert_tf.trained import fine_tuned
+from bert_tf.trained.fine_tuned import FineTuned
+
+CONFIG = BertConfig(
+    vocab_size=6, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+    max_position_embeddings=16,
+)  # fmt: skip
+TUNED = {"task": "multi_label", "max_length": 9, "text_column": "q", "thresholds": {"a": 0.1}}
+OWN = {"task": "classification", "max_length": 9, "text_column": "q"}
+OLD = {"max_length": 9, "text_column": "q"}
+KERAS_HUB = {"registered_name": "keras_hub>BertTextClassifier"}
+
+
+def tagger() -> BertTagger:
+    return BertTagger(CONFIG, labels=["O", "B-X"], seed=0)
+
+
+@pytest.mark.parametrize(
+    ("said", "stored", "others", "model", "to_train", "expected"),
+    [
+        # What the user said, before everything; settings of task.json, its columns if it is its own
+        ({"task": "multi_label"}, TUNED, True, None, False, ("multi_label", "q", 9)),
+        ({"max_length": 7}, TUNED, True, None, False, ("multi_label", "q", 7)),
+        ({"task": "sst2"}, OWN, False, None, False, ("sst2", "sentence", 9)),
+        ({"task": "sst2"}, None, False, tagger, False, ("sst2", "sentence", 128)),
+        # task.json, before the files of others and the class
+        ({}, TUNED, True, None, False, ("multi_label", "q", 9)),
+        ({}, OLD, True, None, False, ("classification", "q", 9)),
+        # The files of others, before the class
+        ({}, None, True, None, False, ("embedding", "text", 12)),
+        ({"task": "embedding"}, None, True, None, False, ("embedding", "text", 12)),
+        # The class, where the user chose it, too
+        ({}, None, False, tagger, False, ("tagging", "text", 128)),
+        ({}, TUNED, True, tagger, False, ("tagging", "text", 128)),
+        # To train
+        ({"task": "sst2"}, OWN, False, None, True, ("sst2", "sentence", 128)),
+        ({}, OWN, True, None, True, ("classification", "q", 9)),
+        ({}, {"task": "masked_words"}, False, None, True, ("classification", "text", 128)),
+        ({}, None, True, None, True, ("classification", "text", 128)),
+        ({}, KERAS_HUB, False, tagger, False, ("tagging", "text", 128)),
+    ],
+)
+def test_a_source_overrules_those_below_it(
+    tmp_path, said, stored, others, model, to_train, expected
+):
+    if stored is not None:
+        (tmp_path / "task.json").write_text(json.dumps(stored))
+    if others:
+        write_sentence_files(tmp_path, pooling="cls", normalize=False, width=8, max_length=12)
+    opened = model and model()
+    task = of_model(tmp_path, said, model=opened, to_train=to_train)
+    assert (task.name, task.text, task.max_length) == expected
+    if task.name == "multi_label":
+        assert task.kind.thresholds == {"a": 0.1}
+    if task.name == "embedding":
+        assert (task.kind.pooling, task.kind.normalize) == ("cls", False)
+    if model is None and not (to_train is False and others and not stored):
+        assert named_task(tmp_path, said.get("task"), to_train=to_train)[0] == task.name
+
+
+def test_without_a_source_only_an_open_model_tells(tmp_path):
+    assert of_model(tmp_path) is None
+    assert of_model(None, {"task": "sst2"}) == TASKS["sst2"]
+    (tmp_path / "task.json").write_text('{"task": 5}')
+    with pytest.raises(InputError, match=r"task\.json: task is 5: write the name of a task"):
+        of_model(tmp_path)
+
+
+def test_thresholds_and_length_survive_a_task_that_is_named(tmp_path):
+    model = BertMultiLabelClassifier(CONFIG, labels=["a", "b"], seed=0)
+    task = TASKS["multi_label"].with_settings({**TUNED, "thresholds": {"a": 0.1, "b": 0.9}})
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+    FineTuned(task, model, BertTokenizer(pieces), ["a", "b"]).save(tmp_path)
+    for named in (None, "multi_label"):
+        opened = BertMultiLabelClassifier.from_preset(tmp_path, task=named)
+        assert opened.preprocessor.task == task and opened.preprocessor.is_settled
+    with pytest.raises(InputError, match="'tagging' is for BertTagger, not for BertMultiLabel"):
+        BertMultiLabelClassifier.from_preset(tmp_path, task="tagging")
+
+
+@pytest.mark.parametrize("name", ["normalize", "max_length"])
+def test_settings_that_a_saved_model_fixes_are_refused(tmp_path, monkeypatch, name):
+    (tmp_path / "assets.extra").mkdir()
+    (tmp_path / "assets.extra" / "task.json").write_text('{"task": "embedding"}')
+    predictor = SimpleNamespace(directory=tmp_path, inputs=["text"])
+    monkeypatch.setattr(fine_tuned, "Predictor", lambda model: predictor)
+    assert fine_tuned.load(tmp_path, {"label_map": [], "normalize": None}).task.name == "embedding"
+    with pytest.raises(InputError, match=f"--{name} is fixed in a SavedModel"):
+        fine_tuned.load(tmp_path, {name: 0})
