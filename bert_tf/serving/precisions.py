@@ -19,11 +19,15 @@ _LONG, _BATCH = 100, 16  # words of a long text, texts of a batch
 
 
 def versions(folder: str | Path) -> dict[int, Path]:
-    """Number -> folder of each version in a model's folder, the newest last."""
+    """Number -> folder of each version in a model's folder, the newest last.
+
+    As in TensorFlow Serving, whose protocols carry int64, a larger number is no version.
+    """
     folder = Path(folder)
     children = [*folder.iterdir()] if folder.is_dir() else []
     numbered = [path for path in children if path.name.isascii() and path.name.isdecimal()]
-    return dict(sorted((int(path.name), path) for path in numbered if path.is_dir()))
+    found = sorted((int(path.name), path) for path in numbered if path.is_dir())
+    return {number: path for number, path in found if number < 2**63}
 
 
 def type_of(directory: Path) -> str:
@@ -60,25 +64,33 @@ def load_error(directory: Path, reason: str) -> str | None:
     return f"int8 needs an x86-64 processor and TensorFlow 2.17 or later with oneDNN: {cure}"
 
 
-def fastest(newest: Path) -> Path:
-    """The version to serve: the newest one in its fastest type here, measured once, remembered."""
+def fastest(newest: Path, *, is_quiet: bool = True) -> Path:
+    """The version to serve: the newest one in its fastest type here, measured once.
+
+    Times are remembered for later processes if they were measured while it `is_quiet`.
+    """
     versions = same_in_other_types(newest)
     if len(versions) < 2 or newest not in versions.values():
         return newest
-    times = _times(str(newest.resolve()), (newest / "saved_model.pb").stat().st_mtime_ns)
+    changed = (newest / "saved_model.pb").stat().st_mtime_ns
+    name = f"{newest.resolve()} {changed} {processor()}"
+    if name not in _known_times:
+        _known_times[name] = _times(newest, name, is_quiet)
+    times = _known_times[name]
     known = {dtype: each for dtype, each in times.items() if dtype in versions}
     return versions[min(known, key=lambda dtype: known[dtype])] if known else newest
 
 
-@functools.cache
-def _times(newest: str, changed: int) -> dict[str, float]:
+_known_times: dict[str, dict[str, float]] = {}  # a server looks every second
+
+
+def _times(newest: Path, key: str, is_kept: bool) -> dict[str, float]:
     """Type -> milliseconds, a mean over works; types that cannot be loaded are absent."""
     from bert_tf.serving.saved_model import LoadedModel
     from bert_tf.serving.signatures import DEFAULT
     from bert_tf.serving.warmup_requests import example_texts
 
-    versions = same_in_other_types(Path(newest))
-    memory, key = Remembered("export_times.json"), f"{newest} {changed} {processor()}"
+    versions, memory = same_in_other_types(newest), Remembered("export_times.json")
     if (known := memory.numbers(key, tuple(versions))) is not None:
         return known
     found = {}
@@ -89,7 +101,7 @@ def _times(newest: str, changed: int) -> dict[str, float]:
             texts = example_texts(asked.inputs, asked.outputs)
             each = milliseconds(functools.partial(model.run, DEFAULT), texts)
             found[dtype] = statistics.geometric_mean(each.values())
-    if len(found) == len(versions):
+    if is_kept and len(found) == len(versions):
         memory.remember(key, found)
     return found
 

@@ -117,7 +117,11 @@ def read_metrics_path(path: str | Path, default: str) -> str | None:
 
 
 def read_models_config(path: str | Path) -> ModelServerConfig:
-    """Reads a models.config; a relative base_path is relative to the file's folder."""
+    """Reads a models.config; a relative base_path is relative to the file's folder.
+
+    `bert-tf export` writes those of a container, /models/NAME: where there is no such folder, NAME
+    in the file's own is meant.
+    """
     path, config = Path(path), ModelServerConfig()
     with _read(path, config, "configures no models"):
         models = config.model_config_list.config
@@ -132,7 +136,9 @@ def read_models_config(path: str | Path) -> ModelServerConfig:
                 raise ValueError(f"Model {model.name} requests unsupported platform {platform}")
             if not model.base_path:
                 raise ValueError(f"Expected model {model.name} to have a base_path")
-            model.base_path = str(path.parent.absolute() / model.base_path)
+            beside = path.parent.absolute()
+            given, own = beside / model.base_path, beside / Path(model.base_path).name
+            model.base_path = str(own if own.is_dir() and not given.is_dir() else given)
     if not models:
         raise InputError(f"{path} names no model: add one, as in saved_models/models.config")
     return config

@@ -22,7 +22,7 @@ from bert_tf.serving.server.batching import Workers
 from bert_tf.serving.server.configuration import BatchingParameters, read_models_config
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.metrics import Metrics
-from bert_tf.serving.server.servable import Servable, stamp
+from bert_tf.serving.server.servable import Servable
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,9 +34,10 @@ class Models:
     """The models of a server. All methods belong to the thread of one event loop.
 
     New versions are found by polling, loaded and warmed up while the old one serves, then take
-    over; the old one is unloaded after its last request. A version that fails to load is tried
-    again once its files change, or after a minute, then two, up to an hour. A model whose whole
-    folder disappears stays loaded, as in TensorFlow Serving.
+    over; the old one is unloaded after its last request. So are versions whose folder is another or
+    whose files have changed. A version that fails to load is tried again once its files change, or
+    after a minute, then two, up to an hour. A model whose whole folder disappears stays loaded, as
+    in TensorFlow Serving.
 
     `source` is a folder of models (<name>/<version>), a folder of one model, which `name` names
     otherwise, or a models.config, whose changes are followed. Of a model exported in several types
@@ -61,6 +62,7 @@ class Models:
         self._name = name or self._folder.resolve().name
         self._source: Path | ModelServerConfig = self._folder
         self._complaint = ""
+        self._remarks: set[str] = set()
         self._poll_seconds = poll_seconds
         self._workers = Workers(batching.num_batch_threads)
         self._servable = functools.partial(
@@ -74,6 +76,7 @@ class Models:
         # One model loads at a time, or both would need the memory of their loading at once.
         self._loader = ThreadPoolExecutor(1, "load")
         self._servables: dict[str, dict[int, Servable]] = {}
+        self._former: list[Servable] = []  # of versions that were replaced, until others serve
         self._wanted: dict[str, dict[int, Path]] = {}
         self._labels: dict[str, dict[str, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -146,20 +149,52 @@ class Models:
             self._complaint = str(error)
 
     async def _poll(self) -> None:
-        failed = [servable for servable in self._all() if servable.error]
-        found, changed = await asyncio.to_thread(_look, self._source, {*self._wanted}, failed)
+        tried = [each for each in self._all() if each.error or each.is_available]
+        look = functools.partial(_look, self._source, {*self._wanted}, tried, self._is_started)
+        found, changed = await asyncio.to_thread(look)
         for servable in changed:
-            del self._servables[servable.name][servable.version]
+            if self._servables[servable.name].get(servable.version) is servable:
+                self._supersede(servable)
         self._label()
         self._wanted |= found
         for name in self._wanted:
             self._settle(name)
-        for servable in failed:
+        for servable in tried:
             is_wanted = servable.version in self._wanted.get(servable.name, {})
-            if servable not in changed and is_wanted and servable.retry_at <= time.monotonic():
+            is_due = servable.error and servable.retry_at <= time.monotonic()
+            if servable not in changed and is_wanted and is_due:
                 servable.error, servable.state = None, ModelVersionStatus.START
                 self._begin(self._load(servable))
+        self._former = [each for each in self._former if each.state != ModelVersionStatus.END]
         self.metrics.models = {name for name, wanted in self._wanted.items() if wanted}
+        self._remark()
+
+    def _supersede(self, servable: Servable) -> None:
+        """Has a version loaded anew; the former one answers until then."""
+        del self._servables[servable.name][servable.version]
+        if servable.state != ModelVersionStatus.END:
+            self._former.append(servable)
+
+    def _remark(self) -> None:
+        """Warns, once, of what a models.config names and is not there."""
+        remarks = set()
+        if isinstance(self._source, ModelServerConfig):
+            for model in self._source.model_config_list.config:
+                wanted, place = self._wanted.get(model.name, {}), f"{self._folder}: {model.name}"
+                asked = {*model.model_version_policy.specific.versions}
+                if not wanted or not asked <= wanted.keys():
+                    which = "".join(f" {version}" for version in sorted(asked - wanted.keys()))
+                    cure = f"correct base_path{' or specific' * bool(which)}, or export it there"
+                    remarks.add(f"{place} has no version{which} in {model.base_path}: {cure}")
+                remarks |= {
+                    f"{place} labels version {version} {label}, which it does not serve: add it to "
+                    "specific { versions }, or correct version_labels"
+                    for label, version in model.version_labels.items()
+                    if wanted and version not in wanted
+                }
+        for remark in sorted(remarks - self._remarks):
+            _LOG.warning(remark)
+        self._remarks = remarks
 
     def rows_waiting(self) -> dict[str, int]:
         return {
@@ -180,7 +215,7 @@ class Models:
         complete = {
             name
             for name in names & answering
-            if all(self._servables[name][each].is_available for each in self._wanted[name])
+            if self._available(name).keys() >= self._wanted[name].keys()
         }
         self._ready = (self._ready | complete) & answering & names
         return {name: name in self._ready for name in sorted(names)}
@@ -191,7 +226,14 @@ class Models:
         return self._is_started and not self._is_closing and all(self.readiness().values())
 
     def _all(self) -> list[Servable]:
-        return [each for versions in self._servables.values() for each in versions.values()]
+        newest = [each for versions in self._servables.values() for each in versions.values()]
+        return self._former + newest
+
+    def _available(self, name: str) -> dict[int, Servable]:
+        """The versions that can be asked, by number."""
+        every = [each for each in self._former if each.name == name]
+        every += self._servables.get(name, {}).values()
+        return {each.version: each for each in every if each.is_available}
 
     def _label(self) -> None:
         """Moves labels; one whose version is not loaded yet names its old version until then."""
@@ -199,11 +241,9 @@ class Models:
             self._labels, before = {}, self._labels
             for model in self._source.model_config_list.config:
                 known = before.get(model.name, {})
-                servables = self._servables.get(model.name, {})
+                available = self._available(model.name)
                 self._labels[model.name] = {
-                    label: version
-                    if version in servables and servables[version].is_available
-                    else known.get(label, version)
+                    label: version if version in available else known.get(label, version)
                     for label, version in model.version_labels.items()
                 }
 
@@ -212,6 +252,9 @@ class Models:
         wanted, servables = self._wanted[name], self._servables.setdefault(name, {})
         for version, directory in wanted.items():
             known = servables.get(version)
+            if known and known.directory != directory:
+                self._supersede(known)
+                known = None
             if known is None or (known.state == ModelVersionStatus.END and not known.error):
                 servables[version] = self._servable(name, version, directory)
                 self._begin(self._load(servables[version]))
@@ -219,10 +262,14 @@ class Models:
         ended = []
         for version, servable in servables.items():
             if version not in wanted and servable.is_available and is_served:
-                servable.state = ModelVersionStatus.UNLOADING
-                self._begin(self._retire(servable))
+                self._retire(servable)
             elif version not in wanted and servable.state == ModelVersionStatus.END:
                 ended.append(version)
+        for former in self._former:
+            is_replaced = former.version in servables and servables[former.version].is_available
+            is_over = is_replaced or (former.version not in wanted and is_served)
+            if former.name == name and former.is_available and is_over:
+                self._retire(former)
         for version in sorted(ended)[:-_REMEMBERED]:
             self.metrics.forget(str(servables.pop(version).directory))
 
@@ -231,7 +278,11 @@ class Models:
         self._label()
         self._settle(servable.name)
 
-    async def _retire(self, servable: Servable) -> None:
+    def _retire(self, servable: Servable) -> None:
+        servable.state = ModelVersionStatus.UNLOADING
+        self._begin(self._unload(servable))
+
+    async def _unload(self, servable: Servable) -> None:
         await servable.drained()
         await self._in_loader(servable.unload)
         # A graph and its operations refer to each other, and may hold the weights as constants.
@@ -257,12 +308,15 @@ class Models:
             reason, more = ("stopping", "") if self._is_closing else ("loading", " its models")
             raise ServingError(StatusCode.UNAVAILABLE, f"The server is {reason}{more}", reason)
         version, servables = self._asked(name, version, label)
-        available = [number for number, each in servables.items() if each.is_available]
+        available = self._available(name)
         chosen = max(available, default=-1) if version is None else version
         if chosen not in available:
+            if label is not None and chosen in servables and not servables[chosen].error:
+                text = f"Version {version} of {name}, which has the label {label}, is loading"
+                raise ServingError(StatusCode.UNAVAILABLE, text, "loading")
             asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
             raise ServingError(StatusCode.NOT_FOUND, f"Servable not found for request: {asked}")
-        return servables[chosen].held()
+        return available[chosen].held()
 
     def _asked(
         self, name: str, version: int | None, label: str | None
@@ -290,35 +344,37 @@ class Models:
 
 
 def _look(
-    source: Path | ModelServerConfig, known: set[str], failed: list[Servable]
+    source: Path | ModelServerConfig, known: set[str], tried: list[Servable], is_serving: bool
 ) -> tuple[dict[str, dict[int, Path]], list[Servable]]:
-    """Finds name -> version -> folder to serve, and `failed` versions whose files changed."""
+    """Finds name -> version -> folder to serve, and those `tried` whose files have changed."""
     found: dict[str, dict[int, Path]] = {}
     if isinstance(source, ModelServerConfig):
         listed = source.model_config_list.config
         found |= {name: {} for name in known - {model.name for model in listed}}
         for model in listed:
             folders = versions(model.base_path)
-            if not folders:
-                _LOG.debug("No versions of %s found under %s", model.name, model.base_path)
             if folders or Path(model.base_path).is_dir():
-                found[model.name] = {number: folders[number] for number in _chosen(model, folders)}
+                found[model.name] = _chosen(model, folders, is_serving)
     elif source.is_dir():
         for path in source.iterdir():
             if folders := versions(path):
-                chosen = fastest(folders[max(folders)])
-                found[path.name] = {int(chosen.name): chosen}
+                found[path.name] = _fastest(folders, is_serving)
             elif path.is_dir() and path.name in known:
                 found[path.name] = {}
-    return found, [servable for servable in failed if stamp(servable.directory) != servable.stamp]
+    return found, [servable for servable in tried if servable.has_changed()]
 
 
-def _chosen(model: ModelConfig, folders: Mapping[int, Path]) -> list[int]:
+def _chosen(model: ModelConfig, folders: Mapping[int, Path], is_serving: bool) -> dict[int, Path]:
     policy = model.model_version_policy
     choice = policy.WhichOneof("policy_choice")
     if choice is None:
-        return [int(fastest(folders[max(folders)]).name)] if folders else []
+        return _fastest(folders, is_serving) if folders else {}
     if choice == "specific":
-        return [version for version in policy.specific.versions if version in folders]
+        return {each: folders[each] for each in policy.specific.versions if each in folders}
     most = len(folders) if choice == "all" else policy.latest.num_versions or 1
-    return sorted(folders)[-most:]
+    return {each: folders[each] for each in sorted(folders)[-most:]}
+
+
+def _fastest(folders: Mapping[int, Path], is_serving: bool) -> dict[int, Path]:
+    chosen = fastest(folders[max(folders)], is_quiet=not is_serving)
+    return {int(chosen.name): chosen}

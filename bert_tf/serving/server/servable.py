@@ -68,6 +68,7 @@ class Servable:
     error: ServingError | None = None  # why loading failed
     retry_at: float = 0.0  # moment of `time.monotonic()`
     stamp: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # of loaded files
+    seen: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # at the last look
 
     def __post_init__(self) -> None:
         observe = functools.partial(self.metrics.batch, self.name)
@@ -127,6 +128,13 @@ class Servable:
             self._model.close()
             raise
         return_freed_memory()
+
+    def has_changed(self) -> bool:
+        """Whether the files are others than those loaded, and the same as at the last look."""
+        now, before = stamp(self.directory), self.seen
+        self.seen = now
+        # A version that serves stays as it is where its files are gone.
+        return now == before != self.stamp and bool(now or self.error)
 
     def unload(self) -> None:
         """Frees the memory, once nobody holds it; in the thread that loads."""

@@ -53,16 +53,18 @@ async def served(folder: Path, credentials=None, overrides=None, **options):
             if credentials
             else grpc.aio.insecure_channel(address)
         )
-        async with channel:
-            yield SimpleNamespace(
-                models=models,
-                server=server,
-                port=port,
-                channel=channel,
-                predictions=prediction_service_pb2_grpc.PredictionServiceStub(channel),
-                statuses=model_service_pb2_grpc.ModelServiceStub(channel),
-            )
-        await server.stop(None)
+        try:  # a server that is not stopped hangs the process
+            async with channel:
+                yield SimpleNamespace(
+                    models=models,
+                    server=server,
+                    port=port,
+                    channel=channel,
+                    predictions=prediction_service_pb2_grpc.PredictionServiceStub(channel),
+                    statuses=model_service_pb2_grpc.ModelServiceStub(channel),
+                )
+        finally:
+            await server.stop(None)
 
 
 def predict_request(texts=("abc", "é"), name="toy", **spec) -> predict_pb2.PredictRequest:
@@ -344,8 +346,9 @@ async def test_a_call_without_a_message_is_refused_at_once_without_the_token_and
 ):
     monkeypatch.setattr(grpc_service, "_MESSAGE_SECONDS", 0.3)
     monkeypatch.setattr(grpc_service, "_PROMPT_SECONDS", 0.1)
-    monkeypatch.setattr(grpc_service, "_MOST_PATIENT", 1)
-    async with served(toys, tokens=tokens_of(tmp_path, "secret")) as client:
+    # Together with what waits, a message of any size might exceed the bytes in work.
+    options = {"max_request_bytes": 2**20, "max_held_bytes": 2**20}
+    async with served(toys, tokens=tokens_of(tmp_path, "secret"), **options) as client:
         open_call = client.channel.stream_unary("/tensorflow.serving.PredictionService/Predict")
         stranger = open_call(timeout=60)
         assert await stranger.code() == Code.UNAUTHENTICATED

@@ -1,22 +1,26 @@
 import asyncio
 import re
 import shutil
+import threading
 import time
 from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
+import tensorflow as tf
 from running_models import running
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.errors import InputError
+from bert_tf.serving.export import list_model
 from bert_tf.serving.server import models as models_module
 from bert_tf.serving.server import servable
 from bert_tf.serving.server.configuration import BatchingParameters
 from bert_tf.serving.server.errors import ServingError
 from bert_tf.serving.server.models import Models
+from bert_tf.serving.server.playground import describe
 from bert_tf.serving.server.servable import REQUESTS
 
 TEXTS = np.array([b"the seas", b"farm"], object)
@@ -151,8 +155,6 @@ async def test_a_version_that_cannot_be_loaded_is_reported_and_the_old_one_serve
 
 
 def write_warm_up(version: Path, texts: list[bytes], signature_name="serving_default") -> None:
-    import tensorflow as tf
-
     log = PredictionLog()
     request = log.predict_log.request
     request.model_spec.signature_name = signature_name
@@ -232,6 +234,138 @@ async def test_a_changed_models_config_is_followed_and_a_label_never_names_what_
         await until(lambda: states(models) == {3: State.END, 1: State.AVAILABLE})
         await predict(models, label="stable")
     assert caplog.text.count("configures no models") == 1
+
+
+def add_model(folder: Path, factor: float) -> Path:
+    """A model whose answers say which it is."""
+    toy = tf.Module()
+    toy.factor = tf.Variable(factor)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    def answer(text):
+        return {"factor": toy.factor * tf.ones_like(tf.strings.length(text), tf.float32)}
+
+    tf.saved_model.save(toy, str(folder), signatures=answer)
+    return folder
+
+
+async def factor(models) -> float:
+    return (await predict(models))["factor"][0]
+
+
+async def test_another_folder_and_files_replaced_in_place_are_loaded_while_the_old_ones_serve(
+    tmp_path,
+):
+    file, (a, b) = tmp_path / "models.config", (tmp_path / "a" / "1", tmp_path / "b" / "1")
+    add_model(a, 1.0)
+    add_model(b, 2.0)
+    config = 'model_config_list { config { name: "toy" base_path: "%s" } }'
+    file.write_text(config % "a")
+    async with running(models := Models(file, poll_seconds=3600)):
+
+        async def polled(expected: float) -> set[float]:
+            """The answers from a look at the files until the one that is expected."""
+            for _ in range(2):  # files that still change are let be
+                await models._follow()
+                await models._poll()
+            found = {await factor(models)}
+            async with asyncio.timeout(60):
+                while models._former or expected not in found:
+                    found.add(await factor(models))
+                    await models._poll()
+                    await asyncio.sleep(0.01)
+            assert models.is_ready
+            return found
+
+        assert await polled(1.0) == {1.0}
+        file.write_text(config % "b")
+        assert await polled(2.0) == {1.0, 2.0}
+        shutil.rmtree(b.parent)
+        assert await polled(2.0) == {2.0}
+        shutil.copytree(a, b)
+        assert await polled(1.0) == {1.0, 2.0}
+        (b / "saved_model.pb").write_bytes(b"")  # cannot be loaded: the old one serves on
+        for _ in range(2):
+            await models._poll()
+        await until(lambda: models._servables["toy"][1].error)
+        await models._poll()
+        assert await factor(models) == 1.0
+        assert models.is_ready
+        shutil.copy(a / "saved_model.pb", b)
+        for _ in range(2):
+            await models._poll()
+        await until(lambda: states(models) == {1: State.AVAILABLE})
+        await models._poll()
+        await until(lambda: [each.state for each in models._all()] == [State.END, State.AVAILABLE])
+
+
+async def test_a_label_whose_version_is_loading_asks_to_try_again(toys, tmp_path, monkeypatch):
+    for version in (1, 3):
+        shutil.copytree(toys / "toy" / "1", tmp_path / "toy" / str(version))
+    go_on, load = threading.Event(), servable.Servable.load
+
+    def late(self):
+        if self.version == 3:
+            go_on.wait(60)
+        load(self)
+
+    monkeypatch.setattr(servable.Servable, "load", late)
+    text = 'model_config_list { config { name: "toy" base_path: "toy" %s } }'
+    (tmp_path / "models.config").write_text(
+        text % "model_version_policy { specific { versions: 1 } }"
+    )
+    async with running(models := Models(tmp_path / "models.config", poll_seconds=0.01)):
+        every = "model_version_policy { all {} } version_labels { key: 'new' value: 3 }"
+        (tmp_path / "models.config").write_text(text % every)
+        await until(lambda: 3 in models._servables["toy"])
+        try:
+            with pytest.raises(ServingError, match="has the label new, is loading") as refused:
+                await predict(models, label="new")
+            assert refused.value.code == grpc.StatusCode.UNAVAILABLE
+        finally:
+            go_on.set()
+        await until(lambda: states(models)[3] == State.AVAILABLE)
+        await predict(models, label="new")
+
+
+async def test_a_number_beyond_int64_is_no_version(toys, tmp_path):
+    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
+    async with running(models := Models(tmp_path, poll_seconds=3600)):
+        add_version(toys, tmp_path, 2**63)
+        add_version(toys, tmp_path, 20261127162026123456789)
+        await models._poll()
+        assert states(models) == {1: State.AVAILABLE}
+        assert models.is_ready and describe(models)
+        add_version(toys, tmp_path, 2**63 - 1)
+        await models._poll()
+        await until(lambda: states(models)[2**63 - 1] == State.AVAILABLE)
+
+
+async def test_a_containers_base_path_is_found_beside_the_file_and_what_is_missing_named_once(
+    toys, tmp_path, caplog
+):
+    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
+    assert list_model(tmp_path, "toy")
+    file = tmp_path / "models.config"
+    async with running(models := Models(file, poll_seconds=3600)):
+        assert models.names == ["toy"]
+        assert not caplog.messages
+        file.write_text("""model_config_list {
+          config { name: "gone" base_path: "/models/gone" }
+          config { name: "toy" base_path: "/models/toy"
+            model_version_policy { specific { versions: 1 versions: 5 } }
+            version_labels { key: "stable" value: 1 } version_labels { key: "new" value: 4 } }
+        }""")
+        for _ in range(2):
+            await models._follow()
+            await models._poll()
+        assert caplog.messages == [
+            f"{file}: gone has no version in /models/gone: correct base_path, or export it there",
+            f"{file}: toy has no version 5 in {tmp_path}/toy: correct base_path or specific, or "
+            "export it there",
+            f"{file}: toy labels version 4 new, which it does not serve: add it to specific "
+            "{ versions }, or correct version_labels",
+        ]
 
 
 @pytest.mark.parametrize(
