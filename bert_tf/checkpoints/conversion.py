@@ -1,9 +1,7 @@
 """Conversion from any format to any other, in one step."""
 
-import re
 import shutil
 from dataclasses import dataclass
-from typing import Any
 
 from bert_tf.atomic import StrPath, replace_directory
 from bert_tf.checkpoints import model_garden_checkpoint as model_garden
@@ -12,11 +10,14 @@ from bert_tf.checkpoints.keras_hub_preset import read_keras_hub, write_keras_hub
 from bert_tf.checkpoints.model_directory import SHARD_BYTES, read_hugging_face, write_hugging_face
 from bert_tf.checkpoints.stored_model import StoredModel, check_vocabulary
 from bert_tf.checkpoints.tensorflow_checkpoint import read_tf1, write_tf1
-from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder
 from bert_tf.tokenization import BertTokenizer
-from bert_tf.tokenization.tokenizer import CONFIG_FILE, TOKENIZER_JSON, VOCABULARY_FILE
+from bert_tf.tokenization.tokenizer_files import (
+    TOKENIZER_JSON,
+    VOCABULARY_FILE,
+    read_tokenizer_files,
+)
 
 # Writers take a model and an empty folder. Assumptions and losses are noted in the model.
 _READ = {
@@ -106,6 +107,9 @@ def convert(
             f"{model.config.attention_direction}), and {to} holds models that see both: convert "
             "one of these, or leave --to out."
         )
+    if not is_directory and model.tokenizer is not None and model.tokenizer.added_tokens:
+        names = ", ".join(token.content for token in model.tokenizer.added_tokens)
+        model.notes.append(f"{TITLES[to]} does not match added tokens in texts: {names}.")
     task = location.folder / _TASK_FILE
     has_task = location.format == "hugging_face" and task.is_file()
     with replace_directory(target) as folder:
@@ -127,40 +131,21 @@ def convert(
 def _read_tokenizer(
     location: Location, do_lower_case: bool | None, notes: list[str]
 ) -> BertTokenizer | None:
-    """The tokenizer; `do_lower_case` or `_casing` decide where files, as the original's, do not."""
+    """The tokenizer; a `do_lower_case` that is given decides whatever its files say."""
     folder = location.folder
     has_vocabulary = (folder / VOCABULARY_FILE).is_file()
     if not has_vocabulary and not (folder / TOKENIZER_JSON).is_file():
         return None
-    tokenizer = BertTokenizer.from_directory(folder)
-    config = folder / CONFIG_FILE
-    said = read_json_object(config) if config.is_file() else {}
+    files = read_tokenizer_files(folder)
     if not has_vocabulary:
         notes.append(f"{VOCABULARY_FILE} is made from {TOKENIZER_JSON}.")
-    elif do_lower_case is None and "do_lower_case" not in said:
-        do_lower_case = _casing(location, tokenizer.vocabulary, notes)
-    if do_lower_case in (None, tokenizer.settings["do_lower_case"]):
-        return tokenizer  # with all that its tokenizer_config.json says
-    switches: dict[str, Any] = {**tokenizer.settings, "do_lower_case": do_lower_case}
-    return BertTokenizer(tokenizer.vocabulary, **switches)
-
-
-def _casing(location: Location, pieces: list[str], notes: list[str]) -> bool:
-    """Whether a model is uncased, by its name (as in the original's tokenization.py) or pieces."""
-    for part in reversed(location.path.absolute().parts):  # the nearest name counts
-        if re.search(r"(^|[-_.])uncased([-_.]|$)|^(chinese|multilingual)_L-", part):
-            notes.append(f"Taken to be uncased, by the name {part!r}: do_lower_case is true.")
-            return True
-        if re.search(r"(^|[-_.])cased([-_.]|$)", part):
-            notes.append(f"Taken to be cased, by the name {part!r}: do_lower_case is false.")
-            return False
-    if capitals := [p for p in pieces if p != p.lower() and not (p[0] == "[" and p[-1] == "]")]:
-        notes.append(
-            f"Taken to be cased, by the capitals in its vocabulary ({capitals[0]!r}): "
-            "do_lower_case is false."
+    if do_lower_case is None and files.casing == "":
+        raise InputError(
+            f"{folder / VOCABULARY_FILE}: nothing shows whether its model is uncased: give "
+            "--do_lower_case true if its training text was lower-cased, else --do_lower_case false."
         )
-        return False
-    raise InputError(
-        f"{location.folder / VOCABULARY_FILE}: nothing shows whether its model is uncased: give "
-        "--do_lower_case true if its training text was lower-cased, else --do_lower_case false."
-    )
+    if do_lower_case is None and files.casing:
+        notes.append(files.casing)
+    elif do_lower_case is not None:
+        files.switches["do_lower_case"] = do_lower_case
+    return BertTokenizer.from_files(files)

@@ -84,8 +84,7 @@ class MaskedWords:
         for text in self.texts:
             if "[MASK]" not in text:
                 raise InputError(f"no [MASK] in {text!r}: write it in place of a word")
-        settings: dict[str, Any] = {**tokenizer.settings, "special_tokens_in_text": True}
-        reads_unknown = BertTokenizer(tokenizer.vocabulary, **settings)  # [UNK] in a text, too
+        reads_unknown = tokenizer.with_switches(special_tokens_in_text=True)  # [UNK], too
         length = model.encoder.config.max_position_embeddings
 
         def predict(inputs: dict[str, tf.Tensor], training: bool) -> tf.Tensor:

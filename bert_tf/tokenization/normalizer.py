@@ -10,7 +10,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import flatbuffers
 import numpy as np
@@ -48,7 +48,7 @@ class Normalizer(tf.Module):
 
     Stripping accents means to decompose (NFD) and to drop nonspacing marks; it is the default if
     the text is lower-cased. The `isolate` options put spaces around Chinese characters, around
-    "all" punctuation or what `WordPiece` leaves "unsplit", and around private-use characters.
+    "all" punctuation, what `WordPiece` leaves "unsplit", or "no" punctuation.
 
     One rule of the original needs two characters and is missing: NFD swaps *spacing* combining
     marks (25, such as musical stems and Hangul tone marks) in non-canonical order.
@@ -60,12 +60,11 @@ class Normalizer(tf.Module):
         strip_accents: bool | None,
         isolate_chinese: bool = False,
         isolate_punctuation: str = "unsplit",
-        isolated: str = "",
     ):
         super().__init__()
         self._lower_case = do_lower_case
         strips = do_lower_case if strip_accents is None else strip_accents
-        table = _table(do_lower_case, strips, isolate_chinese, isolate_punctuation, isolated)
+        table = _table(do_lower_case, strips, isolate_chinese, isolate_punctuation)
         self._table = host_constant(table)
 
     def __call__(self, texts: tf.Tensor, get_offsets: bool = False) -> tuple[tf.Tensor, ...]:
@@ -127,18 +126,19 @@ def _assigned() -> list[str]:
 
 @functools.lru_cache(maxsize=16)
 def _table(
-    do_lower_case: bool, strip_accents: bool, isolate_chinese: bool, isolate_punctuation: str,
-    isolated: str,
-) -> np.ndarray:  # fmt: skip
+    do_lower_case: bool, strip_accents: bool, isolate_chinese: bool, isolate_punctuation: str
+) -> np.ndarray:
     """The flatbuffer that `FastBertNormalize` reads: uint8 [bytes]."""
-    unsplit = _unsplit_punctuation() if isolate_punctuation == "unsplit" else None
-    replacements = {character: f" {character} " for character in isolated}
+    is_isolated: Callable[[str], bool] = is_punctuation
+    if isolate_punctuation != "all":
+        unsplit = _unsplit_punctuation() if isolate_punctuation == "unsplit" else frozenset()
+        is_isolated = unsplit.__contains__
+    replacements: dict[str, str] = {}
     for character in _assigned():
         replacement = _replacement(character, do_lower_case, strip_accents)
         if isolate_chinese and is_chinese(character):
             replacement = f" {replacement} "
         elif not replacement.isalnum():
-            is_isolated = is_punctuation if unsplit is None else unsplit.__contains__
             replacement = "".join(f" {c} " if is_isolated(c) else c for c in replacement)
         if replacement != character:
             replacements[character] = replacement
@@ -157,6 +157,16 @@ def _replacement(character: str, do_lower_case: bool, strip_accents: bool) -> st
         decomposed = unicodedata.normalize("NFD", character)
         character = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
     return character
+
+
+def unreachable_pieces(
+    pieces: Sequence[str], do_lower_case: bool, strip_accents: bool
+) -> list[str]:
+    """Pieces with characters that no normalized text has: capitals, accents, controls."""
+    used = set().union(*pieces)
+    changed = {c for c in used if _replacement(c, do_lower_case, strip_accents) != c}
+    # Tokens in brackets stand for no text, and blank pieces for none.
+    return [p for p in pieces if not changed.isdisjoint(p) and p[0] + p[-1] != "[]" and p.strip()]
 
 
 def lost_letters(texts: Iterable[str]) -> tuple[float, list[str]]:

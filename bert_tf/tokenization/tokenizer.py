@@ -4,9 +4,10 @@ import functools
 import hashlib
 import itertools
 import json
+import logging
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,22 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.atomic import StrPath, write_text
-from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
-from bert_tf.tokenization.normalizer import Normalizer
+from bert_tf.tokenization.added_tokens import AddedToken, AddedTokens
+from bert_tf.tokenization.normalizer import Normalizer, unreachable_pieces
 from bert_tf.tokenization.strings import MANY, bytes_of, host_constant, on_host, starts_of
+from bert_tf.tokenization.tokenizer_files import (
+    CONFIG_FILE,
+    SWITCHES,
+    VOCABULARY_FILE,
+    TokenizerFiles,
+    check_switch,
+    read_tokenizer_files,
+)
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS, Vocabulary, file_text, read_vocabulary
-from bert_tf.tokenization.wordpiece import WordPiece
+from bert_tf.tokenization.wordpiece import Pieces, WordPiece
 
-VOCABULARY_FILE = "vocab.txt"
-CONFIG_FILE = "tokenizer_config.json"
-# The constructor's arguments, also in tokenizer_config.json.
-_SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "special_tokens_in_text")
-TOKENIZER_JSON = "tokenizer.json"  # replaces vocab.txt in newer directories of Hugging Face
+_log = logging.getLogger(__name__)
 
 
 def _id_of(token: str) -> property:
@@ -46,6 +51,8 @@ class BertTokenizer(tf.Module):
             composed with `do_lower_case=True, strip_accents=False`.
         tokenize_chinese_chars: whether to make each Chinese character a word; False is slower.
         special_tokens_in_text: whether "[MASK]" and the like in the text become ids; new here.
+        added_tokens: tokens that are matched in the text as a whole, before it is split into words,
+            as `AddedToken` or its fields; those without a piece get ids after the vocabulary.
 
     Raises:
         InputError: the vocabulary is missing, empty, repeats a piece, or lacks a special token.
@@ -63,6 +70,7 @@ class BertTokenizer(tf.Module):
         strip_accents: bool | None = None,
         tokenize_chinese_chars: bool = True,
         special_tokens_in_text: bool = False,
+        added_tokens: Sequence[AddedToken | Mapping[str, Any]] = (),
     ):
         super().__init__()
         # Plain objects, because tf.Module would wrap bare lists and dicts.
@@ -71,21 +79,42 @@ class BertTokenizer(tf.Module):
         else:
             self._vocabulary = Vocabulary([str(piece) for piece in vocabulary])
         values = (do_lower_case, strip_accents, tokenize_chinese_chars, special_tokens_in_text)
-        self._switches = tuple(zip(_SWITCHES, values, strict=True))
-        _check_switches(self.settings)
+        self._switches = tuple(zip(SWITCHES, values, strict=True))
+        for name, value in self._switches:
+            check_switch(name, value)
+        self._added = tuple(
+            token if isinstance(token, AddedToken) else AddedToken(**token)
+            for token in added_tokens
+        )
+        of_words = tuple(self._vocabulary.pieces)
+        self._words = len(of_words)
+        self._vocabulary.add([token.content for token in self._added])
         self._kept_config = "{}"  # the rest of tokenizer_config.json, as JSON
+        strips = do_lower_case if strip_accents is None else strip_accents
+        _warn_of_unreachable(tuple(unreachable_pieces(of_words, do_lower_case, strips)))
 
-        pieces = self._vocabulary.pieces
-        # A special token in the text becomes an unused character, whose id is after all others.
-        absent = _absent_characters(pieces) if special_tokens_in_text else ""
-        self._placeholders, self._impostor = absent[:-1], absent[-1:]
         marks = "unsplit" if tokenize_chinese_chars else "all"
-        self._normalizer = Normalizer(
-            do_lower_case, strip_accents, isolate_punctuation=marks, isolated=self._placeholders
-        )
+        self._normalizer = Normalizer(do_lower_case, strip_accents, isolate_punctuation=marks)
+        found = [t for t in self._added if t.content not in SPECIAL_TOKENS]
+        if special_tokens_in_text:
+            recorded = {token.content: token for token in self._added}
+            plain = {t: AddedToken(t, normalized=False, special=True) for t in SPECIAL_TOKENS}
+            found += [recorded.get(t, plain[t]) for t in SPECIAL_TOKENS]
+        self._tokens_in_text = self._finder([t for t in found if not t.normalized])
+        self._tokens_in_normalized = None
+        if in_normalized := [t for t in found if t.normalized]:
+            # Tokens are found after the text is normalized and before punctuation is split off.
+            self._first_normalizer = Normalizer(
+                do_lower_case, strip_accents, tokenize_chinese_chars, isolate_punctuation="no"
+            )
+            self._normalizer = Normalizer(False, False, isolate_punctuation=marks)
+            self._tokens_in_normalized = self._finder(in_normalized, self._first_normalizer)
+        pieces = self._vocabulary.pieces
+        # No word has a blank piece: added tokens beyond the vocabulary are no part of words.
         self._wordpiece = WordPiece(
-            [*pieces, *self._placeholders], self.unk_token, splits_words=tokenize_chinese_chars
-        )
+            [*of_words, *" " * (len(pieces) - self._words)], self.unk_token,
+            splits_words=tokenize_chinese_chars,
+        )  # fmt: skip
         self._pieces = host_constant(pieces)  # string [vocabulary_size]
         texts = [tf.TensorSpec([None], tf.string)]
         graph = tf.function(self._ids_in_parts, input_signature=texts, autograph=False)
@@ -97,24 +126,28 @@ class BertTokenizer(tf.Module):
     def from_directory(cls, directory: StrPath) -> "BertTokenizer":
         """Opens the tokenizer of a model directory, ours or Hugging Face's.
 
-        Reads `vocab.txt` or `tokenizer.json` (transformers 5), and switches other than the defaults
-        from `tokenizer_config.json`. InputError if a file is missing or cannot be used.
+        Reads `vocab.txt`, `tokenizer.json`, `tokenizer_config.json`, `special_tokens_map.json` and
+        `added_tokens.json`, or a file such as `vocab.txt`. If none says whether the model is
+        uncased, the nearest name in the path or capitals in the vocabulary decide. InputError if a
+        file is missing, damaged, or says what is not computed here.
         """
-        directory = Path(directory)
-        if not directory.is_dir():
-            raise InputError(f"{directory}: no such folder; give a folder with a {VOCABULARY_FILE}")
-        vocabulary: Any = directory / VOCABULARY_FILE
-        in_json = directory / TOKENIZER_JSON
-        of_json: dict[str, Any] = {}
-        if in_json.exists() and not vocabulary.exists():
-            vocabulary, of_json = _read_tokenizer_json(in_json)
-        path = directory / CONFIG_FILE
-        config = read_json_object(path) if path.exists() else {}
-        switches = {name: config.pop(name) for name in _SWITCHES if name in config}
-        _check_switches(switches, f"{path}: ")
-        tokenizer = cls(vocabulary, **of_json | switches)
-        tokenizer._kept_config = json.dumps(config)
+        files = read_tokenizer_files(Path(directory))
+        if files.casing:
+            _warn(f"{directory}: {files.casing}")
+        return cls.from_files(files)
+
+    @classmethod
+    def from_files(cls, files: TokenizerFiles) -> "BertTokenizer":
+        tokenizer = cls(files.vocabulary, **files.switches, added_tokens=files.added_tokens)
+        tokenizer._kept_config = json.dumps(files.config)
         return tokenizer
+
+    def with_switches(self, **switches: bool | None) -> "BertTokenizer":
+        """A copy with other switches."""
+        settings: dict[str, Any] = {**self.settings, **switches}
+        copy = BertTokenizer(self._vocabulary.pieces[: self._words], **settings)
+        copy._kept_config = self._kept_config
+        return copy
 
     def save(self, directory: StrPath, model_max_length: int | None = None) -> None:
         """Writes `vocab.txt` and `tokenizer_config.json` as Hugging Face does; other files stay.
@@ -125,12 +158,15 @@ class BertTokenizer(tf.Module):
         config = {
             **json.loads(self._kept_config),
             **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},
-            **self.settings,
+            **dict(self._switches),
             "tokenizer_class": "BertTokenizer",
         }
+        if self._added:
+            added = {str(self.token_to_id(t.content)): asdict(t) for t in self._added}
+            config["added_tokens_decoder"] = {**config.get("added_tokens_decoder", {}), **added}
         if model_max_length is not None:
             config["model_max_length"] = int(model_max_length)
-        write_text(directory / VOCABULARY_FILE, file_text(self._vocabulary.pieces))
+        write_text(directory / VOCABULARY_FILE, file_text(self._vocabulary.pieces[: self._words]))
         write_text(directory / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
 
     @on_host
@@ -153,22 +189,7 @@ class BertTokenizer(tf.Module):
         syllable) each span all of it.
         """
         batch, is_single = self._batch(texts)
-        marked = self._mark_special_tokens(batch)
-        normalized, origins, origin_splits = self._normalizer(marked, get_offsets=True)
-        ids, row_splits, starts, ends, special = self._cut(normalized)
-        counts = row_splits[1:] - row_splits[:-1]
-        first_origin = tf.repeat(origin_splits[:-1], counts)
-        last = tf.gather(origins, first_origin + ends - 1)  # origin of the piece's last byte
-        starts = tf.gather(origins, first_origin + starts)
-        ends = tf.gather(origins, first_origin + ends)
-        # If the next byte comes from the same character, the piece ends with the character.
-        text_starts = tf.repeat(starts_of(tf.strings.length(batch))[:-1], counts)
-        first_byte = tf.gather(bytes_of(batch), text_starts + last)
-        width = 1 + sum(tf.cast(first_byte >= mark, tf.int64) for mark in (0xC0, 0xE0, 0xF0))
-        ends = tf.where(ends > last, ends, last + width)
-        if self._placeholders:
-            sizes = tf.constant([0, *map(len, SPECIAL_TOKENS)], tf.int64)
-            ends = tf.where(special > 0, starts + tf.gather(sizes, special), ends)
+        ids, row_splits, starts, ends = self._split(batch, get_offsets=True)
         places = (ids, starts, ends)
         return places if is_single else tuple(_ragged(each, row_splits) for each in places)
 
@@ -195,7 +216,7 @@ class BertTokenizer(tf.Module):
 
     @property
     def vocabulary_hash(self) -> str:
-        """SHA-256 of the vocabulary as `save` writes it, in hexadecimal."""
+        """SHA-256 of all pieces, a line for each, in hexadecimal."""
         return hashlib.sha256(file_text(self._vocabulary.pieces).encode()).hexdigest()
 
     @property
@@ -204,16 +225,25 @@ class BertTokenizer(tf.Module):
         return np.array([piece.startswith("##") for piece in self._vocabulary.pieces])
 
     @property
-    def settings(self) -> dict[str, bool | None]:
-        """The four switches, as the constructor takes them."""
-        return dict(self._switches)
+    def settings(self) -> dict[str, Any]:
+        """The four switches, and added tokens if there are any, as the constructor takes them."""
+        added = {"added_tokens": [asdict(token) for token in self._added]} if self._added else {}
+        return dict(self._switches) | added
+
+    @property
+    def added_tokens(self) -> tuple[AddedToken, ...]:
+        return self._added
 
     def other_switches(self, settings: Mapping[str, Any]) -> str:
         """The switches that differ from `settings`, as "do_lower_case (False, not True)"."""
 
         def in_effect(switches: Mapping[str, Any]) -> dict[str, Any]:
             lower, strip = switches["do_lower_case"], switches.get("strip_accents")
-            return {**switches, "strip_accents": lower if strip is None else strip}
+            added = ", ".join(str(AddedToken(**t)) for t in switches.get("added_tokens", ()))
+            return {
+                **switches, "strip_accents": lower if strip is None else strip,
+                "added_tokens": added or "none",
+            }  # fmt: skip
 
         mine, theirs = in_effect(self.settings), in_effect(settings)
         differing = [name for name in theirs if mine.get(name) != theirs[name]]
@@ -240,8 +270,7 @@ class BertTokenizer(tf.Module):
 
     def _ids(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Ids int32 [pieces] and row splits int64 [batch + 1]."""
-        normalized, *_ = self._normalizer(self._mark_special_tokens(texts))
-        return self._cut(normalized)[:2]
+        return self._split(texts, get_offsets=False)[:2]
 
     @on_host
     def _ids_in_parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -252,6 +281,28 @@ class BertTokenizer(tf.Module):
         ids, row_splits = zip(*parts, strict=True)
         counts = [splits[1:] - splits[:-1] for splits in row_splits]
         return tf.concat(ids, 0), starts_of(tf.concat(counts, 0))
+
+    def _finder(
+        self, tokens: Sequence[AddedToken], normalizer: Normalizer | None = None
+    ) -> AddedTokens | None:
+        """What finds added tokens in texts, or in normalized ones."""
+        contents = [token.content for token in tokens]
+        if not contents:
+            return None
+        if normalizer is not None:
+            with tf.init_scope():
+                contents = [text.decode() for text in normalizer(tf.constant(contents))[0].numpy()]
+            if lost := [t.content for t, text in zip(tokens, contents, strict=True) if not text]:
+                raise InputError(
+                    f"nothing is left of the added token {lost[0]!r} in normalized text: make its "
+                    '"normalized" false'
+                )
+        by_text: dict[str, AddedToken] = {}
+        for text, token in zip(contents, tokens, strict=True):
+            by_text.setdefault(text, token)  # of tokens that differ in capitals alone the first
+        ids = [self._vocabulary.ids[token.content] for token in by_text.values()]
+        used = [*self._vocabulary.pieces, *by_text]
+        return AddedTokens(by_text, ids, _absent_characters(used))
 
     def _batch(self, texts: Any) -> tuple[tf.Tensor, bool]:
         """Texts as a string tensor [batch], and whether the caller gave a single one."""
@@ -272,67 +323,64 @@ class BertTokenizer(tf.Module):
         is_single = texts.shape.rank == 0
         return (texts[tf.newaxis] if is_single else texts), is_single
 
-    def _mark_special_tokens(self, texts: tf.Tensor) -> tf.Tensor:
-        """Replaces special tokens by placeholders, padded so that every byte keeps its place."""
-        if not self._placeholders:
-            return texts
-        # A placeholder in the text is no special token, but a character without a piece.
-        texts = tf.strings.regex_replace(texts, f"[{self._placeholders}]", self._impostor)
-        for token, placeholder in zip(SPECIAL_TOKENS, self._placeholders, strict=True):
-            padding = " " * (len(token) - len(placeholder.encode()))
-            texts = tf.strings.regex_replace(texts, re.escape(token), placeholder + padding)
-        return texts
+    def _split(self, texts: tf.Tensor, get_offsets: bool) -> Pieces:
+        """Pieces of strings [batch]; without `get_offsets` their places mean nothing."""
 
-    def _cut(self, normalized: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """The result of `WordPiece`, and the special tokens' numbers from 1, else 0: int32."""
-        ids, row_splits, starts, ends = self._wordpiece(normalized)
-        special = tf.maximum(ids - (self.vocabulary_size - 1), 0)
-        if self._placeholders:
-            special_ids = [self._vocabulary.ids[token] for token in SPECIAL_TOKENS]
-            ids = tf.where(special > 0, tf.gather([0, *special_ids], special), ids)
-        return ids, row_splits, starts, ends, special
+        def words(texts: tf.Tensor) -> Pieces:
+            return _normalized(texts, self._normalizer, self._wordpiece, get_offsets)
+
+        def between_tokens(texts: tf.Tensor) -> Pieces:
+            tokens = self._tokens_in_normalized
+            if tokens is None:
+                return words(texts)
+            return _normalized(
+                texts, self._first_normalizer, lambda found: tokens(found, words), get_offsets
+            )
+
+        tokens = self._tokens_in_text
+        return between_tokens(texts) if tokens is None else tokens(texts, between_tokens)
 
 
-def _check_switches(switches: Mapping[str, object], source: str = "") -> None:
-    for name, value in switches.items():
-        if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
-            raise InputError(f"{source}{name} is {value!r}; make it true or false")
+def _normalized(
+    texts: tf.Tensor, normalizer: Normalizer, split: Callable[[tf.Tensor], Pieces],
+    get_offsets: bool,
+) -> Pieces:  # fmt: skip
+    """Pieces of normalized texts, at their places in `texts`."""
+    normalized, origins, origin_splits = normalizer(texts, get_offsets)
+    ids, row_splits, starts, ends = split(normalized)
+    if not get_offsets:
+        return ids, row_splits, starts, ends
+    counts = row_splits[1:] - row_splits[:-1]
+    first_origin = tf.repeat(origin_splits[:-1], counts)
+    last = tf.gather(origins, first_origin + ends - 1)  # origin of the piece's last byte
+    starts = tf.gather(origins, first_origin + starts)
+    ends = tf.gather(origins, first_origin + ends)
+    # If the next byte comes from the same character, the piece ends with the character.
+    text_starts = tf.repeat(starts_of(tf.strings.length(texts))[:-1], counts)
+    first_byte = tf.gather(bytes_of(texts), text_starts + last)
+    width = 1 + sum(tf.cast(first_byte >= mark, tf.int64) for mark in (0xC0, 0xE0, 0xF0))
+    return ids, row_splits, starts, tf.where(ends > last, ends, last + width)
 
 
-def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
-    """The pieces and switches in a file of Hugging Face's `tokenizers`."""
-    values = read_json_object(path)
-    parts = (values.get("model"), values.get("normalizer"))
-    model, normalizer = (part if isinstance(part, dict) else {} for part in parts)
-    if model.get("type") != "WordPiece" or normalizer.get("type") != "BertNormalizer":
-        raise InputError(
-            f"{path}: holds a {model.get('type')} tokenizer, not BERT's; give a model with a "
-            "vocab.txt"
+@functools.cache  # once for a message
+def _warn(message: str) -> None:
+    _log.warning("%s", message)
+
+
+def _warn_of_unreachable(pieces: tuple[str, ...]) -> None:
+    if pieces:
+        shown = ", ".join(map(repr, pieces[:3]))
+        _warn(
+            f"{len(pieces):,} pieces of the vocabulary never occur in text that is normalized so "
+            f"({shown}): check do_lower_case and strip_accents"
         )
-    try:
-        ids = dict(model["vocab"])
-        for added in values.get("added_tokens") or ():
-            ids.setdefault(added["content"], added["id"])
-        pieces = sorted(ids, key=ids.__getitem__)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path}: its vocabulary is not in the form of Hugging Face's tokenizers; give a model "
-            "with a vocab.txt"
-        ) from error
-    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
-        raise InputError(f"{path}: its ids do not run from 0 to {len(pieces) - 1}; save it again")
-    return pieces, {
-        "do_lower_case": normalizer.get("lowercase", True),
-        "strip_accents": normalizer.get("strip_accents"),
-        "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
-    }
 
 
 def _absent_characters(pieces: Sequence[str]) -> str:
-    """Private-use characters of 4 UTF-8 bytes without a piece: one per special token, plus one."""
+    """Two private-use characters without a piece."""
     used = set().union(*pieces)
     absent = (c for c in map(chr, range(0x10FFFD, 0x100000, -1)) if c not in used)
-    return "".join(itertools.islice(absent, len(SPECIAL_TOKENS) + 1))
+    return "".join(itertools.islice(absent, 2))
 
 
 def _ragged(values: tf.Tensor, row_splits: tf.Tensor) -> tf.RaggedTensor:

@@ -34,22 +34,34 @@ class Vocabulary:
             raise InputError(f"{source}: holds no pieces; give a vocab.txt with one per line")
         self.ids = {piece: index for index, piece in enumerate(self.pieces)}
         for index, piece in enumerate(self.pieces):
+            cure = f"put a piece of its own there, such as [unused line {index + 1}]"
+            if not piece or "\n" in piece or "\r" in piece:
+                found = "a piece with a line end" if piece else "no piece"
+                raise InputError(f"{source}: line {index + 1} holds {found}; {cure}: ids must stay")
             if self.ids[piece] != index:
                 raise InputError(
                     f"{source}: line {self.ids[piece] + 1} repeats line {index + 1}, {piece!r}; "
-                    "remove or rename one of them (each piece needs an id of its own)"
+                    f"{cure}: the original reads the later line"
                 )
-            if not piece or "\n" in piece or "\r" in piece:
-                found = "a piece with a line end" if piece else "no piece"
+        for mark in ("\u2581", "\u0120"):  # of SentencePiece and of byte-level BPE
+            first = next((p for p in self.pieces if p.startswith(mark) and len(p) > 1), None)
+            if first is not None and not any(p.startswith("##") for p in self.pieces):
                 raise InputError(
-                    f"{source}: line {index + 1} holds {found}; "
-                    "put one there, such as [unused1], so that the ids after it stay"
+                    f"{source}: its pieces mark where words begin ({first!r}), those of BERT where "
+                    "they continue (##): give a model with BERT's WordPiece vocabulary"
                 )
         if missing := [token for token in SPECIAL_TOKENS if token not in self.ids]:
             raise InputError(
                 f"{source}: lacks {', '.join(missing)}; add a line for each "
                 "(in a model's vocabulary in place of an unused piece: other ids must not move)"
             )
+
+    def add(self, tokens: Iterable[str]) -> None:
+        """Gives tokens without an id the next ones; they may hold line ends, unlike pieces."""
+        for token in tokens:
+            if token not in self.ids:
+                self.ids[token] = len(self.pieces)
+                self.pieces.append(token)
 
 
 def read_vocabulary(path: StrPath) -> Vocabulary:
@@ -71,7 +83,9 @@ def read_vocabulary(path: StrPath) -> Vocabulary:
     for number, line in enumerate(lines, 1):
         place = f"{path}: line {number}"
         try:
-            pieces.append(line.decode("utf-8"))
+            piece = line.decode("utf-8")
+            # White space around a piece is no part of it, as in the original; it may be all of it.
+            pieces.append(piece.strip() or piece)
         except UnicodeDecodeError:
             raise InputError(f"{place} is not UTF-8; save the vocabulary as UTF-8") from None
         if b"\r" in line or b"\n" in line:

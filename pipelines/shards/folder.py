@@ -275,8 +275,7 @@ def tokenizer_of_shards(directory: StrPath, given: StrPath | None = None) -> Ber
                 "were made with, or make them with bert-tf shards"
             )
         return stored_tokenizer(files)
-    open_given = BertTokenizer if Path(given).is_file() else BertTokenizer.from_directory
-    tokenizer = open_given(given)
+    tokenizer = BertTokenizer.from_directory(given)
     if manifests.FILE_NAME in files.sizes():
         made_with = Manifest.load(directory).vocabulary["settings"]
         if differing := tokenizer.other_switches(made_with):

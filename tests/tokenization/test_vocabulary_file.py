@@ -76,12 +76,90 @@ def test_blank_looking_pieces_keep_their_ids(tmp_path):
     assert tokenizer.token_to_id("\u3000") == 5
 
 
+def test_white_space_around_a_piece_is_dropped_as_in_the_original(tmp_path):
+    path = write(tmp_path / "vocab.txt", *SPECIALS, "the ", "\t##m", "a\u00a0")
+    assert BertTokenizer(path).tokenize(["them a"]).to_list() == [[5, 6, 7]]
+
+
+def test_pieces_that_no_text_becomes_are_counted(caplog):
+    BertTokenizer([*SPECIALS, "a", "Stadt", "für", "か\u3099", "[E1]"])
+    (message,) = caplog.messages
+    assert message.startswith("3 pieces of the vocabulary never occur")
+    assert "'Stadt', 'für', 'か\u3099'" in message
+    caplog.clear()
+    BertTokenizer([*SPECIALS, "a", "Stadt", "für"], do_lower_case=False)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("name", "pieces", "is_uncased"),
+    [
+        ("mine", ["a", "B"], False),
+        ("mine", ["a"], True),
+        ("german-cased", ["a"], False),
+        ("uncased_L-2", ["a", "B"], True),
+    ],
+)
+def test_casing_of_a_folder_that_does_not_say(name, pieces, is_uncased, tmp_path):
+    folder = tmp_path / name
+    folder.mkdir()
+    path = write(folder / "vocab.txt", *SPECIALS, *pieces)
+    assert BertTokenizer.from_directory(folder).settings["do_lower_case"] is is_uncased
+    assert BertTokenizer.from_directory(path).settings["do_lower_case"] is is_uncased
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("tokenizer_config.json", {"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapanese"),
+        ("config.json", {"tokenizer_class": "XLMRobertaTokenizer"}, "asks for a XLMRoberta"),
+        ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"}, "asks for a Pre"),
+        (
+            "tokenizer_config.json",
+            {"auto_map": {"AutoTokenizer": ["a.B", None]}},
+            "code of its",
+        ),
+        ("tokenizer_config.json", {"do_basic_tokenize": False}, "do_basic_tokenize is False"),
+        ("tokenizer_config.json", {"cls_token": "<s>"}, "cls_token is '<s>'"),
+        ("special_tokens_map.json", {"mask_token": {"content": "<m>"}}, "mask_token is '<m>'"),
+        ("tokenizer_config.json", {"truncation_side": "left"}, "truncation_side is 'left'"),
+        ("tokenizer_config.json", {"never_split": ["e-mail"]}, "never_split names 'e-mail'"),
+    ],
+)
+def test_another_tokenizer_is_refused_by_name(file, content, message, tmp_path):
+    write(tmp_path / "vocab.txt", *SPECIALS, "a")
+    (tmp_path / file).write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message) as raised:
+        BertTokenizer.from_directory(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["BertTokenizerFast", "ElectraTokenizer", None])
+def test_other_names_of_the_same_tokenizer(name, tmp_path):
+    write(tmp_path / "vocab.txt", *SPECIALS, "a")
+    content = {"tokenizer_class": name, "never_split": None, "cls_token": {"content": "[CLS]"}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
+    assert BertTokenizer.from_directory(tmp_path).vocabulary_size == 6
+
+
+def test_sentence_transformers_may_lower_case(tmp_path):
+    write(tmp_path / "vocab.txt", *SPECIALS, "é", "e")
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    (tmp_path / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    tokenizer = BertTokenizer.from_directory(tmp_path)
+    assert tokenizer.tokenize(["É E"]).to_list() == [[5, 6]]
+
+
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
         ([], "holds no pieces"),
-        ([*SPECIALS, "a", "b", "a"], "line 8 repeats line 6, 'a'"),
-        ([*SPECIALS, "", "a"], "line 6 holds no piece"),
+        (
+            [*SPECIALS, "a", "b", "a"],
+            r"line 8 repeats line 6, 'a'; put a piece of its own there, such as \[unused line 6\]",
+        ),
+        ([*SPECIALS, "", "a", "", "b"], r"line 6 holds no piece; .*\[unused line 6\]"),
+        ([*SPECIALS, "\u2581the", "s"], "its pieces mark where words begin"),
         (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"], r"lacks \[MASK\]; add a line"),
         (["a"], r"lacks \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
         (SPECIALS, "Give it pieces beside the special tokens"),
@@ -109,7 +187,7 @@ def test_unreadable_vocabularies(tmp_path):
 def test_directories(tmp_path):
     write(tmp_path / "vocab.txt", *SPECIALS, "A", "é")
     assert BertTokenizer.from_directory(tmp_path).settings == {
-        "do_lower_case": True,
+        "do_lower_case": False,
         "strip_accents": None,
         "tokenize_chinese_chars": True,
         "special_tokens_in_text": False,
@@ -157,6 +235,13 @@ def test_directories(tmp_path):
         ({"model": {"type": "WordPiece", "vocab": {"a": None, "b": 1}}}, "its vocabulary is not"),
         ({"added_tokens": ["[PAD]"]}, "its vocabulary is not in the form of"),
         ({"added_tokens": [{"content": "[PAD]", "id": 7}]}, "its ids do not run from 0 to 1"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer is 'Whitespace'"),
+        ({"post_processor": {"type": "RobertaProcessing"}}, "post_processor is"),
+        (
+            {"post_processor": {"type": "BertProcessing", "cls": ["<s>", 0], "sep": ["[SEP]", 1]}},
+            "post_processor is",
+        ),
+        ({"normalizer": {"type": "BertNormalizer", "clean_text": False}}, "clean_text is False"),
     ],
 )
 def test_other_forms_of_tokenizer_json_are_refused(changed, message, tmp_path):
@@ -167,6 +252,19 @@ def test_other_forms_of_tokenizer_json_are_refused(changed, message, tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(values | changed))
     with pytest.raises(InputError, match=message):
         BertTokenizer.from_directory(tmp_path)
+
+
+def test_two_vocabularies_in_a_folder_must_agree(tmp_path):
+    write(tmp_path / "vocab.txt", *SPECIALS, "a", "b")
+    values = {
+        "model": {"type": "WordPiece", "vocab": {p: i for i, p in enumerate([*SPECIALS, "b"])}},
+        "normalizer": {"type": "BertNormalizer", "lowercase": False},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(InputError, match=r"line 6 is 'a', and tokenizer\.json beside it has 'b'"):
+        BertTokenizer.from_directory(tmp_path)
+    write(tmp_path / "vocab.txt", *SPECIALS, "b")
+    assert BertTokenizer.from_directory(tmp_path).settings["do_lower_case"] is False
 
 
 def test_unusable_directories(tmp_path):

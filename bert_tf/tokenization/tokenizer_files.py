@@ -1,0 +1,277 @@
+"""The files of a tokenizer, read into one set of settings: each is honoured or refused by name."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_tf.config import read_json_object
+from bert_tf.errors import InputError
+from bert_tf.tokenization.added_tokens import AddedToken
+from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
+
+VOCABULARY_FILE = "vocab.txt"
+CONFIG_FILE = "tokenizer_config.json"
+TOKENIZER_JSON = "tokenizer.json"  # replaces vocab.txt in newer directories of Hugging Face
+_SPECIAL_MAP, _ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"  # in older ones
+_OF_SENTENCES = "sentence_bert_config.json"
+SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "special_tokens_in_text")
+# Tokenizers of Hugging Face that are BERT's under the name of another model.
+_CLASSES = re.compile(
+    r"(Bert|DistilBert|Electra|MobileBert|ConvBert|LayoutLM|Lxmert|RetriBert|SqueezeBert|Realm|"
+    r"DPR\w*)Tokenizer(Fast)?"
+)
+_OF_JSON = ("PreTrainedTokenizerFast", "TokenizersBackend")  # what tokenizer.json says
+_FIXED: dict[str, Any] = {
+    "do_basic_tokenize": True, "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "wordpiece", "wordpieces_prefix": "##", "clean_text": True,
+    "padding_side": "right", "truncation_side": "right", "split_special_tokens": False,
+    **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},
+}  # fmt: skip
+_FLAGS = {field.name for field in fields(AddedToken)} - {"content"}
+
+
+class TokenizerFiles(NamedTuple):
+    vocabulary: list[str]  # pieces of words, without added tokens beyond them
+    switches: dict[str, Any]  # as a `BertTokenizer` takes them
+    added_tokens: list[AddedToken]
+    config: dict[str, Any]  # the rest of tokenizer_config.json
+    casing: str | None  # what do_lower_case rests on, "" for nothing; None if a file says it
+
+
+def read_tokenizer_files(path: Path) -> TokenizerFiles:
+    """Reads all files of a tokenizer in a folder, or a vocab.txt with those beside it.
+
+    InputError if a file is missing or damaged, or says what is not computed here.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: no such folder; give a folder with a {VOCABULARY_FILE}")
+    folder = path if path.is_dir() else path.parent
+    is_alone = path.is_file() and path.name != VOCABULARY_FILE  # the folder may be of others
+
+    def read(name: str) -> dict[str, Any]:
+        file = folder / name
+        return read_json_object(file) if file.is_file() and not is_alone else {}
+
+    config, model = read(CONFIG_FILE), read("config.json")
+    said = {**read(_SPECIAL_MAP), **config}
+    in_json = read(TOKENIZER_JSON)
+    of_json = _of_tokenizer_json(folder / TOKENIZER_JSON, in_json) if in_json else None
+    said.setdefault("tokenizer_class", model.get("tokenizer_class"))
+    _check(folder, said, of_json is not None)
+    vocabulary = path if path.is_file() else path / VOCABULARY_FILE
+    if of_json is None or vocabulary.exists():
+        pieces = read_vocabulary(vocabulary).pieces
+        if of_json is not None:
+            _check_same(pieces, of_json, vocabulary)
+    else:
+        pieces = list(of_json.vocabulary)
+    switches = {} if of_json is None else dict(of_json.switches)
+    switches |= {name: config.pop(name) for name in SWITCHES if name in config}
+    for name, value in switches.items():
+        check_switch(name, value, f"{folder / CONFIG_FILE}: ")
+    casing = None
+    if "do_lower_case" not in switches:
+        is_uncased, casing = _judged_casing(path, pieces)
+        switches["do_lower_case"] = is_uncased
+    if read(_OF_SENTENCES).get("do_lower_case") and not switches["do_lower_case"]:
+        # sentence-transformers lower-cases before the tokenizer, and leaves accents to it.
+        switches |= {"do_lower_case": True, "strip_accents": bool(switches.get("strip_accents"))}
+    records = _added_tokens(folder, said, of_json, read(_ADDED_TOKENS))
+    added = _in_order(folder, records, pieces, model.get("vocab_size"))
+    return TokenizerFiles(pieces, switches, added, config, casing)
+
+
+def check_switch(name: str, value: object, source: str = "") -> None:
+    """InputError for a switch that is neither true nor false."""
+    if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
+        raise InputError(f"{source}{name} is {value!r}; make it true or false")
+
+
+def _check(folder: Path, said: dict[str, Any], has_json: bool) -> None:
+    """Refuses another tokenizer, and settings that are not computed here."""
+    name = str(said.get("tokenizer_class") or "BertTokenizer")
+    has_code = isinstance(said.get("auto_map"), dict) and "AutoTokenizer" in said["auto_map"]
+    if has_code or not (_CLASSES.fullmatch(name) or (has_json and name in _OF_JSON)):
+        what = "code of its own (auto_map)" if has_code else f"a {name}"
+        raise InputError(
+            f"{folder} asks for {what} as its tokenizer, and only BERT's is computed here: give a "
+            "model with a BertTokenizer"
+        )
+    for key, expected in _FIXED.items():
+        value = said.get(key)
+        value = value.get("content") if isinstance(value, dict) else value
+        if value not in (expected, None):
+            raise InputError(
+                f"{folder / CONFIG_FILE}: {key} is {value!r}, and only {expected!r} is computed "
+                "here: give another model"
+            )
+    if never := set(said.get("never_split") or ()) - set(SPECIAL_TOKENS):
+        raise InputError(
+            f"{folder / CONFIG_FILE}: never_split names {sorted(map(str, never))[0]!r}, and it is "
+            "not computed here: record the words as added tokens"
+        )
+
+
+class _TokenizerJson(NamedTuple):
+    vocabulary: list[str]
+    switches: dict[str, Any]
+    added: list[dict[str, Any]]
+
+
+def _of_tokenizer_json(path: Path, values: dict[str, Any]) -> _TokenizerJson:
+    """The pieces, switches and added tokens in a file of Hugging Face's `tokenizers`."""
+
+    def part(name: str) -> dict[str, Any]:
+        return value if isinstance(value := values.get(name), dict) else {}
+
+    model, normalizer = part("model"), part("normalizer")
+    if model.get("type") != "WordPiece" or normalizer.get("type") != "BertNormalizer":
+        raise InputError(
+            f"{path}: holds a {model.get('type')} tokenizer, not BERT's; give a model with a "
+            "vocab.txt"
+        )
+    before = part("pre_tokenizer").get("type", "BertPreTokenizer")
+    for key, value, expected in (
+        ("pre_tokenizer", before, "BertPreTokenizer"),
+        ("clean_text", normalizer.get("clean_text", True), True),
+        ("unk_token", model.get("unk_token", "[UNK]"), "[UNK]"),
+        ("continuing_subword_prefix", model.get("continuing_subword_prefix", "##"), "##"),
+        ("post_processor", _packed(part("post_processor")), ["[CLS]", "[SEP]"]),
+    ):
+        if value != expected:
+            raise InputError(
+                f"{path}: {key} is {value!r}, and only {expected!r} is computed here: give another "
+                "model"
+            )
+    try:
+        of_words = dict(model["vocab"])
+        added = [dict(each) for each in values.get("added_tokens") or ()]
+        ids = of_words | {t["content"]: t["id"] for t in added if t["content"] not in of_words}
+        pieces = sorted(ids, key=ids.__getitem__)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: its vocabulary is not in the form of Hugging Face's tokenizers; give a model "
+            "with a vocab.txt"
+        ) from error
+    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
+        raise InputError(f"{path}: its ids do not run from 0 to {len(pieces) - 1}; save it again")
+    # A word's pieces do not include added tokens, but these may fill places among them.
+    last = max(of_words.values(), default=-1)
+    switches = {
+        "do_lower_case": normalizer.get("lowercase", True),
+        "strip_accents": normalizer.get("strip_accents"),
+        "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
+    }
+    return _TokenizerJson(pieces[: last + 1], switches, added)
+
+
+def _packed(post_processor: dict[str, Any]) -> list[str]:
+    """The special tokens that go around a text."""
+    if post_processor.get("type") == "BertProcessing":
+        return [str(post_processor.get(key, [None])[0]) for key in ("cls", "sep")]
+    if post_processor.get("type") == "TemplateProcessing":
+        single = post_processor.get("single") or []
+        names = [each["SpecialToken"]["id"] for each in single if "SpecialToken" in each]
+        return names if len(single) == 3 and "Sequence" in single[1] else [*names, "..."]
+    return ["[CLS]", "[SEP]"] if not post_processor else [str(post_processor.get("type"))]
+
+
+def _check_same(pieces: list[str], of_json: _TokenizerJson, path: Path) -> None:
+    """Refuses a vocab.txt and a tokenizer.json of different models."""
+    for place, piece in enumerate(of_json.vocabulary):
+        mine = pieces[place] if place < len(pieces) else None
+        if mine != (piece.strip() or piece):
+            raise InputError(
+                f"{path}: line {place + 1} is {mine!r}, and {TOKENIZER_JSON} beside it has "
+                f"{piece!r} for this id: delete the one that is not the model's"
+            )
+
+
+Records = dict[str, tuple[int | None, AddedToken]]  # by content: the id, if a file says it
+
+
+def _added_tokens(
+    folder: Path, said: dict[str, Any], of_json: _TokenizerJson | None, older: dict[str, Any]
+) -> Records:
+    """What all files say of added tokens; as in Hugging Face, tokenizer_config.json comes first."""
+    records: Records = {}
+
+    def add(each: Any, number: Any, **flags: bool) -> None:
+        each = each if isinstance(each, dict) else {"content": each}
+        content = each.get("content")
+        flags |= {name: each[name] for name in _FLAGS & each.keys()}
+        is_number = number is None or (isinstance(number, int) and not isinstance(number, bool))
+        if not isinstance(content, str) or not content or not is_number or not all(
+            isinstance(value, bool) for value in flags.values()
+        ):  # fmt: skip
+            raise InputError(
+                f"{folder}: the added token {each} is not in Hugging Face's form: restore the file"
+            )
+        known, _ = records.get(content, (None, None))
+        if known is not None and number not in (known, None):
+            raise InputError(
+                f"{folder}: the added token {content!r} has the ids {known} and {number}: restore "
+                "the model's own tokenizer files"
+            )
+        records[content] = (known if number is None else number, AddedToken(content, **flags))
+
+    for each in of_json.added if of_json else ():
+        add(each, each.get("id"))
+    for key, each in (said.get("added_tokens_decoder") or {}).items():
+        add(each, int(key) if key.isdecimal() else key)
+    extra = said.get("extra_special_tokens") or ()
+    named = [*(said.get("additional_special_tokens") or ())]
+    named += extra.values() if isinstance(extra, dict) else extra
+    contents = [each.get("content") if isinstance(each, dict) else each for each in named]
+    for content, number in older.items():
+        if content not in records:
+            special = content in contents or content in SPECIAL_TOKENS
+            add(content, number, normalized=not special, special=special)
+    for content, each in zip(contents, named, strict=True):
+        if content not in records:
+            add(each, None, normalized=False, special=True)
+    return records
+
+
+def _in_order(folder: Path, records: Records, pieces: list[str], rows: Any) -> list[AddedToken]:
+    """Added tokens by their ids, those beyond the vocabulary last; `rows` are the embeddings."""
+    ids = Vocabulary(pieces).ids
+    tokens = []
+    numbered = sorted(
+        records.values(), key=lambda each: (each[0] is None, ids.get(each[1].content, each[0] or 0))
+    )
+    count = len(pieces)
+    for number, token in numbered:
+        expected = ids.get(token.content, count)
+        if number not in (expected, None):
+            raise InputError(
+                f"{folder}: the added token {token.content!r} has the id {number}, and in the "
+                f"vocabulary it is {expected}: restore the model's own tokenizer files"
+            )
+        if expected == count:
+            count += 1
+            if isinstance(rows, int) and count > rows:
+                raise InputError(
+                    f"{folder}: the added token {token.content!r} has the id {expected}, and the "
+                    f"model has {rows} embeddings (vocab_size): restore its own config and weights"
+                )
+        is_plain = not (token.lstrip or token.rstrip or token.single_word or token.normalized)
+        if token.content not in SPECIAL_TOKENS or not is_plain:
+            tokens.append(token)
+    return tokens
+
+
+def _judged_casing(path: Path, pieces: list[str]) -> tuple[bool, str]:
+    """Whether a model is uncased, by its name (as in the original's tokenization.py) or pieces."""
+    for part in reversed(path.absolute().parts):  # the nearest name counts
+        if re.search(r"(^|[-_.])uncased([-_.]|$)|^(chinese|multilingual)_L-", part):
+            return True, f"Taken to be uncased, by the name {part!r}: do_lower_case is true."
+        if re.search(r"(^|[-_.])cased([-_.]|$)", part):
+            return False, f"Taken to be cased, by the name {part!r}: do_lower_case is false."
+    if capitals := [p for p in pieces if p != p.lower() and not (p[0] == "[" and p[-1] == "]")]:
+        return False, (
+            f"Taken to be cased, by the capitals in its vocabulary ({capitals[0]!r}): "
+            "do_lower_case is false."
+        )
+    return True, ""
