@@ -207,6 +207,7 @@ class _Tasks(UserDict[str, Task]):
 
 
 TASKS = _Tasks(_DECLARED)
+_NAMED: set[str] = set()  # Python files that the user has named in this process
 
 
 def check_name(name: str) -> None:
@@ -225,15 +226,21 @@ def check_name(name: str) -> None:
 def find_task(name: str, *, brought_by: str | Path | None = None) -> Task:
     """Finds a task by its name, the path of a file that defines TASK, or an entry point's name.
 
-    `brought_by` is the model whose task.json has the name: code that came with it is not run.
+    `brought_by` is the model whose task.json has the name: a file runs only if the user has named
+    it in this process.
     """
     if name in TASKS:
         return TASKS[name]
     if name.endswith(".py"):
-        own = brought_by and Path(name).resolve().is_relative_to(Path(brought_by).resolve())
-        if own or (brought_by and not Path(name).is_absolute()):
-            raise InputError(f"{brought_by} brings code, {name}: read it, then give it by --task")
-        name = str(Path(name).resolve())
+        resolved = str(Path(name).resolve())
+        if brought_by is None:
+            _NAMED.add(resolved)
+        elif resolved not in _NAMED:
+            raise InputError(
+                f"{brought_by} asks for the code in {name}, which runs only if you name it: read "
+                "it, then give it by --task, or in Python by bert_tf.BertPreprocessor(task=...)"
+            )
+        name = resolved
         try:
             task = _module(Path(name)).TASK
         except Exception as error:  # the user's code

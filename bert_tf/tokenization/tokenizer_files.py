@@ -197,7 +197,7 @@ def _added_tokens(
     """What all files say of added tokens; as in Hugging Face, tokenizer_config.json comes first."""
     records: Records = {}
 
-    def add(each: Any, number: Any, **flags: bool) -> None:
+    def add(each: Any, number: Any, **flags: Any) -> None:
         each = each if isinstance(each, dict) else {"content": each}
         content = each.get("content")
         flags |= {name: each[name] for name in _FLAGS & each.keys()}

@@ -15,6 +15,7 @@ from bert_tf.finetuning.finetune import task_to_train
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, SearchOptions
 from bert_tf.finetuning.search import data_content
 from bert_tf.models.task_models import BertRegressor
+from bert_tf.tasks.table import find_task
 from bert_tf.trained.fine_tuned import FineTuned
 
 ROOT = Path(__file__).parents[2]
@@ -417,25 +418,27 @@ def test_the_documented_task_can_be_fine_tuned(encoder, tmp_path, capsys, monkey
         "--output", "run", "--epochs", 1, "--max_length", 8,
     )  # fmt: skip
     assert "f1 is the F1 score of the label 'good'" in err
-    # task.json names the file: no flag is needed any more, nor the folder it was named in.
     monkeypatch.chdir("/")
     out, _ = call(
-        capsys, "evaluate", "--model", tmp_path / "run" / "best", "--data", folder / "dev.tsv"
-    )
+        capsys, "evaluate", "--model", tmp_path / "run" / "best", "--data", folder / "dev.tsv",
+        "--task", tmp_path / "reviews.py",
+    )  # fmt: skip
     assert list(json.loads(out)) == ["examples", "f1", "accuracy"]
 
 
-@pytest.mark.parametrize("place", ["absolute", "relative"])
-def test_code_that_comes_with_a_model_is_not_run(
-    hugging_face, tmp_path, capsys, monkeypatch, place
-):
-    FineTuned.from_directory(hugging_face).save(tmp_path)
-    code = write(tmp_path / "code.py", "raise SystemExit(7)")
-    task = {"task": "code.py" if place == "relative" else str(code)}
-    (tmp_path / "task.json").write_text(json.dumps(task))
-    monkeypatch.chdir(tmp_path)
-    line = refused(capsys, "predict", "--model", tmp_path, "--text", "sea")
-    assert "brings code" in line and "--task" in line
+@pytest.mark.parametrize("place", ["{0}/code.py", "code.py", "/proc/self/cwd/code.py"])
+def test_code_that_a_model_names_is_not_run(place, hugging_face, tmp_path, capsys, monkeypatch):
+    model, elsewhere = tmp_path / "model", tmp_path / "elsewhere"
+    FineTuned.from_directory(hugging_face).save(model)
+    elsewhere.mkdir()
+    write(elsewhere / "code.py", "raise SystemExit(7)")
+    task = {"task": place.format(elsewhere)}
+    (model / "task.json").write_text(json.dumps(task))
+    monkeypatch.chdir(elsewhere)
+    line = refused(capsys, "predict", "--model", model, "--text", "sea")
+    assert "code.py, which runs only if you name it" in line and "--task" in line
+    with pytest.raises(InputError, match="runs only if you name it"):
+        find_task(task["task"], brought_by="the Keras file")
 
 
 def test_an_old_task_file_is_a_classifier_s(hugging_face, tmp_path):
