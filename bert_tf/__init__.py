@@ -75,11 +75,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
     startup = importlib.import_module("bert_tf.startup")
     with startup.without_chatter():
-        found = getattr(importlib.import_module(_HOMES[name]), name)
-    if _HOMES[name].startswith("bert_tf.models"):
-        # For a script that may train the model, and has run no op yet.
-        startup.prepare_training()
-    return found
+        return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

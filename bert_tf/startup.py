@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,42 @@ from typing import Any
 # Half the time of importing TensorFlow and Keras goes to packages that neither requires, for
 # abilities that no command uses: galleries of pictures, scikit-learn's and JAX's interfaces.
 _UNUSED = frozenset({"IPython", "PIL", "jax", "matplotlib", "pandas", "scipy", "sklearn"})
+
+_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it, macOS and Windows do not
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def available_cores() -> int:
+    """Number of cores that this process may use, by its affinity and its cgroups' CPU limits."""
+    return max(1, min([_cores(), *(math.ceil(limit) for limit in _cgroup_limits())]))
+
+
+def _cgroup_limits(root: Path = _CGROUPS, own: Path = _OWN_CGROUPS) -> Iterator[float]:
+    """CPU limits, in cores, of this process's cgroups (version 1 or 2) and those around them."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in own.read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            top = root / "cpu" if controllers else root
+            inner = top / path.lstrip("/")  # in a container it may be the host's path
+            for folder in (inner, *inner.parents):
+                if not folder.is_relative_to(top):
+                    break
+                yield from _cgroup_limit(folder)
+
+
+def _cgroup_limit(folder: Path) -> Iterator[float]:
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        with contextlib.suppress(OSError, ValueError):
+            read = " ".join((folder / name).read_text(encoding="utf-8") for name in names)
+            quota, period = map(int, read.split())  # "max" is no limit, and so is -1
+            if quota > 0:
+                yield quota / period
 
 
 def keep_freed_memory() -> None:
@@ -31,6 +68,9 @@ def limit_threads(threads: int | None) -> None:
     """Gives TensorFlow so many threads, None for one per core, unless it has run an op."""
     import tensorflow as tf
 
+    # TensorFlow knows the affinity, and no container's limit.
+    if threads is None and (available := available_cores()) < _cores():
+        threads = available
     if threads is not None:
         with contextlib.suppress(RuntimeError):
             tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -63,9 +103,7 @@ def share_cores() -> None:
     threads = tf.config.threading
     if tf.config.list_physical_devices("GPU") or threads.get_intra_op_parallelism_threads():
         return
-    cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     global _shares_cores
     with contextlib.suppress(RuntimeError):  # TensorFlow has run an op
         # Two threads come on top, each in charge of a half.
@@ -74,7 +112,7 @@ def share_cores() -> None:
 
 
 def prepare_training() -> None:
-    """Both of the above, if TensorFlow is Keras' backend."""
+    """Both of the above, if TensorFlow is Keras' backend: for a model that may be trained."""
     import keras
 
     if keras.backend.backend() == "tensorflow":

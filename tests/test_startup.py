@@ -7,6 +7,9 @@ import sys
 import pytest
 from preloaded import run_code
 
+import bert_tf
+from bert_tf import startup
+
 THREADS = """
 import os, sys
 import tensorflow as tf
@@ -36,6 +39,52 @@ assert int(tf.add(1, 1)) == 2
 def test_halves_share_the_cores(before, cores, pool):
     """Unless the user has said how many threads there are, or TensorFlow has started them."""
     run_code(THREADS, [before, cores, pool], check=True)
+
+
+@pytest.mark.parametrize(
+    ("files", "limits"),
+    [
+        ({}, []),
+        ({"own": "0::/\n", "root/cpu.max": "max 100000\n"}, []),
+        ({"own": "0::/\n", "root/cpu.max": "150000 100000\n"}, [1.5]),
+        # Of a pod, the limit is of a group around the process's own.
+        ({"own": "0::/pod/main\n", "root/pod/cpu.max": "200000 100000\n"}, [2]),
+        (
+            {
+                "own": "5:memory:/a\n4:cpu,cpuacct:/host/path\n",
+                "root/cpu/cpu.cfs_quota_us": "300000\n", "root/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            [3],
+        ),
+        (
+            {
+                "own": "4:cpu:/\n", "root/cpu/cpu.cfs_quota_us": "-1\n",
+                "root/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            [],
+        ),
+    ],
+)  # fmt: skip
+def test_cpu_limits_of_containers(files, limits, tmp_path):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert list(startup._cgroup_limits(tmp_path / "root", tmp_path / "own")) == limits
+
+
+def test_cores_that_this_process_may_use(monkeypatch):
+    monkeypatch.setattr(startup, "_cgroup_limits", lambda: [2.5, 9])
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    assert startup.available_cores() == 3
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    assert startup.available_cores() == 2
+
+
+def test_reading_a_name_changes_nothing_in_the_process(monkeypatch):
+    monkeypatch.setattr(startup, "keep_freed_memory", lambda: pytest.fail("malloc"))
+    monkeypatch.setattr(startup, "share_cores", lambda: pytest.fail("threads"))
+    assert bert_tf.BertClassifier.__name__ == "BertClassifier"
 
 
 QUIET = """

@@ -1,7 +1,6 @@
 """`bert_tf.make_shards`."""
 
 import logging
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from bert_tf.mirror import joined
 from bert_tf.options import CheckedOptions, option
 from bert_tf.outputs import check_output_folder
 from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.startup import available_cores
 from bert_tf.storage import is_remote
 
 if TYPE_CHECKING:
@@ -251,4 +251,4 @@ def _threads(options: ShardsOptions) -> int | None:
         return options.threads
     if options.dask is not None:
         return 1  # the scheduler runs a unit on each thread of a worker
-    return max(1, (os.cpu_count() or 1) // options.workers) if options.workers > 1 else None
+    return max(1, available_cores() // options.workers) if options.workers > 1 else None

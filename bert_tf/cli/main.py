@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `head` does. Any other exception is a defect and is raised.
     """
     given = [  # `--batch-size=8` as `--batch_size=8`; a value may begin with dashes, too
-        re.sub("^--[a-z][a-z0-9_-]*(?==|$)", lambda flag: "--" + flag[0][2:].replace("-", "_"), each)
+        re.sub(r"^--[a-z][\w-]*(?==|$)", lambda flag: "--" + flag[0][2:].replace("-", "_"), each)
         for each in (sys.argv[1:] if arguments is None else arguments)
     ]
     called = next((argument for argument in given if not argument.startswith("-")), None)

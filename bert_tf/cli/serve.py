@@ -28,6 +28,7 @@ from bert_tf.errors import InputError, pip_install
 from bert_tf.mirror import fetched
 from bert_tf.options import CheckedOptions, option
 from bert_tf.serving.packed_weights import pack_weights, types_of
+from bert_tf.startup import limit_threads
 from bert_tf.storage import is_remote
 
 _LAST_SECONDS = 5  # after the last answers, for what still computes or loads
@@ -185,6 +186,7 @@ def run(options: Options) -> None:
         grpc_address = f"{_bracketed(options.host)}:{grpc_socket.getsockname()[1]}"
     batching = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches")
     overrides = {n: value for n in batching if (value := getattr(options, n)) is not None}
+    limit_threads(None)
     threads = options.threads
     if options.batching_parameters_file:
         parameters = configuration.read_batching_parameters(options.batching_parameters_file)

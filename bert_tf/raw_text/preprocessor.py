@@ -36,6 +36,7 @@ from bert_tf.raw_text.batches import (
 from bert_tf.raw_text.values import label_list
 from bert_tf.serving.precisions import versions
 from bert_tf.serving.predictor import answer_rows
+from bert_tf.startup import prepare_training
 from bert_tf.tasks.of_model import named_task, of_model
 from bert_tf.tasks.table import find_task
 from bert_tf.tasks.task import Task
@@ -190,6 +191,8 @@ class BertPreprocessor(keras.layers.Layer):
                 'bert_tf.finetune(task="embedding", ...)'
             )
         given = BatchOptions(**options)
+        if given.is_training:
+            prepare_training()
         task, made = make_batches(self.bound(model), x, y, weights, given)
         if given.is_training:
             self._task, self.is_settled = (task,), True
@@ -362,6 +365,8 @@ def open_preset(
     if not directory.is_dir():
         raise InputError(f"{preset}: no such folder: check the path{hub_hint(str(preset))}")
     settings.setdefault("allow_new_head", True)
+    if not issubclass(model_class, Encoder):  # it may be trained; threads are set before any op
+        prepare_training()
     is_auto = isinstance(preprocessor, str) and preprocessor == "auto"
     vocabularies = (directory / name for name in ("vocab.txt", "tokenizer.json"))
     if is_auto and (directory / CONFIG).is_file() and not any(x.exists() for x in vocabularies):

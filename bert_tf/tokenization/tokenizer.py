@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from bert_tf.atomic import StrPath, write_text
 from bert_tf.errors import InputError
+from bert_tf.startup import available_cores
 from bert_tf.tokenization.added_tokens import AddedToken, AddedTokens
 from bert_tf.tokenization.normalizer import Normalizer, unreachable_pieces
 from bert_tf.tokenization.strings import MANY, bytes_of, host_constant, on_host, starts_of
@@ -275,7 +276,7 @@ class BertTokenizer(tf.Module):
     @on_host
     def _ids_in_parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The same, with a part of the texts for each processor."""
-        number = os.cpu_count() or 1
+        number = available_cores()
         edges = [tf.size(texts) * part // number for part in range(number + 1)]
         parts = [self._ids(texts[a:b]) for a, b in itertools.pairwise(edges)]
         ids, row_splits = zip(*parts, strict=True)

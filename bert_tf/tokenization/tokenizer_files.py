@@ -228,8 +228,8 @@ def _added_tokens(
         if content not in records:
             special = content in contents or content in SPECIAL_TOKENS
             add(content, number, normalized=not special, special=special)
-    for content, each in zip(contents, named, strict=True):
-        if content not in records:
+    for each in named:
+        if (each.get("content") if isinstance(each, dict) else each) not in records:
             add(each, None, normalized=False, special=True)
     return records
 

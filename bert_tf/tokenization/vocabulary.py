@@ -1,6 +1,5 @@
 """The list of pieces: learned from text, read, checked and written."""
 
-import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ import tensorflow as tf
 
 from bert_tf.atomic import StrPath, write_text
 from bert_tf.errors import InputError
+from bert_tf.startup import available_cores
 from bert_tf.tokenization.normalizer import Normalizer
 from bert_tf.tokenization.wordpiece import LONGEST_WORD
 
@@ -135,7 +135,7 @@ def count_words(
 
     options = tf.data.Options()
     options.autotune.enabled = False
-    counted = texts.map(distinct_words, num_parallel_calls=threads or os.cpu_count() or 1)
+    counted = texts.map(distinct_words, num_parallel_calls=threads or available_cores())
     totals: Counter[bytes] = Counter()
     texts_seen = long_words = forgotten = 0
     next_check = _FIRST_CHECK

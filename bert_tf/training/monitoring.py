@@ -159,7 +159,7 @@ class HyperParameters(Watcher):
 
     def after_evaluation(self) -> None:
         step, best = self.state.step, self.state.best
-        is_over = step >= self.total_steps
+        is_over = step >= self.total_steps or self.state.ended_early
         self.state.logged[self.directory.name] = step
         if best is None and not is_over:
             return

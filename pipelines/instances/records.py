@@ -4,7 +4,6 @@ A batch is tokenized once, however many rounds of `dupe_factor` and sequence len
 """
 
 import json
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from bert_tf.pipelines.datasets import dataset_options
 from bert_tf.pipelines.instances import sentence_pairs as pairing
 from bert_tf.pipelines.instances.masking import MaskedTokens, mask_tokens
 from bert_tf.pipelines.instances.schemas import serialize_compact, serialize_masked, serialize_rows
+from bert_tf.startup import available_cores
 from bert_tf.tokenization import BertTokenizer
 
 _PERCENTILES = (5, 25, 50, 75, 95)  # of lengths, in the statistics
@@ -63,7 +63,7 @@ def record_batches(
 ) -> Iterator[RecordBatch]:
     """Makes instances of batches of documents in order, round by round, by default on all cores."""
     tokenize, serialize = _traced(tokenizer, options, split_paragraphs)
-    rounds, threads = options[0].dupe_factor, threads or os.cpu_count() or 1
+    rounds, threads = options[0].dupe_factor, threads or available_cores()
     in_graph: deque[DocumentBatch] = deque()
 
     def texts() -> Iterator[tuple]:

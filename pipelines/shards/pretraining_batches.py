@@ -36,6 +36,7 @@ from bert_tf.pipelines.shards.folder import (
     open_shards,
     tokenizer_of_shards,
 )
+from bert_tf.startup import available_cores
 from bert_tf.storage import fetch_ranges, is_remote
 from bert_tf.tokenization import BertTokenizer
 
@@ -195,7 +196,7 @@ def pretraining_batches(
         order = order_seed if shuffle else None
         records = _records((blocks, fetch), order, first=first, repeat=repeat)
         batches = records.rebatch(batch_size, drop_remainder=drop_remainder or repeat)
-    batches = batches.map(model_inputs, num_parallel_calls=os.cpu_count() or 1)
+    batches = batches.map(model_inputs, num_parallel_calls=available_cores())
     full, rest = divmod(max(0, instances - first), batch_size)
     count = tf.data.INFINITE_CARDINALITY if repeat else full + (rest > 0 and not drop_remainder)
     if data_service is not None:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from bert_tf.errors import InputError, pip_install
-from bert_tf.startup import import_tensorflow, keep_freed_memory, limit_threads
+from bert_tf.startup import available_cores, import_tensorflow, keep_freed_memory, limit_threads
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _ANSWER_SECONDS = 20  # of a scheduler
 # Beam's runner by default, named, because DirectRunner tries to download another one first.
 _BEAM_HERE = (
     "--runner=FnApiRunner --direct_running_mode=multi_processing "
-    f"--direct_num_workers={os.cpu_count() or 1}"
+    f"--direct_num_workers={available_cores()}"
 )
 # Errors of the system for which trying again is of no use.
 _LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)

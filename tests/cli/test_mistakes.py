@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from bert_tf.cli import ask
 from bert_tf.cli import main as cli
 from bert_tf.errors import InputError
 from bert_tf.tasks.table import check_name
@@ -120,6 +121,16 @@ for line in sys.argv[1:]:
 def test_names_of_others_are_known(name, near):
     with pytest.raises(InputError, match=rf"did you mean {near}\?"):
         check_name(name)
+
+
+def test_only_names_of_options_may_have_dashes_for_underscores(place, monkeypatch):
+    given = []
+    monkeypatch.setattr(ask, "run", given.append)
+    monkeypatch.setattr(cli, "import_tensorflow", lambda **_: None)
+    texts = ["-- a well-known film", "a b-c", "--un-known=a b"]
+    assert cli.main(["ask", "--index", "models/tiny", "--text", *texts[:2]]) == 0
+    assert cli.main(["ask", "--index=models/tiny", f"--text={texts[2]}"]) == 0
+    assert [options.text for options in given] == [texts[:2], texts[2:]]
 
 
 def test_the_help_begins_with_what_a_run_needs(capsys, monkeypatch):

@@ -146,6 +146,18 @@ def test_a_run_is_one_session_however_often_it_is_continued(model, state, tmp_pa
     ]  # fmt: skip
 
 
+def test_a_run_that_patience_ends_ends_its_session(state, tmp_path):
+    state.ended_early = True
+    hyper_parameters(state, tmp_path, {}).after_evaluation()
+    (path,) = tmp_path.iterdir()
+    tags = [
+        value.tag
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    ]
+    assert tags == ["_hparams_/session_end_info"]
+
+
 def test_one_process_writes(state, tmp_path, monkeypatch):
     class Never(Watcher):
         def __getattribute__(self, name):

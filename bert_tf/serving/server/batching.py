@@ -8,7 +8,6 @@ import asyncio
 import dataclasses
 import logging
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from grpc import StatusCode
 
 from bert_tf.serving.server.configuration import BatchingParameters
 from bert_tf.serving.server.errors import ServingError, from_tensorflow
+from bert_tf.startup import available_cores
 
 Arrays = Mapping[str, np.ndarray]
 # Makes outputs from inputs, row by row, until a moment of `time.monotonic()`.
@@ -63,7 +63,7 @@ class Workers:
     """The threads that run batches, shared by the queues of all models; by default one per core."""
 
     def __init__(self, threads: int = 0) -> None:
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads = threads or available_cores()
         self._idle = self.threads
         self._long: list[int] = []  # the bytes of the batches of long requests that run
         self._last_short = -math.inf
