@@ -58,7 +58,28 @@ def examples_in_memory(
             raise InputError(
                 f"the data has no labels: give (inputs, labels), or a column {task.label!r}"
             )
-    return given_examples(task, data, answers, labels)
+    found = given_examples(task, data, answers, labels)
+    if answers is not None and labels:
+        _check_named(task, answers, labels)
+    return found
+
+
+def _check_named(task: "Task", answers: Any, labels: Sequence[str]) -> None:
+    """Refuses numbers as labels that have names: every source orders them otherwise."""
+    import numpy as np
+
+    from bert_tf.raw_text.values import are_marks, label_list, values_of
+
+    given = label_list(answers, many=task.kind.many_labels)
+    if are_marks(given, labels) or not np.isnan(values_of(labels)).all():
+        return
+    for index, value in enumerate(given):
+        for each in value if isinstance(value, list | tuple | np.ndarray) else [value]:
+            if isinstance(each, int | np.integer):
+                raise InputError(
+                    f"label {index} is {value!r:.40}, and the labels have names "
+                    f"({', '.join(labels)}), which other data number otherwise: give their names"
+                )
 
 
 def columns_of(data: Any) -> dict[str, list[Any]]:

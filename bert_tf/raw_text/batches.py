@@ -22,7 +22,7 @@ from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.pipelines.instances.masking import mask_tokens
 from bert_tf.raw_text.inputs import by_role, given_examples, text_columns
-from bert_tf.raw_text.values import are_numbers, class_of, label_list
+from bert_tf.raw_text.values import class_of, label_list, values_of
 from bert_tf.serving.signatures import Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
@@ -294,21 +294,22 @@ def _targets(y: tf.Tensor, task: Task, labels: Sequence[str]) -> tf.Tensor:
     is_text, is_many = y.dtype == tf.string, task.kind.many_labels
     if not labels:
         return tf.strings.to_number(y) if is_text else y
-    if not is_text and (is_many or not are_numbers(labels)):
+    worth = values_of(labels)
+    if not is_text and (is_many or (np.isnan(worth).all() and y.dtype != tf.bool)):
         return y
-    names = y if is_text else tf.as_string(y)
-    known = list(labels)
+    names = y if is_text else tf.cast(y, tf.float64)
+    known: Any = list(labels) if is_text else worth
     if is_many:
         if names.shape.rank == 1:
             names = tf.strings.split(names, task.kind.label_separator)
         names = names.to_tensor() if isinstance(names, tf.RaggedTensor) else names
         names, known = tf.strings.strip(names), ["", *labels]  # [B, N], "" for none
     else:
-        for other, name in task.label_aliases.items():
+        for other, name in task.label_aliases.items() if is_text else ():
             names = tf.where(names == other, name, names)
     same = names[..., tf.newaxis] == tf.constant(known)
     is_known = tf.reduce_any(same, -1)
-    told = [UNKNOWN_LABELS + ", ".join(labels), tf.boolean_mask(names, ~is_known)]
+    told: list[Any] = [UNKNOWN_LABELS + ", ".join(labels), tf.boolean_mask(names, ~is_known)]
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_known), told)]):
         if is_many:
             return tf.cast(tf.reduce_any(same, 1)[:, 1:], tf.float32)

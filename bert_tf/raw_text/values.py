@@ -97,19 +97,31 @@ def label_list(y: Any, *, many: bool = False) -> list[Any]:
 
 
 def class_of(value: Any, task: Task, labels: Sequence[str], name: str) -> str:
-    """A label's name, by its name or its number; where all names are numbers, these are names."""
+    """A label's name, by its name, or by the number that is its value or else its place.
+
+    A number is a place only where no label has a value, and a boolean never.
+    """
     known = ", ".join(labels)
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
-    if isinstance(value, bool | int | np.integer | np.bool_):
-        if not are_numbers(labels):
+    if isinstance(value, bool | int | float | np.number | np.bool_):
+        worth = values_of(labels)
+        found = [label for label, own in zip(labels, worth, strict=True) if own == float(value)]
+        if found:  # of labels of one value, such as 1 and 1.0, that which is written in this way
+            return str(value) if str(value) in found else found[0]
+        is_flag = isinstance(value, bool | np.bool_)
+        if is_flag or not np.isnan(worth).all():
+            raise InputError(
+                f"{name} is {value}, the value of none of the model's labels ({known}): give one "
+                "of their names"
+            )
+        if isinstance(value, int | np.integer):
             if 0 <= value < len(labels):
                 return labels[int(value)]
             raise InputError(
                 f"{name} is {value}: the model's {len(labels)} labels ({known}) have the numbers "
                 f"0 to {len(labels) - 1}"
             )
-        value = str(int(value))
     if not isinstance(value, str):
         cure = "labels.astype(int)"
         if isinstance(value, list | tuple | np.ndarray):
@@ -127,9 +139,16 @@ def class_of(value: Any, task: Task, labels: Sequence[str], name: str) -> str:
     return value
 
 
-def are_numbers(labels: Sequence[str]) -> bool:
-    """Whether all labels have numbers as names, such as 1 to 5: a number then means that name."""
-    return all(re.fullmatch(r"-?[0-9]+", label) for label in labels)
+def values_of(labels: Sequence[str]) -> np.ndarray:
+    """The numbers that labels are names of, such as 1.0 or +1, True being 1: float64 [C] with NaN.
+
+    A number in place of a label means the label of this value.
+    """
+    flags = {"true": 1.0, "false": 0.0}
+    names = [label.strip().lower() for label in labels]
+    number = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?")
+    found = [float(x) if number.fullmatch(x) else flags.get(x, math.nan) for x in names]
+    return np.array(found, np.float64)
 
 
 def are_marks(given: Sequence[Any], labels: Sequence[str]) -> bool:
@@ -165,7 +184,8 @@ def labels_of_text(
 
 
 def number_text(value: Any, name: str) -> str:
-    if not isinstance(value, str | bytes | int | float | np.number):
+    is_number = isinstance(value, int | float | np.number) and math.isfinite(value)
+    if not is_number and not isinstance(value, str | bytes | np.bool_):
         raise InputError(f"{name} is {value!r:.40}: give a number, or leave the example out")
     return value.decode() if isinstance(value, bytes) else str(value)
 

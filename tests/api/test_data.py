@@ -51,7 +51,6 @@ class Dataset:
 FORMS = {
     "tuple": (TEXTS, LABELS),
     "arrays": (np.array(TEXTS), np.array(LABELS, object)),
-    "numbers": (TEXTS, np.array([1, 0, 1])),
     "dict": {"text": TEXTS, "label": LABELS},
     "records": [{"text": t, "label": x} for t, x in zip(TEXTS, LABELS, strict=True)],
     "frame": Frame({"more": [1, 2, 3], "text": TEXTS, "label": LABELS}),
@@ -84,6 +83,11 @@ def test_labels_beside_inputs_are_not_read(name, columns):
         ((TEXTS, ["good", None, "bad"]), "label 1 is None: leave the example out"),
         ((TEXTS, [1.0, float("nan"), 0.0]), "label 1 is nan: leave the example out"),
         ((TEXTS, ["good"]), "1 labels for 3 examples"),
+        (
+            (TEXTS, np.array([1, 0, 1])),
+            "label 0 is 1, and the labels have names .bad, good., which",
+        ),
+        ((TEXTS, [True, False, True]), "label 0 is True, the value of none of the model's labels"),
         ((TEXTS, ["good", "fine", "bad"]), "label 1 is 'fine', none of the model's"),
         (([], []), "there is no example"),
     ],
@@ -91,6 +95,45 @@ def test_labels_beside_inputs_are_not_read(name, columns):
 def test_data_that_cannot_be_used_is_refused(data, message):
     with pytest.raises(InputError, match=message):
         examples_in_memory(find_task("classification"), data, ["bad", "good"])
+
+
+def test_numbers_of_a_task_with_named_labels_are_refused():
+    """They became names in our order: 0 is entailment in most data of MNLI, here contradiction."""
+    task = find_task("mnli")
+    data = {"sentence1": TEXTS, "sentence2": TEXTS, "gold_label": [0, 1, 2]}
+    with pytest.raises(
+        InputError, match=r"label 0 is 0, and the labels have names .contradiction,"
+    ):
+        examples_in_memory(task, data, task.labels)
+    with pytest.raises(InputError, match=r"label 0 is \[0\], and the labels have names .B-X, O"):
+        examples_in_memory(find_task("tagging"), (["a"], [[0]]), ["B-X", "O"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "given", "names"),
+    [
+        (["1.0", "2.0", "3.0"], [1, 3, np.float64(2)], ["1.0", "3.0", "2.0"]),
+        (["True", "False"], [True, np.bool_(False), 1], ["True", "False", "True"]),
+        (["false", "true"], [True, False], ["true", "false"]),
+        (["+1", "-1"], [1, -1], ["+1", "-1"]),
+        (["0", "1"], [True, 0.0], ["1", "0"]),
+        (["1.0", "1"], [1, 1.0], ["1", "1.0"]),
+        (["1", "other"], [1, "other"], ["1", "other"]),
+    ],
+)
+def test_a_number_is_the_label_of_this_value(labels, given, names):
+    data = (["a text"] * len(given), given)
+    _, examples = examples_in_memory(find_task("classification"), data, labels)
+    assert examples.columns["label"] == names
+
+
+@pytest.mark.parametrize(
+    ("labels", "value"),
+    [(["1.0", "2.0"], 0), (["1", "other"], 0), (["0", "1", "2"], 1.5), (["true", "false"], 2)],
+)
+def test_a_number_without_a_label_of_its_value_is_refused(labels, value):
+    with pytest.raises(InputError, match=f"label 0 is {value}, the value of none of the model's"):
+        examples_in_memory(find_task("classification"), (["a"], [value]), labels)
 
 
 def options(tmp_path, **changed):

@@ -45,6 +45,7 @@ FIT = {
     "no labels": (TEXTS, None, "there are no labels: give y"),
     "unknown label": (["a"], ["god"], r"label 0 is 'god', none of .* \(bad, good\): correct"),
     "number too large": (["a"], [2], "label 0 is 2: the model's 2 labels .* numbers 0 to 1"),
+    "boolean": (["a", "b"], [True, False], "label 0 is True, the value of none of .*: give one of"),
     "label None": (["a", "b"], ["good", None], "label 1 is None: leave the example out, or give"),
     "label NaN": (["a", "b"], [1.0, float("nan")], "label 1 is nan: leave the example out, or"),
     "float ids": (["a", "b"], np.array([0.0, 1.0]), r"label 0 is 0.0: .*labels.astype\(int\)"),

@@ -343,6 +343,17 @@ def test_labels_that_are_numbers_are_names(opened):
     np.testing.assert_array_equal(batches_of(model, dataset)[1], [0, 1, 2, 0, 1, 2, 0, 1])
 
 
+@pytest.mark.parametrize(
+    ("labels", "given"),
+    [(["5.0", "1.0"], [1, 5]), (["+1", "-1"], [-1, 1]), (["True", "False"], [False, True])],
+)
+def test_numbers_are_values_of_labels_before_they_are_places(opened, labels, given):
+    model = opened(labels=labels)
+    dataset = tf.data.Dataset.from_tensor_slices((TEXTS[:2], given)).batch(2)
+    for x, y in ((TEXTS[:2], given), (TEXTS[:2], np.array(given)), (dataset, None)):
+        np.testing.assert_array_equal(batches_of(model, x, y)[1], [1, 0])
+
+
 @pytest.mark.slow
 def test_tagged_strings_have_words_of_their_own(opened):
     model = opened(BertTagger)
