@@ -1,8 +1,10 @@
 """The hyper-parameters of a BERT, as Hugging Face's config.json holds them."""
 
+import errno
 import json
 import math
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -29,6 +31,11 @@ ACTIVATIONS = (
 
 # Hugging Face's classes, in each framework, and ours.
 _BERT_CLASS = r"(TF|Flax|FeatureBased)?Bert(?!Generation)"
+
+# Above these a config.json is damaged or hostile: nothing is made for it.
+_MOST = 2**31 - 1
+_MOST_LAYERS = {"num_hidden_layers": 10_000, "feature_lstm_layers": 100}
+_MOST_BYTES = 100 * 1000**2  # of a file beside the weights
 
 # Keys of config.json that change the computation, with the only value this encoder supports.
 _FIXED: dict[str, Any] = {
@@ -110,19 +117,24 @@ class BertConfig:
             number = value if is_whole or isinstance(value, float) else math.nan
             if each.type is int and name != "pad_token_id":
                 least = 0 if name == "feature_lstm_layers" else 1
-                is_fit = is_whole and number >= least
-                expected = f"a whole number of at least {least}"
+                most = _MOST_LAYERS.get(name, _MOST)
+                is_fit = is_whole and least <= number <= most
+                expected = f"a whole number from {least} to {most}"
             elif "dropout" in name and (value is not None or each.type is float):
                 is_fit, expected = 0 <= number < 1, "a share of at least 0 and below 1"
             elif each.type is float:
-                is_fit, expected = 0 < number < math.inf, "a number above 0"
+                is_fit, expected = 0 < number <= _MOST, f"a number above 0, at most {_MOST}"
             else:
                 continue
             if not is_fit:
-                raise InputError(f"{name} is {value!r}: give {expected}.")
+                raise InputError(f"{name} is {value!r:.40}: give {expected}.")
+        if self.feature_layers is not None and not _is_names(self.feature_layers):
+            raise InputError(
+                f"feature_layers is {self.feature_layers!r:.40}: give a list of names."
+            )
         if not isinstance(self.pad_token_id, int) or not 0 <= self.pad_token_id < self.vocab_size:
             raise InputError(
-                f"pad_token_id is {self.pad_token_id!r}: give an id of the vocabulary, 0 to "
+                f"pad_token_id is {self.pad_token_id!r:.40}: give an id of the vocabulary, 0 to "
                 f"{self.vocab_size - 1}."
             )
         if self.hidden_size % self.num_attention_heads:
@@ -132,12 +144,13 @@ class BertConfig:
             )
         if self.hidden_act not in ACTIVATIONS:
             raise InputError(
-                f"hidden_act {self.hidden_act!r} is unknown: give one of {', '.join(ACTIVATIONS)}."
+                f"hidden_act {self.hidden_act!r:.40} is unknown: give one of "
+                f"{', '.join(ACTIVATIONS)}."
             )
         known = list(_DIRECTIONS)  # a list: what a file holds need not be hashable
         if self.attention_direction not in known:
             raise InputError(
-                f"attention_direction is {self.attention_direction!r}: give one of "
+                f"attention_direction is {self.attention_direction!r:.40}: give one of "
                 f"{', '.join(known)}."
             )
         for key, only in (_FIXED | _UNCHANGED).items():
@@ -224,7 +237,7 @@ class BertConfig:
                 "".join(label for _, label in pairs).encode()  # half a surrogate pair has no bytes
             except (AttributeError, ValueError):
                 raise InputError(
-                    f"id2label is {given['id2label']!r}: give an object of class id to label."
+                    f"id2label is {given['id2label']!r:.80}: give an object of class id to label."
                 ) from None
             if [number for number, _ in pairs] != list(range(len(pairs))):
                 raise InputError(f"id2label must number its labels 0 to {len(pairs) - 1}.")
@@ -261,10 +274,9 @@ class BertConfig:
 def refuse_other_classes(values: Mapping[str, Any]) -> None:
     """Refuses a config.json whose `architectures` are no classes of BERT, or of the user's own."""
     said = values.get("architectures")
-    is_list = isinstance(said, list) and all(isinstance(name, str) for name in said)
     own = values.get("own_head")
     if said is not None and not (
-        is_list and all(re.match(_BERT_CLASS, name) or name == own for name in said)
+        _is_names(said) and all(re.match(_BERT_CLASS, name) or name == own for name in said)
     ):
         raise InputError(
             f"architectures is {said!r:.80}, but only BERT's classes are supported: use the "
@@ -272,11 +284,24 @@ def refuse_other_classes(values: Mapping[str, Any]) -> None:
         )
 
 
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def read_small_file(path: Path) -> bytes:
+    """Reads a file beside a model's weights; OSError for a device, a pipe or a huge file."""
+    facts = path.stat()
+    is_special = not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode))
+    if is_special or facts.st_size > _MOST_BYTES:
+        raise OSError(errno.EINVAL, f"no regular file of at most {_MOST_BYTES // 1000**2} MB")
+    return path.read_bytes()
+
+
 def read_json_object(path: StrPath) -> dict[str, Any]:
     """Reads a file of a model directory; InputError unless it holds a JSON object."""
     path = Path(path)
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_small_file(path).decode("utf-8"))
     except FileNotFoundError:
         raise InputError(
             f"{path} does not exist: give a model directory, which holds {path.name}."

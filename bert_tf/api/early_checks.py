@@ -119,7 +119,7 @@ def read_values(path: str) -> dict[str, Any]:
 def stored(path: str | None) -> dict[str, Any]:
     """What a file has for `read_values`; nothing if it has none, which is reported elsewhere."""
     with contextlib.suppress(InputError):
-        return read_values(path or "")
+        return read_values(path) if path and Path(path).is_file() else {}
     return {}
 
 

@@ -54,6 +54,7 @@ def read_model(source: StrPath, do_lower_case: bool | None = None) -> tuple[Loca
         model = _READ[location.format](location)
         model.check_tensors()
         model.tokenizer = _read_tokenizer(location, do_lower_case, model.notes)
+    model.check_finite()
     if model.tokenizer is None:
         model.notes.append("There is no vocabulary: put the model's vocab.txt beside it.")
         return location, model

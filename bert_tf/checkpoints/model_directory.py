@@ -15,7 +15,7 @@ from bert_tf.checkpoints.formats import CONFIG, Location, read_config
 from bert_tf.checkpoints.sentence_files import read_sentence_files, write_sentence_files
 from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary, left_out
 from bert_tf.checkpoints.weight_names import Head
-from bert_tf.config import BertConfig
+from bert_tf.config import BertConfig, read_small_file
 from bert_tf.errors import InputError
 from bert_tf.layers.bert_layer import encoders_of_files
 from bert_tf.models.encoder import BertEncoder
@@ -101,11 +101,15 @@ def load_model(
     """
     directory = Path(directory)
     stored = read_weights(directory)
+    stored.check_finite()
     for note in stored.notes:
         _log.warning("%s: %s", stored.source, note)
     vocabulary = directory / "vocab.txt"
     if vocabulary.exists():
-        pieces = len(vocabulary.read_bytes().rstrip().split(b"\n"))
+        try:
+            pieces = len(read_small_file(vocabulary).rstrip().split(b"\n"))
+        except OSError as error:
+            raise InputError(f"{vocabulary} cannot be read: {error.strerror}.") from None
         check_vocabulary(pieces, stored.config, vocabulary)
     if model_class is None:
         kinds: Any = {head.kind: each for each, head in reversed(weight_names.HEADS.items())}

@@ -186,6 +186,17 @@ class StoredModel:
                     "model's encoder alone."
                 )
 
+    def check_finite(self) -> None:
+        """Refuses weights that are NaN or infinite."""
+        for name, tensor in self.tensors.items():
+            flat = tensor.reshape(-1)
+            # The sum of squares takes a fraction of the time; it may overflow.
+            if not np.isfinite(flat @ flat) and not np.isfinite(flat).all():
+                raise InputError(
+                    f"{self.source}: {name} holds NaN or infinite numbers: give a copy or a "
+                    "checkpoint of the model whose weights are finite."
+                )
+
     def check_tensors(self) -> None:
         expected = weight_names.tensor_shapes(self.config)
         for part in ("classifier.", "qa_outputs."):  # the config does not know their classes

@@ -1,5 +1,6 @@
 """TensorFlow's checkpoint files, and what the original code (TensorFlow 1) keeps in them."""
 
+import glob
 import json
 import re
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from bert_tf.checkpoints.stored_model import StoredModel, left_out
 from bert_tf.checkpoints.weight_names import MULTI_LABEL, is_kernel, tensor_shapes
+from bert_tf.checkpoints.weights_files import check_regular
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
@@ -47,6 +49,8 @@ class Checkpoint:
 
     def __init__(self, prefix: Path):
         self.prefix = prefix
+        for path in prefix.parent.glob(f"{glob.escape(prefix.name)}.*"):
+            check_regular(path)
         with _readable(f"{prefix} is no complete TensorFlow checkpoint", "its .index and .data"):
             self._reader = tf.train.load_checkpoint(str(prefix))
             self.names = set(self._reader.get_variable_to_shape_map())

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from bert_tf.atomic import replace_file, temporary_folder, write_text
-from bert_tf.config import BertConfig
+from bert_tf.config import BertConfig, read_json_object
 from bert_tf.errors import InputError
 
 Tensors = Mapping[str, np.ndarray]
@@ -54,7 +54,7 @@ def weights_path(directory: Path) -> Path:
     """The weights file of a model directory, or the index of several; refuses a pickle."""
     for name in WEIGHTS_FILES:
         if (directory / name).exists():
-            return directory / name
+            return check_regular(directory / name)
     if (directory / PICKLE).exists() or (directory / f"{PICKLE}.index.json").exists():
         script = (
             "import glob, torch, safetensors.torch as s; "
@@ -71,6 +71,13 @@ def weights_path(directory: Path) -> Path:
     raise InputError(f"{directory / WEIGHTS} does not exist: give a complete model directory.")
 
 
+def check_regular(path: Path) -> Path:
+    """The path; refuses a pipe, a device or a folder in place of a file."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is no regular file: give a complete model directory.")
+    return path
+
+
 def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     """Reads tensors, in float32, from a weights file or from all files that an index lists."""
     read = _read_h5 if H5 in path.name else _read_safetensors
@@ -78,15 +85,16 @@ def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         yield from read(path)
         return
     try:
-        listed = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        listed = read_json_object(path)["weight_map"]
         names = sorted(set(listed.values()))
         if any(Path(name).name != name for name in names):
             raise ValueError("weight_map names files of other folders")
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path} is no index of weights files ({error!r}): copy it again."
         ) from None
     for file in map(path.with_name, names):
+        check_regular(file)
         missing = {_stored_name(tensor) for tensor, home in listed.items() if home == file.name}
         for name, tensor in read(file):
             if name in missing:

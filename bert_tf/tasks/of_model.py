@@ -8,6 +8,7 @@ from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.tasks.table import TASKS, find_task, recorded_task, task_of, with_options
 from bert_tf.tasks.task import Task
+from bert_tf.tasks.task_options import check_stored
 
 TASK_FILE = "task.json"
 _ASSETS = "assets.extra"  # of exports
@@ -90,4 +91,10 @@ def read_settings(directory: str | Path) -> dict[str, Any] | None:
     stored = {} if path is None else read_json_object(path)
     if not isinstance(stored.get("task", ""), str):
         raise InputError(f"{path}: task is {stored['task']!r:.40}: write the name of a task")
-    return stored if stored and "registered_name" not in stored else None
+    if not stored or "registered_name" in stored:
+        return None
+    try:
+        check_stored(stored)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return stored

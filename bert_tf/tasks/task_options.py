@@ -1,8 +1,11 @@
 """Options of a task and its files. Importing this module is quick, as `--help` needs it."""
 
+import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 
 
@@ -89,6 +92,21 @@ class FileOptions(CheckedOptions):
     one text each, or conll with one word each; by default the extension decides."""
     header: bool = option(True, identity=False)
     """whether the first line of a table names the columns."""
+
+
+def check_stored(values: Mapping[str, Any]) -> None:
+    """Refuses values of a task.json that are no values of the options; others are a kind's own."""
+    hints = typing.get_type_hints(EvaluationOptions)
+    known = {name: value for name, value in values.items() if name in hints}
+    for name, value in known.items():
+        members = {type(None), *(typing.get_args(hints[name]) or (hints[name],))}
+        kinds = {each if isinstance(each, type) else str for each in members}
+        if type(value) not in (kinds | {int} if float in kinds else kinds):
+            raise InputError(f"{name} is {value!r:.40}: restore the file.")
+    try:
+        EvaluationOptions(data="-", **known)
+    except InputError as error:
+        raise InputError(str(error).removeprefix("--")) from None
 
 
 @dataclass(kw_only=True)

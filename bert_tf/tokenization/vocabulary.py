@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.atomic import StrPath, write_text
+from bert_tf.config import read_small_file
 from bert_tf.errors import InputError
 from bert_tf.startup import available_cores
 from bert_tf.tokenization.normalizer import Normalizer
@@ -71,7 +72,7 @@ def read_vocabulary(path: StrPath) -> Vocabulary:
     InputError if the file is missing, is not UTF-8, or is no vocabulary.
     """
     try:
-        content = Path(path).read_bytes()
+        content = read_small_file(Path(path))
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
         raise InputError(f"{path}: {reason}; give the path of a vocab.txt") from None

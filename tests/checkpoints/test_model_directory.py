@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import signal
 import struct
 from pathlib import Path
@@ -465,8 +466,8 @@ def test_a_tensor_of_no_part_is_left_out(directory, caplog):
 
 def test_no_model_of_a_wrong_size_is_made(directory):
     saved(BertEncoder, directory)
-    set_config(directory, vocab_size=10**15)
-    assert "is [19, 8], not [1000000000000000, 8]" in refusal(directory)
+    set_config(directory, vocab_size=10**9)
+    assert "is [19, 8], not [1000000000, 8]" in refusal(directory)
 
 
 def test_many_problems_are_counted(directory):
@@ -487,6 +488,31 @@ def test_a_weight_under_two_names(directory):
 
     rewrite(directory, double)
     assert "holds a weight twice" in refusal(directory)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers(directory, value):
+    saved(BertEncoder, directory)
+
+    def damage(tensors):
+        tensors["encoder.layer.1.output.dense.bias"][3] = value
+        tensors["pooler.dense.bias"][0] = 3e38  # whose square overflows
+
+    rewrite(directory, damage)
+    assert "layer.1.output.dense.bias holds NaN or infinite numbers" in refusal(directory)
+    with pytest.raises(InputError, match="bias holds NaN"):
+        convert(directory, directory.with_name("other"))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt"])
+def test_pipes_and_devices_are_not_read(directory, name):
+    saved(BertEncoder, directory)
+    (directory / name).unlink(missing_ok=True)
+    os.mkfifo(directory / name)
+    assert f"{name}" in refusal(directory)
+    (directory / name).unlink()
+    (directory / name).symlink_to("/dev/zero")
+    assert "no regular file" in refusal(directory)
 
 
 def test_quantized_weights(directory):

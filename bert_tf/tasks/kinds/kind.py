@@ -30,6 +30,7 @@ Columns = Sequence[tuple[str, Iterable[object]]]  # of a file: name and values o
 
 TEXT = "text"  # of `Kind.split_keys`, where only equal examples have to stay together
 _AT_ONCE = 4096  # texts tokenized
+_LARGEST = 1e9  # number in a task.json
 _LOG_TEMPERATURES = (-3.0, 3.0)  # that calibration tries
 _IDS = tf.TensorSpec([None, None], tf.int32)
 
@@ -84,6 +85,9 @@ class Kind(ABC):
         """The kind with other `settings`; None keeps a value, and other keys are ignored."""
         names = self.settings().keys() | {field.name for field in fields(self.options)}
         given = {n: settings[n] for n in names if settings.get(n) is not None}
+        for name in given.keys() & set(self.tuned_settings):
+            if not _is_alike(given[name], getattr(self, name)):
+                raise InputError(f"{name} is {given[name]!r:.40}: restore the model's task.json")
         return replace(self, **given) if given else self  # type: ignore[type-var]
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
@@ -348,6 +352,16 @@ class RowKind(Kind):
 
     def submitted(self, given: Answered) -> Iterable[object]:
         return dict(self.predicted(given))["predicted"]
+
+
+def _is_alike(value: Any, default: Any) -> bool:
+    """Whether a value of a file may replace a number, or a mapping to numbers."""
+    if not isinstance(default, Mapping | float):
+        return True
+    if isinstance(value, Mapping) != isinstance(default, Mapping):
+        return False
+    numbers = value.values() if isinstance(value, Mapping) else [value]
+    return all(type(x) in (int, float) and -_LARGEST <= x <= _LARGEST for x in numbers)
 
 
 def row_keys(task: Task, examples: Examples) -> list[Hashable]:

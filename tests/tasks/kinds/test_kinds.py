@@ -1,6 +1,7 @@
 """What the kinds and the driver do without a model."""
 
 import dataclasses
+import json
 import tracemalloc
 
 import numpy as np
@@ -13,7 +14,9 @@ from bert_tf.pipelines.examples.labelled_text import Examples, read_examples
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.scoring.metrics import accuracy, macro_f1, matthews_correlation
+from bert_tf.tasks.of_model import read_settings
 from bert_tf.tasks.table import TASKS, find_task
+from bert_tf.tasks.task_options import check_stored
 from bert_tf.training.means import cross_entropy
 
 CLASSES = TASKS["classification"]
@@ -100,7 +103,36 @@ def test_settings_come_back_from_task_json():
         cola, text="sentence", max_length=9, format="csv", header=True
     )
     for task in (*TASKS.values(), changed):
+        check_stored(json.loads(json.dumps(task.settings())))
         assert find_task(task.name).with_settings(task.settings()) == task
+
+
+@pytest.mark.parametrize(
+    ("task", "values"),
+    [
+        ("classification", {"max_length": [1]}),
+        ("classification", {"max_length": "9"}),
+        ("classification", {"max_length": 0}),
+        ("classification", {"max_length": True}),
+        ("classification", {"text_column": "a\0b"}),
+        ("classification", {"text_column": 3}),
+        ("classification", {"format": ["csv"]}),
+        ("classification", {"header": "no"}),
+        ("classification", {"task": 3}),
+        ("vectors", {"scale": float("nan")}),
+        ("vectors", {"scale": "20"}),
+        ("multi_label", {"thresholds": [0.5]}),
+        ("multi_label", {"thresholds": {"a": "0.5"}}),
+        ("squad2", {"null_score_diff_threshold": 10**400}),
+        ("squad2", {"null_score_diff_threshold": {}}),
+    ],
+)
+def test_values_of_other_types_in_task_json(tmp_path, task, values):
+    path = tmp_path / "task.json"
+    path.write_text(json.dumps({"task": task, **values}))
+    with pytest.raises(InputError, match=next(iter(values))) as caught:
+        TASKS[task].with_model_settings(read_settings(tmp_path))
+    assert "task.json" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_tasks_are_found_by_entry_point_and_file(tmp_path, monkeypatch):
