@@ -13,8 +13,8 @@ from bert_tf.finetuning.data import split
 from bert_tf.pipelines.examples.labelled_text import Examples, read_examples
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.kinds.kind import Answered
-from bert_tf.tasks.scoring.metrics import accuracy, macro_f1, matthews_correlation
 from bert_tf.tasks.of_model import read_settings
+from bert_tf.tasks.scoring.metrics import accuracy, macro_f1, matthews_correlation
 from bert_tf.tasks.table import TASKS, find_task
 from bert_tf.tasks.task_options import check_stored
 from bert_tf.training.means import cross_entropy
