@@ -9,12 +9,12 @@ import contextlib
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_tf.atomic import MARK, StrPath, write_json
+from bert_tf.atomic import MARK, StrPath, hold_output, write_json
 from bert_tf.errors import InputError
 from bert_tf.outputs import is_one_of
 
@@ -36,9 +36,15 @@ class Layout:
     is_old: Callable[[Path], bool]  # whether an earlier version made a folder of this kind
 
 
+def _first_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    return lines[0] if lines else ""
+
+
 def _is_old_run(folder: Path) -> bool:
     path = folder / "config.yaml"
-    return path.is_file() and bool(re.search(r"(?m)^steps_per_execution: ", path.read_text()))
+    written = r"(?m)^steps_per_execution: "
+    return path.is_file() and bool(re.search(written, path.read_text(errors="replace")))
 
 
 SEARCH = Layout(
@@ -52,7 +58,26 @@ SEEDS = Layout(
 RUN = Layout(
     "a run of one seed", ("best", "last", "checkpoints/", "logs/", "config.yaml"), _is_old_run
 )
-_LAYOUTS = (SEARCH, SEEDS, RUN)  # the first that fits: a search has a config.yaml, too
+EVALUATION = Layout(
+    "an evaluation", ("metrics.json", "report.md"),
+    lambda folder: _first_line(folder / "report.md") == "# Evaluation",
+)  # fmt: skip
+CHECK = Layout(
+    "a check of data", ("cleaned", "report.md"),
+    lambda folder: _first_line(folder / "report.md") == "# Check of the data",
+)  # fmt: skip
+INDEX = Layout(
+    "an index", ("index.json", "texts.jsonl", "vectors.npy"),
+    lambda folder: (folder / "index.json").is_file() and (folder / "vectors.npy").is_file(),
+)  # fmt: skip
+_LAYOUTS = (
+    SEARCH,
+    SEEDS,
+    RUN,
+    EVALUATION,
+    CHECK,
+    INDEX,
+)  # the first that fits: a search has a config.yaml, too
 
 
 @dataclass
@@ -149,6 +174,20 @@ class Mark:
         for path in [*sorted(below, reverse=True), folder]:
             with contextlib.suppress(OSError):  # not empty, or not there
                 path.rmdir()
+
+
+@contextlib.contextmanager
+def owned(folder: StrPath | None, layout: Layout) -> Iterator[None]:
+    """Holds an output folder, if there is one, whose own files alone the block may replace.
+
+    Raises InputError as `Mark.of`.
+    """
+    if not folder:
+        yield
+        return
+    mark = Mark.of(folder, layout)
+    with hold_output(folder, mark):
+        yield
 
 
 def _files(folder: Path) -> list[Path]:

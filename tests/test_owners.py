@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.atomic import MARK, hold_output, replace_directory, replace_file, write_text
 from bert_tf.errors import InputError
-from bert_tf.owners import RUN, SEARCH, SEEDS, Mark
+from bert_tf.owners import CHECK, EVALUATION, INDEX, RUN, SEARCH, SEEDS, Mark, owned
 from bert_tf.training.training_options import TrainingOptions, save_config
 
 
@@ -118,3 +118,27 @@ def test_a_damaged_mark_is_named(text, tmp_path):
     write_text(tmp_path / MARK, text)
     with pytest.raises(InputError, match=r"\.bert-tf\.json cannot be read"):
         Mark.of(tmp_path, RUN)
+
+
+@pytest.mark.parametrize(
+    ("layout", "old", "name"),
+    [
+        (EVALUATION, {"report.md": "# Evaluation\n\nx"}, "metrics.json"),
+        (CHECK, {"report.md": "# Check of the data\n"}, "cleaned/train.tsv"),
+        (INDEX, {"index.json": "{}", "vectors.npy": ""}, "texts.jsonl"),
+    ],
+)
+def test_reports_and_indexes_replace_their_own(layout, old, name, tmp_path):
+    theirs, earlier, new = (tmp_path / each for each in ("theirs", "earlier", "new"))
+    for folder in (theirs, earlier):
+        write_text(folder / name, "old")
+    for file, text in old.items():
+        write_text(earlier / file, text)
+    with pytest.raises(InputError, match="would be replaced"), owned(theirs, layout):
+        pass
+    for folder in (earlier, new, new):
+        with owned(folder, layout):
+            write_text(folder / name, "new")
+    assert [files(x)[name] for x in (theirs, earlier, new)] == ["old", "new", "new"]
+    with owned(None, layout):
+        write_text(tmp_path / "report.md", "another's business")

@@ -13,6 +13,7 @@ from bert_tf.api.progress import progress, scores_line
 from bert_tf.api.result import Result, Table, report_pictures, score_table
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
+from bert_tf.owners import EVALUATION, owned
 from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def evaluate(options: EvaluateOptions, *, shown: bool = True) -> EvaluateResult:
         InputError: the data, the model or the options cannot be used; the message says why.
     """
     output = options.output and check_output_folder(options.output)
-    with progress("evaluating", total=1, shown=shown) as bar:
+    with owned(output, EVALUATION), progress("evaluating", total=1, shown=shown) as bar:
         from bert_tf.tasks.reports.report import write_report
         from bert_tf.trained.fine_tuned import FineTuned
 

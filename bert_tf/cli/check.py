@@ -21,6 +21,7 @@ from bert_tf.api.progress import ProgressBar, console, progress
 from bert_tf.atomic import write_text, write_tsv
 from bert_tf.errors import InputError
 from bert_tf.options import option
+from bert_tf.owners import CHECK, Mark, owned
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class Finding:
 
 def run(options: Options) -> None:
     output = options.output and Path(options.output)
+    if output:
+        Mark.of(output, CHECK)  # refuses it before the work
     with progress("reading") as bar:
         from bert_tf.tasks.table import find_task, with_options
 
@@ -115,11 +118,12 @@ def run(options: Options) -> None:
     lines += [f"{_TITLES[kind]}: {len(own):,}" for kind, own in found.items()]
     console.print("\n".join(lines if found else [*lines, "nothing found"]))
     if output:
-        _write_report(lines, found, output)
-        console.print(f"Report: {output / 'report.md'}")
-    if output and options.clean:
-        kept = _write_cleaned(splits, findings, output / "cleaned")
-        console.print(f"Cleaned copy, {_counts(kept)} examples: {output / 'cleaned'}")
+        with owned(output, CHECK):
+            _write_report(lines, found, output)
+            console.print(f"Report: {output / 'report.md'}")
+            if options.clean:
+                kept = _write_cleaned(splits, findings, output / "cleaned")
+                console.print(f"Cleaned copy, {_counts(kept)} examples: {output / 'cleaned'}")
     for own in found.values():
         for each in own[:3]:
             console.print(f"  {each.place}: {each.what}: {' '.join(each.text.split())[:80]}")

@@ -19,6 +19,7 @@ from bert_tf.api.progress import console, progress, scores_line
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
+from bert_tf.owners import EVALUATION, owned
 from bert_tf.tasks.task_options import EvaluationOptions
 
 
@@ -44,7 +45,10 @@ def run(options: Options) -> None:
     labelled = options.submission is None
     output = options.output or options.submission
     folder = output and check_output_folder(output)
-    with progress("answering", total=len(options.models)) as bar:
+    with (
+        owned(folder if labelled else None, EVALUATION),
+        progress("answering", total=len(options.models)) as bar,
+    ):
         from bert_tf.tasks.reports.report import write_report
         from bert_tf.trained.ensemble import evaluate_together, load_members
         from bert_tf.trained.fine_tuned import Evaluation

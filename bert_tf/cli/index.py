@@ -17,6 +17,7 @@ from bert_tf.api.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
+from bert_tf.owners import INDEX, owned
 from bert_tf.tasks.task_options import FileOptions
 
 
@@ -37,7 +38,7 @@ class Options(FileOptions):
 
 def run(options: Options) -> None:
     output = check_output_folder(options.output, [options.model, options.input])
-    with progress("loading") as bar:
+    with owned(output, INDEX), progress("loading") as bar:
         from bert_tf.trained.search_index import read_located_texts, vectors_of, write_index
 
         column = options.text_column or "text"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_tf.atomic import write_json
+from bert_tf.atomic import claim, write_json
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.labelled_text import format_of, read_examples
 from bert_tf.pipelines.examples.records import is_dataset_name, read_text
@@ -81,6 +81,8 @@ def write_index(
     folder: Path, model: str, texts: Sequence[tuple[str, str]], vectors: np.ndarray
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    for name in (ABOUT, VECTORS):
+        claim(folder / name)
     (folder / ABOUT).unlink(missing_ok=True)  # it describes the vectors to come
     np.save(folder / VECTORS, vectors)
     write_answers(folder / TEXTS, [{"text": text, "source": source} for text, source in texts])
