@@ -94,7 +94,7 @@ def export_model(options: ExportOptions, *, shown: bool = True) -> ExportResult:
             f"bfloat16, not {options.precision}"
         )
     with mirrored(options.output, top_alone=True), progress("exporting", shown=shown) as bar:
-        from bert_tf.serving.export import check_export
+        from bert_tf.serving.export import MODELS_CONFIG, check_export, pinned_versions
         from bert_tf.trained.export_precisions import export_types
         from bert_tf.trained.fine_tuned import FineTuned
 
@@ -113,6 +113,13 @@ def export_model(options: ExportOptions, *, shown: bool = True) -> ExportResult:
         else:
             model = load()
             versions, remarks = export_types(model, folder, options, load)
+        pinned = pinned_versions(folder.parent, options.name)
+        if pinned and (missing := set(versions.values()) - pinned):
+            served, new = (", ".join(map(str, sorted(each))) for each in (pinned, missing))
+            remarks.append(
+                f"{joined(options.output, MODELS_CONFIG)} serves only the versions {served} of "
+                f"{options.name}: add {new} to its model_version_policy to have it served"
+            )
     inputs = model.task.kind.signatures(model.task)["serving_default"].inputs
     return ExportResult(
         path=joined(options.output, options.name, str(max(versions.values()))), versions=versions,

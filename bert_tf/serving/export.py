@@ -42,6 +42,10 @@ _COMPILED = "_XlaMustCompile"
 ASSETS = "assets.extra"
 _LARGEST = 2**63 - 1  # versions are int64 in TensorFlow Serving
 MODELS_CONFIG = "models.config"
+_LABELLED = (  # what `set_labels` writes
+    r" +model_version_policy \{ specific \{[^{}]*\} \}\n"
+    r"( +version_labels \{ key: \"(float32|bfloat16|int8)\" value: \d+ \}\n)+"
+)
 BATCHING_FILE = "batching_params.pbtxt"
 # The number of threads is the server's own: one per core.
 _BATCHING = """\
@@ -202,17 +206,32 @@ def batching_parameters(signatures: Mapping[str, SignatureDef]) -> str | None:
 
 
 def set_labels(root: str | Path, name: str, labels: Mapping[str, int]) -> bool:
-    """Has `<root>/models.config` serve versions under labels; False if it has other settings."""
-    path, block = Path(root) / MODELS_CONFIG, _block(name)
-    text = path.read_text(encoding="utf-8")
-    if block not in text:
-        return False
+    """Serves versions under labels, in place of those that an earlier call labelled.
+
+    Returns False, and changes nothing, if `<root>/models.config` has a user's settings for the
+    model.
+    """
+    path, end = Path(root) / MODELS_CONFIG, "  }\n"
+    text, block = path.read_text(encoding="utf-8"), _block(name).removesuffix(end)
     numbers = " ".join(f"versions: {number}" for number in labels.values())
-    lines = [f"    model_version_policy {{ specific {{ {numbers} }} }}"]
-    lines += [f'    version_labels {{ key: "{x}" value: {labels[x]} }}' for x in labels]
-    end = "  }\n"
-    write_text(path, text.replace(block, block.removesuffix(end) + "\n".join(lines) + "\n" + end))
+    lines = f"    model_version_policy {{ specific {{ {numbers} }} }}\n"
+    for label, number in labels.items():
+        lines += f'    version_labels {{ key: "{label}" value: {number} }}\n'
+    own = re.search(f"{re.escape(block)}({_LABELLED})?{re.escape(end)}", text)
+    if own is None or re.findall(r"s: (\d+)", own[0]) != re.findall(r"value: (\d+)", own[0]):
+        return False
+    write_text(path, text.replace(own[0], block + lines + end))
     return True
+
+
+def pinned_versions(root: str | Path, name: str) -> set[int]:
+    """The versions that `<root>/models.config` names for a model; none if it pins none."""
+    path = Path(root) / MODELS_CONFIG
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    entries = re.split(r"\bconfig\s*:?\s*\{", _code(text))
+    entry = next((each for each in entries if _names(each, name)), "")
+    pinned = re.search(r"\bspecific\s*:?\s*\{([^{}]*)\}", entry)
+    return set(map(int, re.findall(r"\d+", pinned[1]))) if pinned else set()
 
 
 def _block(name: str) -> str:
@@ -229,9 +248,8 @@ def list_model(root: str | Path, name: str) -> bool:
     """Adds a model to `<root>/models.config`; False if that has no `model_config_list`."""
     path = Path(root) / MODELS_CONFIG
     text = path.read_text(encoding="utf-8") if path.is_file() else _NO_MODELS
-    # Comments may speak of models and hold brackets: blank them, so that all places stay.
-    code = re.sub(r"#[^\n]*", lambda comment: " " * len(comment[0]), text)
-    if re.search(rf"""\bname\s*:\s*(["']){re.escape(name)}\1""", code):
+    code = _code(text)
+    if _names(code, name):
         return True
     end = code.rfind("}")
     if not re.search(r"\bmodel_config_list\b", code) or end < 0:
@@ -241,6 +259,15 @@ def list_model(root: str | Path, name: str) -> bool:
     separator = "" if place == line else "\n"
     write_text(path, text[:place] + separator + _block(name) + text[place:])
     return True
+
+
+def _code(text: str) -> str:
+    """Blanks comments, which may speak of models and hold brackets; all places stay."""
+    return re.sub(r"#[^\n]*", lambda comment: " " * len(comment[0]), text)
+
+
+def _names(code: str, model: str) -> bool:
+    return re.search(rf"""\bname\s*:\s*(["']){re.escape(model)}\1""", code) is not None
 
 
 def model_card(name: str, facts: Mapping[str, str], signatures: Mapping[str, SignatureDef]) -> str:

@@ -96,8 +96,8 @@ def export_types(
         sizes[name] = f"version {numbers[name]} in {name}, {size / 1e6:,.0f} MB"
     if precision == "all" and not set_labels(folder.parent, folder.name, numbers):
         remarks.append(
-            f"{folder.parent}/models.config lists {folder.name} already: set its version_labels "
-            f"to {', '.join(f'{name} {number}' for name, number in numbers.items())}"
+            f"{folder.parent}/models.config has settings of yours for {folder.name}: set its "
+            f"version_labels to {', '.join(f'{name} {number}' for name, number in numbers.items())}"
         )
     return numbers, remarks
 

@@ -24,6 +24,8 @@ from bert_tf.serving.export import (
     _set_method_names,
     batching_parameters,
     list_model,
+    pinned_versions,
+    set_labels,
 )
 from bert_tf.serving.saved_model import LoadedModel, nodes_of, read_saved_model
 from bert_tf.serving.server.configuration import BatchingParameters, read_batching_parameters
@@ -256,6 +258,31 @@ def test_a_model_is_added_once_and_the_rest_stays(tmp_path, text, before):
     assert list_model(tmp_path, "a")
     assert path.read_text() == once
     assert re.findall("#.*", once) == re.findall("#.*", text)
+
+
+def test_labels_follow_the_newest_versions_unless_a_user_set_them(tmp_path):
+    path = tmp_path / "models.config"
+    assert list_model(tmp_path, "a") and list_model(tmp_path, "b")
+    assert pinned_versions(tmp_path, "a") == set()
+    assert set_labels(tmp_path, "a", {"float32": 1, "int8": 2})
+    assert set_labels(tmp_path, "a", {"float32": 3, "bfloat16": 4, "int8": 5})
+    assert (pinned_versions(tmp_path, "a"), pinned_versions(tmp_path, "b")) == ({3, 4, 5}, set())
+    config = text_format.Parse(path.read_text(), ModelServerConfig())
+    model, other = config.model_config_list.config
+    assert dict(model.version_labels) == {"float32": 3, "bfloat16": 4, "int8": 5}
+    assert list(model.model_version_policy.specific.versions) == [3, 4, 5]
+    assert other.name == "b" and not other.version_labels
+    labelled = path.read_text()
+    for own, more in (
+        ("versions: 5", "versions: 5 versions: 6"),
+        ('"int8" value: 5 }', '"int8" value: 5 }\n    version_labels { key: "stable" value: 5 }'),
+    ):
+        path.write_text(labelled.replace(own, more))
+        assert not set_labels(tmp_path, "a", {"int8": 9})
+    mine = 'config { name: "a" model_version_policy: { specific: { versions: [7, 8] } } }'
+    path.write_text(f"model_config_list {{ {mine} }}")
+    assert not set_labels(tmp_path, "a", {"int8": 9})
+    assert pinned_versions(tmp_path, "a") == {7, 8}
 
 
 def test_another_configuration_is_left_alone(tmp_path):
