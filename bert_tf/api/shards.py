@@ -10,7 +10,7 @@ from bert_tf.api.data import documents_as_file
 from bert_tf.api.keywords import PathName, keywords
 from bert_tf.api.progress import duration, progress
 from bert_tf.api.result import Result, Table
-from bert_tf.api.vocabulary import Documents
+from bert_tf.api.vocabulary import Documents, faults
 from bert_tf.errors import InputError
 from bert_tf.mirror import joined
 from bert_tf.options import CheckedOptions, option
@@ -111,9 +111,7 @@ class ShardsResult(Result):
             ]
         if not self.manifests:
             return [f"The units are made in {self.folders[0]}; when all are, give --finish"]
-        irregular = self.manifests[0].irregularities.items()
-        found = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in irregular if n)
-        lines = [f"Found in the text: {found}"] if found else []
+        lines = faults(self.manifests[0].irregularities)
         for manifest in self.manifests:
             lines += lost_text(manifest)
         made = self.manifests[0].data_options
@@ -221,7 +219,7 @@ def make_shards(
         manifests = writing.write_shards_of_lengths(
             options.corpus, options.output, tokenizer, options.of_lengths,
             overwrite=options.overwrite, progress=show, runner=_runner(options), share=share,
-            finish=options.finish, threads=_threads(options),
+            finish=options.finish, threads=_threads(options), notice=bar.print,
         )  # fmt: skip
     if len(manifests) > 1:
         lengths = [str(made.options["max_seq_length"]) for made in manifests]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +117,7 @@ def learn_vocabulary(
         from bert_tf.pipelines.corpus.formats import input_errors, read_lines, sample_text
         from bert_tf.pipelines.corpus.sources import open_corpus, unit_hash
         from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
-        from bert_tf.tokenization.normalizer import lost_letters
+        from bert_tf.tokenization.normalizer import decomposed_letters, lost_letters
         from bert_tf.tokenization.vocabulary import check_alphabet
 
         corpus = open_corpus(options.corpus, options)
@@ -128,6 +129,9 @@ def learn_vocabulary(
                     f"{share:.1%} of the letters in this text lose accents or fall apart "
                     f"({', '.join(examples)}); to keep them, add --strip_accents false"
                 )
+        keeps_accents = not options.do_lower_case or options.strip_accents is False
+        if keeps_accents and (line := decomposed_letters(sample_text(corpus))):
+            bar.print(line)
         if options.sample_bytes is not None:
             corpus = corpus.sampled(options.sample_bytes, options.seed)
         units = [unit_hash(unit) for unit in corpus.units]
@@ -135,17 +139,23 @@ def learn_vocabulary(
         settings = json.dumps([units, *read_as, *switches.values()])
         identity = hashlib.sha256(settings.encode()).hexdigest()
         kept = output.with_name(f"{output.name}.counts-{identity[:16]}.zst")
-        counts = _read_counts(kept, identity)
+        found: Counter[str] = Counter()
+        unreadable = set(corpus.unreadable)
+        counts = _read_counts(kept, identity, found)
         if counts is not None:
             bar.print(f"The words of an earlier call are taken from {kept}")
         else:
             with input_errors():
                 counts = count_words(
-                    read_lines(corpus), **switches, progress=bar.update, notice=bar.print,
+                    read_lines(corpus, found, unreadable),
+                    **switches, progress=bar.update, notice=bar.print,
                     check=lambda counts: check_alphabet(counts, options.size, corpus.text_bytes),
                     threads=options.threads,
                 )  # fmt: skip
-            _write_counts(kept, identity, counts)
+            found["unreadable_files"] = len(unreadable)
+            _write_counts(kept, identity, counts, found)
+        for line in faults(found):
+            bar.print(line)
     notices = bar.notices
     with progress(f"learning {options.size} pieces from {len(counts)} words", shown=shown) as bar:
         pieces = learn_vocabulary(
@@ -160,24 +170,37 @@ def learn_vocabulary(
     )  # fmt: skip
 
 
-def _write_counts(path: Path, identity: str, counts: Mapping[str, int]) -> None:
+def faults(found: Mapping[str, int]) -> list[str]:
+    """A line on the faults of a text by their counts, if there are any."""
+    named = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in found.items() if n)
+    return [f"Found in the text: {named}"] if named else []
+
+
+def _write_counts(
+    path: Path, identity: str, counts: Mapping[str, int], found: Mapping[str, int]
+) -> None:
     """Keeps the counts, in case that the vocabulary cannot be learned from them yet."""
     from backports import zstd
 
     with replace_file(path) as temporary, zstd.open(temporary, "wt", encoding="utf-8") as file:
-        print(identity, file=file)
+        print(identity, json.dumps(found), file=file)
         for word, count in counts.items():
             print(count, word, file=file)
 
 
-def _read_counts(path: Path, identity: str) -> dict[str, int] | None:
-    """The counts of the same text with the same options; None if there are none."""
+def _read_counts(path: Path, identity: str, found: Counter[str]) -> dict[str, int] | None:
+    """The counts of the same text with the same options; None if there are none.
+
+    `found` receives those of the text's faults.
+    """
     from backports import zstd
 
     if not path.is_file():
         return None
     with zstd.open(path, "rt", encoding="utf-8", newline="\n") as file:
-        if file.readline().rstrip("\n") != identity:
+        begin, _, of_text = file.readline().partition(" ")
+        if begin != identity:
             return None
+        found.update(json.loads(of_text))
         pairs = (line.rstrip("\n").split(" ", 1) for line in file)
         return {word: int(count) for count, word in pairs}

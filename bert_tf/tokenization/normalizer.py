@@ -27,6 +27,9 @@ _CHINESE = re.compile(
 )
 
 
+_MANY_DECOMPOSED = 0.001  # share of the letters
+
+
 def is_chinese(character: str) -> bool:
     """Whether the original tokenizer makes this character a word of its own."""
     return _CHINESE.match(character) is not None
@@ -182,6 +185,23 @@ def lost_letters(texts: Iterable[str]) -> tuple[float, list[str]]:
     afters = [" ".join("".join(shown.get(c, c) for c in word).split()) for word in words[:3]]
     share = sum(letters[c] for c in lost) / max(1, sum(letters.values()))
     return share, [f"{word} -> {after}" for word, after in zip(words, afters, strict=False)]
+
+
+def decomposed_letters(texts: Iterable[str]) -> str | None:
+    """A line if composing (NFC) joins many letters and marks of a text, else None."""
+    text = " ".join(texts)
+    composed = Counter(unicodedata.normalize("NFC", text))
+    made = composed - Counter(text)
+    made = Counter({c: n for c, n in made.items() if unicodedata.normalize("NFD", c) != c})
+    share = made.total() / max(1, sum(n for c, n in composed.items() if c.isalpha()))
+    if share < _MANY_DECOMPOSED:
+        return None
+    letters = ", ".join(letter for letter, _ in made.most_common(3))
+    return (
+        f"{share:.1%} of the letters in this text are decomposed (NFD: {letters} as several "
+        "characters), and no piece matches both them and composed letters: use one form "
+        "everywhere, for example by uconv -x nfc"
+    )
 
 
 @functools.cache

@@ -22,6 +22,7 @@ MOST_LEARNED = 5_000_000  # characters of distinct words shown to the learner, i
 # A character that is one of fewer characters of the text gets a piece, if it occurs twice.
 _RAREST_CHARACTER = 10_000_000
 _FIRST_CHECK = 10_000  # distinct words
+_SHOWN = 10  # characters without a piece
 
 Notice = Callable[[str], object]
 
@@ -183,8 +184,11 @@ def check_alphabet(counts: Mapping[bytes, int], vocabulary_size: int, text_bytes
 
 def _alphabet(
     counts: Iterable[tuple[str, int]], vocabulary_size: int, least: int | None
-) -> tuple[list[str], set[str]]:
-    """The special tokens and pieces of one character, and the rare characters without one."""
+) -> tuple[list[str], Counter[str], int]:
+    """The special tokens and pieces of one character; rare characters without one; all characters.
+
+    The rare ones have their numbers of occurrences, and the last is that of all.
+    """
     characters: Counter[str] = Counter()
     within: set[str] = set()
     for word, count in counts:
@@ -193,9 +197,9 @@ def _alphabet(
         within.update(word[1:])
     if least is None:
         least = max(2, characters.total() // _RAREST_CHARACTER)
-    rare = {c for c, count in characters.items() if count < least}
+    rare = Counter({c: count for c, count in characters.items() if count < least})
     # All words count for the places of characters, but only spellable ones for merges.
-    firsts, rests = sorted(characters.keys() - rare), sorted(within - rare)
+    firsts, rests = sorted(characters.keys() - rare.keys()), sorted(within - rare.keys())
     alphabet = [*SPECIAL_TOKENS, *firsts, *(f"##{c}" for c in rests)]
     if len(alphabet) > vocabulary_size:
         raise InputError(
@@ -203,7 +207,7 @@ def _alphabet(
             f"tokens and {len(alphabet) - len(SPECIAL_TOKENS)} pieces of one character; give "
             f"--size {len(alphabet)} or more"
         )
-    return alphabet, rare
+    return alphabet, rare, characters.total()
 
 
 def learn_vocabulary(
@@ -228,7 +232,8 @@ def learn_vocabulary(
         min_frequency: minimum number of occurrences for a merge.
         character_min_frequency: minimum number of occurrences for a character to get a piece; by
             default 2, or a ten-millionth of all characters if that is more.
-        notice: called with a line if rare words are left out, or scaling raises `min_frequency`.
+        notice: called with a line if rare characters or words are left out, or scaling raises
+            `min_frequency`.
     """
     words = [word for word, n in counts.items() if 0 < len(word) <= LONGEST_WORD and n > 0]
     if not words:
@@ -237,8 +242,14 @@ def learn_vocabulary(
             "it, with spaces or punctuation between words"
         )
     known = ((word, counts[word]) for word in words)
-    alphabet, rare = _alphabet(known, vocabulary_size, character_min_frequency)
-    spellable = sorted(word for word in words if rare.isdisjoint(word))
+    alphabet, rare, characters = _alphabet(known, vocabulary_size, character_min_frequency)
+    if rare:
+        examples = " ".join(character for character, _ in rare.most_common(_SHOWN))
+        notice(
+            f"{len(rare):,} rare characters ({rare.total() / characters:.2%} of the text) have no "
+            f"piece, and words with them are [UNK]: {examples}{' ...' * (len(rare) > _SHOWN)}"
+        )
+    spellable = sorted(word for word in words if rare.keys().isdisjoint(word))
     learned = _most_frequent(spellable, counts)
     if len(learned) < len(spellable):
         notice(

@@ -254,20 +254,27 @@ def empty_corpus(name: str) -> EmptyCorpus:
     return EmptyCorpus(f"{name}: no text, every line is blank: give files with text")
 
 
-def sample_text(corpus: Corpus) -> Iterator[str]:
+def sample_text(corpus: Corpus, most: int = _SAMPLED_SLICES) -> Iterator[str]:
     """Beginnings of slices throughout a corpus, to judge its language."""
     slices = list(itertools.chain.from_iterable(corpus.units))
-    for slice_ in slices[:: -(-len(slices) // _SAMPLED_SLICES)]:
+    for slice_ in slices[:: -(-len(slices) // most)]:
         for read in itertools.islice(read_slice(slice_, corpus.options, Counter()), 1):
             yield b"\n".join(read.lines)[:_SAMPLED_BYTES].decode("utf-8", "ignore")
 
 
-def read_lines(corpus: Corpus) -> tf.data.Dataset:
-    """The lines of a corpus that are not blank: string [lines], about a megabyte each."""
+def read_lines(
+    corpus: Corpus, counts: Counter | None = None, unreadable: set[str] | None = None
+) -> tf.data.Dataset:
+    """The lines of a corpus that are not blank: string [lines], about a megabyte each.
+
+    `counts` and `unreadable` as in `read_slice`.
+    """
+    found = Counter[str]() if counts is None else counts
 
     def batches() -> Iterator[list[bytes]]:
         slices = itertools.chain.from_iterable(corpus.units)
-        reads = (read.lines for x in slices for read in read_slice(x, corpus.options, Counter()))
+        parts = (read_slice(each, corpus.options, found, unreadable) for each in slices)
+        reads = (read.lines for read in itertools.chain.from_iterable(parts))
         filled = filter(None, (list(filter(None, lines)) for lines in reads))
         group: list[list[bytes]] | None = None
         for group in sources.in_groups(filled, _READ_BYTES, lambda lines: sum(map(len, lines))):

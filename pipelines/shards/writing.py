@@ -50,6 +50,7 @@ from bert_tf.pipelines.shards.manifest import (
 from bert_tf.pipelines.shards.units import Report, ShardsJob, Unit, write_units
 from bert_tf.storage import Folder, check_output_url, is_remote, open_folder
 from bert_tf.tokenization import BertTokenizer
+from bert_tf.tokenization.normalizer import decomposed_letters, is_chinese
 from bert_tf.version import __version__
 
 # Version of the plan and the journal; a change in how instances are made is a new one, too.
@@ -57,6 +58,7 @@ PLAN_FORMAT = 4
 _LISTED_UNITS = 20  # in an error
 _LISTED_SOURCES = 10_000  # in the manifest, which every reader holds
 _SAMPLED_TEXTS = 50  # of 64 kB at most, for the bytes of a token
+_JUDGED_SLICES = 8
 _SAMPLED_BYTES = 16 << 20  # for an estimate
 
 # Files in a folder of shards, of one length or with a subfolder per length.
@@ -118,6 +120,7 @@ def write_shards_of_lengths(
     share: UnitShare | None = None,
     finish: bool = False,
     threads: int | None = None,
+    notice: Callable[[str], object] = lambda line: None,
 ) -> list[Manifest]:
     """Makes pre-training instances of a corpus and writes them as TFRecord shards.
 
@@ -132,6 +135,7 @@ def write_shards_of_lengths(
         share: make these units only, and no manifest; other processes make the others.
         finish: make no units: check the files of all, and write the manifests.
         threads: number of threads of a process; by default one per core.
+        notice: is called with a line on what the options or the vocabulary do not suit.
 
     Returns:
         The manifests, in order of length; none for a share. The same call continues a stopped run.
@@ -193,6 +197,8 @@ def write_shards_of_lengths(
     sources = [unit[0].source for unit in corpus.units]
     with journal.begun(plan, sources, is_shared=share is not None):
         if not finish:
+            for line in _unsuited(corpus, tokenizer, options[0]):
+                notice(line)
             _make_units(job, corpus, tokenizer, progress, runner, share)
         if share is not None:
             return []
@@ -266,6 +272,27 @@ def _corpus_of(
     tokens = len(tokenizer.tokenize(texts).flat_values)
     bytes_per_token = sum(len(text.encode()) for text in texts) / max(1, tokens)
     return corpus.sampled(round(options.max_tokens * bytes_per_token), options.seed)
+
+
+def _unsuited(
+    corpus: Corpus, tokenizer: BertTokenizer, options: PretrainingDataOptions
+) -> Iterator[str]:
+    """Lines on text that the vocabulary or the options do not suit, by a sample."""
+    settings = {"tokenize_chinese_chars": True, "strip_accents": None, **tokenizer.settings}
+    keeps_accents = not settings["do_lower_case"] or settings["strip_accents"] is False
+    finds_words = options.whole_word_masking and settings["tokenize_chinese_chars"]
+    if not (keeps_accents or finds_words):
+        return
+    sample = list(sample_text(corpus, _JUDGED_SLICES))
+    if keeps_accents and (line := decomposed_letters(sample)):
+        yield line
+    letters = [letter for text in sample for letter in text if letter.isalpha()]
+    if finds_words and sum(map(is_chinese, letters)) > len(letters) / 2:
+        yield (
+            "Warning: --whole_word_masking masks single characters, because the tokenizer makes "
+            "each Chinese character a word: put spaces between words, and learn a vocabulary with "
+            "--no_tokenize_chinese_chars"
+        )
 
 
 def _plan_of(corpus: Corpus, options: PretrainingDataOptions) -> documents.DocumentPlan:

@@ -61,6 +61,15 @@ def test_counts_are_kept_until_the_vocabulary_is_learned(text, tmp_path, monkeyp
     assert not any("earlier call" in line for line in made.notices)
 
 
+def test_faults_of_the_text_are_counted_and_kept(text, tmp_path):
+    (text / "00.txt").write_bytes(b"plain text\n" * 40 + b"caf\xe9\n\0\n")
+    named = {"corpus": str(text), "output": tmp_path / "out", "verbose": False}
+    with pytest.raises(InputError, match="cannot hold"):
+        bert_tf.learn_vocabulary(size=10, **named)
+    made = bert_tf.learn_vocabulary(size=200, **named)  # of the words that were kept
+    assert "Found in the text: 1 invalid utf8 lines, 1 nul bytes" in made.notices
+
+
 def test_counts_of_another_format_are_not_taken(text, tmp_path):
     """With the same file, read otherwise."""
     file = tmp_path / "text.jsonl"

@@ -2,10 +2,13 @@ import dataclasses
 import gzip
 import json
 import os
+import re
 import shutil
 import struct
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +22,12 @@ from bert_tf.pipelines.corpus.text_files import UnreadableFile
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards.manifest import Manifest, verify
 from bert_tf.pipelines.shards.units import write_units
-from bert_tf.pipelines.shards.writing import _sources, write_shards, write_shards_of_lengths
+from bert_tf.pipelines.shards.writing import (
+    _sources,
+    _unsuited,
+    write_shards,
+    write_shards_of_lengths,
+)
 
 
 def options(**changed):
@@ -198,6 +206,29 @@ def contents(folder):
         for path in folder.rglob("*")
         if path.is_file()
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "said"),
+    [
+        ("Bär für immer", {"do_lower_case": False}, "18.2% of the letters .*decomposed.*ä"),
+        ("Bär für immer", {"do_lower_case": True, "strip_accents": False}, "decomposed"),
+        ("형태소 분석", {"do_lower_case": True, "strip_accents": False}, "100.0% of the letters"),
+        ("Bär für immer", {"do_lower_case": True}, None),
+        ("她 来 了 的", {"do_lower_case": True}, "--whole_word_masking masks single characters"),
+        ("她 来 了", {"do_lower_case": True, "tokenize_chinese_chars": False}, None),
+    ],
+)
+def test_text_that_does_not_suit_the_tokenizer_is_named(tmp_path, text, settings, said):
+    (tmp_path / "text.txt").write_text(unicodedata.normalize("NFD", text))
+    tokenizer = SimpleNamespace(settings=settings)
+    made = options(whole_word_masking=True)
+    found = list(_unsuited(open_corpus(tmp_path / "text.txt"), tokenizer, made))
+    assert len(found) == bool(said)
+    assert all(re.search(said, line) for line in found)
+    (tmp_path / "text.txt").write_text(text)
+    found = list(_unsuited(open_corpus(tmp_path / "text.txt"), tokenizer, made))
+    assert not any("decomposed" in line for line in found)
 
 
 def test_one_seed_gives_the_same_bytes(tmp_path, corpus, number_tokenizer, monkeypatch):

@@ -149,6 +149,14 @@ def test_frequent_characters_are_covered_where_they_are_met():
     assert fewer == [*SPECIALS, *"!ab", "##a", "##b"]
 
 
+def test_characters_without_a_piece_are_counted():
+    told = []
+    learn_vocabulary({"abab": 4, "aé": 1, "öö": 1}, 100, notice=told.append)
+    assert told == [
+        "1 rare characters (5.00% of the text) have no piece, and words with them are [UNK]: é"
+    ]
+
+
 def test_rare_characters_are_let_go_in_a_large_corpus(monkeypatch):
     monkeypatch.setattr(vocabulary_module, "MOST_OCCURRENCES", 1000)
     counts = {"a" * 10: 5_000_000, "é": 4, "ö": 5}
