@@ -59,9 +59,33 @@ def examples_in_memory(
                 f"the data has no labels: give (inputs, labels), or a column {task.label!r}"
             )
     found = given_examples(task, data, answers, labels)
+    if labelled and (name := getattr(task.kind, "negatives", None)):
+        found[1].columns["negatives"] = _negatives(data, name, len(found[1]))
     if answers is not None and labels:
         _check_named(task, answers, labels)
     return found
+
+
+def _negatives(data: Any, name: str, count: int) -> list[list[str]]:
+    """The wrong answers of each example: those in a column, or for "negative*" in several."""
+    from bert_tf.raw_text.values import as_list, as_texts
+
+    names, prefix = [name], name.removesuffix("*")
+    if isinstance(data, Mapping) and prefix != name:
+        numbers = [str(x).removeprefix(prefix) for x in data if str(x).startswith(prefix)]
+        names = [f"{prefix}{x}" for x in sorted(filter(str.isdecimal, numbers), key=int)]
+        names = names or [prefix]
+    if not isinstance(data, Mapping) or (missing := [x for x in names if x not in data]):
+        own = names if not isinstance(data, Mapping) else missing
+        raise InputError(f"the data has no column {own[0]!r} of wrong answers (negatives): name it")
+    columns = [as_list(x, data[x]) for x in names]
+    if prefix != name and names == [prefix]:  # a list for each
+        (columns,) = columns
+        return [as_texts(x, f"{prefix} {i}") for i, x in enumerate(columns)]
+    if any(len(x) != count for x in columns):
+        raise InputError(f"{names[0]} has {len(columns[0])} texts for {count} examples: give all")
+    rows = zip(*columns, strict=True)
+    return [as_texts(list(row), f"{names[0]} {i}") for i, row in enumerate(rows)]
 
 
 def _check_named(task: "Task", answers: Any, labels: Sequence[str]) -> None:
@@ -194,6 +218,10 @@ def _rows(task: "Task", examples: "Examples") -> Iterator[dict[str, Any]]:
         row = dict(zip(examples.columns, values, strict=True))
         if "words" in row:
             row |= {name: value.split(" ") for name, value in row.items()}
+        if "negatives" in row:
+            name = task.kind.negatives
+            texts = row.pop("negatives")
+            row[name.removesuffix("*")] = texts if name.endswith("*") else texts[0]
         if task.kind.many_labels and "label" in row:
             row |= task.kind.cells(task.label, row.pop("label"))
         if "span" in row:  # SQuAD's, whose first answer has a place

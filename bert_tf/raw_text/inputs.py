@@ -10,6 +10,7 @@ from bert_tf.pipelines.examples.labelled_text import Examples, Source
 from bert_tf.pipelines.examples.squad import Questions
 from bert_tf.raw_text.values import (
     add_answers,
+    answered,
     are_marks,
     as_list,
     as_text,
@@ -100,6 +101,8 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
             y = columns[label]
         elif y is None and (names := label_columns(task)) and all(n in columns for n in names):
             y = {name: columns[name] for name in names}
+        if y is not None and "question" in given and "is_impossible" in columns:
+            y = answered(y, columns["is_impossible"])
     else:
         given = by_role(task, _parts(x, task))
     if "text_pair" in given and task.pair is None:
@@ -153,7 +156,11 @@ def given_examples(
             )
     examples: Examples = Given(SOURCE, list(range(count)), columns, source=source)
     if "question" in columns:
-        columns["id"] = [str(number) for number in range(count)]
+        ids: Any = range(count)
+        if source.columns and "id" in (x if isinstance(x, Mapping) else columns_of(x)):
+            source = Source(columns={**source.columns, "id": ["id"]})
+            ids = as_list("id", x["id"])
+        columns["id"] = list(map(str, ids))
         examples = Questions(SOURCE, examples.lines, columns, source=source)
     if y is None:
         return task, examples

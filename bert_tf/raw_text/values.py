@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.squad import locate
+from bert_tf.pipelines.examples.squad import is_impossible, locate
+from bert_tf.tasks.kinds.multi_label import listed
 from bert_tf.tasks.task import Task
 
 
@@ -173,7 +174,8 @@ def labels_of_text(
             raise InputError(f"{name}: {label} is {x!r:.40}: give 1 if it has the label, else 0")
         value = [label for label, x in value.items() if x]
     elif isinstance(value, str | bytes) or is_missing(value):
-        value = task.kind.parts(as_text(value, name))
+        value = listed(as_text(value, name), name)
+        value = task.kind.parts(value) if isinstance(value, str) else value
     elif is_marks:
         value = [label for label, x in zip(labels, value, strict=True) if x]
     else:
@@ -226,13 +228,27 @@ def add_answers(task: Task, columns: dict[str, list[Any]], given: Sequence[Any])
         columns["span"].append(place)
 
 
+def answered(answers: Any, impossible: Any) -> list[Any]:
+    """Answers [E], None where SQuAD's `is_impossible` [E] says that there is none."""
+    flags = [False if is_missing(x) else x for x in as_list("is_impossible", impossible)]
+    pairs = enumerate(zip(as_list("answers", answers), flags, strict=False))
+    return [None if is_impossible(x, f"question {i}") else answer for i, (answer, x) in pairs]
+
+
 def _answers(value: Any, name: str) -> tuple[list[str], list[int]]:
-    """Texts and starts: of an answer's text, or of SQuAD's `answers`, {"text", "answer_start"}."""
+    """Texts and starts: of an answer's text, or of SQuAD's `answers`, a dict of lists or dicts."""
     if is_missing(value) or (isinstance(value, str) and not value):
         return [], []
+    if isinstance(value, list | tuple | np.ndarray) and all(isinstance(x, Mapping) for x in value):
+        value = {key: [x[key] for x in value if key in x] for key in ("text", "answer_start")}
     if isinstance(value, Mapping):
         texts, starts = value.get("text", []), value.get("answer_start", [])
         if isinstance(texts, str):
             texts, starts = [texts], [starts]
+        if len(starts) not in (0, len(texts)):
+            raise InputError(
+                f"{name} has {len(texts)} texts and {len(starts)} times an answer_start: give each "
+                "text one"
+            )
         return as_texts(texts, name), [int(start) for start in starts]
     return [as_text(value, name)], []

@@ -242,18 +242,21 @@ def _value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:
     value = row[column]
     if role == "labels" and isinstance(value, list):  # any number of labels
         return [_value(place, role, column, {column: each}) for each in value]
-    is_flag = isinstance(value, bool) and OPTIONS.get(role) != OPTIONS["label"]
+    is_flag = isinstance(value, bool) and not _is_label(role)
     is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
     if is_flag or not (is_number or isinstance(value, str)):
         raise InputError(f"{place}: {column!r} is {json.dumps(value)}; it must be text or a number")
     return files.check_text(place, column, str(value))
 
 
+def _is_label(role: str) -> bool:
+    return OPTIONS.get(role, role).startswith(OPTIONS["label"])
+
+
 def _no_column(
     place: str, role: str, column: str, columns: Iterable[str], cure: str = ""
 ) -> MissingColumnError:
-    is_label = OPTIONS.get(role, "") == OPTIONS["label"]
-    unlabelled = "; bert-tf predict reads data without labels" if is_label else ""
+    unlabelled = "; bert-tf predict reads data without labels" if _is_label(role) else ""
     listed = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in columns)
     return MissingColumnError(
         f"{place}: no column {column!r}, there are: {listed}; give {OPTIONS.get(role, role)} one "

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.api.data import documents_as_file, examples_as_files, examples_in_memory
+from bert_tf.api.data import _rows, documents_as_file, examples_as_files, examples_in_memory
 from bert_tf.api.vocabulary import VocabularyOptions
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
@@ -134,6 +134,58 @@ def test_a_number_is_the_label_of_this_value(labels, given, names):
 def test_a_number_without_a_label_of_its_value_is_refused(labels, value):
     with pytest.raises(InputError, match=f"label 0 is {value}, the value of none of the model's"):
         examples_in_memory(find_task("classification"), (["a"], [value]), labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("wrong", {"wrong": ["x", " ", "y"]}),
+        ("wrong*", {"wrong1": ["x", " ", "y"], "wrong0": ["a", "b", "c"]}),
+        ("wrong*", {"wrong": [["a", "x"], ["b", " "], ["c", "y"]]}),
+    ],
+)
+def test_hard_negatives_in_memory_are_read_back(tmp_path, name, columns):
+    task = find_task("embedding").with_settings({"negatives": name})
+    data = {"text": TEXTS, "text_pair": TEXTS, **columns}
+    task, examples = examples_in_memory(task, data)
+    expected = [["a", "x"], ["b", " "], ["c", "y"]]
+    assert examples.columns["negatives"] == (expected if "*" in name else [["x"], [" "], ["y"]])
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(x) + "\n" for x in _rows(task, examples)))
+    read = task.read(tmp_path / "a.jsonl", "train")
+    assert read.columns == examples.columns
+    assert read.remarks()[0].endswith("2 examples have a blank text, the first in line 2")
+    with pytest.raises(InputError, match="no column 'wrong' of wrong answers"):
+        examples_in_memory(task, {"text": TEXTS, "text_pair": TEXTS})
+
+
+def test_words_with_other_spaces_stay_one_when_they_are_written(tmp_path):
+    """Their labels shifted: files were split at every white space of Unicode."""
+    task = find_task("tags")
+    words, labels = [["a\u00a0b", "c\u3000"], ["d"]], [["X\u2003", "Y"], ["Y"]]
+    task, examples = examples_in_memory(task, (words, labels))
+    assert next(iter(_rows(task, examples))) == {"words": words[0], "label": labels[0]}
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(x) + "\n" for x in _rows(task, examples)))
+    read = task.read(tmp_path / "a.jsonl", "train")
+    assert read.columns == examples.columns
+    names = task.kind.label_names(task, read)
+    assert names == ["X\u2003", "Y"]
+    assert task.kind.targets(read, names).tolist() == [[0, 1], [1, -1]]
+
+
+def test_questions_in_memory_have_the_forms_of_squad():
+    context = "the sea is wide"
+    sea = {"text": "sea", "answer_start": "4"}
+    data = {
+        "id": [7, 8, 9], "question": ["?"] * 3, "context": [context] * 3,
+        "answers": [[sea], sea, [sea]], "is_impossible": [None, "false", "true"],
+    }  # fmt: skip
+    _, examples = examples_in_memory(find_task("squad2"), data)
+    assert examples.columns["answers"] == [["sea"], ["sea"], []]
+    assert examples.columns["span"] == [[4, 7], [4, 7], []]
+    assert examples.columns["id"] == ["7", "8", "9"]
+    data["answers"] = [{"text": ["sea", "wide"], "answer_start": [4]}] * 3
+    with pytest.raises(InputError, match="answer 0 has 2 texts and 1 times an answer_start"):
+        examples_in_memory(find_task("squad2"), data)
 
 
 def options(tmp_path, **changed):

@@ -5,7 +5,12 @@ import json
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.labelled_text import Examples, read_examples
+from bert_tf.pipelines.examples.labelled_text import (
+    Examples,
+    check_columns,
+    read_columns_of,
+    read_examples,
+)
 
 
 def write(folder, name, text):
@@ -113,6 +118,10 @@ def test_broken_rows_are_skipped_where_asked_and_blank_texts_counted(tmp_path):
         ("a.jsonl", '{"sentence": ["a"], "label": 1}\n', r"'sentence' is \[\"a\"\]"),
         ("a.jsonl", '{"sentence": "\\ud800", "label": 1}\n', "line 1: .*surrogate"),
         ("a.jsonl", "[" * 100_000 + "\n", "line 1: not JSON"),
+        ("a.jsonl", '{"sentence": NaN, "label": 1}\n', "line 1: 'sentence' is NaN; it must be"),
+        ("a.jsonl", '{"sentence": "a", "label": -Infinity}\n', "'label' is -Infinity; it must be"),
+        ("a.jsonl", '{"sentence": true, "label": 1}\n', "'sentence' is true; it must be text"),
+        ("a.tsv", "sentence\tlabel\na\t1\nsentence\tlabel\n", "line 3: it repeats the header of l"),
         ("a.tsv", b"sentence\tlabel\na\t1\n\xff\t1\n", r"a\.tsv, line 3: invalid UTF-8"),
         ("a.tsv", " \n", "the file is empty"),
         ("a.tsv", "sentence\tlabel\n", "no example; give a file"),
@@ -131,6 +140,37 @@ def test_bad_files_are_named(tmp_path, name, text, message):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"gone\.tsv: cannot be read"):
         read(tmp_path / "gone.tsv")
+
+
+def test_what_is_unambiguous_is_read(tmp_path):
+    """Booleans as labels, and a CSV with semicolons."""
+    path = write(
+        tmp_path, "a.jsonl", '{"text": "a", "label": true}\n{"text": "b", "label": false}\n'
+    )
+    assert read(path, label="label").columns["label"] == ["True", "False"]
+    path = write(tmp_path, "a.csv", 'id;"text";label\n1;"a; b, c";x\n')
+    found = read(path, label="label")
+    assert found.columns == {"text": ["a; b, c"], "label": ["x"]}
+    check_columns(path, {"text": "text", "label": "label"})
+    assert read_columns_of(found)["id"] == ["1"]
+    with pytest.raises(InputError, match="no column 'other', there are: id;"):
+        read(path, "other")
+
+
+def test_what_looks_wrong_is_said(tmp_path):
+    path = write(tmp_path, "a.tsv", 'a film\tpos\n"say ""no"" to it"\tneg\nb\tpos\n')
+    first_line, quoted = read(path, "0", "1").remarks()
+    assert (
+        "its first line ('a film', 'pos') was read as names of columns; give --no_h" in first_line
+    )
+    assert "1 examples have a text in a CSV's quotes, which a .tsv does not have" in quoted
+    assert len(read(path, "0", "1", header=False).remarks()) == 1
+    assert read(path, "a film", "pos").remarks() == [quoted]
+
+
+def test_a_row_of_several_lines_is_named_by_its_first(tmp_path):
+    path = write(tmp_path, "a.csv", 'text,label\n"a\nb\nc",x\n"d\n",y\n')
+    assert read(path, label="label").lines == [2, 5]
 
 
 def test_take(tmp_path):

@@ -1,5 +1,7 @@
 """Several labels for a text or a pair of texts: each label is decided on its own."""
 
+import ast
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +24,9 @@ from bert_tf.tasks.task_options import MultiLabelOptions
 from bert_tf.training.distillation import soft_binary_cross_entropy
 from bert_tf.training.means import Values
 
+_ITEM = r"""\s*('([^'\\]|\\.)*'|"([^"\\]|\\.)*"|-?\d+(\.\d+)?)\s*"""
+_LIST = re.compile(rf"\s*\[({_ITEM}(,{_ITEM})*)?\s*\]\s*")
+_BRACKETS = re.compile(r"""\s*\[\s*(['"\d-].*)?\]\s*""", re.DOTALL)
 _HALF = 0.5  # threshold of a label without one of its own
 _SMALLEST = np.finfo(np.float32).eps  # of a probability with a finite logarithm
 
@@ -74,10 +79,17 @@ class MultiLabel(LongTextKind):
         examples = layout.read(path, {**texts, **dict(zip(roles, names, strict=True))})
         found = [examples.columns.pop(role) for role in roles]
         examples.columns["label"] = []
+        lists = []
         for index, cells in enumerate(zip(*found, strict=True)):
             place = examples.place(index)
-            own = _marked(names, cells, place) if len(names) > 1 else cells[0]
+            own = _marked(names, cells, place) if len(names) > 1 else listed(cells[0], place)
+            lists.append(own if len(names) == 1 and isinstance(own, list) else [])
             examples.columns["label"].append(self.joined(own, place))
+        if all(len(x) == len(lists[0]) > 1 and {*x} <= {"0", "1"} for x in lists):
+            raise InputError(
+                f"{examples.place(0)}: the labels are {len(lists[0])} marks of 0 and 1 without "
+                "names; write the names of the labels, or a column for each (--label_column a,b)"
+            )
         return examples
 
     def joined(self, labels: str | Collection[str], place: str) -> str:
@@ -229,6 +241,18 @@ class MultiLabel(LongTextKind):
 def label_columns(column: str) -> list[str]:
     """The column of labels, or the column of each label: their names, with commas between."""
     return [name.strip() for name in column.split(",") if name.strip()] or [column]
+
+
+def listed(labels: Any, place: str) -> Any:
+    """The items of a list in brackets, as data frames write it into a cell; else the labels."""
+    if not isinstance(labels, str) or not _BRACKETS.fullmatch(labels):
+        return labels
+    if not _LIST.fullmatch(labels):
+        raise InputError(
+            f"{place}: the labels {labels[:40]!r} are a list in brackets that has no commas; write "
+            "commas between the names"
+        )
+    return [str(item) for item in ast.literal_eval(labels.strip())]
 
 
 def _marked(names: Sequence[str], cells: Sequence[str], place: str) -> list[str]:

@@ -65,6 +65,18 @@ def test_f1_is_of_the_dataset_s_second_label_whatever_the_model_s_order(tmp_path
     assert of_three == [accuracy, macro_f1, matthews_correlation]
 
 
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_scores_of_regression_know_order_from_noise(scale):
+    """Outputs that differ count, however narrow they are; the last bits of equal ones do not."""
+    task = TASKS["regression"]
+    examples = Examples("a.tsv", [1, 2, 3, 4], {"text": ["x"] * 4, "label": ["1", "2", "3", "3"]})
+    outputs = np.float32(scale) * np.array([0.5, 0.50001, 0.500021, 0.500021], np.float32)
+    noisy = outputs * (1 + np.array([0, 0, 0, 2**-23], np.float32))
+    for found in (outputs, noisy):
+        scores = task.kind.scores(Answered(task, examples, {"score": found}))
+        assert scores["spearman"] == pytest.approx(1, abs=1e-12)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_split_is_stratified(seed):
     """A rare class could miss the validation examples, or be in them alone."""

@@ -47,6 +47,13 @@ def answered(kind, examples, probabilities, labels=LABELS) -> Answered:
             ),
             {"label_column": "tags"},
         ),
+        ("d.csv", "text,label\na,\"['ship', 'sea']\"\nb,[]\nc,\"[\"\"cow\"\"]\"\n", {}),
+        (
+            "d.jsonl",
+            '{"text": "a", "sea": true, "ship": true, "cow": 0}\n{"text": "b", "sea": false, '
+            '"ship": 0, "cow": 0}\n{"text": "c", "sea": 0, "ship": 0, "cow": 1}\n',
+            {"label_column": "cow,sea,ship"},
+        ),
     ],
 )  # fmt: skip
 def test_forms_of_files(tmp_path, name, text, settings):
@@ -78,6 +85,18 @@ def test_forms_of_files(tmp_path, name, text, settings):
             "d.jsonl, line 1: the label 'sea, calm' is empty or has the separator ','",
         ),
         ("d.tsv", "text\tlabel\na\t\n", {}, "no example has a label"),
+        (
+            "d.jsonl", '{"text": "a", "label": [0, 1, 0]}\n{"text": "b", "label": [1, 1, 0]}\n', {},
+            "d.jsonl, line 1: the labels are 3 marks of 0 and 1 without names; write the names",
+        ),
+        (
+            "d.csv", 'text,label\na,"[0, 1]"\n', {},
+            "d.csv, line 2: the labels are 2 marks of 0 and 1 without names",
+        ),
+        (
+            "d.tsv", "text\tlabel\na\t['a' 'b']\n", {},
+            "d.tsv, line 2: the labels .* are a list in brackets that has no commas",
+        ),
     ],
 )  # fmt: skip
 def test_mistakes_in_files_are_named(tmp_path, name, text, settings, message):
