@@ -131,7 +131,7 @@ class BertClassifier(_LabelModel):
         return self._answers("classify", x, batch_size)
 
     def explain(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """The label, and what each word piece adds to its logit: `explain`, docs/signatures.md."""
+        """Each text's label, and what each word piece adds to its logit (docs/signatures.md)."""
         return self._answers("explain", x, batch_size, signature="explain")
 
 

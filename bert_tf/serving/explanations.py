@@ -27,6 +27,8 @@ def explain(
 ) -> Tensors:
     """The most probable label of each text or pair, and what each of its T tokens adds to it.
 
+    Of several labels, the same for each of the P labels that the text gets.
+
     Integrated gradients (Sundararajan, Taly and Yan 2017) of the label's logit by the vectors of
     the word pieces, on the straight way from a text all of whose pieces are [MASK]; [CLS], [SEP],
     positions and segments stay. What they give the pieces adds up to the difference of both logits.
@@ -35,36 +37,66 @@ def explain(
         strings: texts, [B] each.
         parts: the model, whose outputs are logits [B, C].
         pieces: word pieces of each segment of the rows, as of `Kind.pieces`.
-        answers: `labels` and `probabilities` from the logits, the most probable first.
+        answers: `labels` and `probabilities` from the logits, the most probable first; of several
+            labels `predicted_label`, too.
 
     Returns:
         `label`, string [B]; `probability`, `logit` and `masked_logit` (of its [MASK]s), float32
         [B]; `pieces_count`, int32 [B]; `pieces_text`, string [B, T]; `pieces_attribution`, float32
-        [B, T], 0 for [CLS], [SEP] and padding; `truncated`, int32 [B], the word pieces removed.
+        [B, T], 0 for [CLS], [SEP] and padding; `truncated`, int32 [B], the word pieces removed. Of
+        several labels also `predicted_count`, int32 [B], and as of the most probable label
+        `predicted_label`, `predicted_probability`, `predicted_logit` and `predicted_masked_logit`
+        [B, P], and `predicted_attribution` [B, P, T].
     """
     tokenizer = parts.tokenizer
     ids = pieces(strings, tokenizer)
     pack = Packer(tokenizer, parts.max_length)
     inputs = pack(*ids)
-    names = ("pieces_attribution", "logit", "masked_logit", "outputs")
-    found = dict(zip(names, map_rows(lambda rows: _of_rows(rows, parts), inputs), strict=True))
-    answered = answers(found.pop("outputs"), parts.labels)
+    outputs = map_rows(lambda rows: tf.cast(parts.predict(rows), tf.float32), inputs)
+    answered = answers(outputs, parts.labels)
+    labels, probabilities = answered["labels"], answered["probabilities"]  # (B, C)
+    is_predicted = tf.zeros_like(labels, tf.bool)
+    if "predicted_label" in answered:
+        predicted = answered["predicted_label"][:, tf.newaxis]
+        is_predicted = tf.reduce_any(labels[:, :, tf.newaxis] == predicted, -1)
+    is_first = tf.range(tf.shape(labels)[1]) == 0
+    explained = tf.where(is_predicted | is_first)  # (N, 2): row, rank of the label
+    row, label = explained[:, 0], tf.gather_nd(labels, explained)
+    number = tf.argmax(tf.cast(label[:, tf.newaxis] == list(parts.labels), tf.int32), -1)
+    chosen = {name: tf.gather(x, row) for name, x in inputs.items()}
+    logit = tf.gather(tf.gather(outputs, row), number, batch_dims=1)
+    attribution, masked = map_rows(
+        lambda rows: _of_rows(rows, parts), {**chosen, "label": number, "logit": logit}
+    )
+    found = {
+        "label": label, "probability": tf.gather_nd(probabilities, explained), "logit": logit,
+        "masked_logit": masked, "attribution": attribution,
+    }  # fmt: skip
+    first = {name: tf.boolean_mask(x, explained[:, 1] == 0) for name, x in found.items()}
     texts = tf.gather(tf.constant(tokenizer.vocabulary), inputs["token_ids"])
-    return {
-        "label": answered["labels"][:, 0],
-        "probability": answered["probabilities"][:, 0],
-        "pieces_count": tf.reduce_sum(inputs["padding_mask"], -1),
-        "pieces_text": tf.where(inputs["padding_mask"] != 0, texts, ""),
-        **found,
+    mask = inputs["padding_mask"]
+    told = {
+        "pieces_count": tf.reduce_sum(mask, -1),
+        "pieces_text": tf.where(mask != 0, texts, ""),
+        "pieces_attribution": first.pop("attribution"),
+        **first,
         "truncated": pack.truncated(*(each.row_lengths() for each in ids)),
     }
+    if "predicted_label" not in answered:
+        return told
+    of_text = tf.gather_nd(is_predicted, explained)
+    row = tf.boolean_mask(row, of_text)
+    lists = tf.RaggedTensor.from_value_rowids(row, row, tf.shape(labels, tf.int64)[0])
+    told["predicted_count"] = tf.cast(lists.row_lengths(), tf.int32)
+    for name, x in found.items():
+        told[f"predicted_{name}"] = lists.with_values(tf.boolean_mask(x, of_text)).to_tensor()
+    return told
 
 
 def _of_rows(rows: Tensors, parts: Parts) -> tuple[tf.Tensor, ...]:
-    """Attributions [r, T], the label's logits of text and [MASK]s [r], and all logits [r, C]."""
-    outputs = tf.cast(parts.predict(rows), tf.float32)
-    labels = tf.argmax(outputs, -1)
-    logit = tf.gather(outputs, labels, batch_dims=1)
+    """Attributions [r, T] of a `label` [r], and its logits of texts of [MASK]s [r]."""
+    rows = dict(rows)
+    labels, logit = rows.pop("label"), rows.pop("logit")
     mask = rows["padding_mask"]
     # The n tokens; a row without any has its first place computed: see `TokenPlaces`.
     where = tf.where((mask != 0) | (tf.range(tf.shape(mask)[1]) == 0))
@@ -102,7 +134,7 @@ def _of_rows(rows: Tensors, parts: Parts) -> tuple[tf.Tensor, ...]:
         return number, integral(number)
 
     _, found = tf.while_loop(is_rough, refined, state, parallel_iterations=1)
-    return tf.scatter_nd(where, found, tf.shape(mask, tf.int64)), logit, masked, outputs
+    return tf.scatter_nd(where, found, tf.shape(mask, tf.int64)), masked
 
 
 def _logits_after(shares: tf.Tensor, rows: Tensors, parts: Parts, labels: tf.Tensor) -> tf.Tensor:

@@ -92,14 +92,34 @@ def test_a_batch_does_not_change_an_explanation(explain):
 
 
 @pytest.mark.slow
-def test_pairs_and_several_labels():
-    pair, several = made("mrpc", ["0", "1"]), made("multi_label", ["a", "b", "c"])
-    asked = {"text": ["sea ship", "cow"], "text_pair": ["cow .", "."]}
-    for model, strings in ((pair, asked), (several, {"text": TEXTS})):
-        function = model.module(explanations=True).signature("explain")
-        found = answer(function, strings, 4)
-        rise = found["logit"] - found["masked_logit"]
-        np.testing.assert_allclose(found["pieces_attribution"].sum(-1), rise, **CLOSE)
+def test_pairs():
+    function = made("mrpc", ["0", "1"]).module(explanations=True).signature("explain")
+    found = answer(function, {"text": ["sea ship", "cow"], "text_pair": ["cow .", "."]}, 4)
+    rise = found["logit"] - found["masked_logit"]
+    np.testing.assert_allclose(found["pieces_attribution"].sum(-1), rise, **CLOSE)
+
+
+@pytest.mark.slow
+def test_each_of_several_labels_is_explained():
+    model = made("multi_label", ["a", "b", "c"])
+    strings = {"text": TEXTS}
+    shares = answer(model.function(), strings, 8)["probabilities"]
+    # The middle threshold of the most probable: some texts get several labels, some none.
+    limits = dict.fromkeys("abc", float(np.median(shares[:, 1])))
+    model = replace(model, task=model.task.with_settings({"thresholds": limits}))
+    answered = answer(model.function(), strings, 8)
+    found = answer(model.module(explanations=True).signature("explain"), strings, 8)
+    assert (found["predicted_label"] == answered["predicted_label"]).all()
+    assert found["predicted_count"].tolist() == answered["predicted_count"].tolist()
+    assert found["predicted_count"].max() > 1
+    rise = found["predicted_logit"] - found["predicted_masked_logit"]
+    np.testing.assert_allclose(found["predicted_attribution"].sum(-1), rise, **CLOSE)
+    rise = found["logit"] - found["masked_logit"]
+    np.testing.assert_allclose(found["pieces_attribution"].sum(-1), rise, **CLOSE)
+    has = found["predicted_count"] > 0
+    assert (found["label"][has] == found["predicted_label"][has, 0]).all()
+    first = found["predicted_attribution"][has, 0]
+    assert (first == found["pieces_attribution"][has]).all()
 
 
 @pytest.mark.slow
