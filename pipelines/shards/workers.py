@@ -5,6 +5,7 @@ A worker imports this file before anything can quiet TensorFlow: functions impor
 
 import errno
 import functools
+import logging
 import multiprocessing
 import os
 import pickle
@@ -12,24 +13,29 @@ import re
 import shlex
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from concurrent.futures.process import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bert_tf.errors import InputError, pip_install
 from bert_tf.startup import available_cores, import_tensorflow, keep_freed_memory, limit_threads
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from bert_tf.pipelines.corpus.documents import DocumentPlan
     from bert_tf.pipelines.shards.units import Report, ShardsJob, Unit
     from bert_tf.tokenization import BertTokenizer
 
 Task = tuple[str, int | None, bytes]
 _ANSWER_SECONDS = 20  # of a scheduler
+_LOOK_SECONDS = 5  # between looks at a cluster
+_WORKER_SECONDS = 30  # that a cluster may have no workers, which may be started again
 # Beam's runner by default, named, because DirectRunner tries to download another one first.
 _BEAM_HERE = (
     "--runner=FnApiRunner --direct_running_mode=multi_processing "
@@ -116,7 +122,11 @@ class ExecutorRunner:
         futures = {executor.submit(work, task(job, unit)): unit for unit in waiting.values()}
         try:
             while futures:
-                for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                done = wait(futures, _LOOK_SECONDS, FIRST_COMPLETED).done
+                lost = any(future.cancelled() for future in done)
+                if isinstance(executor, _DaskExecutor) and (lost or not done):
+                    executor.check()
+                for future in done:
                     unit = futures.pop(future)
                     try:
                         made = future.result()
@@ -138,6 +148,42 @@ class ExecutorRunner:
         finally:
             for future in futures:
                 future.cancel()
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+class _DaskExecutor(Executor):
+    """Runs tasks on the workers of a dask.distributed cluster, which may go."""
+
+    def __init__(self, client: "Client", address: str):
+        self._client, self._address = client, address
+        self._executor = client.get_executor(pure=False)
+        self._seen = time.monotonic()  # when there were workers
+
+    def submit(self, *task: Any, **named: Any) -> Future:
+        return self._executor.submit(*task, **named)
+
+    def check(self) -> None:
+        """Raises InputError if the scheduler has gone, or all workers have for a while."""
+        cause = "the scheduler has gone: start it and its workers"
+        if self._client.status == "running":
+            if self._client.scheduler_info()["workers"]:
+                self._seen = time.monotonic()
+            if time.monotonic() - self._seen < _WORKER_SECONDS:
+                return
+            cause = "all workers have gone: start dask worker"
+        raise InputError(
+            f"--dask {self._address}: {cause}, and give the same command again to resume"
+        )
 
 
 def process_pool(workers: int) -> Callable[[], ProcessPoolExecutor]:
@@ -175,12 +221,11 @@ def dask_workers(address: str) -> Callable[[], AbstractContextManager[Executor]]
                 f"--dask {address}: no scheduler answers ({error}): start dask scheduler and dask "
                 "worker, or correct the address"
             ) from error
-        with client:
+        with client, _quiet("distributed.client"):  # it logs a trace for what is raised
             if not client.scheduler_info()["workers"]:
                 cause = "the scheduler has no workers: start dask worker"
                 raise InputError(f"--dask {address}: {cause}")
-            with client.get_executor(pure=False) as executor:
-                yield executor
+            yield _DaskExecutor(client, address)
 
     return open_executor
 

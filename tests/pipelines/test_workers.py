@@ -7,10 +7,13 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from preloaded import run_code, run_command, start_command
@@ -356,6 +359,62 @@ def test_a_scheduler_that_is_not_there(tmp_path, text, tokenizer, monkeypatch):
     runner = ExecutorRunner(dask_workers("tcp://localhost:1"))
     with pytest.raises(InputError, match="no scheduler answers"):
         write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
+
+
+@pytest.mark.parametrize(
+    ("status", "cause"),
+    [("connecting", "the scheduler has gone"), ("running", "all workers have gone")],
+)
+def test_a_cluster_that_goes_ends_the_run(monkeypatch, status, cause):
+    class Waiting:
+        def submit(self, *task):
+            return Future()
+
+    client = SimpleNamespace(
+        status=status, get_executor=lambda pure: Waiting(), scheduler_info=lambda: {"workers": {}}
+    )
+    executor = workers._DaskExecutor(client, "tcp://there:1")
+    monkeypatch.setattr(workers, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(workers, "_WORKER_SECONDS", 0.1)
+    runner = ExecutorRunner(lambda: contextlib.nullcontext(executor))
+    unit = SimpleNamespace(number=0, size=1)
+    with pytest.raises(InputError, match=rf"--dask tcp://there:1: {cause}.* to resume"):
+        runner(SimpleNamespace(threads=1), [unit], lambda *made: None)
+
+
+def sleep(task):
+    time.sleep(300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["scheduler", "worker"])
+def test_dask_whose_scheduler_or_only_worker_is_killed(tmp_path, victim, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(workers, "work", sleep)
+    monkeypatch.setattr(workers, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(workers, "_WORKER_SECONDS", 1)
+    run = [sys.executable, "-m", "distributed.cli.dask_"]
+    place = tmp_path / "scheduler.json"
+    how = ["--no-dashboard", "--scheduler-file", str(place)]
+    with contextlib.ExitStack() as stack:
+        processes = {}
+        for name, more in {"scheduler": ["--port", "0"], "worker": ["--no-nanny"]}.items():
+            command = [*run[:-1], run[-1] + name, *more, *how]
+            env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+            processes[name] = stack.enter_context(process)
+            stack.callback(process.kill)
+            while not place.exists():
+                time.sleep(0.1)
+        with distributed.Client(scheduler_file=str(place), set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=60)
+            address = client.scheduler.address
+        threading.Timer(2, processes[victim].kill).start()
+        began = time.monotonic()
+        unit = SimpleNamespace(number=0, size=1)
+        with pytest.raises(InputError, match=rf"{victim}s? ha.* gone.* to resume"):
+            ExecutorRunner(dask_workers(address))(SimpleNamespace(threads=1), [unit], print)
+        assert time.monotonic() - began < 60
 
 
 @pytest.mark.slow
