@@ -98,6 +98,7 @@ def export_types(
         remarks.append(
             f"{folder.parent}/models.config has settings of yours for {folder.name}: set its "
             f"version_labels to {', '.join(f'{name} {number}' for name, number in numbers.items())}"
+            ", and its specific { versions } to the same"
         )
     return numbers, remarks
 

@@ -342,6 +342,22 @@ def test_rows_that_no_model_takes_are_refused(shapes, message, ask):
         ask("classification", "tokens", **inputs)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("segment_ids", 2), ("segment_ids", -1), ("segment_ids", 2**31 - 1), ("token_ids", 14)],
+)
+def test_ids_that_no_token_has_are_refused(name, value, ask):
+    names = ("token_ids", "segment_ids", "padding_mask")
+    inputs = {each: np.array([[1, 1, 1], [1, 1, 0]]) for each in names}
+    inputs[name][1, 2] = value  # padding is not read
+    ask("classification", "tokens", **inputs)
+    inputs[name][1, 1] = value
+    most = {"segment_ids": 1, "token_ids": 13}[name]
+    message = rf"give {name} of 0 to {most}, not.*\[{value}\]"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        ask("classification", "tokens", **inputs)
+
+
 @pytest.mark.slow
 def test_lists_of_choices_may_be_padded(ask):
     padded = ask("choice", "serving_default", context=["sea"], choices=[["e", "ship", "", ""]])

@@ -375,15 +375,24 @@ def hashable(value: Any) -> Hashable:
 
 
 def checked_rows(tensors: Tensors, model: Any) -> Tensors:
-    """Refuses, in graph, rows of unequal shapes, or too long ones."""
-    # An id outside the vocabulary is refused by a CPU, and read as a vector of zeros by a GPU.
+    """Refuses, in graph, rows of unequal shapes, too long ones, and ids of tokens that none has."""
     longest = model.config.max_position_embeddings
     rows = tf.stack(list(tensors.values()))  # refuses other shapes, where sums would repeat them
     length = tf.shape(rows)[-1]
     told = [f"give 1 to {longest} tokens a row, not", length]
     fits = tf.debugging.Assert((length >= 1) & (length <= longest), told)
     with tf.control_dependencies([fits]):  # or the model might fail first, and say less
-        return dict(zip(tensors, tf.unstack(rows), strict=True))
+        checked = dict(zip(tensors, tf.unstack(rows), strict=True))
+    # Some devices would read other ids as vectors of zeros.
+    sizes = {"token_ids": model.config.vocab_size, "segment_ids": model.config.type_vocab_size}
+    is_token, checks = checked["padding_mask"] != 0, []
+    for name, size in sizes.items():
+        ids = tf.boolean_mask(checked[name], is_token)
+        wrong = tf.boolean_mask(ids, (ids < 0) | (ids >= size))
+        told = [f"give {name} of 0 to {size - 1}, not", wrong]
+        checks.append(tf.debugging.Assert(tf.size(wrong) == 0, told, summarize=1))
+    with tf.control_dependencies(checks):
+        return {name: tf.identity(values) for name, values in checked.items()}
 
 
 def paired_rows(
