@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from collections.abc import Callable, Collection, Sequence
 from importlib import resources
 from urllib.parse import urlsplit
@@ -83,12 +84,14 @@ def make_app(
         return json_response(description)
 
     bodies = Bodies(limits or Limits(), models.metrics)
+    rest = Route("/{path:path}", RestApi(models, bodies))
+    rest.path_regex = re.compile("")  # `path` would match no line feed
     every = [
         *routes,
         Route("/openapi.json", openapi),
         *([Route(metrics_path, metrics)] if metrics_path else []),
         *dialects.routes(models, bodies),
-        Route("/{path:path}", RestApi(models, bodies)),
+        rest,
     ]
     return Starlette(routes=every, middleware=middleware)
 

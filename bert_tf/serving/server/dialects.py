@@ -117,6 +117,12 @@ def routes(models: Models, bodies: http.Bodies) -> list[BaseRoute]:
     return found
 
 
+def listed(models: Models) -> bytes:
+    """The models that answer, as OpenAI's API lists them."""
+    fields = {"object": "model", "created": 0, "owned_by": "bert-tf"}
+    return orjson.dumps({"object": "list", "data": [{"id": x, **fields} for x in models.names]})
+
+
 def refusal(scope: Scope, status: int, message: str) -> Response:
     """An error before a route is found: OpenAI's clients show no message of another shape."""
     write = _openai_error if scope["path"] == _OPENAI_PATH else http.error_text

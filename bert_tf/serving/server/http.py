@@ -149,7 +149,7 @@ class Bodies:
         upload = _Upload()
         try:
             body = await self._read(request, upload)
-            if "gzip" in request.headers.get("content-encoding", "").lower():
+            if _is_packed(request):
                 body = await in_thread_if(True, _unpacked, body, self.limits.body_bytes)
                 self._hold(upload, len(body) - upload.size)
             yield body
@@ -207,6 +207,16 @@ class Bodies:
 
 def _too_large(limit: int) -> ServingError:
     return invalid(f"Request body is larger than {limit} bytes", "body_bytes", 413)
+
+
+def _is_packed(request: Request) -> bool:
+    """Whether the body is in gzip; any other coding is refused with 415."""
+    named = ",".join(request.headers.getlist("content-encoding")).lower().split(",")
+    codings = [each for coding in named if (each := coding.strip()) not in ("", "identity")]
+    if codings and codings not in (["gzip"], ["x-gzip"]):
+        message = f"Content-Encoding {', '.join(codings)} is not supported: send gzip, or none"
+        raise invalid(message, "content_encoding", 415)
+    return bool(codings)
 
 
 def _unpacked(body: bytes, limit: int) -> bytes:

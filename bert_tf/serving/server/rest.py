@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 
-from bert_tf.serving.server import json_answers, json_requests
+from bert_tf.serving.server import dialects, json_answers, json_requests
 from bert_tf.serving.server.batching import row_count
 from bert_tf.serving.server.conversion import LARGE_BODY, in_thread_if, written
 from bert_tf.serving.server.errors import invalid
@@ -69,6 +69,9 @@ class RestApi(Api):
             fields = self._metadata(target) if verb else _fields(self._models.status(*target))
             return json.dumps(fields, indent=1, ensure_ascii=False)
         if method == "GET" and _NO_MODEL.fullmatch(path):
+            # TensorFlow Serving has no such list: its clients get its message.
+            if request.headers.get("user-agent", "").startswith("OpenAI/"):
+                return dialects.listed(self._models)
             raise invalid("Missing model name in request.")
         raise malformed(request)
 

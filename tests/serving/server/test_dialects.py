@@ -285,6 +285,32 @@ def test_predict(client):
     assert several.startswith("Several models can classify texts: classes, pairs. Name one")
 
 
+@pytest.mark.parametrize(
+    ("path", "bodies"),
+    [
+        (":predict", [{}, {"inputs": ["a"], "instances": ["a"]}, {"instances": []}]),
+        (":classify", [{}, {"examples": []}, {"examples": [{"x": {"y": 1}}]}]),
+        (":tokenize", [{}, {"inputs": 1}, {"inputs": [["a"]]}, {"instances": []}]),
+        ("/v1/embeddings", [{"input": "a", "model": ""}, {"input": [], "model": "encoder"}]),
+        ("/embed", [{}, {"inputs": []}, {"inputs": [1]}, {"inputs": "a", "truncate": "yes"}]),
+        ("/rerank", [{"query": "a", "texts": []}, {"query": "a", "texts": "a"}]),
+        ("/predict", [{"inputs": []}, {"inputs": [[]]}, {"inputs": ["a", "b", "c"]}]),
+    ],
+)
+def test_openapi_allows_nothing_that_is_refused(client, path, bodies):
+    jsonschema = pytest.importorskip("jsonschema")
+    document = client.get("/openapi.json").json()
+    asked, model = path, "classes" if "predict" in path else "encoder"
+    if path.startswith(":"):
+        path, asked = f"/v1/models/{{model}}{path}", f"/v1/models/{model}{path}"
+    body = document["paths"][path]["post"]["requestBody"]
+    schema = {**body["content"]["application/json"]["schema"], **document}
+    for each in bodies:
+        assert ask(client, asked, **each).status_code == 400
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(each, schema)
+
+
 def test_tokenize(client):
     path = "/v1/models/encoder:tokenize"
     seas = {
@@ -366,6 +392,7 @@ def test_the_openai_client(address, expected):
         client.embeddings.create(input=TEXTS, model="gone")
     with pytest.raises(openai.BadRequestError, match="dimensions"):
         client.embeddings.create(input=TEXTS, model="encoder", dimensions=4)
+    assert [each.id for each in client.models.list()] == ["classes", "encoder", "lists", "pairs"]
 
 
 def test_the_hugging_face_client(address, expected):

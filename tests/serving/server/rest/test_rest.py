@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
 import functools
 import gzip
+import io
 import json
 import os
 import re
@@ -245,6 +247,19 @@ def test_any_other_verb_or_path_is_malformed(client, verb, path):
     assert "access-control-allow-origin" not in answer.headers
 
 
+def test_a_name_may_hold_any_character(client):
+    message = "Servable not found for request: Latest(a\nb)"
+    missing = client.post("/v1/models/a%0Ab:predict", content='{"instances": [1]}')
+    assert error(missing, 404) == message
+    assert error(client.get("/v1/models/a%0Ab/metadata"), 404) == message
+
+
+def test_openais_clients_get_a_list_of_the_models(client):
+    found = client.get("/v1/models", headers={"User-Agent": "OpenAI/JS 5.0"}).json()
+    (model,) = found["data"]
+    assert (found["object"], model["id"], model["object"]) == ("list", "half_plus_three", "model")
+
+
 def test_outside_v1_a_404_is_not_json(client):
     for path in ("/", "/v1", "/v2/models/x", "/%00"):
         answer = client.get(path)
@@ -377,6 +392,17 @@ def test_bodies_in_gzip(models, client):
         assert error(ask_packed(small, bomb), 413) == "Request body is larger than 1000 bytes"
     with serving(models, limits=Limits(held_bytes=70_000)) as small:
         error(ask_packed(small, gzip.compress(bytes(70_001))), 429)
+
+
+@pytest.mark.parametrize("coding", ["br", "gzip, br", "gzip, gzip", "deflate", "GZIP;q=1"])
+def test_a_body_in_another_coding_is_refused_by_name(client, coding):
+    def ask_coded(coding):
+        headers, body = {"Content-Encoding": coding}, b'{"inputs": [1]}'
+        return client.post(f"{MODEL}:predict", content=body, headers=headers)
+
+    message = f"Content-Encoding {coding.lower()} is not supported: send gzip, or none"
+    assert error(ask_coded(coding), 415) == message
+    assert ask_coded("identity").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -618,6 +644,24 @@ def test_an_access_log_whose_folder_vanishes_fails_no_answer(tmp_path, caplog):
     assert json.loads((folder / "access.jsonl").read_text())["number"] == 3
     (message,) = caplog.messages
     assert message.startswith("the access log drops lines: ")
+
+
+def test_a_line_after_one_that_a_full_disk_cut_is_whole(tmp_path, monkeypatch):
+    class Full(io.FileIO):
+        def write(self, data):
+            if len(data) < 9:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data[:9])
+
+    log = AccessLog(file := tmp_path / "access.jsonl")
+    monkeypatch.setattr(records, "open", lambda path, *_, **__: Full(path, "a"), raising=False)
+    log.write({"number": 1})
+    wait_for(lambda: log._is_losing)
+    monkeypatch.undo()
+    log.write({"number": 2})
+    log.close()
+    cut, whole = file.read_text().splitlines()
+    assert json.loads(whole)["number"] == 2 and cut.startswith('{"time": ')
 
 
 def test_an_access_log_that_is_slow_blocks_nobody(tmp_path, caplog, monkeypatch):
