@@ -12,8 +12,12 @@ MODULES = "modules.json"
 _LENGTH = "sentence_bert_config.json"
 _TOKENIZER = "tokenizer_config.json"  # has the length in newer versions
 _NO_LENGTH = 1_000_000  # Hugging Face writes a huge number where there is no limit
+_PROMPTS = "config_sentence_transformers.json"
 _POOLING = "1_Pooling"
 _CONFIG = "config.json"
+# Names of prompts for questions and for what they search, the first that is there.
+_OF_ROLES = {"query_prompt": ("query",), "document_prompt": ("document", "passage", "corpus")}
+_USUAL = (("similarity", "cosine"), ("prompt", ""))
 # Our name of a pooling -> its key and its name in their files, older and newer ones.
 _POOLINGS = {
     "mean": ("pooling_mode_mean_tokens", "mean"),
@@ -24,7 +28,11 @@ _POOLINGS = {
 
 
 def read_sentence_files(directory: str | Path) -> dict[str, Any]:
-    """`pooling`, `normalize` and `max_length` that a directory records; nothing without files."""
+    """What a directory records of vectors of texts; nothing without files.
+
+    `pooling`, `normalize`, `max_length`; and where they are not the usual, `similarity`, `prompt`
+    (put before every text), `query_prompt` and `document_prompt`.
+    """
     folder = Path(directory)
     if not (folder / MODULES).is_file():
         return {}
@@ -43,11 +51,57 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
         )
     place = folder / str(modules[1].get("path", _POOLING)) / _CONFIG
     found = {"pooling": _pooling(place), "normalize": names[2:] == ["Normalize"]}
+    found |= _prompts(folder)
+    prompts = [found[name] for name in found if name.endswith("prompt") and found[name]]
+    if prompts and not read_json_object(place).get("include_prompt", True):
+        raise InputError(
+            f"{place}: include_prompt is false, and the tokens of the prompt {prompts[0]!r} are "
+            "always pooled here: give another model, or remove its prompts"
+        )
     for file, key in ((_LENGTH, "max_seq_length"), (_TOKENIZER, "model_max_length")):
         length = read_json_object(folder / file).get(key) if (folder / file).is_file() else None
         if isinstance(length, int) and length < _NO_LENGTH:
             return {**found, "max_length": length}
     return found
+
+
+def _prompts(folder: Path) -> dict[str, str]:
+    """The similarity and the prompts that texts get without being asked for."""
+    path = folder / _PROMPTS
+    said = read_json_object(path) if path.is_file() else {}
+    similarity, prompts = said.get("similarity_fn_name") or "cosine", said.get("prompts") or {}
+    if similarity not in ("cosine", "dot"):
+        raise InputError(
+            f"{path}: similarity_fn_name is {similarity!r}, and vectors are compared here by "
+            "cosine or dot: give another model, or set it to one of these"
+        )
+    default = said.get("default_prompt_name")
+    known = isinstance(prompts, dict) and all(isinstance(x, str) for x in prompts.values())
+    if not known or (default is not None and default not in prompts):
+        raise InputError(
+            f"{path}: prompts are no texts by name, or lack the default {default!r}: restore it"
+        )
+    prompt = prompts.get(default, "")
+    found = {"similarity": similarity, "prompt": prompt}
+    for role, names in _OF_ROLES.items():
+        own = next((prompts[name] for name in names if name in prompts), prompt)
+        found |= {role: own} if own != prompt else {}
+    return {name: value for name, value in found.items() if (name, value) not in _USUAL}
+
+
+def write_prompts(
+    directory: str | Path, *, similarity: str, prompt: str, query_prompt: str | None,
+    document_prompt: str | None,
+) -> None:  # fmt: skip
+    """Writes similarity and prompts, the inverse of reading them, if they are not the usual."""
+    roles = {"query": query_prompt, "document": document_prompt}
+    prompts = {name: prompt if own is None else own for name, own in roles.items()}
+    if (similarity, set(prompts.values()) | {prompt}) == ("cosine", {""}):
+        return
+    default = "default" if prompt else None
+    prompts |= {"default": prompt} if prompt else {}
+    said = {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": similarity}
+    write_json(Path(directory) / _PROMPTS, said)
 
 
 def _pooling(place: Path) -> str:

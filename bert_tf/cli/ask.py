@@ -38,7 +38,8 @@ def run(options: Options) -> None:
         from bert_tf.trained.search_index import SearchIndex, vectors_of
 
         index = SearchIndex.read(options.index)
-        vectors, _ = vectors_of(options.model or index.model, options.text, len(options.text))
+        model, count = options.model or index.model, len(options.text)
+        vectors, _ = vectors_of(model, options.text, count, role="query")
         found = [index.nearest(vector, options.count) for vector in vectors]
     for question, nearest in zip(options.text, found, strict=True):
         rows = [{**each._asdict(), "score": round(each.score, 6)} for each in nearest]

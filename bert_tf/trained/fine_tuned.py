@@ -169,6 +169,7 @@ class FineTuned(Answering):
         """Writes a model directory, with the task beside the model."""
         length = self.task.max_length
         save_model(self.model, directory, tokenizer=self.tokenizer, max_length=length)
+        self.task.kind.write_files(directory)
         write_json(Path(directory) / TASK_FILE, self.task.settings())
 
     @property

@@ -14,6 +14,7 @@ from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.labelled_text import format_of, read_examples
 from bert_tf.pipelines.examples.records import is_dataset_name, read_text
 from bert_tf.serving.predictor import Progress, answer
+from bert_tf.serving.signatures import DEFAULT
 from bert_tf.trained.answer_files import write_answers
 from bert_tf.trained.fine_tuned import load
 
@@ -23,7 +24,7 @@ _AT_ONCE = 1 << 26  # numbers of vectors that a search multiplies together
 
 
 class Found(NamedTuple):
-    score: float  # cosine with the question
+    score: float  # cosine with the question, or dot product
     text: str
     source: str  # file and line
 
@@ -57,13 +58,18 @@ def read_located_texts(
 
 
 def vectors_of(
-    model: str | Path, texts: Sequence[str], batch_size: int, answered: Progress = lambda _: None
-) -> tuple[np.ndarray, int]:
-    """Vectors of length 1, float32 [N, W], and how many texts were truncated.
+    model: str | Path, texts: Sequence[str], batch_size: int, answered: Progress = lambda _: None,
+    *, role: str = "document",
+) -> tuple[np.ndarray, int]:  # fmt: skip
+    """Vectors of texts, float32 [N, W], and how many texts were truncated.
+
+    The texts are questions (`role` "query") or what is searched ("document"). Vectors have length
+    1, except those of a model that compares by dot product.
 
     Raises InputError if the model gives no vectors that can be compared.
     """
-    signature = load(model, {}).function()
+    loaded = load(model, {})
+    signature = loaded.function(role if role in loaded.signatures() else DEFAULT)
     found: Mapping[str, np.ndarray] = {}
     if list(signature.structured_input_signature[1]) == ["text"]:
         found = answer(signature, {"text": list(texts)}, batch_size, answered=answered)
@@ -72,9 +78,12 @@ def vectors_of(
             f"{model} was not trained for vectors that can be compared: give a model of "
             "bert-tf finetune --task embedding, or a sentence-transformers directory"
         )
+    truncated = int(np.count_nonzero(found["truncated"]))
     vectors = found["vector"].astype(np.float32)
+    if getattr(loaded.task.kind, "similarity", "cosine") == "dot":
+        return vectors, truncated
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(lengths, 1e-12), int(np.count_nonzero(found["truncated"]))
+    return vectors / np.maximum(lengths, 1e-12), truncated
 
 
 def write_index(

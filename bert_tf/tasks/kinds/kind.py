@@ -278,6 +278,10 @@ class Kind(ABC):
         """Tables and pictures of answers to labelled examples, beside the scores."""
         return []
 
+    def write_files(self, directory: str | Path) -> None:
+        """Writes what other libraries read beside a model; `recorded` reads it."""
+        return
+
     @abstractmethod
     def write_predictions(self, folder: Path, given: Answered) -> None:
         """Writes the predictions files into a folder, for examples with or without labels."""

@@ -1,14 +1,14 @@
 """Vectors of texts: of an encoder without a head, or trained to be compared by their cosine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.sentence_files import read_sentence_files
+from bert_tf.checkpoints.sentence_files import read_sentence_files, write_prompts
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import LstmEncoder, TwoEncoders
@@ -27,6 +27,8 @@ from bert_tf.tasks.task_options import EmbeddingOptions
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 from bert_tf.training.means import Values
+
+_OF_FILES = ("similarity", "prompt", "query_prompt", "document_prompt")
 
 
 class Embedding(Kind):
@@ -73,6 +75,12 @@ class SentenceEmbedding(WindowedKind):
     normalize: bool = True
     scale: float = 20.0  # of cosines, in the losses
     negatives: str | None = None  # column of texts that are wrong answers; "negative*" for several
+    # What files of sentence-transformers record: how vectors are compared, "cosine" or "dot"; what
+    # stands before every text, and before questions and searched texts where that is other text.
+    similarity: str = "cosine"
+    prompt: str = ""
+    query_prompt: str | None = None
+    document_prompt: str | None = None
 
     options = EmbeddingOptions
     model_class = BertSentenceEncoder
@@ -119,8 +127,19 @@ class SentenceEmbedding(WindowedKind):
                 "and name its columns"
             )
 
+    def settings(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in _OF_FILES}
+        return super().settings() | {n: x for n, x in own.items() if x != getattr(type(self), n)}
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "SentenceEmbedding":
+        given = {n: settings[n] for n in _OF_FILES if settings.get(n) is not None}
+        return replace(super().with_settings(settings), **given)
+
     def recorded(self, directory: str | Path) -> dict[str, Any]:
         return read_sentence_files(directory)
+
+    def write_files(self, directory: str | Path) -> None:
+        write_prompts(directory, **{name: getattr(self, name) for name in _OF_FILES})
 
     def head(self, labels: Sequence[str]) -> dict[str, Any]:
         return {"pooling": self.pooling, "normalize": self.normalize}
@@ -129,6 +148,10 @@ class SentenceEmbedding(WindowedKind):
         own = dict.fromkeys((DEFAULT, "embed"), Signature({"text": TEXTS}, self.respond))
         own["compare"] = Signature({"text": TEXTS, "text_pair": TEXTS}, self.compare)
         own["rerank"] = Signature({"query": TEXTS, "texts": LISTS}, self.rerank)
+        for role, prompt in (("query", self.query_prompt), ("document", self.document_prompt)):
+            if prompt is not None:
+                of_role = replace(self, prompt=prompt)
+                own[role] = Signature({"text": TEXTS}, of_role.respond)
         return own
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
@@ -185,7 +208,7 @@ class SentenceEmbedding(WindowedKind):
         texts = tf.stack([strings["text"], strings["text_pair"]], 1)
         if "negatives" in strings:
             texts = tf.concat([texts, strings["negatives"]], 1)
-        ids = tokenizer.tokenize(tf.reshape(texts, [-1]))
+        ids = tokenizer.tokenize(self._prompted(tf.reshape(texts, [-1]), self.prompt))
         if self.reads_windows:
             return kind.in_lists(self.padded_windows(ids, tokenizer, max_length), texts)
         return kind.in_lists(Packer(tokenizer, max_length)(ids), texts)
@@ -198,29 +221,49 @@ class SentenceEmbedding(WindowedKind):
 
     def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
         """Tokens of each example's longer text, int64 [E]."""
-        texts = [values for values in columns.values() if isinstance(values[0], str)]
+        texts = [
+            [self.prompt + text for text in values] if self.prompt else values
+            for values in columns.values()
+            if isinstance(values[0], str)
+        ]
         return 2 + np.max([kind.count_pieces(values, tokenizer) for values in texts], axis=0)
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        found, truncated = self._vectors(strings["text"][:, tf.newaxis], parts)
+        texts = self._prompted(strings["text"], self.prompt)
+        found, truncated = self._vectors(texts[:, tf.newaxis], parts)
         return {"vector": found[:, 0], "truncated": truncated[:, 0]}
 
     def compare(self, strings: Tensors, parts: Parts) -> Tensors:
-        """The cosine of both texts of a pair, and their vectors."""
+        """The similarity of both texts of a pair, and their vectors."""
         texts = tf.stack([strings["text"], strings["text_pair"]], 1)
-        found, truncated = self._vectors(texts, parts)
-        score = _cosines(found[:, :1], found[:, 1:])[:, 0]
+        found, truncated = self._vectors(self._prompted(texts, self.prompt), parts)
+        score = self._similarities(found[:, :1], found[:, 1:])[:, 0]
         vectors = {"vector": found[:, 0], "vector_pair": found[:, 1]}
         return {"score": score, **vectors, "truncated": tf.reduce_max(truncated, -1)}
 
     def rerank(self, strings: Tensors, parts: Parts) -> Tensors:
-        texts = tf.concat([strings["query"][:, tf.newaxis], strings["texts"]], 1)
+        of_query, of_texts = (
+            self.prompt if own is None else own for own in (self.query_prompt, self.document_prompt)
+        )
+        query = self._prompted(strings["query"], of_query)
+        texts = tf.concat([query[:, tf.newaxis], self._prompted(strings["texts"], of_texts)], 1)
         found, truncated = self._vectors(texts, parts)
-        return {"scores": _cosines(found[:, :1], found[:, 1:]), "truncated": truncated[:, 1:]}
+        scores = self._similarities(found[:, :1], found[:, 1:])
+        return {"scores": scores, "truncated": truncated[:, 1:]}
 
     def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
         inputs = kind.checked_rows(tensors, parts.model)
         return {"vector": map_rows(parts.predict, kind.alone(inputs))[:, 0]}
+
+    @staticmethod
+    def _prompted(texts: tf.Tensor, prompt: str) -> tf.Tensor:
+        return tf.strings.join([prompt, texts]) if prompt else texts
+
+    def _similarities(self, one: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Similarities [B, N] of vectors [B, 1, W] and [B, N, W]."""
+        if self.similarity == "dot":
+            return tf.reduce_sum(one * others, -1)
+        return tf.reduce_sum(tf.nn.l2_normalize(one, -1) * tf.nn.l2_normalize(others, -1), -1)
 
     def _vectors(self, texts: tf.Tensor, parts: Parts) -> tuple[tf.Tensor, tf.Tensor]:
         """Vectors of texts [B, N], float32 [B, N, W], and the word pieces they lost [B, N]."""
@@ -251,7 +294,10 @@ class SentenceEmbedding(WindowedKind):
             truth, found = _scores_of(given.examples), given.answers["score"].round(6)
             return {score.__name__: score(truth, found) for score in (spearman, pearson)}
         first, second = (given.answers[name] for name in ("vector", "vector_pair"))
-        return retrieval_scores(first, second, columns["text"], columns["text_pair"])
+        return retrieval_scores(
+            first, second, columns["text"], columns["text_pair"],
+            by_cosine=self.similarity == "cosine",
+        )  # fmt: skip
 
     def report(self, given: Answered) -> Report:
         score = given.answers["score"]
@@ -276,11 +322,6 @@ def _scores_of(examples: Examples) -> np.ndarray:
     return kind.numbers(
         examples, "score", "learn from pairs without scores (--embedding_loss infonce)"
     )
-
-
-def _cosines(one: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Cosines [B, N] of vectors [B, 1, W] and [B, N, W]."""
-    return tf.reduce_sum(tf.nn.l2_normalize(one, -1) * tf.nn.l2_normalize(others, -1), -1)
 
 
 # Losses compare all texts of a batch, over all replicas, in outputs float32 [B, N, W].

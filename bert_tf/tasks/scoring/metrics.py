@@ -166,16 +166,20 @@ def logits_of(probabilities: np.ndarray) -> np.ndarray:
 
 
 def retrieval_scores(
-    questions: np.ndarray, answers: np.ndarray, texts: Sequence[str], right: Sequence[str]
-) -> dict[str, float | None]:
+    questions: np.ndarray, answers: np.ndarray, texts: Sequence[str], right: Sequence[str],
+    by_cosine: bool = True,
+) -> dict[str, float | None]:  # fmt: skip
     """Mean reciprocal rank, and the share of right answers among the first 1 and 10.
 
-    Vectors, float [E, W], are those of the questions `texts` and their `right` answers. A question
-    is asked once; the best of its answers is its right one. Equal answers are one candidate.
+    Vectors, float [E, W], are those of the questions `texts` and their `right` answers, compared by
+    cosine or by dot product. A question is asked once; the best of its answers is its right one.
+    Equal answers are one candidate.
     """
+    if by_cosine:
+        questions, answers = _normal(questions), _normal(answers)
     first = {text: place for place, text in reversed(list(enumerate(right)))}
     number_of = {text: number for number, text in enumerate(first)}
-    asked, matrix = _normal(questions), _normal(answers)[list(first.values())]
+    matrix = answers[list(first.values())]
     wanted: dict[str, list[int]] = {}
     for text, answer in zip(texts, right, strict=True):
         wanted.setdefault(text, []).append(number_of[answer])
@@ -184,7 +188,7 @@ def retrieval_scores(
     every = list(wanted.items())
     for start in range(0, len(every), _QUESTIONS_AT_ONCE):
         some = every[start : start + _QUESTIONS_AT_ONCE]
-        found = asked[[rows[text] for text, _ in some]] @ matrix.T
+        found = questions[[rows[text] for text, _ in some]] @ matrix.T
         for scores, (_, own) in zip(found, some, strict=True):
             best = scores[own].max()
             # Among equal scores the right answer is in the middle: no model gains by constants.

