@@ -42,13 +42,20 @@ def run(options: Options) -> None:
         from bert_tf.trained.search_index import read_located_texts, vectors_of, write_index
 
         column = options.text_column or "text"
-        located = list(read_located_texts(options.input, text_column=column, format=options.format))
+        remarks: list[str] = []
+        texts_of = read_located_texts(
+            options.input, text_column=column, format=options.format, header=options.header,
+            remark=remarks.append,
+        )  # fmt: skip
+        located = list(texts_of)
         if not located:
             raise InputError(f"{options.input} has no text: give a folder or a file that has")
         texts = [text for text, _ in located]
         answered = functools.partial(bar.update, total=len(texts), note="and computing")
         vectors, truncated = vectors_of(options.model, texts, options.batch_size, answered)
         write_index(output, options.model, located, vectors)
+    for remark in remarks:
+        console.print(remark)
     cut = f"; {truncated:,} were cut at the model's length" if truncated else ""
     console.print(f"{len(texts):,} texts, vectors of {vectors.shape[1]} numbers{cut}: {output}")
     console.print(f'Ask: bert-tf ask --index {Path(options.output)} --text "a question"')

@@ -1,7 +1,7 @@
 """Vectors of texts in a folder, and the texts that are nearest to a question."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,20 +30,29 @@ class Found(NamedTuple):
 
 
 def read_located_texts(
-    path: str | Path, *, text_column: str = "text", format: Any = None
+    path: str | Path,
+    *,
+    text_column: str = "text",
+    format: Any = None,
+    header: bool = True,
+    remark: Callable[[str], object] = lambda _: None,
 ) -> Iterator[tuple[str, str]]:
     """Yields texts and where they are: rows of a table or JSON lines, paragraphs of other files.
 
     Of a folder the files with the extensions of texts are read, in the order of their names.
+    `remark` is told what looks wrong with a table.
     """
     place = Path(path)
+    of_tables: dict[str, Any] = {"text_column": text_column, "format": format, "header": header}
     if place.is_dir():
         for file in sorted(place.rglob("*")):
             suffix = Path(file.name.lower().removesuffix(".gz")).suffix
             if file.is_file() and suffix in _SUFFIXES:
-                yield from read_located_texts(file, text_column=text_column, format=format)
+                yield from read_located_texts(file, remark=remark, **of_tables)
     elif format or format_of(path) or is_dataset_name(str(path)):
-        examples = read_examples(path, {"text": text_column}, format=format)
+        examples = read_examples(path, {"text": text_column}, format=format, header=header)
+        for each in examples.remarks():
+            remark(each)
         for number, text in enumerate(examples.columns["text"]):
             if text.strip():
                 yield text, examples.place(number)

@@ -285,7 +285,7 @@ def _open_table(
         found = _numbered(str(path), role, column, names)
         places[role] = [_place(path, role, name, names) for name in found]
     shown = names if len(set(names)) == len(names) else _numbers(names)
-    by_number = header and not any(column in names or "*" in column for column in columns.values())
+    by_number = header and all(map(str.isdecimal, columns.values())) and names != _numbers(names)
     source = Source(
         str(path), format, {role: [shown[i] for i in own] for role, own in places.items()},
         shown, delimiter, names if by_number else (),

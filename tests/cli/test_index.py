@@ -35,6 +35,16 @@ def test_texts_of_a_folder_and_their_places(texts):
     ]
 
 
+def test_tables_without_a_header_keep_their_first_row(tmp_path):
+    (tmp_path / "a.tsv").write_text("7\tsea\n8\tcow\n")
+    remarks = []
+    options = {"text_column": "1", "remark": remarks.append}
+    found = read_located_texts(tmp_path, header=False, **options)
+    assert [text for text, _ in found] == ["sea", "cow"] and not remarks
+    assert [text for text, _ in read_located_texts(tmp_path, **options)] == ["cow"]
+    assert remarks[0].endswith("was read as names of columns; give --no_header if it is an example")
+
+
 @pytest.mark.slow
 def test_a_question_finds_its_own_text(texts, tmp_path, capsys):
     model, index = str(tmp_path / "model"), str(tmp_path / "index")

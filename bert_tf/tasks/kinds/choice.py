@@ -1,5 +1,6 @@
 """Multiple choice: which of several texts goes with a context? (paper, section 4.4)."""
 
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,16 +57,33 @@ class Choice(RowKind):
             every[index] = [f"{opening} {choice}".strip() for choice in every[index]]
         return examples
 
-    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
-        """Numbers of the right choices, int32 [E]."""
+    def doubts(self, examples: Examples) -> list[str]:
+        found = super().doubts(examples)
+        labels = set(examples.columns["label"])
         number = len(examples.columns["choices"][0])
+        if labels == {str(place) for place in range(1, number)}:
+            found.append(
+                f"{examples.path}: no right choice has the number 0; choices are counted from 0: "
+                "subtract 1 if these are counted from 1"
+            )
+        return found
+
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """Numbers of the right choices, int32 [E], which are counted from 0 or called A, B, C."""
+        number = len(examples.columns["choices"][0])
+        letters = string.ascii_uppercase[:number]
+        found = []
         for index, label in enumerate(examples.columns["label"]):
-            if not label.isdecimal() or int(label) >= number:
+            is_letter = len(label) == 1 and label in letters
+            found.append(
+                letters.index(label) if is_letter else int(label) if label.isdecimal() else -1
+            )
+            if not 0 <= found[-1] < number:
                 raise InputError(
                     f"{examples.place(index)}: the label {label!r} is no choice; give a number "
                     f"from 0 to {number - 1}"
                 )
-        return np.array([int(label) for label in examples.columns["label"]], np.int32)
+        return np.array(found, np.int32)
 
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
         """[CLS] context [SEP] choice [SEP] for each choice, [B, n, T] each."""

@@ -54,6 +54,18 @@ class Classification(LongTextKind):
                 f"{examples.path}: labels such as {fractions[0]} are numbers with decimals; for "
                 "regression give --task regression"
             )
+        from bert_tf.pipelines.examples.data_faults import spelt_twice  # with SciPy
+
+        for label, usual in spelt_twice(examples.columns["label"]).items():
+            found.append(
+                f"{examples.path}: the label {label!r} is a class beside {usual!r}; to spell both "
+                "in one way run bert-tf check --clean"
+            )
+        if bare := examples.columns["label"].count("-"):
+            found.append(
+                f"{examples.path}: the label '-' of {bare} examples is a class; in SNLI and MNLI "
+                "it marks those without an agreed label: remove them"
+            )
         sets = [label for label in labels if "," in label]
         if sets and all({x.strip() for x in label.split(",")} <= labels for label in sets):
             found.append(

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
+from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.table import TASKS
 
@@ -65,6 +66,19 @@ def test_bad_rows_are_named(change, expected, read):
     with pytest.raises(InputError, match=r"data\.jsonl") as error:
         TASKS["choice"].kind.targets(read("data.jsonl", content), [])
     assert expected in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "targets", "is_doubted"),
+    [(["A", "C", "B"], [0, 2, 1], False), (["1", "2", "1"], [1, 2, 1], True), (["0"], [0], False)],
+)
+def test_letters_are_choices_and_counting_from_1_is_doubted(labels, targets, is_doubted):
+    columns = {"context": ["x"], "choices": [["a", "b", "c"]]}
+    columns = {name: values * len(labels) for name, values in columns.items()}
+    kind = TASKS["choice"].kind
+    examples = Examples("d.csv", [*range(len(labels))], {**columns, "label": labels})
+    assert kind.targets(examples, []).tolist() == targets
+    assert any("subtract 1" in doubt for doubt in kind.doubts(examples)) is is_doubted
 
 
 def test_every_choice_is_a_row_with_the_context():

@@ -117,6 +117,14 @@ def test_labels_in_one_cell_are_doubted_in_classification():
     assert not TASKS["classification"].kind.doubts(examples_of("yes, of course", "no"))
 
 
+def test_labels_that_look_wrong_are_doubted():
+    """SNLI's mark of no agreed label, and one label in two spellings."""
+    columns = {"text": ["a"] * 5, "label": ["pos", "pos", "pos ", "neg", "-"]}
+    doubts = TASKS["classification"].kind.doubts(Examples("d.tsv", [*range(5)], columns))
+    assert doubts[0].startswith("d.tsv: the label 'pos ' is a class beside 'pos'")
+    assert doubts[1].startswith("d.tsv: the label '-' of 1 examples is a class; in SNLI")
+
+
 def test_each_label_has_its_threshold():
     kind = MultiLabel(thresholds={"sea": 0.2, "ship": 0.9})
     given = answered(kind, examples_of("sea", ""), [[0.4, 0.3, 0.8], [0.6, 0.1, 0.95]])
