@@ -70,14 +70,8 @@ INDEX = Layout(
     "an index", ("index.json", "texts.jsonl", "vectors.npy"),
     lambda folder: (folder / "index.json").is_file() and (folder / "vectors.npy").is_file(),
 )  # fmt: skip
-_LAYOUTS = (
-    SEARCH,
-    SEEDS,
-    RUN,
-    EVALUATION,
-    CHECK,
-    INDEX,
-)  # the first that fits: a search has a config.yaml, too
+# The first that fits counts: a search has a config.yaml, too.
+_LAYOUTS = (SEARCH, SEEDS, RUN, EVALUATION, CHECK, INDEX)
 
 
 @dataclass

@@ -228,7 +228,7 @@ def test_evaluate_shows_and_writes_the_report(finetuned_classifier, tmp_path, ca
     names = {path.name for path in output.iterdir() if "tfevents" not in path.name}
     assert names == {
         "metrics.json", "predictions.tsv", "report.md", "classes.tsv", "confusion.tsv",
-        "confusion.png", "calibration.tsv", "calibration.png", "worst.tsv",
+        "confusion.png", "calibration.tsv", "calibration.png", "worst.tsv", ".bert-tf.json",
     }  # fmt: skip
     assert "nan" not in (output / "report.md").read_text().lower()
 
