@@ -1,5 +1,6 @@
 """The cache of this user: copies of remote files, and what was measured on this machine."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -20,9 +21,7 @@ def cache_folder(kind: str = "") -> Path:
 def cache_bytes() -> int:
     """The bound of each kind of cached files; InputError if it is no number."""
     given = os.environ.get(CACHE_GIGABYTES) or "20"
-    try:
-        return int(float(given) * 1e9)
-    except (ValueError, OverflowError) as error:
-        raise InputError(
-            f"{CACHE_GIGABYTES} is {given!r}: give a number of gigabytes, such as 20"
-        ) from error
+    with contextlib.suppress(ValueError, OverflowError):
+        if (found := int(float(given) * 1e9)) >= 0:
+            return found
+    raise InputError(f"{CACHE_GIGABYTES} is {given!r}: give a number of gigabytes, such as 20")

@@ -23,6 +23,7 @@ from bert_tf.lease import Lease, LostLeaseError
 from bert_tf.storage import RemoteFolder, State, check_output_url, find_objects, is_remote, state_of
 
 _MARKS = ("config.json", "models.config", "saved_model.pb")
+_KEY_LENGTH = 16  # of the names of cached copies
 _log = logging.getLogger(__name__)
 _mirrors: list["Mirror"] = []  # of this process
 
@@ -199,7 +200,7 @@ def fetched(url: str) -> Path:
         raise InputError(f"{url}: no object there: check the name")
     if "config.json" not in names and "best/config.json" in names:
         raise InputError(f"{url} is a run directory, not a model: did you mean {url}/best?")
-    key = hashlib.sha256(repr([url, *states.items()]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(repr([url, *states.items()]).encode()).hexdigest()[:_KEY_LENGTH]
     cache = cache_folder("models")
     # The last part keeps its name, which may be that of a served model or the number of a version.
     folder = cache / key / url.rpartition("/")[2]
@@ -222,7 +223,7 @@ def _make_room(cache: Path, needed: Path) -> None:
     """Removes the copies that were used longest ago, beyond the bound of the cache."""
     left = cache_bytes()
     found = []
-    for copy in cache.iterdir():
+    for copy in cache.glob("[0-9a-f]" * _KEY_LENGTH):  # whatever else is there is not ours
         with contextlib.suppress(FileNotFoundError):  # another process removed it
             size = sum(path.stat().st_size for path in copy.rglob("*") if path.is_file())
             found.append((copy.stat().st_mtime_ns, size, copy))

@@ -336,7 +336,7 @@ class BlockCache:
     def _make_room(self) -> None:
         """Removes the blocks that were used longest ago, if they exceed the bound."""
         found = []
-        for path in self._folder.iterdir():
+        for path in self._folder.glob("*.block"):  # whatever else is there is not ours
             with contextlib.suppress(FileNotFoundError):  # another process was first
                 status = path.stat()
                 found.append((status.st_mtime_ns, status.st_size, path))

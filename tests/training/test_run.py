@@ -167,3 +167,21 @@ def test_too_little_memory_is_said_in_one_line(tmp_path):
         tf.zeros([2**62])  # more bytes than 64 bits can count: refused without a retry
     with pytest.raises(tf.errors.ResourceExhaustedError), new_run(tmp_path):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+
+def test_a_run_takes_no_folder_of_others_and_replaces_no_models_of_other_settings(tmp_path):
+    def opened(directory, settings, *, override=False):
+        with new_run(directory) as run:
+            run.prepare(new_trainer(), settings=settings)
+            run.open(override=override)
+
+    (tmp_path / "project" / "best").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"project/best: would be replaced, and no run of"):
+        opened(tmp_path / "project", {})
+    opened(tmp_path / "run", {"seed": 1})
+    opened(tmp_path / "run", {"seed": 2})  # there is nothing to replace yet
+    (tmp_path / "run" / "best").mkdir()
+    with pytest.raises(InputError, match=r"models of other settings \(seed was 2, is now 3\)"):
+        opened(tmp_path / "run", {"seed": 3})
+    opened(tmp_path / "run", {"seed": 2})
+    opened(tmp_path / "run", {"seed": 3}, override=True)

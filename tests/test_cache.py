@@ -1,0 +1,49 @@
+"""The user's cache: where it lies, its bound, and what is removed from it."""
+
+import pytest
+
+from bert_tf import mirror
+from bert_tf.cache import CACHE_FOLDER, CACHE_GIGABYTES, cache_bytes, cache_folder
+from bert_tf.errors import InputError
+from bert_tf.processor import Remembered
+
+
+def test_one_variable_moves_all_caches(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.delenv(CACHE_FOLDER, raising=False)
+    assert cache_folder("models") == tmp_path / "xdg" / "bert-tf" / "models"
+    monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "own"))
+    assert cache_folder("models") == tmp_path / "own" / "models"
+    Remembered("speed.json").remember("here", {"gflops": 1.0})
+    assert (tmp_path / "own" / "speed.json").is_file() and not (tmp_path / "xdg").exists()
+    for given, folder in ((None, ".cache"), ("relative", ".cache")):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv(CACHE_FOLDER, raising=False)
+        monkeypatch.setenv("XDG_CACHE_HOME", given or "")
+        assert cache_folder() == tmp_path / folder / "bert-tf"
+
+
+@pytest.mark.parametrize("given", ["20GB", "inf", "nan", "-1"])
+def test_a_bound_that_is_no_number_is_named(given, monkeypatch):
+    monkeypatch.setenv(CACHE_GIGABYTES, given)
+    with pytest.raises(InputError, match=f"BERT_TF_CACHE_GB is '{given}': give a number of gig"):
+        cache_bytes()
+
+
+def test_the_bound(monkeypatch):
+    monkeypatch.setenv(CACHE_GIGABYTES, "0.5")
+    assert cache_bytes() == 500_000_000
+    monkeypatch.setenv(CACHE_GIGABYTES, "")
+    assert cache_bytes() == 20_000_000_000
+
+
+def test_only_cached_copies_are_removed(tmp_path, monkeypatch):
+    """The folder may hold models of the user's own."""
+    monkeypatch.setenv(CACHE_GIGABYTES, "0")
+    names = ["0123456789abcdef", "fedcba9876543210", "base", "0123"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model").write_text("x")
+
+    mirror._make_room(tmp_path, tmp_path / "none")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0123", "base"]
