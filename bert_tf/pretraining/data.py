@@ -19,13 +19,12 @@ from bert_tf.pipelines.shards.pretraining_batches import (
     held_out_batches,
     pretraining_batches,
 )
-from bert_tf.pretraining.pretraining_options import LATE_SHARE, PretrainingOptions
+from bert_tf.pretraining.pretraining_options import LATE_SHARE, LONG_SHARE, PretrainingOptions
 from bert_tf.storage import open_folder
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.strategy import Batches, distribute_batches, share_batches
 
 _WATCHED_EXAMPLES = 8  # sample batch for histograms of activations
-_PAPERS_LONG_SHARE = 0.1
 
 _SAME_IF_MIXED = (  # options of shards
     "max_seq_length", "max_predictions_per_seq", "masking", "instances", "instances_per_row",
@@ -231,7 +230,7 @@ def _open(options: PretrainingOptions) -> list[PhaseShards]:
             first_batch=until // times,
         )
     elif options.long_shards is not None:
-        until = _steps_before(options, "long_share", options.long_share or _PAPERS_LONG_SHARE)
+        until = _steps_before(options, "long_share", options.long_share or LONG_SHARE)
         pieces = options.long_gradient_accumulation_steps or pieces
         last = replace(_phase(options, options.long_shards), gradient_accumulation_steps=pieces)
         if first.train.has_next_sentences != last.train.has_next_sentences:

@@ -7,6 +7,7 @@ from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.training.training_options import TeacherOptions, TrainingOptions
 
+LONG_SHARE = 0.1  # of the steps, on long sequences, as in the paper (section A.2)
 LATE_SHARE = 0.5  # of the steps, with large batches, where a run has them and does not say
 _LEAST_SHARE = 0.0001  # of mixed shards
 
@@ -126,6 +127,11 @@ class PretrainingOptions(TrainingOptions, TeacherOptions):
                 f"--warmup_steps is {self.warmup_steps} of {self.steps} steps: give at most "
                 f"{self.steps}"
             )
+        # As if left out, so that a run resumes with and without them.
+        if self.long_share == LONG_SHARE:
+            self.long_share = None
+        if self.late_share == LATE_SHARE:
+            self.late_share = None
 
     @property
     def mixed(self) -> dict[str, float]:

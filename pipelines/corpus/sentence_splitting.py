@@ -6,7 +6,8 @@ Five regular expressions (RE2: time linear in the text):
 2. A sentence ends at a full stop, question mark, exclamation mark or ellipsis, with closing quotes
    and brackets, before a space and a capital, a digit or a letter of a script without case;
    opening quotes, brackets or dashes may precede these. After a letter of a script without case,
-   as in Korean, the space is enough; Chinese and Japanese do not need it.
+   as in Korean, the space is enough; Chinese, Japanese, Ethiopic, Khmer, Tibetan and Burmese full
+   stops do not need it.
 3. It does not end after an abbreviation or an initial, nor in Thai, which has no full stops,
 4. unless the next word usually begins sentences: "in the U.S. The senator".
 5. It does not end after a number that begins it ("2. Mix"), in a German date ("3. Mai"), or
@@ -42,7 +43,8 @@ _LINE_ENDS_AND_SPACES = (
 )
 _WHITE_SPACE = rf" *[{_LINE_ENDS_AND_SPACES}][ {_LINE_ENDS_AND_SPACES}]*|  +"
 
-# Marks that a space has to follow, as none has to after the Chinese and Japanese full stop.
+# Marks that a space has to follow, as none has to after the full stops of Chinese, Japanese,
+# Ethiopic, Khmer, Tibetan and Burmese.
 _END = r"[.!?…‥؟۔։।॥።‼⁇⁈⁉]"
 _CLOSING = r"""(?:["'”’»«›)\]}*_」』]*(?: »)?)"""
 _OPENING = r"""(?:[\p{Cf}\-–—*_"'“”‘’„‚«»‹(\[{¿¡「『]+ ?)"""
@@ -51,7 +53,7 @@ _BOUNDARY = (
     rf"(\p{{Lo}}(?:[!?]+|\.){_CLOSING})([\p{{Han}}\p{{Hiragana}}\p{{Katakana}}「『“（《])|"
     rf"(\p{{Lo}}\pM*{_END}+{_CLOSING})( )|"
     rf"({_END}+{_CLOSING})( {_OPENING}*[\p{{Lu}}\p{{Lt}}\p{{Lo}}\pN])|"
-    r"""([。！？｡]+["'”’」』）】》〉〕…]*)"""
+    r"""([。！？｡።፧។៕།༎။]+["'”’」』）】》〉〕…]*)"""
 )
 
 # Only letters with case are initials: in Korean, a word of one letter may end a sentence, as may

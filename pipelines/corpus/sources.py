@@ -119,6 +119,8 @@ def find_files(inputs: CorpusInputs) -> list[str]:
             # Not Path.glob, which takes no absolute pattern.
             matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
             files = [match for match in sorted(matches) if Path(match).is_file()]
+        elif given == "-" or path.exists():  # a name that the shell gave, such as /dev/fd/63
+            fault = "is no file, and text is read more than once: write it to one first"
         if not files:
             raise InputError(f"{given}: {fault}")
         for file in files:

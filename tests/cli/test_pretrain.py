@@ -565,6 +565,16 @@ def test_options_that_would_be_ignored_or_do_harm_are_refused(changed, cause):
         PretrainingOptions(shards="shards", output="run", **{"steps": 8, **changed})
 
 
+@pytest.mark.parametrize(
+    ("name", "default", "beside"),
+    [("long_share", 0.1, {"long_shards": "b"}), ("late_share", 0.5, {"late_batch_size": 128})],
+)
+def test_a_share_that_is_the_default_is_no_other_setting(name, default, beside):
+    made = PretrainingOptions(shards="a", output="run", **beside)
+    assert PretrainingOptions(shards="a", output="run", **beside, **{name: default}) == made
+    assert PretrainingOptions(shards="a", output="run", **beside, **{name: 0.3}) != made
+
+
 @pytest.mark.slow
 def test_a_run_is_not_continued_with_other_evaluations(shards, small_config, tmp_path):
     made = options(shards, small_config, tmp_path, save_every=1)

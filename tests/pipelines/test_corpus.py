@@ -2,6 +2,7 @@ import gzip
 import itertools
 import json
 import lzma
+import os
 from collections import Counter
 
 import pytest
@@ -69,6 +70,13 @@ def test_inputs_without_files_are_named(tmp_path, name):
         find_files(tmp_path / name)
     with pytest.raises(InputError, match="no corpus"):
         open_corpus([])
+
+
+def test_pipes_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for given in ("-", tmp_path / "pipe", "/dev/null"):
+        with pytest.raises(InputError, match="is no file, and text is read more than once: write"):
+            find_files(given)
 
 
 def test_lines_are_stripped_and_blank_ones_left_out(tmp_path):
