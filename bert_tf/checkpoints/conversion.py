@@ -5,11 +5,14 @@ from dataclasses import dataclass
 
 from bert_tf.atomic import StrPath, replace_directory
 from bert_tf.checkpoints import model_garden_checkpoint as model_garden
+from bert_tf.checkpoints import sentence_files
 from bert_tf.checkpoints.formats import TITLES, Format, Location, locate
 from bert_tf.checkpoints.keras_hub_preset import read_keras_hub, write_keras_hub
 from bert_tf.checkpoints.model_directory import SHARD_BYTES, read_hugging_face, write_hugging_face
+from bert_tf.checkpoints.sentence_files import copy_sentence_files, read_sentence_files
 from bert_tf.checkpoints.stored_model import StoredModel, check_vocabulary
 from bert_tf.checkpoints.tensorflow_checkpoint import read_tf1, write_tf1
+from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder
 from bert_tf.tokenization import BertTokenizer
@@ -34,7 +37,7 @@ _OURS = (  # every file that a conversion writes
     "config.json", "model*.safetensors", "model.safetensors.index.json", "vocab.txt",
     "tokenizer_config.json", _TASK_FILE, "bert_config.json", "bert_model.ckpt.*", "metadata.json",
     "model.weights.h5", "task.weights.h5", "tokenizer.json", "preprocessor.json",
-    "assets/tokenizer/*",
+    "assets/tokenizer/*", *sentence_files.FILES,
 )  # fmt: skip
 
 
@@ -113,6 +116,7 @@ def convert(
         model.notes.append(f"{TITLES[to]} does not match added tokens in texts: {names}.")
     task = location.folder / _TASK_FILE
     has_task = location.format == "hugging_face" and task.is_file()
+    vectors = read_sentence_files(location.folder)
     with replace_directory(target) as folder:
         if is_directory:
             write_hugging_face(model, folder, dtype, shard_bytes)
@@ -121,9 +125,14 @@ def convert(
         if has_task and is_directory:
             shutil.copyfile(task, folder / _TASK_FILE)
         elif has_task:
+            names = ", ".join(name for name, x in read_json_object(task).items() if x is not None)
+            model.notes.append(f"{_TASK_FILE} ({names}) is left out: {TITLES[to]} has no place.")
+        if vectors and is_directory:
+            copy_sentence_files(location.folder, folder, model.config)
+        elif vectors:
+            values = ", ".join(f"{name} {value!r}" for name, value in vectors.items())
             model.notes.append(
-                f"{_TASK_FILE} (task, columns, length) is left out: {TITLES[to]} has no place for "
-                "it."
+                f"How vectors of texts are made ({values}) is left out: {TITLES[to]} has no place."
             )
         files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     return Conversion(location, model, files)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.atomic import write_json
-from bert_tf.config import read_json_object
+from bert_tf.config import BertConfig, read_json_object
 from bert_tf.errors import InputError
 
 MODULES = "modules.json"
@@ -14,6 +14,7 @@ _TOKENIZER = "tokenizer_config.json"  # has the length in newer versions
 _NO_LENGTH = 1_000_000  # Hugging Face writes a huge number where there is no limit
 _PROMPTS = "config_sentence_transformers.json"
 _POOLING = "1_Pooling"
+FILES = (MODULES, _LENGTH, _PROMPTS, f"{_POOLING}/*")
 _CONFIG = "config.json"
 # Names of prompts for questions and for what they search, the first that is there.
 _OF_ROLES = {"query_prompt": ("query",), "document_prompt": ("document", "passage", "corpus")}
@@ -102,6 +103,20 @@ def write_prompts(
     prompts |= {"default": prompt} if prompt else {}
     said = {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": similarity}
     write_json(Path(directory) / _PROMPTS, said)
+
+
+def copy_sentence_files(source: Path, target: Path, config: BertConfig) -> None:
+    """Writes what a directory records beside another model directory."""
+    recorded = read_sentence_files(source)
+    if not recorded:
+        return
+    length = recorded.get("max_length", config.max_position_embeddings)
+    how = {name: recorded[name] for name in ("pooling", "normalize")}
+    write_sentence_files(target, **how, max_length=length, width=config.width)
+    for name in (_LENGTH, _PROMPTS):
+        if (source / name).is_file():  # it has more than we read
+            own = {"max_seq_length": length} if name == _LENGTH else {}
+            write_json(target / name, {**read_json_object(source / name), **own})
 
 
 def _pooling(place: Path) -> str:

@@ -17,12 +17,13 @@ from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model
 from bert_tf.checkpoints.conversion import convert, read_model
 from bert_tf.checkpoints.formats import locate
 from bert_tf.checkpoints.model_directory import save_model
+from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.checkpoints.tensorflow_checkpoint import tf1_name, write_tf1
 from bert_tf.checkpoints.weight_names import canonical_name, named_weights, tensor_shapes
 from bert_tf.checkpoints.weights_files import read_tensors, write_sharded_weights
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.task_models import BertClassifier, BertMultiLabelClassifier
+from bert_tf.models.task_models import BertClassifier, BertMultiLabelClassifier, BertSentenceEncoder
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "model_garden"
 CONFIG = BertConfig(
@@ -890,13 +891,36 @@ def test_checkpoints_of_other_objects(out, tmp_path, models):
 def test_task_json(models, out, tmp_path):
     source = tmp_path / "tuned"
     shutil.copytree(models / "classifier", source)
-    (source / "task.json").write_bytes(b'{"text_column": "sentence",\n "max_length": 9}')
+    (source / "task.json").write_bytes(b'{"text_column": "sentence",\n "thresholds": {"no": 1}}')
     assert "task.json" in convert(source, out / "same").files
     assert (out / "same" / "task.json").read_bytes() == (source / "task.json").read_bytes()
     notes = convert(source, out / "preset", "keras_hub").model.notes
-    assert any(note.startswith("task.json") and "is left out" in note for note in notes)
+    assert any(note.startswith("task.json (text_column, thresholds) is left") for note in notes)
     convert(out / "preset", out / "back")  # KerasHub's own task.json is none of ours
     assert not (out / "back" / "task.json").exists()
+
+
+def test_vectors_of_texts_are_made_as_before(models, out, tmp_path):
+    source = tmp_path / "vectors"
+    model = BertSentenceEncoder(CONFIG, pooling="cls", normalize=False)
+    save_model(model, source, BertTokenizer(PIECES), max_length=6)
+    length = {"max_seq_length": 6, "do_lower_case": True}
+    (source / "sentence_bert_config.json").write_text(json.dumps(length))
+    prompts = {"prompts": {"query": "q: "}, "default_prompt_name": "query"}
+    (source / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    for _ in range(2):
+        convert(source, out / "same", overwrite=True)
+    assert read_sentence_files(out / "same") == read_sentence_files(source)
+    for name, values in (
+        ("sentence_bert_config", length),
+        ("config_sentence_transformers", prompts),
+    ):
+        assert json.loads((out / "same" / f"{name}.json").read_text()) == values
+    again = BertSentenceEncoder.from_directory(out / "same")
+    assert (again.pooling, again.normalize) == ("cls", False)
+    notes = " ".join(convert(source, out / "original", "tf1").model.notes)
+    for value in ("(pooling 'cls', normalize False", "prompt 'q: '", "max_length 6) is left out"):
+        assert value in notes
 
 
 @pytest.mark.parametrize("to", ["tf1", "keras_hub", "model_garden"])
