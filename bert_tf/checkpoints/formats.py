@@ -18,8 +18,8 @@ TITLES: dict[Format, str] = {
     "hugging_face": "a Hugging Face model directory",
     "tf1": "a checkpoint of the original code (TensorFlow 1)",
     "keras_hub": "a KerasHub preset",
-    "model_garden": "a checkpoint of TensorFlow's Model Garden",
-    "tf_hub": "a SavedModel as those of TF Hub",
+    "model_garden": "a checkpoint of TensorFlow 2 (Model Garden or TFBert*)",
+    "tf_hub": "a SavedModel (TF Hub or TFBert*)",
 }
 
 CONFIG = "config.json"
@@ -78,7 +78,7 @@ def read_config(directory: Path) -> BertConfig:
 def content_hash(directory: StrPath) -> str:
     """SHA-256 of the config and the weights of a model directory, whatever its path."""
     folder = Path(directory)
-    weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("tf_model*.h5"))
+    weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.h5"))
     found = hashlib.sha256()
     for path in filter(Path.is_file, [folder / CONFIG, *weights]):
         found.update(bytes.fromhex(sha256(path)))
@@ -90,7 +90,8 @@ def _in_folder(folder: Path) -> Location | None:
     config = folder / CONFIG
     # A pickle, which is never read, does not hide a checkpoint beside it.
     weights = any((folder / name).exists() for name in WEIGHTS_FILES)
-    if not config.is_file() or (indexes and not weights):
+    is_tensorflow = bool(indexes) or (folder / "saved_model.pb").is_file()
+    if not config.is_file() or (is_tensorflow and not weights):
         return _of_tensorflow(folder, indexes)
     with suppress(InputError):  # the reader of the format reports it
         if "registered_name" in read_json_object(config):

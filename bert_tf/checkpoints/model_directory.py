@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -243,9 +243,18 @@ def read_weights(folder: Path) -> StoredModel:
     """Reads config.json and the weights, including a decoder's copies of other weights."""
     config = read_config(folder)
     path = weights_files.weights_path(folder)
+    return read_named(config, path, weights_files.read_tensors(path))
+
+
+def read_named(
+    config: BertConfig, path: Path, tensors_of_file: Iterable[tuple[str, np.ndarray]]
+) -> StoredModel:
+    """The model of tensors with the names of Hugging Face's classes, in either framework."""
     found: dict[str, dict[str, np.ndarray]] = {}  # canonical name -> prefix -> tensor
+    names: dict[str, str] = {}  # canonical name -> name in the file
     others = []
-    for name, tensor in weights_files.read_tensors(path):
+    for stored_name, tensor in tensors_of_file:
+        name = stored_name
         if name.endswith(weights_files.TENSORFLOW_SUFFIX):
             name, tensor = weights_files.pytorch_form(name, tensor, config)
         canonical = weight_names.canonical_name(name)
@@ -257,8 +266,12 @@ def read_weights(folder: Path) -> StoredModel:
                 continue  # of the other encoder, or of Hugging Face's computation, not ours
             parts = found.setdefault(canonical, {})
             if prefix in parts:
-                raise InputError(f"{path} holds a weight twice, also as {name}: save it again.")
-            parts[prefix] = tensor
+                raise InputError(
+                    f"{path} holds a weight twice, as {names[canonical]} and {stored_name}: to "
+                    "take one of two models, delete the other's tensors (in HDF5, its group) in a "
+                    "copy of the file."
+                )
+            parts[prefix], names[canonical] = tensor, stored_name
     tensors = {}
     for canonical, parts in found.items():
         prefixes = weight_names.stored_prefixes(canonical, config)

@@ -15,9 +15,11 @@ import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from bert_tf.checkpoints import tensorflow_checkpoint
-from bert_tf.checkpoints.formats import Location
+from bert_tf.checkpoints.formats import CONFIG, Location
+from bert_tf.checkpoints.model_directory import read_named
 from bert_tf.checkpoints.stored_model import StoredModel, left_out
 from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, POOLER
+from bert_tf.checkpoints.weights_files import TENSORFLOW_SUFFIX
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
@@ -116,6 +118,26 @@ class Graph:
         kernel = self.find(layer, "kernel")
         return "" if kernel is None else self._names[kernel].rpartition("/")[0]
 
+    def is_of_transformers(self) -> bool:
+        """Whether the variables have the names of Hugging Face's TFBert* classes."""
+        return any("/layer_._" in name for name in self._names)
+
+    def read_by_name(self, folder: Path) -> StoredModel:
+        """Reads a TFBert* class by its variables' names, and the config.json in the folder."""
+        config = tensorflow_checkpoint.config_path(folder)
+        if config is None:
+            raise InputError(
+                f"{folder} lacks {CONFIG}, which says the number of heads: put that of the model "
+                "there, as its save_pretrained writes."
+            )
+        nodes = [node for node in sorted(self._unread) if self._names[node]]
+        named = ((f"{self._names[node]}{TENSORFLOW_SUFFIX}", self.read(node)) for node in nodes)
+        tensors = ((name, tensor) for name, tensor in named if tensor is not None)
+        model = read_named(BertConfig.from_json(config), self.prefix, tensors)
+        model.tie_decoder()
+        model.check_tensors()
+        return model
+
     def left_out(self) -> list[str]:
         """A note on variables that nobody read, if any."""
         return left_out(sorted(self._names[node] or str(self._keys[node]) for node in self._unread))
@@ -136,6 +158,8 @@ class Graph:
 def read_model_garden(location: Location) -> StoredModel:
     """Reads an encoder or a pre-trainer."""
     graph = Graph(location.path)
+    if graph.is_of_transformers():
+        return graph.read_by_name(location.folder)
     notes: list[str] = []
     blocks, pooler = _read_encoder(graph)
     graph.take("pooler.dense", _read_heads(graph, pooler, notes))
@@ -155,8 +179,9 @@ def _read_encoder(graph: Graph) -> tuple[int, int | None]:
         encoder = graph.find_first(*(f"layer_with_weights-{i}" for i in range(5)))
         if encoder is None:
             raise InputError(
-                f"{graph.prefix} holds no BERT encoder of Model Garden: give a checkpoint of "
-                "official.nlp's BertEncoder or BertPretrainerV2."
+                f"{graph.prefix} holds no BERT encoder of Model Garden or of TFBert*: give a "
+                "checkpoint of official.nlp's BertEncoder or BertPretrainerV2, or a directory that "
+                "save_pretrained wrote."
             )
         layers = graph.numbered(encoder, "layer_with_weights-")
         parts = [*layers[: len(EMBEDDINGS)]]
@@ -311,6 +336,8 @@ def read_tf_hub(location: Location, do_lower_case: bool | None = None) -> Stored
             f"vocab.txt into {location.path.parent}, and convert {location.path}."
         )
     graph = Graph(location.path)
+    if graph.is_of_transformers():
+        return graph.read_by_name(folder)
     layers = graph.layers_by_name()
     if EMBEDDINGS[0].tf_hub not in layers:
         what = "only a preprocessor" if vocabulary.is_file() else "no BERT encoder"

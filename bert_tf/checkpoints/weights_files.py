@@ -55,6 +55,9 @@ def weights_path(directory: Path) -> Path:
     for name in WEIGHTS_FILES:
         if (directory / name).exists():
             return check_regular(directory / name)
+    others = sorted(directory.glob("*.h5"))  # as save_weights was told
+    if len(others) == 1:
+        return check_regular(others[0])
     if (directory / PICKLE).exists() or (directory / f"{PICKLE}.index.json").exists():
         script = (
             "import glob, torch, safetensors.torch as s; "
@@ -68,7 +71,8 @@ def weights_path(directory: Path) -> Path:
             f"its tensors, heads included, to {WEIGHTS} with PyTorch, which then loads no code: "
             f"python -c '{script}'"
         )
-    raise InputError(f"{directory / WEIGHTS} does not exist: give a complete model directory.")
+    cure = f"rename the one to read to {H5}" if others else "give a complete model directory"
+    raise InputError(f"{directory / WEIGHTS} does not exist: {cure}.")
 
 
 def check_regular(path: Path) -> Path:
@@ -80,7 +84,7 @@ def check_regular(path: Path) -> Path:
 
 def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     """Reads tensors, in float32, from a weights file or from all files that an index lists."""
-    read = _read_h5 if H5 in path.name else _read_safetensors
+    read = _read_h5 if ".h5" in path.name else _read_safetensors
     if path.name not in (INDEX, H5_INDEX):
         yield from read(path)
         return
@@ -126,15 +130,23 @@ def _read_safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _read_h5(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and tensors, in float32, of an HDF5 file. Links out of it are not followed."""
+    """Names and tensors, in float32, of an HDF5 file of Keras 2. Links out are not followed."""
     seen: dict[str, np.ndarray] = {}
     try:
         with h5py.File(path, "r") as file:
             found: list[tuple[str, Any]] = []
             file.visititems(lambda *each: found.append(each))
-            for name, data in found:
-                if not isinstance(data, h5py.Dataset):
-                    continue
+            arrays = [
+                (name, data)
+                for name, data in found
+                if isinstance(data, h5py.Dataset) and not name.startswith("optimizer_weights/")
+            ]
+            if not any(name.endswith(TENSORFLOW_SUFFIX) for name, _ in arrays):
+                raise InputError(
+                    f"{path} names no variables, as the files of Keras 3: open it in the program "
+                    "that wrote it, and save the model as a preset or with save_pretrained."
+                )
+            for name, data in arrays:
                 if data.dtype.kind != "f":
                     raise InputError(
                         f"{path}: {name} is of type {data.dtype}, not a float: save it in float32."

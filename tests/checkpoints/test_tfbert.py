@@ -12,6 +12,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 import bert_tf
@@ -160,6 +161,66 @@ def test_safetensors_come_first_and_a_pickle_is_not_read(copied):
     shutil.copy(folder.parent / "other" / "model.safetensors", folder)
     (folder / "tf_model.h5").write_bytes(b"never read")
     assert read_model(folder)[1].tensors["embeddings.word_embeddings.weight"][0, 0] == 5
+
+
+def test_weights_under_another_name(copied):
+    """As `save_weights("any.h5")` and `save("any.h5")` write them, beside a config.json."""
+    folder = copied("TFBertForSequenceClassification/h5")
+    expected = read_model(folder)[1].tensors
+    (folder / "tf_model.h5").rename(folder / "any.h5")
+    with h5py.File(folder / "any.h5", "a") as file:
+        file["optimizer_weights/Adam/iter:0"] = np.int64(7)
+        file["optimizer_weights/Adam/bert/pooler/dense/kernel/m:0"] = np.zeros((8, 8), "f4")
+    found = read_model(folder)[1].tensors
+    assert found.keys() == expected.keys()
+    load_model(folder)
+    shutil.copy(folder / "any.h5", folder / "other.h5")
+    assert "rename the one to read to tf_model.h5" in refusal(folder)
+    (folder / "any.h5").unlink()
+    with h5py.File(folder / "other.h5", "a") as file:
+        file.copy("bert", "bert_1")
+        file["bert_1/bert/pooler/dense/bias:0"][0] = 5
+    message = refusal(folder)
+    assert "twice, as bert/bert/pooler/dense/bias:0 and bert_1/bert/pooler/dense/bias:0" in message
+
+
+def test_files_of_keras_3_name_no_variables(copied):
+    folder = copied("TFBertModel/h5")
+    (folder / "tf_model.h5").unlink()
+    with h5py.File(folder / "model.weights.h5", "w") as file:
+        file["layers/bert/encoder/layers/dense/vars/0"] = np.zeros((8, 8), "f4")
+    assert "model.weights.h5 names no variables, as the files of Keras 3: open" in refusal(folder)
+
+
+@pytest.mark.parametrize("is_saved_model", [False, True])
+@pytest.mark.parametrize("name", ["TFBertModel", "TFBertForTokenClassification"])
+def test_tensorflow_s_format(saved, tmp_path, name, is_saved_model):
+    """As `save_weights("model")` and `save("folder")` write it."""
+    home = saved / name / "h5"
+    variables: dict = {}
+    with h5py.File(home / "tf_model.h5") as file:
+        file.visititems(
+            lambda path, data: (
+                variables.update({path: data[()]}) if isinstance(data, h5py.Dataset) else None
+            )
+        )
+    root = tf.train.Checkpoint(optimizer=tf.train.Checkpoint(step=tf.Variable(1, name="iter")))
+    root.layers = [
+        tf.Variable(value, name=path.partition("/")[2].removesuffix(":0"))
+        for path, value in variables.items()
+        if path.endswith(":0")
+    ]
+    prefix = tmp_path / "variables" / "variables" if is_saved_model else tmp_path / "model"
+    root.write(str(prefix))
+    if is_saved_model:
+        (tmp_path / "saved_model.pb").write_bytes(b"never read")
+    assert "lacks config.json" in refusal(tmp_path)
+    shutil.copy(home / "config.json", tmp_path)
+    ours, theirs = read_model(tmp_path)[1], read_model(home)[1]
+    assert ours.tensors.keys() == theirs.tensors.keys()
+    assert ours.kind == theirs.kind
+    for key, tensor in ours.tensors.items():
+        np.testing.assert_array_equal(tensor, theirs.tensors[key])
 
 
 def refusal(folder):
