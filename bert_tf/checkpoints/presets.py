@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo, RepoSibling
 
 _VOCABULARY, _TOKENIZER_JSON = "vocab.txt", "tokenizer.json"
-_TOKENIZER = (_VOCABULARY, _TOKENIZER_JSON, "tokenizer_config.json")
+_TOKENIZER = (
+    _VOCABULARY, _TOKENIZER_JSON, "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json",
+)  # fmt: skip
+# Of sentence-transformers: pooling, length, prompts.
+_OF_SENTENCES = re.compile(
+    r"(modules|sentence_bert_config|config_sentence_transformers|\d+_\w+/config)\.json"
+)
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 # ORG/NAME, ORG/NAME@REVISION or hf://ORG/NAME, by the hub's rules for names.
 _PART = r"\w(?:[\w.-]{0,94}\w)?"
@@ -197,7 +204,9 @@ def _files_of_bert(model: HubModel, info: "ModelInfo") -> list["RepoSibling"]:
         if other == PICKLE:
             cure += ": the error, as pickles can run code, shows how PyTorch writes safetensors"
         raise InputError(f"{model} holds no {WEIGHTS}: {cure}")
-    return [files[name] for name in (*_TOKENIZER, *weights, CONFIG) if name in files]
+    of_sentences = sorted(filter(_OF_SENTENCES.fullmatch, files))
+    wanted = (*_TOKENIZER, *of_sentences, *weights, CONFIG)
+    return [files[name] for name in wanted if name in files]
 
 
 def _verify(path: Path, file: "RepoSibling", model: HubModel) -> None:

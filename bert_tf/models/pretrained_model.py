@@ -11,6 +11,7 @@ from bert_tf.errors import InputError, nearest
 from bert_tf.layers.layer_state import restore, state_of
 from bert_tf.models.text_model import TextModel
 
+_MEANT = {"num_labels": "num_classes", "id2label": "labels"}  # Hugging Face's names: ours
 _KEYWORDS = ("seed", "dtype", "name", "trainable", "preprocessor")  # of every model
 
 
@@ -107,7 +108,8 @@ class PretrainedModel(TextModel):
         """Refuses keywords that are neither `known` nor the class's own; proposes the nearest."""
         names = {*known, *_KEYWORDS, *cls.arguments} - {"config", "encoder"}
         for name in sorted(set(given) - names):
-            near = nearest(name, sorted(names))
+            meant = _MEANT.get(name)
+            near = meant if meant in names else nearest(name, sorted(names))
             cure = f"did you mean {near}?" if near else f"give one of {', '.join(sorted(names))}"
             raise InputError(f"{cls.__name__} takes no {name!r}: {cure}")
 

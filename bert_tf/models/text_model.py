@@ -103,6 +103,15 @@ class TextModel(keras.Model):
         )  # fmt: skip
         self._compile_config = type(self._compile_config)(**self._compile_config.config | plain)
 
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Keras' `save`, into a .keras file; InputError for HDF5, which Keras could not read."""
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise InputError(
+                f"{filepath}: Keras writes this model as HDF5 but cannot read it again: save it as "
+                "model.keras, or its weights alone with save_weights"
+            )
+        super().save(filepath, *args, **kwargs)
+
     @property
     def has_own_loss(self) -> bool:
         """Whether `compile` replaced the task's loss, so that targets may be others, too."""

@@ -592,6 +592,7 @@ def test_problem_type_and_architectures_count(directory, values, tensors, expect
         (BertEncoder, {"dtyp": "x"}, "BertEncoder takes no 'dtyp': did you mean dtype?"),
         (BertEncoder, {"hidden_dropout": 0.5}, "did you mean hidden_dropout_prob?"),
         (BertClassifier, {"lables": LABELS}, "takes no 'lables': did you mean labels?"),
+        (BertClassifier, {"num_labels": 2}, "'num_labels': did you mean num_classes?"),
         (BertClassifier, {"attention_probabilities": True}, "takes no 'attention_probabilities'"),
         (BertEncoder, {"labels": LABELS}, "BertEncoder takes no 'labels'"),
         (BertRegressor, {"num_classes": 2}, "BertRegressor takes no 'num_classes'"),
@@ -602,6 +603,14 @@ def test_unknown_keywords_are_refused_by_name(directory, kind, keywords, line):
     with pytest.raises(InputError) as caught:
         kind.from_directory(directory, allow_new_head=True, **keywords)
     assert line in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["model.h5", "model.hdf5"])
+def test_keras_writes_no_file_that_it_cannot_read(name, tmp_path):
+    model = BertClassifier(CONFIG, labels=LABELS)
+    with pytest.raises(InputError, match=r"save it as model\.keras"):
+        model.save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_known_keywords_are_taken(directory):

@@ -303,6 +303,18 @@ def test_a_downloaded_model_is_in_the_cache_of_hugging_face(hub, place):
     assert snapshot_download(NAME, cache_dir=cache, local_files_only=True) == str(ours)
 
 
+def test_files_of_sentence_transformers_and_added_tokens_are_downloaded(hub):
+    more = [
+        "modules.json",
+        "1_Pooling/config.json",
+        "sentence_bert_config.json",
+        "added_tokens.json",
+    ]
+    more += ["config_sentence_transformers.json", "special_tokens_map.json"]
+    hub.files |= dict.fromkeys(more, b"{}")
+    assert names(find_model(NAME)) == OF_BERT | set(more)
+
+
 def test_a_revision_is_downloaded(hub):
     assert find_model(f"{NAME}@v1").name == OLD
     assert find_model(f"hf://{NAME}@{COMMIT}").name == COMMIT
