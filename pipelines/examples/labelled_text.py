@@ -21,7 +21,7 @@ from bert_tf.pipelines.examples import records as files
 
 Format = Literal["tsv", "csv", "jsonl", "lines", "conll"]
 _EXTENSIONS: dict[str, Format] = {
-    ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".conll": "conll",
+    ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".conll": "conll", ".conllu": "conll",
 }  # fmt: skip
 # What the columns are for, and the option that names each.
 OPTIONS = {

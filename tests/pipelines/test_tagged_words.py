@@ -94,6 +94,11 @@ def test_comments_and_numbers_of_words_are_no_words(text, options, words, labels
     assert read_columns(path, **options).columns == {"words": words, "label": labels}
 
 
+def test_conll_u_is_known_by_its_name(tmp_path):
+    (tmp_path / "a.conllu").write_text(CONLL_U)
+    assert read_texts(tmp_path / "a.conllu").columns == {"words": ["in the", "# sea"]}
+
+
 def test_a_comment_does_not_make_a_column_file_text(write):
     assert is_column_file(write("# id 7\tdomain=en\neli _ _ B-PER\n. _ _ O\n"))
 
