@@ -212,10 +212,9 @@ class _Search:
             kept, self.best = {"split": "by example", **stored["options"]}, stored.get("best")
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
-        # Searches of earlier versions lack some, and what no option gave.
-        for name in ("task", "max_length"):
-            if kept.get(name) is None:
-                kept.pop(name, None)
+        # Searches of earlier versions lack some, and have options in place of what they mean.
+        if "tokenizer" not in kept:
+            own = own | {name: getattr(self.options, name) for name in ("task", "max_length")}
         changed = [name for name in own if name in kept and kept[name] != own[name]]
         if changed and not self.options.override:
             listed = ", ".join(_SHOWN.get(name, f"--{name}") for name in changed)

@@ -344,7 +344,10 @@ def test_a_search_goes_on_with_the_same_model_wherever_it_is(options, tmp_path):
     for name in ("model_content", "version", "teacher_content", "tokenizer", "long_texts"):
         stored["options"].pop(name)
     record.write_text(json.dumps({**stored, "options": {**stored["options"], **known}}))
-    tried(replace(options, model=str(tmp_path / "other")))
+    own = replace(options, model=str(tmp_path / "other"))
+    with pytest.raises(InputError, match="a search with another --max_length: give"):
+        tried(replace(own, max_length=9))
+    tried(own)
 
 
 def test_runs_that_learn_otherwise_are_not_compared(options, tmp_path):
