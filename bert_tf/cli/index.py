@@ -5,8 +5,8 @@
 
 A text is a row of a table or of JSON lines; in other files, and in the files of a folder, a
 paragraph: lines up to a blank one. Of a folder .txt, .md, .rst, .tsv, .csv and .jsonl files are
-read, also as .gz. The folder has vectors.npy (float32, length 1), texts.jsonl (the
-text and where it is) and index.json.
+read, also as .gz; those that lack the column of texts are named and left out. The index has
+vectors.npy (float32, length 1), texts.jsonl (the text and where it is) and index.json.
 """
 
 import functools
@@ -49,7 +49,8 @@ def run(options: Options) -> None:
         )  # fmt: skip
         located = list(texts_of)
         if not located:
-            raise InputError(f"{options.input} has no text: give a folder or a file that has")
+            nothing = f"{options.input} has no text: give a folder or a file that has"
+            raise InputError("; ".join([nothing, *remarks[:1]]))
         texts = [text for text, _ in located]
         answered = functools.partial(bar.update, total=len(texts), note="and computing")
         vectors, truncated = vectors_of(options.model, texts, options.batch_size, answered)

@@ -11,7 +11,12 @@ import numpy as np
 
 from bert_tf.atomic import claim, write_json
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.labelled_text import format_of, read_examples
+from bert_tf.pipelines.examples.labelled_text import (
+    MissingColumnError,
+    check_columns,
+    format_of,
+    read_examples,
+)
 from bert_tf.pipelines.examples.records import is_dataset_name, read_text
 from bert_tf.serving.predictor import Progress, answer
 from bert_tf.serving.signatures import DEFAULT
@@ -39,16 +44,22 @@ def read_located_texts(
 ) -> Iterator[tuple[str, str]]:
     """Yields texts and where they are: rows of a table or JSON lines, paragraphs of other files.
 
-    Of a folder the files with the extensions of texts are read, in the order of their names.
-    `remark` is told what looks wrong with a table.
+    Of a folder the files with the extensions of texts are read, in the order of their names, but
+    no tables without the column. `remark` is told which, and what looks wrong with a table.
     """
     place = Path(path)
     of_tables: dict[str, Any] = {"text_column": text_column, "format": format, "header": header}
     if place.is_dir():
         for file in sorted(place.rglob("*")):
             suffix = Path(file.name.lower().removesuffix(".gz")).suffix
-            if file.is_file() and suffix in _SUFFIXES:
-                yield from read_located_texts(file, remark=remark, **of_tables)
+            if not (file.is_file() and suffix in _SUFFIXES):
+                continue
+            try:
+                check_columns(file, {"text": text_column}, format=format, header=header)
+            except MissingColumnError as error:
+                remark(f"left out: {error}")
+                continue
+            yield from read_located_texts(file, remark=remark, **of_tables)
     elif format or format_of(path) or is_dataset_name(str(path)):
         examples = read_examples(path, {"text": text_column}, format=format, header=header)
         for each in examples.remarks():

@@ -28,11 +28,19 @@ def texts(tmp_path):
 
 
 def test_texts_of_a_folder_and_their_places(texts):
-    assert list(read_located_texts(texts)) == [
+    (texts / "a.csv").write_text("year,count\n2020,3\n")
+    remarks = []
+    assert list(read_located_texts(texts, remark=remarks.append)) == [
         ("sea ship ship", f"{texts}/a.txt, line 1"),
         ("cow barn", f"{texts}/a.txt, line 5"),
         ("barn", f"{texts}/more/b.jsonl, line 1"),
     ]
+    assert f"left out: {texts}/a.csv: no column 'text'" in remarks[0]
+    with pytest.raises(InputError, match=r"a\.csv: no column 'text'"):
+        list(read_located_texts(texts / "a.csv"))
+    (texts / "c.jsonl").write_text('{"text": "barn"}\n{"label": " "}\n')
+    with pytest.raises(InputError, match=r"c\.jsonl, line 2: no column 'text'"):
+        list(read_located_texts(texts))
 
 
 def test_tables_without_a_header_keep_their_first_row(tmp_path):
