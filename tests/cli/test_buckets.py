@@ -1,6 +1,7 @@
 """Runs, models and exports in a bucket."""
 
 import json
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -253,7 +254,9 @@ def quick_leases(monkeypatch):
     monkeypatch.setattr(lease, "_PATIENCE_SECONDS", 0.3)
 
 
-def test_one_process_writes_a_url_at_a_time(s3, quick_leases, monkeypatch):
+def test_one_process_writes_a_url_at_a_time(
+    s3, quick_leases, monkeypatch, shards, small_config, capsys
+):
     url = f"{s3}/one"
     folder = storage.open_folder(url)
     put(s3, "one/.writable")
@@ -271,6 +274,8 @@ def test_one_process_writes_a_url_at_a_time(s3, quick_leases, monkeypatch):
     successor.take()
     with pytest.raises(lease.LostLeaseError):
         killed.check()
+    assert main(pretraining(shards, small_config, url)) == 2
+    assert "one: another process is writing there: wait" in capsys.readouterr().err
     # Both find it dead, or no writer, at the same time: one may create the next lease.
     late = lease.Lease(folder)
     monkeypatch.setattr(late, "_last", lambda: 1)
@@ -346,3 +351,25 @@ def test_a_bucket_without_the_right_to_delete_is_written(s3, caplog, monkeypatch
                 (copy / name).unlink()
     assert caplog.text.count("what is no longer needed stays there") == 2
     assert storage.open_folder(url).read("b") == b"2"
+
+
+@pytest.mark.slow
+def test_a_run_whose_uploads_are_refused_can_go_on_from_its_copy(
+    s3, shards, small_config, tmp_path, monkeypatch, capsys, caplog
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    upload = storage.RemoteFolder.upload
+
+    def refused(folder, path, name):
+        if name == "best/config.json":
+            raise InputError(f"{folder}/{name}: no permission (Access Denied)")
+        upload(folder, path, name)
+
+    monkeypatch.setattr(storage.RemoteFolder, "upload", refused)
+    assert main(pretraining(shards, small_config, f"{s3}/refused")) == 2
+    assert caplog.text.count("it is tried again at the next checkpoint") > 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    copy = Path(re.search(r"give --output (\S+)", line)[1])
+    assert copy.parent == tmp_path and (copy / "last" / "model.safetensors").is_file()
+    assert main(pretraining(shards, small_config, copy)) == 0  # with the same settings
+    assert storage.open_folder(f"{s3}/refused/best").read("config.json") is None
