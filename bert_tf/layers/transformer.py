@@ -11,7 +11,7 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.layers.bert_layer import BertLayer, part
 from bert_tf.primitives.places import Places
-from bert_tf.primitives.table import Primitives, primitives
+from bert_tf.primitives.table import Primitives, primitives, recomputed
 
 
 class AttentionLayer(BertLayer):
@@ -196,4 +196,4 @@ class TransformerBlock(AttentionLayer):
             with keras.StatelessScope(state_mapping=mapping):
                 return self._computed(x, places, True, options)[0]
 
-        return keras.remat(transform)(x, *(weight.value for weight in weights))
+        return recomputed(transform, x, *(weight.value for weight in weights))

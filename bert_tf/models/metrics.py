@@ -120,7 +120,8 @@ def _compared(metric: Any, kind: str, y_true: Any, y_pred: Any) -> tuple[Any, An
         y_true = ops.equal(ops.cast(y_true, "int32")[..., None], ops.arange(count, dtype="int32"))
     y_true = ops.cast(y_true, "float32")
     homes = {base.__module__.rpartition(".")[2] for base in type(metric).__mro__}
-    is_chosen = getattr(metric, "class_id", None) is not None or getattr(metric, "multi_label", 0)
+    is_chosen = getattr(metric, "class_id", None) is not None
+    is_chosen |= bool(getattr(metric, "multi_label", False))
     if "confusion_metrics" in homes and count == 2 and not is_chosen:
         return y_true[..., 1], logits[..., 1] - logits[..., 0] if of_logits else y_pred[..., 1]
     return y_true, y_pred

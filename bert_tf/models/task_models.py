@@ -37,7 +37,7 @@ class TaskModel(PretrainedModel):
     reads = "pooled_output"  # or the sequence output, "tokens" or "all_in_training"
     head_name = "classifier"  # its seed follows from it
     new_loss = staticmethod(losses.classes_loss)
-    output_kind = "classes"
+    output_kind: Any = "classes"
     arguments: tuple[str, ...] = ("encoder", "dropout")
 
     def __init__(

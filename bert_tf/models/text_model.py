@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import keras
 
 from bert_tf.errors import InputError
+from bert_tf.layers.layer_state import state_of
 from bert_tf.models.losses import of_logits
 from bert_tf.models.metrics import of_model
 from bert_tf.primitives.table import halves
@@ -44,6 +45,7 @@ class TextModel(keras.Model):
     # Arguments of `compile` that are the task's, now and in the file that the model is read from.
     _auto: tuple[str, ...] = ()
     _auto_of_file: tuple[str, ...] = ()
+    _step_made_with = ""  # optimizer, trainable variables and switches of the last fit's step
 
     @property
     def preprocessor(self) -> Any:
@@ -78,7 +80,7 @@ class TextModel(keras.Model):
         """
         given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
         auto = [name for name, value in given.items() if isinstance(value, str) and value == AUTO]
-        self._auto = tuple(auto)
+        self._auto, self._step_made_with = tuple(auto), ""
         if "optimizer" in auto:
             optimizer = self._new_optimizer(total_steps=None)
         if "metrics" in auto:
@@ -101,7 +103,8 @@ class TextModel(keras.Model):
             optimizer, loss, loss_weights, metrics, weighted_metrics, run_eagerly,
             steps_per_execution, jit_compile, auto_scale_loss,
         )  # fmt: skip
-        self._compile_config = type(self._compile_config)(**self._compile_config.config | plain)
+        made: Any = self._compile_config
+        self._compile_config = type(made)(**made.config | plain)
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Keras' `save`, into a .keras file; InputError for HDF5, which Keras could not read."""
@@ -372,6 +375,13 @@ class TextModel(keras.Model):
         with strategy.scope() if strategy else contextlib.nullcontext():
             made = self._new_optimizer(total_steps)
             scales = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+            variables = [id(variable) for variable in self.trainable_variables]
+            made_with = repr((made.get_config(), state_of(self), variables, self.run_eagerly))
+            if made_with == self._step_made_with and total_steps and not scales:
+                if not initial_epoch:  # a new optimizer would have the step traced anew
+                    for variable in self.optimizer.variables:
+                        variable.assign(keras.ops.zeros_like(variable))
+                return
             if initial_epoch and self.optimizer.built:
                 inner = self.optimizer.inner_optimizer if scales else self.optimizer
                 inner.learning_rate = made._learning_rate
@@ -380,6 +390,7 @@ class TextModel(keras.Model):
                 # `BackupAndRestore` reads its variables before the first step.
                 self.optimizer.build(self.trainable_variables)
         self.train_function = None
+        self._step_made_with = made_with
 
     @contextlib.contextmanager
     def _messages(self, is_text: bool) -> Iterator[None]:

@@ -6,14 +6,20 @@ from typing import Any
 
 from keras import ops
 
+from bert_tf.primitives.graph_gradients import kept_by_graph
 
-@ops.custom_gradient
+
 def gelu(x: Any) -> Any:
     """The exact x Phi(x), Phi the normal distribution function (Hendrycks and Gimpel, 2016).
 
     Computed in float32: for negative x, 1 + erf loses every digit of a bfloat16. Its own gradient
     keeps Phi(x): both passes take 0.55 of the time of automatic differentiation on a CPU.
     """
+    return kept_by_graph(_gelu(x))
+
+
+@ops.custom_gradient
+def _gelu(x: Any) -> Any:
     wide = ops.cast(x, "float32")
     phi = 0.5 * (1.0 + ops.erf(wide * math.sqrt(0.5)))
     kept = ops.cast(phi, x.dtype)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from bert_tf.primitives.graph_gradients import custom_gradient
 from bert_tf.primitives.passes import in_few_passes, pays
 
 _BITS = 16
@@ -64,7 +65,7 @@ def drop(x: tf.Tensor, dropout: Dropout | None) -> tf.Tensor:
     if dropout is None:
         return x
 
-    @tf.custom_gradient
+    @custom_gradient
     def dropped(x: tf.Tensor) -> Any:
         return _dropped(x, dropout), lambda upstream: _dropped(upstream, dropout)
 

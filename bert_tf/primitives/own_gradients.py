@@ -10,19 +10,20 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.primitives.dropout import Dropout, keeps, scale_of
+from bert_tf.primitives.graph_gradients import custom_gradient
 from bert_tf.primitives.passes import in_few_passes
 from bert_tf.processor import processor_flags
 
 _sum, _product = in_few_passes(tf.add), in_few_passes(tf.multiply)
 
 
-@tf.custom_gradient
+@custom_gradient
 def fork(x: tf.Tensor) -> Any:
     """The tensor [n, H] for two readers, whose gradients are added up in one pass."""
     return (tf.identity(x), tf.identity(x)), _sum
 
 
-@tf.custom_gradient
+@custom_gradient
 def add_bias(product: tf.Tensor, bias: tf.Tensor) -> Any:
     """The sum of a product [n, M] and a bias [M]."""
     add = _biased if _is_kept_apart(product) else tf.nn.bias_add
@@ -59,7 +60,7 @@ def sum_of_rows(x: tf.Tensor) -> tf.Tensor:
     return tf.matmul(tf.ones_like(x[:, :1]), x, transpose_a=True)[0]
 
 
-@tf.custom_gradient
+@custom_gradient
 def gelu(product: tf.Tensor, bias: tf.Tensor) -> Any:
     """`bert_tf.primitives.activations.gelu` of the sum of [n, M] and [M]; keeps its derivative."""
     y, derivative = _gelu(product, bias)
@@ -85,7 +86,7 @@ def attention(
     """dropout(softmax(Q K^T + mask)) V, [B, N, Q, D]; as `Primitives.attention`."""
     scale = tf.constant(scale_of(dropout), value.dtype)
 
-    @tf.custom_gradient
+    @custom_gradient
     def attended(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> Any:
         scores = tf.matmul(query, key, transpose_b=True)  # (B, N, Q, T)
         probabilities, dropped = _probabilities(scores, mask, dropout)
@@ -137,7 +138,7 @@ def add_and_normalize(
 ) -> tf.Tensor:
     """LayerNorm of x + dropout(y), [n, H] each, in `dtype`; gamma and beta are float32 [H]."""
 
-    @tf.custom_gradient
+    @custom_gradient
     def normalized(x: tf.Tensor, y: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
         result, standard, inverse = _normalized(x, y, dropout, gamma, beta, epsilon, dtype)
 

@@ -94,6 +94,15 @@ class Primitives:
         return ops.cast(ops.matmul(x, rows), "float32") + ops.cast(bias, "float32")
 
 
+def recomputed(function: Callable, *tensors: Any) -> Any:
+    """The result of a function of tensors, computed anew for its gradient instead of kept."""
+    if keras.backend.backend() == "tensorflow":
+        from bert_tf.primitives.graph_gradients import recomputed
+
+        return recomputed(function)(*tensors)
+    return keras.remat(function)(*tensors)
+
+
 def is_replaced(layer: Any) -> bool:
     """Whether Keras computes the layer from other weights: quantized ones, or added ones (LoRA)."""
     return bool(layer.quantization_mode or layer.lora_enabled)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from bert_tf.primitives.graph_gradients import custom_gradient
 from bert_tf.primitives.places import Places, scores_of
 
 _GROUPS = 4  # of a batch, each padded to its own longest row alone
@@ -51,7 +52,7 @@ class TokenPlaces(Places):
 
     def _moved(self, x: tf.Tensor, move: Callable, back: Callable) -> tf.Tensor:
         if self._training and x.dtype.is_floating:
-            return tf.custom_gradient(lambda x: (move(x), back))(x)
+            return custom_gradient(lambda x: (move(x), back))(x)
         return move(x)
 
     def _at_tokens(self, x: tf.Tensor) -> tf.Tensor:

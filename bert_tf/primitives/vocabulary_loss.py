@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert_tf.primitives.graph_gradients import custom_gradient
 from bert_tf.primitives.own_gradients import sum_of_rows
 from bert_tf.primitives.passes import in_few_passes, known_shape, pays
 
@@ -58,7 +59,7 @@ def cross_entropy(labels: Any, logits: Any) -> tf.Tensor:
         parts = WordLogits(logits, tf.zeros(logits.shape[-1]))
     labels, largest = tf.cast(labels, tf.int32)[..., tf.newaxis], parts.largest
 
-    @tf.custom_gradient
+    @custom_gradient
     def losses(products: tf.Tensor, bias: tf.Tensor) -> Any:
         values, norms = _cross_entropy(labels, products, bias, largest)
 

@@ -100,11 +100,11 @@ def test_frozen_blocks():
     assert_close(again[1], kept[1])
 
 
-def test_it_is_no_part_of_the_model(tmp_path):
+def test_keras_files_keep_it(tmp_path):
     model = encoder(True)
     model.save(tmp_path / "encoder.keras")
     loaded = keras.saving.load_model(tmp_path / "encoder.keras")
-    assert not loaded.rematerialize
+    assert loaded.rematerialize
     np.testing.assert_array_equal(loaded(batch())["pooled_output"], model(batch())["pooled_output"])
 
 

@@ -71,6 +71,10 @@ def test_the_recipe_of_a_fit(opened):
     fit(model)
     assert model.optimizer is not first
     assert int(model.optimizer.iterations) == 2
+    optimizer = model.optimizer
+    fit(model, epochs=1)  # from the start, with the step that is traced
+    assert model.optimizer is optimizer
+    assert int(model.optimizer.iterations) == 2
 
 
 def test_single_batches(opened):
@@ -321,8 +325,11 @@ def test_what_a_keras_file_keeps(opened, tmp_path):
 
 
 @pytest.mark.slow
-def test_epochs_share_a_trace(opened):
-    """A step is traced in the first epoch alone, whatever the lengths of batches."""
+def test_epochs_and_fits_share_a_trace(opened):
+    """A step is traced in the first epoch alone, whatever the lengths of batches.
+
+    Another fit of as many steps trains with it as a new optimizer would.
+    """
     model = opened(run_eagerly=False)
     traced, step = [], model.train_step
 
@@ -337,6 +344,21 @@ def test_epochs_share_a_trace(opened):
     )
     fit(model, epochs=3, batch_size=3, validation_split=0.25, callbacks=[count])
     assert counts[0] == counts[-1] > 0
+    plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    one, other = (opened(run_eagerly=False, **plain) for _ in range(2))
+    for each in (one, other):
+        fit(each, batch_size=8, shuffle=False)
+        each.set_weights(opened(**plain).get_weights())
+    step = one.train_function
+    other.compile()
+    for each in (one, other):
+        fit(each, batch_size=8, shuffle=False)
+    assert one.train_function is step
+    for first, second in zip(arrays(one), arrays(other), strict=True):
+        np.testing.assert_array_equal(first, second)
+    one.encoder.freeze_layers(1)
+    fit(one, batch_size=8)
+    assert one.train_function is not step
     model.compile(steps_per_execution=2)
     assert fit(model, batch_size=2, epochs=2)["loss"]
     assert int(model.optimizer.iterations) == 8
