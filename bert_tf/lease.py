@@ -42,9 +42,8 @@ class Lease:
         last = self._last()
         if not (last and self._is_alive(last)):
             self._number, content = max(last, self._last()) + 1, self._content()
-            # Read again: a store may ignore the condition.
-            created = self._folder.create(f"{_NAME}{self._number}", content)
-            if created and self._folder.read(f"{_NAME}{self._number}") == content:
+            self._folder.create(f"{_NAME}{self._number}", content)
+            if self._folder.read(f"{_NAME}{self._number}") == content:
                 self._remove(last)
                 self._thread.start()
                 return

@@ -262,18 +262,17 @@ class RemoteFolder:
         with self._written(name) as (files, key):
             files.pipe_file(key, content)
 
-    def create(self, name: str, content: bytes) -> bool:
-        """Writes an object unless there is one; returns whether it did, if the store can say."""
-        with self._written(name) as (files, key):
+    def create(self, name: str, content: bytes) -> None:
+        """Writes an object unless there is one; of two processes, as far as the store tells."""
+        with self._written(name) as (files, key), contextlib.suppress(FileExistsError):
             try:
                 files.pipe_file(key, content, mode="create")
-            except FileExistsError:
-                return False
-            except (NotImplementedError, TypeError, ValueError):  # it has no such condition
-                if files.exists(key):
-                    return False
-                files.pipe_file(key, content)
-        return True
+            except (FileExistsError, FileNotFoundError, PermissionError):
+                raise
+            except (OSError, NotImplementedError, TypeError, ValueError):
+                # Some stores have no such condition, or report in another way that it fails.
+                if not files.exists(key):
+                    files.pipe_file(key, content)
 
     @contextmanager
     def new_file(self, name: str) -> Iterator[Path]:

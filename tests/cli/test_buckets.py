@@ -1,5 +1,6 @@
 """Runs, models and exports in a bucket."""
 
+import errno
 import json
 import re
 import tempfile
@@ -284,6 +285,28 @@ def test_one_process_writes_a_url_at_a_time(
         late.take()
     successor.release()
     assert folder.all_names() == [".writable"]
+
+
+def test_stores_without_conditional_writes_have_one_writer_too(s3, monkeypatch):
+    """Some refuse the condition, some report in words of their own that it does not hold."""
+    files = storage._file_system("s3")
+    pipe_file = files.pipe_file
+
+    def without(key, content, mode="overwrite"):
+        if mode == "create":
+            raise OSError(errno.ENOSYS, "NotImplemented")
+        pipe_file(key, content)
+
+    monkeypatch.setattr(files, "pipe_file", without)
+    folder = storage.open_folder(f"{s3}/plain")
+    for content in (b"first", b"second"):
+        folder.create("name", content)
+        assert folder.read("name") == b"first"
+    Faults.faults[:] = ["denied"] * 3
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="plain/other: no permission"):
+        folder.create("other", b"")
+    Faults.faults.clear()
 
 
 def test_a_writer_that_died_here_is_not_watched(s3):
