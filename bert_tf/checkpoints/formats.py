@@ -42,10 +42,15 @@ def locate(source: StrPath) -> Location:
         prefix = source.with_suffix("") if source.suffix == ".index" else source
         if prefix.with_name(f"{prefix.name}.index").is_file():
             return _checkpoint(prefix)
+        if source.suffix == ".keras" and source.is_file():
+            raise InputError(
+                f"{source} is a Keras file: open it with keras.models.load_model, and write a "
+                "model directory with its save_to_preset or with bert_tf.save_model."
+            )
         if source.is_file():
             raise InputError(
-                f"{source} is a file: give the folder that holds the model (unpack an archive), "
-                "or the prefix of a TensorFlow checkpoint."
+                f"{source} is a file: give the folder that holds it with the model's {CONFIG} "
+                "(unpack an archive), or the prefix of a TensorFlow checkpoint."
             )
         raise InputError(f"{source} does not exist: give the folder of a model.")
     if here := _in_folder(source):

@@ -100,6 +100,14 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
         notes.append(_HEADS_DIFFER)
     elif task is not None:
         values |= _classifier_settings(task, notes)
+    preprocessor = folder / "preprocessor.json"
+    if preprocessor.is_file():
+        settings = read_json_object(preprocessor).get("config")
+        length = settings.get("sequence_length") if isinstance(settings, dict) else None
+        if length not in (None, values["max_position_embeddings"]):
+            notes.append(
+                f"The preset's sequence_length {length} is left out: give it as --max_length."
+            )
     tokenizer = _tokenizer(folder, do_lower_case, notes)
     if tokenizer is not None:  # a preset knows [PAD] by its place in the vocabulary
         values["pad_token_id"] = tokenizer.pad_token_id

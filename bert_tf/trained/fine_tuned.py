@@ -19,7 +19,7 @@ import yaml
 from bert_tf.atomic import write_json
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.model_directory import load_model, save_model
-from bert_tf.config import read_json_object
+from bert_tf.config import read_json_object, read_small_file
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.pipelines.examples.labelled_text import Examples
@@ -344,8 +344,8 @@ def _renamed(labels: Sequence[str], label_map: Sequence[str]) -> list[str]:
 def run_options(directory: str | Path) -> dict[str, Any]:
     """The options of the run that wrote a model directory, as far as they are recorded."""
     with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
-        text = (Path(directory).resolve().parent / "config.yaml").read_text(encoding="utf-8")
-        if isinstance(options := yaml.safe_load(text), dict):
+        content = read_small_file(Path(directory).resolve().parent / "config.yaml")
+        if isinstance(options := yaml.safe_load(content.decode("utf-8")), dict):
             return options
     return {}
 

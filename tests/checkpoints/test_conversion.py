@@ -298,6 +298,10 @@ def test_where_a_checkpoint_may_lie(published, models, tmp_path):
         assert (found.format, found.folder, found.path) == ("tf1", inside, prefix)
     (tmp_path / "archive.zip").write_bytes(b"PK")
     assert "unpack" in refusal(tmp_path / "archive.zip", tmp_path / "out")
+    (tmp_path / "model.keras").write_bytes(b"PK")
+    assert "open it with keras.models.load_model" in refusal(
+        tmp_path / "model.keras", tmp_path / "out"
+    )
     assert "does not exist" in refusal(tmp_path / "nowhere", tmp_path / "out")
     (tmp_path / "empty").mkdir()
     assert "holds no model" in refusal(tmp_path / "empty", tmp_path / "out")
@@ -711,6 +715,11 @@ def test_a_classifier_of_a_preset_says_what_it_computes(models, out, tmp_path):
     assert any("The activation softmax" in note for note in done.model.notes)
     assert done.model.problem_type == "single_label_classification"
     assert BertConfig.from_json(out / "task" / "config.json").classifier_dropout == 0.3
+    path = tmp_path / "preset" / "preprocessor.json"
+    cut = path.read_text().replace('"sequence_length": 10', '"sequence_length": 7')
+    (tmp_path / "task" / "preprocessor.json").write_text(cut)
+    notes = convert(tmp_path / "task", out / "task", overwrite=True).model.notes
+    assert any("sequence_length 7 is left out: give it as --max_length" in n for n in notes)
     path = tmp_path / "task" / "task.json"
     path.write_text(path.read_text().replace('"softmax"', '"relu"'))
     assert "has the activation 'relu'" in refusal(tmp_path / "task", tmp_path / "no")
