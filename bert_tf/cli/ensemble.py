@@ -6,9 +6,9 @@ r"""Average the answers of several fine-tuned models of one task.
 Classification, choice and tagging average probabilities, regression averages scores, several labels
 average the logits of probabilities and of thresholds. Of questions it takes the answer with the
 highest mean probability among the models' best answers, and compares the mean null odds with the
-mean threshold. Labels are matched by name; the models may differ in length and vocabulary. Prints the scores as JSON, and writes what bert-tf evaluate writes. With
---submission the data needs no labels, and there are no scores: it writes the official files, as
-bert-tf predict does.
+mean threshold. Labels are matched by name; the models may differ in length and vocabulary. Prints
+the scores as JSON, and writes what bert-tf evaluate writes. With --submission the data needs no
+labels, and there are no scores: it writes the official files, as bert-tf predict does.
 """
 
 import dataclasses
