@@ -137,7 +137,8 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     cache = None
     if options.features_only is not None:
         is_kept = run.is_chief and not options.dry_run and not is_remote(options.output)
-        folder = run.directory / "features" if is_kept else None
+        # It is deleted at the end: a name that no folder of the user's has.
+        folder = run.directory / ".bert-tf-features" if is_kept else None
         cache = FeatureCache(tuned.model.encoder.features, folder)
         tuned.model.encoder.features.remember = cache.remember
     settings = {"config": tuned.model.config.to_dict(), **data.settings()}

@@ -309,6 +309,23 @@ def test_stores_without_conditional_writes_have_one_writer_too(s3, monkeypatch):
     Faults.faults.clear()
 
 
+@pytest.mark.parametrize(
+    ("task", "cluster", "is_other"),
+    [
+        (("worker", 0), {"worker": ["a", "b"]}, False),
+        (("worker", 1), {"worker": ["a", "b"]}, True),
+        (("worker", 0), {"worker": ["a"], "chief": ["b"]}, True),
+        (("chief", 0), {"worker": ["a"], "chief": ["b"]}, False),
+    ],
+)
+def test_of_several_workers_the_chief_alone_is_the_writer(task, cluster, is_other, monkeypatch):
+    config = {"cluster": cluster, "task": dict(zip(("type", "index"), task, strict=True))}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    assert mirror._is_other_worker() is is_other
+    monkeypatch.setenv("TF_CONFIG", "[]")
+    assert mirror._is_other_worker() is False
+
+
 def test_a_writer_that_died_here_is_not_watched(s3):
     folder = storage.open_folder(f"{s3}/died")
     dead = lease.Lease(folder)

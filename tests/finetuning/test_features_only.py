@@ -287,17 +287,21 @@ def test_a_run_keeps_vectors_until_its_end(encoder, tmp_path, monkeypatch):
             if step == 3:
                 raise KeyboardInterrupt
 
+    theirs = run / "features" / "NOTES.md"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("theirs")
     with pytest.raises(KeyboardInterrupt):
         finetune(options, Killing())
     # Two rows of two words, [CLS] and [SEP], each kept once.
-    assert (run / "features" / "vectors").stat().st_size == 2 * 4 * 16 * 4
+    assert (run / ".bert-tf-features" / "vectors").stat().st_size == 2 * 4 * 16 * 4
 
     def write(*rows):
         raise AssertionError("vectors were computed again")
 
     monkeypatch.setattr(FeatureCache, "_write", write)
     finetune(options)
-    assert not (run / "features").exists()
+    assert not (run / ".bert-tf-features").exists()
+    assert theirs.read_text() == "theirs"
     tuned = FineTuned.from_directory(run / "best")
     assert tuned.model.encoder.chosen == ["last", "embeddings"]
     for ours, start in zip(tuned.model.encoder.encoder.blocks[0].weights, encoder.blocks[0].weights,
