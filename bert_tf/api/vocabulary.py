@@ -13,6 +13,7 @@ from bert_tf.api.keywords import PathName, PathNames, Texts, Verbosity, keywords
 from bert_tf.api.progress import progress
 from bert_tf.api.result import Result
 from bert_tf.atomic import replace_directory, replace_file
+from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
 from bert_tf.pipelines.data_options import CorpusOptions
@@ -34,6 +35,9 @@ class VocabularyOptions(CorpusOptions):
     """tokenizer folder to make."""
     size: int = option(30522, at_least=6, at_most=10_000_000)
     """maximum number of pieces, by default the original's 30,522; a small corpus needs fewer."""
+    reserve: list[str] = option(factory=list)
+    """tokens to add after the five special ones, such as [unused0] [unused1] or ones of your own;
+    they count towards the size."""
     min_frequency: int = option(2, at_least=1, below=2**31)
     """minimum number of occurrences for two pieces to be merged into one."""
     do_lower_case: bool = True
@@ -51,6 +55,12 @@ class VocabularyOptions(CorpusOptions):
     """threads that count words; by default one per core."""
     overwrite: bool = False
     """replace an older tokenizer folder."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for token in self.reserve:
+            if not token or token.split() != [token]:
+                raise InputError(f"--reserve {token!r}: give tokens without white space")
 
 
 @dataclass(kw_only=True)
@@ -159,7 +169,11 @@ def learn_vocabulary(
     notices = bar.notices
     with progress(f"learning {options.size} pieces from {len(counts)} words", shown=shown) as bar:
         pieces = learn_vocabulary(
-            counts, options.size, min_frequency=options.min_frequency, notice=bar.print
+            counts,
+            options.size,
+            min_frequency=options.min_frequency,
+            notice=bar.print,
+            reserved=options.reserve,
         )
         with replace_directory(output) as folder:
             BertTokenizer(pieces, **switches).save(folder)

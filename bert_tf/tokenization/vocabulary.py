@@ -179,11 +179,14 @@ def _decoded(counts: Iterable[tuple[bytes, int]]) -> Iterator[tuple[str, int]]:
 def check_alphabet(counts: Mapping[bytes, int], vocabulary_size: int, text_bytes: int) -> None:
     """Raises InputError if a part's words do not fit; `text_bytes` estimates the whole corpus."""
     least = max(2, 4 * text_bytes // _RAREST_CHARACTER)  # 4, for estimates may be too low
-    _alphabet(_decoded(counts.items()), vocabulary_size, least)
+    _alphabet(_decoded(counts.items()), vocabulary_size, least, ())
 
 
 def _alphabet(
-    counts: Iterable[tuple[str, int]], vocabulary_size: int, least: int | None
+    counts: Iterable[tuple[str, int]],
+    vocabulary_size: int,
+    least: int | None,
+    reserved: Sequence[str],
 ) -> tuple[list[str], Counter[str], int]:
     """The special tokens and pieces of one character; rare characters without one; all characters.
 
@@ -200,11 +203,12 @@ def _alphabet(
     rare = Counter({c: count for c, count in characters.items() if count < least})
     # All words count for the places of characters, but only spellable ones for merges.
     firsts, rests = sorted(characters.keys() - rare.keys()), sorted(within - rare.keys())
-    alphabet = [*SPECIAL_TOKENS, *firsts, *(f"##{c}" for c in rests)]
+    special = list(dict.fromkeys([*SPECIAL_TOKENS, *reserved]))
+    alphabet = list(dict.fromkeys([*special, *firsts, *(f"##{c}" for c in rests)]))
     if len(alphabet) > vocabulary_size:
         raise InputError(
-            f"a vocabulary of {vocabulary_size} cannot hold the {len(SPECIAL_TOKENS)} special "
-            f"tokens and {len(alphabet) - len(SPECIAL_TOKENS)} pieces of one character; give "
+            f"a vocabulary of {vocabulary_size} cannot hold the {len(special)} special "
+            f"tokens and {len(alphabet) - len(special)} pieces of one character; give "
             f"--size {len(alphabet)} or more"
         )
     return alphabet, rare, characters.total()
@@ -216,14 +220,15 @@ def learn_vocabulary(
     *,
     min_frequency: int = 2,
     character_min_frequency: int | None = None,
+    reserved: Sequence[str] = (),
     notice: Notice = print,
 ) -> list[str]:
     """Learns WordPiece pieces from the words of a corpus; InputError if there are none.
 
-    The result holds the special tokens, frequent characters as `c`, those within words as `##c`,
-    then the pieces from byte-pair merges, the most frequent first. Merges as Sennrich et al.
-    (2016), with the `tokenizers` library: the original's learner was never published, and TF
-    Text's takes tens of times as long (`benchmarks/vocabulary.py`).
+    The result holds the special and the `reserved` tokens, frequent characters as `c`, those within
+    words as `##c`, then the pieces from byte-pair merges, the most frequent first. Merges as
+    Sennrich et al. (2016), with the `tokenizers` library: the original's learner was never
+    published, and TF Text's takes tens of times as long (`benchmarks/vocabulary.py`).
 
     Args:
         counts: counts from `count_words`; scaled down above 100 million occurrences, and without
@@ -232,6 +237,7 @@ def learn_vocabulary(
         min_frequency: minimum number of occurrences for a merge.
         character_min_frequency: minimum number of occurrences for a character to get a piece; by
             default 2, or a ten-millionth of all characters if that is more.
+        reserved: further tokens, after the special ones.
         notice: called with a line if rare characters or words are left out, or scaling raises
             `min_frequency`.
     """
@@ -242,7 +248,9 @@ def learn_vocabulary(
             "it, with spaces or punctuation between words"
         )
     known = ((word, counts[word]) for word in words)
-    alphabet, rare, characters = _alphabet(known, vocabulary_size, character_min_frequency)
+    alphabet, rare, characters = _alphabet(
+        known, vocabulary_size, character_min_frequency, reserved
+    )
     if rare:
         examples = " ".join(character for character, _ in rare.most_common(_SHOWN))
         notice(

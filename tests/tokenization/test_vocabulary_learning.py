@@ -157,6 +157,16 @@ def test_characters_without_a_piece_are_counted():
     ]
 
 
+def test_reserved_tokens_follow_the_special_ones():
+    counts = {"abab": 4, "ab": 9}
+    reserved = ["[unused0]", "[E1]", "[SEP]", "ab", "a"]
+    pieces = learn_vocabulary(counts, 20, reserved=reserved)
+    assert pieces[:9] == [*SPECIALS, "[unused0]", "[E1]", "ab", "a"]
+    assert len(set(pieces)) == len(pieces)
+    with pytest.raises(InputError, match="the 9 special tokens and 3 pieces"):
+        learn_vocabulary(counts, 8, reserved=reserved)
+
+
 def test_rare_characters_are_let_go_in_a_large_corpus(monkeypatch):
     monkeypatch.setattr(vocabulary_module, "MOST_OCCURRENCES", 1000)
     counts = {"a" * 10: 5_000_000, "é": 4, "ö": 5}
