@@ -84,6 +84,8 @@ def _resolved(path: StrPath, role: str) -> Path:
         raise InputError(f"the name of an {role} is empty: name a file or folder")
     # realpath leaves a loop of links to stat; Path.resolve raises RuntimeError before Python 3.13.
     resolved = Path(os.path.realpath(path))
+    if role == "output" and not _is_unicode(resolved):  # TensorFlow writes to no such name
+        raise InputError(f"{path}: the name is not UTF-8: name another output")
     try:
         resolved.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -95,6 +97,14 @@ def _resolved(path: StrPath, role: str) -> Path:
             ) from error
         raise InputError(f"{path}: {error.strerror}: name another {role}") from error
     return resolved
+
+
+def _is_unicode(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_place(path: Path, output: StrPath, inputs: Inputs) -> None:

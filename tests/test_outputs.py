@@ -41,6 +41,7 @@ OURS = ("made.txt", "*/made.bin")
         ("loop/new", "form a loop"),
         ("", "is empty"),
         ("long" * 100, "File name too long"),
+        (os.fsdecode(b"caf\xe9"), "is not UTF-8"),
     ],
 )
 def test_an_output_never_is_holds_or_lies_in_an_input(here, output, expected):

@@ -565,7 +565,7 @@ def test_a_run_that_lacks_groups_at_its_end_is_no_success(
     assert not (out / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("begins", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_place_that_refuses_the_last_step_loses_nothing(
     tmp_path, many, number_tokenizer, whole, monkeypatch, begins
 ):
