@@ -1,8 +1,11 @@
 """The whole server in a process of its own, over real sockets."""
 
+import asyncio
+import errno
 import http.client
 import json
 import re
+import resource
 import signal
 import socket
 import ssl
@@ -21,6 +24,7 @@ from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServic
 
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
+from bert_tf.serving.server import server
 
 # Models are found as soon as the address is printed.
 PATH = "/v1/models/half_plus_three:predict"
@@ -275,6 +279,46 @@ def test_tls_and_the_token(toy_models, tmp_path):
             )
             connection.request("POST", PATH, BODY, {"Authorization": "Bearer s3cret"})
             assert connection.getresponse().status == 200
+
+
+@pytest.mark.parametrize(
+    ("hard", "connections"), [(1024, 384), (2**20, 2**13), (resource.RLIM_INFINITY, 2**13)]
+)
+def test_the_limit_of_open_files_is_raised_and_shared(hard, connections, monkeypatch):
+    limits = [256, hard]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(limits))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, given: limits.__setitem__(0, given[0]))
+    assert server.take_descriptors() == connections
+    assert limits == [hard, hard]
+
+
+def test_missing_descriptors_are_reported_once(caplog):
+    async def test():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(server._Complaints())
+        for _ in range(1000):
+            error = OSError(errno.EMFILE, "Too many open files")
+            loop.call_exception_handler({"message": "socket.accept()", "exception": error})
+        loop.call_exception_handler({"message": "another", "exception": ValueError()})
+
+    asyncio.run(test())
+    assert [each.split(":")[0] for each in caplog.messages] == [
+        "connections wait for a free file descriptor", "another"
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_idle_connections_leave_room_for_others(toy_models):
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))"
+    with running(toy_models, setup=limit) as (port, process):
+        address = ("127.0.0.1", port)
+        idle = [socket.create_connection(address, timeout=30) for _ in range(400)]
+        for _ in range(3):
+            assert ask(port)[0] == 200
+        for each in idle:
+            each.close()
+        process.stderr.seek(0)
+        assert "Traceback" not in process.stderr.read()
 
 
 @pytest.fixture
