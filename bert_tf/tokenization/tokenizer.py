@@ -164,7 +164,7 @@ class BertTokenizer(tf.Module):
         }
         if self._added:
             added = {str(self.token_to_id(t.content)): asdict(t) for t in self._added}
-            config["added_tokens_decoder"] = {**config.get("added_tokens_decoder", {}), **added}
+            config["added_tokens_decoder"] = (config.get("added_tokens_decoder") or {}) | added
         if model_max_length is not None:
             config["model_max_length"] = int(model_max_length)
         write_text(directory / VOCABULARY_FILE, file_text(self._vocabulary.pieces[: self._words]))

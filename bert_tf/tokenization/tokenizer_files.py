@@ -1,6 +1,7 @@
 """The files of a tokenizer, read into one set of settings: each is honoured or refused by name."""
 
 import re
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "special
 # Tokenizers of Hugging Face that are BERT's under the name of another model.
 _CLASSES = re.compile(
     r"(Bert|DistilBert|Electra|MobileBert|ConvBert|LayoutLM|Lxmert|RetriBert|SqueezeBert|Realm|"
-    r"DPR\w*)Tokenizer(Fast)?"
+    r"DPR\w*)Tokenizer(Fast|Legacy)?"
 )
 _OF_JSON = ("PreTrainedTokenizerFast", "TokenizersBackend")  # what tokenizer.json says
 _FIXED: dict[str, Any] = {
@@ -27,6 +28,9 @@ _FIXED: dict[str, Any] = {
     "subword_tokenizer_type": "wordpiece", "wordpieces_prefix": "##", "clean_text": True,
     "padding_side": "right", "truncation_side": "right", "split_special_tokens": False,
     **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},
+}  # fmt: skip
+_FORMS: dict[str, type] = {
+    "never_split": list, "added_tokens_decoder": dict, "additional_special_tokens": list,
 }  # fmt: skip
 _FLAGS = {field.name for field in fields(AddedToken)} - {"content"}
 
@@ -57,7 +61,7 @@ def read_tokenizer_files(path: Path) -> TokenizerFiles:
     said = {**read(_SPECIAL_MAP), **config}
     in_json = read(TOKENIZER_JSON)
     of_json = _of_tokenizer_json(folder / TOKENIZER_JSON, in_json) if in_json else None
-    said.setdefault("tokenizer_class", model.get("tokenizer_class"))
+    said["tokenizer_class"] = said.get("tokenizer_class") or model.get("tokenizer_class")
     _check(folder, said, of_json is not None)
     vocabulary = path if path.is_file() else path / VOCABULARY_FILE
     if of_json is None or vocabulary.exists():
@@ -105,6 +109,11 @@ def _check(folder: Path, said: dict[str, Any], has_json: bool) -> None:
             raise InputError(
                 f"{folder / CONFIG_FILE}: {key} is {value!r}, and only {expected!r} is computed "
                 "here: give another model"
+            )
+    for key, form in _FORMS.items():
+        if not isinstance(said.get(key) or form(), form):
+            raise InputError(
+                f"{folder / CONFIG_FILE}: {key} is no {form.__name__}: restore the file"
             )
     if never := set(said.get("never_split") or ()) - set(SPECIAL_TOKENS):
         raise InputError(
@@ -168,12 +177,12 @@ def _of_tokenizer_json(path: Path, values: dict[str, Any]) -> _TokenizerJson:
 
 def _packed(post_processor: dict[str, Any]) -> list[str]:
     """The special tokens that go around a text."""
-    if post_processor.get("type") == "BertProcessing":
-        return [str(post_processor.get(key, [None])[0]) for key in ("cls", "sep")]
-    if post_processor.get("type") == "TemplateProcessing":
-        single = post_processor.get("single") or []
-        names = [each["SpecialToken"]["id"] for each in single if "SpecialToken" in each]
-        return names if len(single) == 3 and "Sequence" in single[1] else [*names, "..."]
+    with suppress(LookupError, TypeError, ValueError):  # of another form
+        if post_processor.get("type") == "BertProcessing":
+            return [str(post_processor[key][0]) for key in ("cls", "sep")]
+        if post_processor.get("type") == "TemplateProcessing":
+            first, text, last = post_processor["single"]
+            return [each["SpecialToken"]["id"] for each in (first, last) if text["Sequence"]]
     return ["[CLS]", "[SEP]"] if not post_processor else [str(post_processor.get("type"))]
 
 

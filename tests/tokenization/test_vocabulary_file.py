@@ -124,6 +124,7 @@ def test_casing_of_a_folder_that_does_not_say(name, pieces, is_uncased, tmp_path
         ("special_tokens_map.json", {"mask_token": {"content": "<m>"}}, "mask_token is '<m>'"),
         ("tokenizer_config.json", {"truncation_side": "left"}, "truncation_side is 'left'"),
         ("tokenizer_config.json", {"never_split": ["e-mail"]}, "never_split names 'e-mail'"),
+        ("tokenizer_config.json", {"added_tokens_decoder": ["a"]}, "decoder is no dict: restore"),
     ],
 )
 def test_another_tokenizer_is_refused_by_name(file, content, message, tmp_path):
@@ -242,6 +243,7 @@ def test_directories(tmp_path):
             "post_processor is",
         ),
         ({"normalizer": {"type": "BertNormalizer", "clean_text": False}}, "clean_text is False"),
+        ({"post_processor": {"type": "TemplateProcessing", "single": [1]}}, "post_processor is"),
     ],
 )
 def test_other_forms_of_tokenizer_json_are_refused(changed, message, tmp_path):
