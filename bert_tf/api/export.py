@@ -24,8 +24,11 @@ class ExportOptions(TaskOptions):
     Face hub, ORG/NAME."""
     name: str
     """name of the served model."""
-    output: str = "saved_models"
-    """folder of all exports, or its URL."""
+    output: str | None = None
+    """folder of all exports, or its URL; by default saved_models, or exports with --format."""
+    format: Literal["saved_model", "litert", "onnx", "openvino"] = "saved_model"
+    """saved_model for TensorFlow Serving; the others take token ids and run without TensorFlow:
+    litert on phones, onnx and openvino where one short text has to be answered soonest."""
     version: int = option(0, at_least=0)
     """version number, positive and unused; by default the next one."""
     precision: Literal["float32", "bfloat16", "int8", "auto", "all"] = "float32"
@@ -46,7 +49,7 @@ class ExportOptions(TaskOptions):
 @dataclass(kw_only=True)
 class _Keywords(Verbosity, ExportOptions):
     model: PathName = option(path=True)  # type: ignore[assignment]
-    output: PathName = "saved_models"  # type: ignore[assignment]
+    output: PathName | None = None  # type: ignore[assignment]
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -55,7 +58,7 @@ class ExportResult(Result):
 
     Attributes:
         path: folder of the version, or its URL, saved_models/NAME/VERSION; the newest of several.
-        versions: type -> number of its version.
+        versions: type -> number of its version; none of other formats than saved_model.
         inputs: input of the default signature -> its axes: 1 for a string per example, 2 for lists.
         remarks: on the precision, if there are any to make.
     """
@@ -70,6 +73,8 @@ class ExportResult(Result):
         if len(self.versions) > 1:
             numbers = (f"{name} is version {number}" for name, number in self.versions.items())
             lines.append(", ".join(numbers))
+        if not self.versions:
+            return [*lines, f"Model: {self.path}, its model card in {Path(self.path).stem}.md"]
         return [*lines, f"SavedModel: {self.path}, its model card in README.md"]
 
 
@@ -83,6 +88,9 @@ def export_model(options: ExportOptions, *, shown: bool = True) -> ExportResult:
     Raises:
         InputError: the model, the name or the version cannot be used; the message says why.
     """
+    if options.format != "saved_model":
+        return _export_portable(options, shown=shown)
+    output = options.output or "saved_models"
     takes_rows = options.precision in ("int8", "auto", "all")
     if options.calibration and not takes_rows:
         raise InputError(
@@ -93,12 +101,12 @@ def export_model(options: ExportOptions, *, shown: bool = True) -> ExportResult:
             "--explanations needs gradients, which int8 has none of: give --precision float32 or "
             f"bfloat16, not {options.precision}"
         )
-    with mirrored(options.output, top_alone=True), progress("exporting", shown=shown) as bar:
+    with mirrored(output, top_alone=True), progress("exporting", shown=shown) as bar:
         from bert_tf.serving.export import MODELS_CONFIG, check_export, pinned_versions
         from bert_tf.trained.export_precisions import export_types
         from bert_tf.trained.fine_tuned import FineTuned
 
-        folder = check_output_folder(joined(options.output, options.name), [options.model])
+        folder = check_output_folder(joined(output, options.name), [options.model])
         check_export(options.name, root=folder.parent, version=options.version)
         load = functools.partial(FineTuned.from_directory, options.model, vars(options))
         if not takes_rows:
@@ -117,15 +125,49 @@ def export_model(options: ExportOptions, *, shown: bool = True) -> ExportResult:
         if pinned and (missing := set(versions.values()) - pinned):
             served, new = (", ".join(map(str, sorted(each))) for each in (pinned, missing))
             remarks.append(
-                f"{joined(options.output, MODELS_CONFIG)} serves only the versions {served} of "
+                f"{joined(output, MODELS_CONFIG)} serves only the versions {served} of "
                 f"{options.name}: add {new} to its model_version_policy to have it served"
             )
     inputs = model.task.kind.signatures(model.task)["serving_default"].inputs
     return ExportResult(
-        path=joined(options.output, options.name, str(max(versions.values()))), versions=versions,
+        path=joined(output, options.name, str(max(versions.values()))), versions=versions,
         inputs={name: each.shape.rank for name, each in inputs.items()}, remarks=remarks,
         notices=bar.notices,
     )  # fmt: skip
+
+
+def _export_portable(options: ExportOptions, *, shown: bool) -> ExportResult:
+    """The export for a runtime other than TensorFlow: a folder of its own."""
+    of_serving = {
+        "--version": options.version != 0,
+        "--explanations": options.explanations,
+        "--calibration": bool(options.calibration),
+        f"--precision {options.precision}": options.precision
+        not in (("float32", "int8") if options.format == "litert" else ("float32",)),
+    }
+    if refused := [name for name, is_given in of_serving.items() if is_given]:
+        raise InputError(
+            f"--format {options.format} and {refused[0]} cannot be combined: leave one of them out"
+        )
+    output = options.output or "exports"
+    with mirrored(output, top_alone=True), progress("exporting", shown=shown) as bar:
+        from bert_tf.serving.export import check_export
+        from bert_tf.trained.fine_tuned import FineTuned
+
+        folder = check_output_folder(joined(output, options.name), [options.model])
+        check_export(options.name, root=folder.parent, version=0)
+        if folder.is_dir() and any(folder.iterdir()):
+            raise InputError(
+                f"{joined(output, options.name)} is not empty, and no export is overwritten: give "
+                "another --name or --output"
+            )
+        model = FineTuned.from_directory(options.model, vars(options), "float32")
+        path = model.export_portable(
+            folder, options.format, directory=options.model, int8=options.precision == "int8"
+        )
+    return ExportResult(
+        path=joined(output, options.name, path.name), versions={}, inputs={}, notices=bar.notices
+    )
 
 
 def dtype_policy(precision: str) -> tuple[str, str]:

@@ -13,6 +13,10 @@ the task, compared with float32 on others, and refused if it loses more than --m
 
   bert-tf export --model runs/classifier/best --name classifier --precision int8 \
     --calibration train.tsv
+
+For runtimes other than TensorFlow, which take token ids (docs/other-runtimes.md):
+
+  bert-tf export --model runs/classifier/best --name classifier --format onnx
 """
 
 from bert_tf.api.export import ExportOptions as Options
@@ -29,10 +33,14 @@ def prepare(options: Options) -> None:
 
 def run(options: Options) -> None:
     result = export_model.of(options)
+    if not result.versions:
+        console.print(f"{result}\nNext: the card has lines of Python that ask the model")
+        return
     given = '--text "a raw string"' + ' --pair "another"' * (len(result.inputs) - 1)
     if any(rank > 1 for rank in result.inputs.values()):
         given = "--input FILE"
-    model = joined(options.output, options.name)
-    serve = f"{typed('bert-tf')} serve {options.output}; docs/serving.md has TensorFlow Serving"
+    output = options.output or "saved_models"
+    model = joined(output, options.name)
+    serve = f"{typed('bert-tf')} serve {output}; docs/serving.md has TensorFlow Serving"
     console.print(str(result))
     console.print(f"Next: {typed('bert-tf')} predict --model {model} {given}\n  or: {serve}")

@@ -315,7 +315,7 @@ class _SentencePooling(keras.layers.Layer):
         self.direction = direction
 
     def call(self, states: Any, padding_mask: Any, like: Any) -> Any:
-        is_token = ops.not_equal(padding_mask, 0)[:, :, None]
+        is_token = ops.expand_dims(ops.not_equal(padding_mask, 0), 2)
         if self.pooling == "mean":
             weights = ops.cast(is_token, states.dtype)
             count = ops.maximum(ops.sum(weights, axis=1), 1)  # an empty row has no token

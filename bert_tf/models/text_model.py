@@ -17,6 +17,7 @@ from bert_tf.primitives.table import halves
 
 AUTO = "auto"
 _BATCH_SIZE = 32
+_RUNTIMES = ("litert", "onnx", "openvino")
 _WARMUP_SHARE = 0.1
 _WHOLE = 2**20  # rows, more than anybody gives as one batch
 # Keras warns of variables without a gradient. Where a head reads tokens, the pooler has none.
@@ -317,11 +318,18 @@ class TextModel(keras.Model):
     ) -> Any:
         """Writes a SavedModel that answers raw strings, as `bert-tf export` does.
 
-        Returns its folder, `filepath`, such as saved_models/review/1. With a `format` such as
-        "tf_saved_model", or without a preprocessor, it is Keras' `export` of token ids.
+        Returns its folder, `filepath`, such as saved_models/review/1.
+
+        With the `format` "litert", "onnx" or "openvino", writes a file of that name and suffix, or
+        `model` in a folder of that name, that takes token ids of any size; vocabulary, task and a
+        model card stand beside it. `int8=True` stores LiteRT's weights in int8. With another
+        `format`, or without a preprocessor, it is Keras' `export` of token ids.
         """
-        if format is None and self.preprocessor is not None:
-            return self.preprocessor.export(self, filepath)
+        if self.preprocessor is not None:
+            if format is None:
+                return self.preprocessor.export(self, filepath)
+            if format in _RUNTIMES and input_signature is None:
+                return self.preprocessor.export_portable(self, filepath, format, **kwargs)
         return super().export(
             filepath, format=format or "tf_saved_model", verbose=verbose,
             input_signature=input_signature, **kwargs,

@@ -34,6 +34,7 @@ from bert_tf.raw_text.batches import (
     streamed,
 )
 from bert_tf.raw_text.values import label_list
+from bert_tf.serving.portable import SUFFIXES
 from bert_tf.serving.precisions import versions
 from bert_tf.serving.predictor import answer_rows
 from bert_tf.startup import prepare_training
@@ -312,6 +313,8 @@ class BertPreprocessor(keras.layers.Layer):
     def export(self, model: Any, folder: str | os.PathLike) -> Path:
         """Writes a SavedModel into NAME/VERSION."""
         folder = Path(folder)
+        if format := {suffix: name for name, suffix in SUFFIXES.items()}.get(folder.suffix):
+            raise InputError(f'{folder} is a file of {format}: give format="{format}", too')
         above, version = folder.parent, folder.name
         if not version.isdecimal() or not int(version):
             raise InputError(f"{folder}: TensorFlow Serving wants a number: give {folder}/1")
@@ -320,6 +323,12 @@ class BertPreprocessor(keras.layers.Layer):
             raise InputError(f"{folder} exists, and no version is overwritten: give {free}")
         tuned = self.bound(_that_answers(model))
         return tuned.export(above.name, root=above.parent, version=int(version))
+
+    def export_portable(
+        self, model: Any, path: str | os.PathLike, format: str, **options: Any
+    ) -> Path:
+        """Writes the model for another runtime, with vocabulary, task and card beside it."""
+        return self.bound(model).export_portable(Path(path), format, **options)
 
 
 def _check(model: Any, task: Task) -> None:

@@ -270,10 +270,15 @@ def _names(code: str, model: str) -> bool:
     return re.search(rf"""\bname\s*:\s*(["']){re.escape(model)}\1""", code) is not None
 
 
-def model_card(name: str, facts: Mapping[str, str], signatures: Mapping[str, SignatureDef]) -> str:
+def card_rows(facts: Mapping[str, str]) -> str:
+    """The rows of a model card's table."""
     # A bar in a text would end its cell, a line its row.
     cells = ((subject, text.replace("|", "\\|").split()) for subject, text in facts.items())
     rows = [f"| {subject} | {' '.join(words)} |" for subject, words in cells]
+    return "\n".join([*rows, "| licence | not stated: add it before you pass the model on |"])
+
+
+def model_card(name: str, facts: Mapping[str, str], signatures: Mapping[str, SignatureDef]) -> str:
     default = signatures["serving_default"]
     texts = example_texts(default.inputs, default.outputs)
     body = json.dumps({"inputs": {key: [text] for key, text in texts.items()}})
@@ -289,7 +294,7 @@ A SavedModel that takes raw strings, made by bert-tf.
 
 | | |
 |---|---|
-{chr(10).join([*rows, "| licence | not stated: add it before you pass the model on |"])}
+{card_rows(facts)}
 
 ## Example request
 

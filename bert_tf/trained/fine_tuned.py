@@ -27,6 +27,7 @@ from bert_tf.pipelines.examples.tagged_words import is_column_file
 from bert_tf.primitives.int8 import ProductPlan
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.export import export
+from bert_tf.serving.portable import export_portable
 from bert_tf.serving.precisions import TYPES_FILE, types_text
 from bert_tf.serving.predictor import Predictor, Progress, answer
 from bert_tf.serving.signatures import DEFAULT, PREDICT, Parts, RawTextModel, find_signature
@@ -280,15 +281,31 @@ class FineTuned(Answering):
 
         `types` are versions of the same model by type; `facts` are added to the model card.
         """
-        with tempfile.TemporaryDirectory() as folder:
-            self.tokenizer.save(folder)
-            write_json(Path(folder) / TASK_FILE, self.task.settings())
-            assets = {f.name: f.read_text(encoding="utf-8") for f in Path(folder).iterdir()}
-        assets[Path(TYPES_FILE).name] = types_text(self.precision, types or {})
+        assets = self._files() | {Path(TYPES_FILE).name: types_text(self.precision, types or {})}
         return export(
             self.module(explanations=explanations), name, root=root, version=version, assets=assets,
             facts={**self.facts(directory), **(facts or {})},
         )  # fmt: skip
+
+    def export_portable(
+        self, path: Path, format: str, *, directory: str | Path | None = None, int8: bool = False
+    ) -> Path:
+        """Writes the model for another runtime; see `bert_tf.serving.portable`."""
+        if getattr(self.task.kind, "long_texts", None):
+            raise InputError(
+                f"a model that reads long texts in windows cannot be written for {format}, which "
+                "takes one window: export it for TensorFlow Serving"
+            )
+        return export_portable(
+            self.model, path, format, files=self._files(), facts=self.facts(directory), int8=int8
+        )
+
+    def _files(self) -> dict[str, str]:
+        """The vocabulary, the tokenizer's settings and the task, as files beside a model."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.tokenizer.save(folder)
+            write_json(Path(folder) / TASK_FILE, self.task.settings())
+            return {f.name: f.read_text(encoding="utf-8") for f in Path(folder).iterdir()}
 
 
 @dataclass(frozen=True)

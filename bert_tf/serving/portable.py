@@ -1,0 +1,334 @@
+"""Models for other runtimes than TensorFlow: LiteRT, ONNX Runtime and OpenVINO.
+
+A model takes token ids, [B, T] of any size, and gives its Keras outputs by name. Text becomes ids
+outside of it: `vocab.txt` and `tokenizer_config.json` stand beside it.
+"""
+
+import contextlib
+import math
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from bert_tf.atomic import replace_file, write_text
+from bert_tf.errors import InputError, pip_install
+from bert_tf.primitives import activations
+from bert_tf.primitives.on_tensorflow import inferring_with
+from bert_tf.primitives.table import Primitives
+from bert_tf.serving.export import card_rows
+
+SUFFIXES = {"litert": ".tflite", "onnx": ".onnx", "openvino": ".xml"}
+_OPSET = 17  # of ONNX; ONNX Runtime reads it since 1.12
+
+
+_LENGTH = 16  # tokens of the row that a LiteRT file is timed with
+
+
+def export_portable(
+    model: Any, path: Path, format: str, *, files: Mapping[str, str], facts: Mapping[str, str],
+    int8: bool = False,
+) -> Path:  # fmt: skip
+    """Writes a model as of `write_portable` with what its users need beside it; returns the file.
+
+    Args:
+        model: as of `write_portable`, as are `format` and `int8`.
+        path: a file with the format's suffix, or the folder of a file `model`.
+        format: "litert", "onnx" or "openvino".
+        files: further files of the folder, name -> text: vocabulary, tokenizer, task.
+        facts: rows of the model card, subject -> text.
+        int8: for LiteRT, weights in int8.
+
+    Raises InputError, besides, if one of the files exists.
+    """
+    check_portable(model, format)
+    suffix = SUFFIXES[format]
+    if path.suffix in SUFFIXES.values() and path.suffix != suffix:
+        raise InputError(
+            f"{path}: a file of {format} ends in {suffix}: name it {path.stem}{suffix}"
+        )
+    path = path if path.suffix == suffix else path / f"model{suffix}"
+    card = path.with_suffix(".md")
+    written = [path, card, *(path.parent / name for name in files)]
+    if existing := [file for file in written if file.exists()]:
+        raise InputError(
+            f"{existing[0]} exists, and no export is overwritten: remove it, or give a folder of "
+            f"its own, such as {path.parent / path.stem}"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    outputs = write_portable(model, path, format, int8=int8)
+    size = sum(file.stat().st_size for file in (path, path.with_suffix(".bin")) if file.exists())
+    facts = {**facts, "size": f"{size / 1e6:.1f} MB{', weights in int8' if int8 else ''}"}
+    if format == "litert" and find_spec("ai_edge_litert"):
+        facts["speed"] = (
+            f"{_litert_milliseconds(model, path):.1f} ms for a row of {_LENGTH} tokens, on one "
+            "core of the machine that wrote it"
+        )
+    for name, text in files.items():
+        write_text(path.parent / name, text)
+    write_text(card, _card(model, path, format, outputs, facts))
+    return path
+
+
+def _litert_milliseconds(model: Any, path: Path) -> float:
+    from ai_edge_litert.interpreter import Interpreter
+
+    run = Interpreter(str(path), num_threads=1).get_signature_runner()
+    row = {
+        name: np.ones([1] * (x.ndim - 1) + [_LENGTH], "int32") for name, x in model.input.items()
+    }
+    times = []
+    for _ in range(10):
+        begin = time.perf_counter()
+        run(**row)
+        times.append(time.perf_counter() - begin)
+    return 1000 * sorted(times)[len(times) // 2]
+
+
+_RUN = {
+    "litert": (
+        "from ai_edge_litert.interpreter import Interpreter",
+        'outputs = Interpreter("{file}").get_signature_runner()(**inputs)',
+    ),
+    "onnx": (
+        "from onnxruntime import InferenceSession",
+        'session = InferenceSession("{file}")\n'
+        "names = [output.name for output in session.get_outputs()]\n"
+        "outputs = dict(zip(names, session.run(names, inputs)))",
+    ),
+    "openvino": (
+        "import openvino",
+        'exact = {{"INFERENCE_PRECISION_HINT": "f32"}}  # else bfloat16, where it is faster\n'
+        'compiled = openvino.Core().compile_model("{file}", "CPU", exact)\n'
+        "answer = compiled(inputs)\n"
+        "outputs = {{name: answer[name] for x in compiled.outputs for name in x.names}}",
+    ),
+}
+
+
+def _card(model: Any, path: Path, format: str, outputs: list[str], facts: Mapping[str, str]) -> str:
+    """The model card: what the folder holds, and lines of Python that ask the model."""
+    is_list = len(model.input["token_ids"].shape) == 3  # [B, N, T]: a list of texts a row
+    masks = "mask_positions" in model.input
+    text = "a raw [MASK]" if masks else "a raw string"
+    importing, running = _RUN[format]
+    rows = f'rows = tokenizer.encode_batch(["{text}"]{" * 2" if is_list else ""})'
+    inner = "[row.{0} for row in rows]"
+    inner = f"[{inner}]" if is_list else inner
+    arrays = {"token_ids": "ids", "segment_ids": "type_ids", "padding_mask": "attention_mask"}
+    values = [f'    "{name}": {inner.format(key)},' for name, key in arrays.items()]
+    if masks:
+        values.append('    "mask_positions": [[row.tokens.index("[MASK]")] for row in rows],')
+    code = "\n".join(
+        [
+            "import json",
+            "import numpy as np",
+            "from tokenizers import BertWordPieceTokenizer",
+            importing,
+            "",
+            'switches = json.load(open("tokenizer_config.json"))',
+            "tokenizer = BertWordPieceTokenizer(",
+            '    "vocab.txt", lowercase=switches["do_lower_case"],',
+            '    strip_accents=switches.get("strip_accents"),',
+            ")",
+            "tokenizer.enable_padding()",
+            f"{rows}  # of pairs: [(first, second), ...]",
+            "inputs = {",
+            *values,
+            "}",
+            'inputs = {name: np.array(value, "int32") for name, value in inputs.items()}',
+            running.format(file=path.name),
+            "print({name: value.shape for name, value in outputs.items()})",
+        ]
+    )
+    table = card_rows(facts)
+    names = ", ".join(f"`{name}`" for name in outputs)
+    return f"""\
+# {path.name}
+
+A BERT for {format}, made by bert-tf. It takes token ids and gives the outputs of the Keras model:
+{names}. Logits come before a softmax, in the order of the labels. Values at padding mean nothing.
+
+| | |
+|---|---|
+{table}
+
+| file | |
+|---|---|
+| `{path.name}` | the model |
+| `vocab.txt`, `tokenizer_config.json` | the tokenizer, as Hugging Face reads it |
+| `task.json` | what the model was trained for |
+
+## Ask it in Python
+
+{textwrap.indent(code, "    ")}
+
+Hugging Face's `tokenizers` differs from BERT's own code in rare characters, which bert-tf's
+docs/tokenizer.md counts. With TensorFlow, `bert_tf.BertTokenizer.from_directory` does not.
+"""
+
+
+def check_portable(model: Any, format: str) -> None:
+    """Raises InputError for a model or a format that `write_portable` cannot write."""
+    if format not in SUFFIXES:
+        raise InputError(f"{format!r} is no format of exports: give one of {', '.join(SUFFIXES)}")
+    if model.config.attention_direction == "recurrent" or model.config.feature_lstm_layers:
+        raise InputError(
+            f"a model with LSTMs cannot be written for {format}: export it for TensorFlow Serving"
+        )
+    if model.dtype_policy.compute_dtype != "float32" or model.dtype_policy.quantization_mode:
+        raise InputError(
+            f"a model in {model.dtype_policy.name} cannot be written for {format}: open it with "
+            'dtype="float32"'
+        )
+
+
+def write_portable(model: Any, path: Path, format: str, *, int8: bool = False) -> list[str]:
+    """Writes a Keras model of token ids for another runtime; returns the names of its outputs.
+
+    Args:
+        model: any model of `bert_tf`, in float32, without LSTMs.
+        path: file to write, with the format's suffix. OpenVINO's weights stand beside it (.bin).
+        format: "litert", "onnx" or "openvino".
+        int8: for LiteRT, weights in int8, which products multiply with inputs in int8 (dynamic
+            range); a quarter of the size.
+
+    Raises InputError if the format's converter is not installed or the model cannot be written.
+    """
+    check_portable(model, format)
+    if int8 and format != "litert":
+        raise InputError(f"int8 weights are for litert, not for {format}: leave int8 out")
+    inputs = {
+        name: tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
+        for name, tensor in model.input.items()
+    }
+
+    def answer(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        return named(model(dict(zip(inputs, tensors, strict=True)), training=False))
+
+    function = tf.function(answer, input_signature=list(inputs.values()), autograph=False)
+    with _in_known_operations(model):
+        outputs = sorted(function.get_concrete_function().structured_outputs)
+    convert: dict[str, Callable[..., None]] = {
+        "litert": _write_litert, "onnx": _write_onnx, "openvino": _write_openvino,
+    }  # fmt: skip
+    convert[format](model, function, outputs, path, int8)
+    return outputs
+
+
+def named(outputs: Any) -> dict[str, tf.Tensor]:
+    """A model's outputs by name: `outputs` for the only one, NAME_0, NAME_1, ... of several."""
+    if not isinstance(outputs, Mapping):
+        outputs = {"outputs": outputs}
+    found = {}
+    for name, value in outputs.items():
+        if isinstance(value, tuple | list):
+            found |= {f"{name}_{number}": each for number, each in enumerate(value)}
+        elif value is not None:
+            found[name] = value
+    return {name: tf.identity(value) for name, value in found.items()}
+
+
+@contextlib.contextmanager
+def _in_known_operations(model: Any) -> Iterator[None]:
+    """The model computes all places of a batch, in operations that converters know.
+
+    They know the exact GELU by the error function alone: LiteRT has it as one operation, and ONNX
+    lacks the complementary function that `tf.nn.gelu` computes with.
+    """
+
+    def gelu(x: Any) -> Any:
+        return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
+
+    layers = [
+        layer
+        for layer in model._flatten_layers()
+        if getattr(layer, "activation", None) is activations.gelu
+    ]
+    try:
+        for layer in layers:
+            layer.activation = gelu
+        with inferring_with(Primitives(training=False)):
+            yield
+    finally:
+        for layer in layers:
+            layer.activation = activations.gelu
+
+
+@contextlib.contextmanager
+def _saved(model: Any, function: Any) -> Iterator[str]:
+    """A SavedModel of the function, for as long as a converter reads it."""
+    module = tf.Module()
+    # Not the model, which has further functions.
+    module.weights = [variable.value for variable in model.variables]
+    module.function = function
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(module, folder, signatures=function.get_concrete_function())
+        yield folder
+
+
+def _write_litert(model: Any, function: Any, names: list[str], path: Path, int8: bool) -> None:
+    with _saved(model, function) as folder:
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder)
+        if int8:
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        content = converter.convert()
+    with replace_file(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def _write_onnx(model: Any, function: Any, names: list[str], path: Path, int8: bool) -> None:
+    tf2onnx, onnx = _package("tf2onnx", "onnx"), _package("onnx", "onnx")
+    # tf2onnx uses names that NumPy 2 has dropped.
+    import_module("keras.src.export.tf2onnx_lib").patch_tf2onnx()
+    proto, _ = import_module(f"{tf2onnx.__name__}.convert").from_function(
+        function, input_signature=function.input_signature, opset=_OPSET
+    )
+    renamed = dict(zip((output.name for output in proto.graph.output), names, strict=True))
+    for node in proto.graph.node:
+        for place in (node.input, node.output):
+            place[:] = [renamed.get(name, name) for name in place]
+    for output in proto.graph.output:
+        output.name = renamed[output.name]
+    onnx.checker.check_model(proto)
+    with replace_file(path) as temporary:
+        temporary.write_bytes(proto.SerializeToString())
+
+
+def _write_openvino(model: Any, function: Any, names: list[str], path: Path, int8: bool) -> None:
+    openvino = _package("openvino", "openvino")
+    with _saved(model, function) as folder:
+        # Not `openvino.convert_model`, which reports its use to a server on the Internet.
+        reader = import_module("openvino.frontend").FrontEndManager().load_by_framework("tf")
+        converted = reader.convert(reader.load(folder))
+        results = []
+        for output in converted.outputs:
+            # An encoder's last hidden state has two names. Operations that nothing reads have none.
+            if known := output.names & set(names):
+                output.tensor.set_names(known)
+                results.append(output.node)
+        converted = openvino.Model(results, converted.get_parameters())
+        # Both files are renamed when both are there.
+        with tempfile.TemporaryDirectory(dir=path.parent) as beside:
+            openvino.save_model(converted, f"{beside}/{path.name}", compress_to_fp16=False)
+            for suffix in (".bin", path.suffix):
+                made = (Path(beside) / path.name).with_suffix(suffix)
+                made.replace(path.with_suffix(suffix))
+
+
+def _package(name: str, extra: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"writing this format needs {name} ({error}): {pip_install(extra)}"
+        ) from None

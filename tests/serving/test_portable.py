@@ -1,0 +1,242 @@
+"""Models for LiteRT, ONNX Runtime and OpenVINO answer as Keras does, in their own runtimes."""
+
+import re
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_tf import (
+    BertChooser,
+    BertClassifier,
+    BertConfig,
+    BertEncoder,
+    BertMaskedLanguageModel,
+    BertMultiLabelClassifier,
+    BertPreprocessor,
+    BertPreTrainer,
+    BertRegressor,
+    BertSentenceEncoder,
+    BertSpanClassifier,
+    BertTagger,
+    BertTokenizer,
+    save_model,
+)
+from bert_tf.cli.main import main
+from bert_tf.errors import InputError
+from bert_tf.models.encoders import LstmEncoder
+from bert_tf.serving.portable import SUFFIXES, named, write_portable
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "raw", "string", "film", "good"]
+CONFIG = BertConfig(
+    vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=24, max_position_embeddings=32, initializer_range=0.5,
+)  # fmt: skip
+MODELS = {
+    "encoder": lambda config: BertEncoder(config, seed=1),
+    "classifier": lambda config: BertClassifier(config, labels=["bad", "good"], seed=1),
+    "several labels": lambda config: BertMultiLabelClassifier(config, labels=["a", "b"], seed=1),
+    "regressor": lambda config: BertRegressor(config, seed=1),
+    "tagger": lambda config: BertTagger(config, labels=["O", "B-X", "I-X"], seed=1),
+    "span": lambda config: BertSpanClassifier(config, seed=1),
+    "chooser": lambda config: BertChooser(config, seed=1),
+    "sentence mean": lambda config: BertSentenceEncoder(config, pooling="mean", seed=1),
+    "sentence max": lambda config: BertSentenceEncoder(config, pooling="max", seed=1),
+    "masked words": lambda config: BertMaskedLanguageModel(config, seed=1),
+    "pre-training": lambda config: BertPreTrainer(config, seed=1),
+}
+
+
+def rows(model: Any, batch: int, length: int) -> dict[str, np.ndarray]:
+    """Token ids of rows whose last two tokens are padding, by input."""
+    draw = np.random.default_rng(batch * length)
+    made = {}
+    for name, tensor in model.input.items():
+        shape = [batch, *[3] * (len(tensor.shape) - 2), length]
+        if name == "padding_mask":
+            made[name] = np.broadcast_to(np.arange(length) < length - 2, shape)
+        elif name == "mask_positions":
+            made[name] = draw.integers(0, length - 2, [batch, 2])
+        else:
+            limit = {"token_ids": len(PIECES), "segment_ids": 2}[name]
+            made[name] = draw.integers(0, limit, shape)
+    return {name: values.astype("int32") for name, values in made.items()}
+
+
+def run(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of a file by name, of its own runtime."""
+    if path.suffix == ".tflite":
+        litert = pytest.importorskip("ai_edge_litert.interpreter")
+        return litert.Interpreter(str(path)).get_signature_runner()(**inputs)
+    if path.suffix == ".onnx":
+        session = pytest.importorskip("onnxruntime").InferenceSession(path)
+        names = [output.name for output in session.get_outputs()]
+        return dict(zip(names, session.run(names, inputs), strict=True))
+    openvino = pytest.importorskip("openvino")
+    exact = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(path, "CPU", exact)
+    answer = compiled(inputs)
+    return {name: answer[name] for output in compiled.outputs for name in output.names}
+
+
+def cases() -> list[Any]:
+    """A model in each format; the others are further instances."""
+    every = [(name, format) for name in MODELS for format in SUFFIXES]
+    slow = pytest.mark.slow
+    return [
+        pytest.param(*case, marks=() if case == ("classifier", "litert") else slow)
+        for case in every
+    ]
+
+
+@pytest.mark.parametrize(("name", "format"), cases())
+def test_answers_are_those_of_keras(tmp_path, name, format):
+    model = MODELS[name](CONFIG)
+    path = tmp_path / f"model{SUFFIXES[format]}"
+    write_portable(model, path, format)
+    for batch, length in ((2, 9), (3, 6)):  # free shapes
+        inputs = rows(model, batch, length)
+        found = run(path, inputs)
+        wanted = {name: x.numpy() for name, x in named(model(inputs, training=False)).items()}
+        assert found.keys() == wanted.keys()
+        for output, values in wanted.items():
+            answer = np.asarray(found[output])
+            if name in ("tagger", "span"):  # Keras computes nothing at padding
+                answer, values = answer[:, : length - 2], values[:, : length - 2]
+            np.testing.assert_allclose(answer, values, rtol=0, atol=1e-5 * np.abs(values).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", SUFFIXES)
+def test_models_of_one_direction_and_other_activations(tmp_path, format):
+    config = replace(CONFIG, attention_direction="left_to_right", hidden_act="gelu_new")
+    model = BertClassifier(config, labels=["bad", "good"], seed=1)
+    path = tmp_path / f"model{SUFFIXES[format]}"
+    write_portable(model, path, format)
+    inputs = rows(model, 2, 7)
+    wanted = model(inputs, training=False).numpy()
+    atol = 1e-5 * np.abs(wanted).max()
+    np.testing.assert_allclose(run(path, inputs)["outputs"], wanted, rtol=0, atol=atol)
+
+
+@pytest.fixture(scope="module")
+def preset(made_once) -> Path:
+    def make(folder: Path) -> None:
+        save_model(MODELS["classifier"](CONFIG), folder, BertTokenizer(PIECES))
+
+    return made_once("portable_preset", make)
+
+
+def ask(card: Path) -> dict[str, tuple[int, ...]]:
+    """Runs the card's lines of Python in its folder; the shapes that they print."""
+    code = textwrap.dedent(
+        re.search(r"## Ask it in Python\n\n(.*?)\n\n\w", card.read_text(), re.S)[1]
+    )
+    names: dict[str, Any] = {}
+    exec(compile(code, str(card), "exec"), names)
+    return {name: value.shape for name, value in names["outputs"].items()}
+
+
+@pytest.mark.parametrize(
+    "format", ["litert", *[pytest.param(x, marks=pytest.mark.slow) for x in ("onnx", "openvino")]]
+)
+def test_a_folder_has_all_that_its_users_need(tmp_path, monkeypatch, preset, format):
+    model = BertClassifier.from_preset(preset)
+    path = model.export(tmp_path / "made" / f"review{SUFFIXES[format]}", format=format)
+    files = {file.name for file in path.parent.iterdir()} - {"review.bin"}
+    assert files == {path.name, "review.md", "vocab.txt", "tokenizer_config.json", "task.json"}
+    card = (path.parent / "review.md").read_text()
+    assert "| labels | bad, good |" in card
+    assert re.search(r"\| size \| 0\.\d MB", card)
+    assert ("ms for a row of 16 tokens" in card) == (format == "litert")
+    monkeypatch.chdir(path.parent)
+    assert ask(path.parent / "review.md") == {"outputs": (1, 2)}
+    with pytest.raises(InputError, match=f"{path.name} exists, and no export is overwritten"):
+        model.export(path, format=format)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["chooser", "masked words", "sentence mean", "pre-training"])
+def test_cards_of_other_models_ask_them(tmp_path, monkeypatch, name):
+    pytest.importorskip("onnxruntime")
+    model = MODELS[name](CONFIG)
+    save_model(model, tmp_path / "preset", BertTokenizer(PIECES))
+    model = type(model).from_preset(tmp_path / "preset")
+    path = model.export(tmp_path / "made", format="onnx")
+    monkeypatch.chdir(path.parent)
+    shapes = ask(path.with_suffix(".md"))
+    assert {shape[0] for shape in shapes.values()} == {1}
+
+
+@pytest.mark.slow
+def test_int8_weights_take_a_quarter(tmp_path):
+    config = replace(CONFIG, hidden_size=128, intermediate_size=512, initializer_range=0.02)
+    model = BertClassifier(config, labels=["bad", "good"], seed=1)
+    whole, small = tmp_path / "whole.tflite", tmp_path / "small.tflite"
+    write_portable(model, whole, "litert")
+    write_portable(model, small, "litert", int8=True)
+    assert small.stat().st_size < 0.35 * whole.stat().st_size  # tables and biases stay
+    inputs = rows(model, 4, 9)
+    found, wanted = (run(path, inputs)["outputs"] for path in (small, whole))
+    # Twelve products one after the other, each within a step of 1/127.
+    assert np.linalg.norm(found - wanted) < 12 / 127 * np.linalg.norm(wanted)
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path, monkeypatch, capsys, preset):
+    monkeypatch.chdir(tmp_path)
+    command = ["export", "--model", str(preset), "--name", "review", "--format"]
+    assert main([*command, "litert", "--precision", "int8"]) == 0
+    assert (
+        "Model: exports/review/model.tflite, its model card in model.md" in capsys.readouterr().err
+    )
+    assert "weights in int8" in (tmp_path / "exports" / "review" / "model.md").read_text()
+    assert main([*command, "onnx"]) == 2
+    assert "exports/review is not empty, and no export is overwritten" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("onnx --precision int8", "--format onnx and --precision int8 cannot be combined"),
+        ("litert --precision auto", "--format litert and --precision auto cannot be combined"),
+        ("litert --explanations", "--format litert and --explanations cannot be combined"),
+        ("tflite", "litert"),
+    ],
+)
+def test_options_that_a_format_lacks_are_refused(preset, capsys, arguments, message):
+    command = ["export", "--model", str(preset), "--name", "x", "--format", *arguments.split()]
+    assert main(command) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_is_refused(tmp_path, preset):
+    model = BertClassifier.from_preset(preset)
+    with pytest.raises(
+        InputError, match=r"m\.onnx: a file of litert ends in \.tflite: name it m\.tflite"
+    ):
+        model.export(tmp_path / "m.onnx", format="litert")
+    with pytest.raises(
+        InputError, match=r'm\.tflite is a file of litert: give format="litert", too'
+    ):
+        model.export(tmp_path / "m.tflite")
+    lstm = BertClassifier(
+        LstmEncoder(replace(CONFIG, attention_direction="recurrent")), labels=["a", "b"]
+    )
+    with pytest.raises(InputError, match="a model with LSTMs cannot be written for onnx"):
+        write_portable(lstm, tmp_path / "m.onnx", "onnx")
+    half = BertClassifier(CONFIG, labels=["a", "b"], dtype="mixed_bfloat16")
+    with pytest.raises(InputError, match=r'mixed_bfloat16 cannot .*: open it with dtype="float32"'):
+        write_portable(half, tmp_path / "m.onnx", "onnx")
+    model.preprocessor = BertPreprocessor(preset, max_length=16)
+    windows = model.preprocessor.bound(model)
+    kind = replace(windows.task.kind, long_texts="windows")
+    windows = replace(windows, task=replace(windows.task, kind=kind))
+    with pytest.raises(
+        InputError, match="reads long texts in windows cannot be written for litert"
+    ):
+        windows.export_portable(tmp_path / "m", "litert")
+    assert list(tmp_path.iterdir()) == []
