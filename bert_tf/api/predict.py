@@ -176,8 +176,12 @@ def predict(options: PredictOptions, *, shown: bool = True) -> Predictions:
             read = {name.removeprefix("text_"): texts for name, texts in given.items()}
             if examples:
                 read = {n: x for n, x in examples.columns.items() if n == "id"} | read
-                own = {name for names in examples.source.columns.values() for name in names}
-                columns = {name: x for name, x in columns.items() if name not in own}
+                for name in [*columns]:
+                    role = (examples.source.role_of(name) or "").removeprefix("text_")
+                    if role == name:  # as the input has it, such as a list of words
+                        read[name] = columns.pop(name)
+                    elif role in read:
+                        del columns[name]
         for i, row in enumerate(found):
             texts, more = ({n: x[i] for n, x in each.items()} for each in (read, columns))
             found[i] = beside(more, row, texts)

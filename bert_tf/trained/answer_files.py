@@ -20,21 +20,22 @@ def beside(
 ) -> dict[str, Any]:
     """What was read of an input, its other columns, and its answer.
 
-    Columns whose names the others have, also in a table of answers, become `input_NAME`.
+    Names that the answer has, also in a table of answers, and columns that have the name of what
+    was read, become `input_NAME`.
     """
-    read = read or {}
     lists = [name for name, value in answer.items() if isinstance(value, dict)]
-    taken = {*read, *answer, *(f"{name}_{key}" for name in lists for key in answer[name])}
-    renamed = {name: name for name in inputs if name not in taken}
-    taken |= renamed.keys()
-    for name in inputs:
-        if name not in renamed:
-            new = f"input_{name}"
-            while new in taken:
+    taken = {*answer, *(f"{name}_{key}" for name in lists for key in answer[name])}
+    shown: dict[str, Any] = {}
+    for given in (read or {}, inputs):
+        clashing = given.keys() & taken
+        taken |= given.keys()
+        for name, value in given.items():
+            new = name
+            while name in clashing and new in taken:
                 new = f"input_{new}"
-            renamed[name] = new
             taken.add(new)
-    return {**read, **{renamed[name]: value for name, value in inputs.items()}, **answer}
+            shown[new] = value
+    return {**shown, **answer}
 
 
 def json_line(value: Any) -> str:

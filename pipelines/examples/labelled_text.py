@@ -46,6 +46,16 @@ class Source:
     unread: Sequence[str] = ()  # a header, if columns were chosen by number alone
     extents: Sequence[tuple[int, int]] = ()  # lines of each example, if some have several
 
+    def role_of(self, name: str) -> str | None:
+        """What a column of the file was read as; "ending*" is ending, ending0 and so on."""
+        for role, columns in self.columns.items():
+            for column in columns:
+                number = name.removeprefix(column[:-1])
+                is_numbered = name.startswith(column[:-1]) and (not number or number.isdecimal())
+                if name == column or (column.endswith("*") and is_numbered):
+                    return role
+        return None
+
 
 @dataclass(frozen=True)
 class Examples:

@@ -51,6 +51,8 @@ def test_columns_of_the_input_are_never_overwritten(tmp_path):
         "text": "sea", "input_text": 1, "input_input_label": 2, "input_label": 3,
         "input_probabilities_x": 4, "label": "x", "probabilities": {"x": 0.5},
     }  # fmt: skip
+    words = beside({"input_words": 1}, {"words": []}, {"words": "a b"})
+    assert words == {"input_words": "a b", "input_input_words": 1, "words": []}
     write_answers(tmp_path / "a.csv", [row])
     with (tmp_path / "a.csv").open(newline="") as file:
         (found,) = csv.DictReader(file)
@@ -70,6 +72,13 @@ def test_all_columns_of_a_file_are_read(tmp_path, name, content):
     examples = read_examples(tmp_path / name, {"text": "text"})
     found = read_columns_of(examples)
     assert found == {"id": ["1", "2"], "text": ["sea", "cow"]}
+
+
+def test_the_role_of_a_column_is_known_by_its_name(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": "x", "b": ["y"], "b1": "z", "label": 1}\n')
+    source = read_examples(tmp_path / "a.jsonl", {"context": "a", "choices": "b*"}).source
+    roles = [source.role_of(name) for name in ("a", "b", "b1", "b_1", "label")]
+    assert roles == ["context", "choices", "choices", None, None]
 
 
 def test_columns_without_a_header_are_numbered(tmp_path):
