@@ -95,9 +95,11 @@ class Examples:
         if self.source.format == "tsv":
             faults["a text in a CSV's quotes, which a .tsv does not have"] = _is_quoted
         columns = [values for role, values in self.columns.items() if role != "label"]
-        rows = [[*map(_texts, row)] for row in zip(*columns, strict=True)]
         for what, has_fault in faults.items():
-            odd = [i for i, row in enumerate(rows) if any(map(has_fault, itertools.chain(*row)))]
+            odd = sorted({
+                i for values in columns for i, x in enumerate(values)
+                if (has_fault(x) if isinstance(x, str) else any(map(has_fault, x)))
+            })  # fmt: skip
             if odd:
                 found.append(
                     f"{self.path}: {len(odd)} examples have {what}, the first in {self.row(odd[0])}"
@@ -173,18 +175,15 @@ def read_examples(
     return Examples(files.shown_name(path), lines, values, tuple(skipped), source=source)
 
 
-def _texts(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else value
-
-
 def _is_blank(text: str) -> bool:
     return not text.strip()
 
 
 def _is_quoted(text: str) -> bool:
     """Whether a text is a cell of CSV: in quotes, with those within doubled."""
-    inner = text[1:-1]
-    return text[:1] == text[-1:] == '"' and '""' in inner and '"' not in inner.replace('""', "")
+    if not text[:1] == text[-1:] == '"':
+        return False
+    return '""' in text[1:-1] and '"' not in text[1:-1].replace('""', "")
 
 
 def check_columns(
