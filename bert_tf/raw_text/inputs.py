@@ -138,11 +138,11 @@ def given_examples(
     `labels` are the model's, in the order of its outputs. Without `reads_labels` only the number of
     `y` is checked. InputError names the example that cannot be used.
     """
+    task, columns, y = with_columns(task, x, y)
     source = Source()
     if is_frame(x) or isinstance(x, Mapping):
         named = names_by_role(task, x if isinstance(x, Mapping) else columns_of(x))
         source = Source(columns={role: [str(name)] for role, name in named.items()})
-    task, columns, y = with_columns(task, x, y)
     count = len(next(iter(columns.values())))
     for name, values in columns.items():
         read = _READ.get(name, as_text)

@@ -71,7 +71,6 @@ ONE_TEXT = {
     "labels by number": lambda: (TEXTS, [["bad", "good"].index(x) for x in LABELS]),
     "array of numbers": lambda: (TEXTS, np.array([x == "good" for x in LABELS], np.int64)),
     "column of numbers": lambda: (TEXTS, np.array([[x == "good"] for x in LABELS], np.int32)),
-    "bools": lambda: (TEXTS, [x == "good" for x in LABELS]),
     "dict": lambda: ({"text": TEXTS}, LABELS),
     "dict with labels": lambda: ({"text": TEXTS, "label": LABELS}, None),
     "dict of another name": lambda: ({"review": TEXTS}, LABELS),
