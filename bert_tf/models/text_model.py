@@ -11,6 +11,7 @@ import keras
 
 from bert_tf.errors import InputError
 from bert_tf.layers.layer_state import state_of
+from bert_tf.models.class_weights import check_weights, weights_by_place, weights_of_labels
 from bert_tf.models.losses import of_logits
 from bert_tf.models.metrics import of_model
 from bert_tf.primitives.table import halves
@@ -104,8 +105,8 @@ class TextModel(keras.Model):
             optimizer, loss, loss_weights, metrics, weighted_metrics, run_eagerly,
             steps_per_execution, jit_compile, auto_scale_loss,
         )  # fmt: skip
-        made: Any = self._compile_config
-        self._compile_config = type(made)(**made.config | plain)
+        made = super().__getattribute__("_compile_config")
+        self._compile_config: Any = type(made)(**made.config | plain)
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Keras' `save`, into a .keras file; InputError for HDF5, which Keras could not read."""
@@ -188,7 +189,7 @@ class TextModel(keras.Model):
             validation_batch_size: examples of a validation batch, by default `batch_size`.
             validation_freq: as in Keras.
         """
-        x, is_text = self._checked(x, batch_size)
+        x, is_text = self._checked(x, batch_size, y)
         if is_text:
             if validation_split and validation_data is None:
                 split = self.preprocessor.split(x, y, sample_weight, validation_split)
@@ -199,6 +200,7 @@ class TextModel(keras.Model):
             )  # fmt: skip
             y = sample_weight = class_weight = None
             steps_per_epoch = steps_per_epoch or steps
+        sample_weight, class_weight = self._weights(y, sample_weight, class_weight)
         validation_data = self._validation(validation_data, validation_batch_size or batch_size)
         if is_text:
             batch_size, shuffle, validation_split = None, False, 0.0
@@ -233,10 +235,11 @@ class TextModel(keras.Model):
         Loss and metrics are those of training: a tagger's count words, those of questions windows
         of the context. `bert-tf evaluate` has the official scores. Masked words stay the same.
         """
-        x, is_text = self._checked(x, batch_size)
+        x, is_text = self._checked(x, batch_size, y)
         if is_text:
             x, _ = self.preprocessor.batches(self, x, y, sample_weight, batch_size=batch_size)
             y = sample_weight = batch_size = None
+        check_weights(sample_weight)
         with self._messages(is_text):
             return super().evaluate(
                 x, y, batch_size=batch_size, verbose=verbose, sample_weight=sample_weight,
@@ -277,15 +280,15 @@ class TextModel(keras.Model):
         given = self._one_batch(
             x, y, sample_weight, class_weight=class_weight, is_training=True, shuffle=True
         )
+        given = given or (x, y, *self._weights(y, sample_weight, class_weight))
         with self._messages(is_text=False):
-            return super().train_on_batch(
-                *(given or (x, y, sample_weight, class_weight)), return_dict=return_dict
-            )
+            return super().train_on_batch(*given, return_dict=return_dict)
 
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
     ) -> Any:
         """Keras' `test_on_batch`, on raw text and labels or on token ids, as of `evaluate`."""
+        check_weights(sample_weight)
         given = self._one_batch(x, y, sample_weight) or (x, y, sample_weight)
         return super().test_on_batch(*given, return_dict=return_dict)
 
@@ -347,7 +350,7 @@ class TextModel(keras.Model):
             )
         return self.preprocessor
 
-    def _checked(self, x: Any, batch_size: Any) -> tuple[Any, bool]:
+    def _checked(self, x: Any, batch_size: Any, y: Any = None) -> tuple[Any, bool]:
         """The inputs, and whether they are raw text."""
         try:
             fits = batch_size is None or operator.index(batch_size) > 0
@@ -356,7 +359,33 @@ class TextModel(keras.Model):
         if not fits:
             raise InputError(f"batch_size is {batch_size!r:.40}: give a whole number, at least 1")
         _check_ids(x)
+        if isinstance(x, Iterator) and y is not None:
+            raise InputError(
+                "the inputs come from a generator: give them as a list, list(texts); batches of "
+                "token ids come with their labels, (x, y)"
+            )
         return (x, False) if self.preprocessor is None else self.preprocessor.checked(x)
+
+    def _weights(self, y: Any, sample_weight: Any, class_weight: Any) -> tuple[Any, Any]:
+        """Weights of examples, and of classes by number, of token ids, as Keras takes them."""
+        check_weights(sample_weight)
+        if class_weight is None:
+            return sample_weight, None
+        kind = self.output_kind
+        if kind not in ("classes", "words") or not self.label_names:
+            raise InputError("class_weight is for labels that are classes: leave it out")
+        if self.preprocessor is not None:
+            weights = self.preprocessor.class_weights(self, class_weight)
+        else:
+            weights = weights_by_place(class_weight, self.label_names)
+        if y is not None:
+            return weights_of_labels(y, sample_weight, weights, kind), None
+        if kind == "words":
+            raise InputError(
+                "class_weight of words is for arrays: give the data set's words weights, "
+                "(x, y, sample_weight)"
+            )
+        return None, dict(enumerate(weights))
 
     def _one_batch(self, x: Any, y: Any, weights: Any, **options: Any) -> tuple | None:
         """Inputs, targets and weights of raw text, as arrays; None for other inputs."""
@@ -372,9 +401,10 @@ class TextModel(keras.Model):
             return data
         is_x = not isinstance(data, tuple | list) or all(isinstance(each, str) for each in data)
         x, y, weights = keras.utils.unpack_x_y_sample_weight((data,) if is_x else tuple(data))
-        x, is_text = self._checked(x, batch_size)
+        x, is_text = self._checked(x, batch_size, y)
         if not is_text:
-            return data
+            check_weights(weights)
+            return x if is_x else data
         return self.preprocessor.batches(self, x, y, weights, batch_size=batch_size).dataset
 
     def _schedule(self, total_steps: int | None, initial_epoch: int) -> None:

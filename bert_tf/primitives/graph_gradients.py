@@ -27,9 +27,13 @@ def kept_by_graph(result: Any) -> Any:
         graph.own_gradients = {}
     graph.own_gradients[name] = entry["type"]
     reference = weakref.ref(graph)
-    entry["type"] = lambda *given: reference().own_gradients[name](*given)
+    entry["type"] = functools.partial(_gradient, reference, name)
     weakref.finalize(graph, table._registry.pop, name, None).atexit = False
     return result
+
+
+def _gradient(graph: Callable[[], Any], name: str, *given: Any) -> Any:
+    return graph().own_gradients[name](*given)
 
 
 def custom_gradient(function: Callable) -> Callable:

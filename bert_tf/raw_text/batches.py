@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.models.class_weights import checked_weight
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,
@@ -94,7 +95,7 @@ def make_batches(
     if is_masked:
         made = masked(tuned, made, seed)
     elif options.class_weight and of_examples is None:  # a tagger's, whose weights are of its words
-        table = _class_table(options.class_weight, tuned)
+        table = class_table(options.class_weight, tuned)
         made = made.map(lambda x, y, w: (x, y, w * tf.gather(table, y)))
     if options.repeats and not options.shuffle:
         made = made.repeat()
@@ -119,14 +120,16 @@ def _example_weights(
                 f"sample_weight has {len(given)} numbers for {len(examples)} examples: give a "
                 "weight for each"
             )
-        found = np.array([_weight(x, f"sample_weight {i}") for i, x in enumerate(given)])
+        found = np.array(
+            [checked_weight(x, f"sample_weight {i}") for i, x in enumerate(given)], np.float32
+        )
         if not isinstance(tuned.model, ROW_MODELS):
             raise InputError(
                 "sample_weight is for models of an answer per example: leave it out, or repeat "
                 "examples that shall count more"
             )
     if class_weight and isinstance(tuned.model, ROW_MODELS):
-        of_classes = _class_table(class_weight, tuned)
+        of_classes = class_table(class_weight, tuned)
         (targets,) = arrays or (np.zeros(0),)
         if targets.ndim > 1 or targets.dtype.kind != "i":
             raise InputError("class_weight is for labels that are classes: leave it out")
@@ -134,17 +137,7 @@ def _example_weights(
     return found
 
 
-def _weight(value: Any, name: str) -> np.float32:
-    try:
-        weight = np.float32(value)
-    except (TypeError, ValueError):
-        weight = np.float32("nan")
-    if not np.isfinite(weight):
-        raise InputError(f"{name} is {value!r:.40}: give a number")
-    return weight
-
-
-def _class_table(class_weight: Mapping[Any, float], tuned: FineTuned) -> np.ndarray:
+def class_table(class_weight: Mapping[Any, float], tuned: FineTuned) -> np.ndarray:
     """Weights of the labels, float32 [C]; 1 for those without, as in Keras."""
     labels = tuned.labels
     if not labels:
@@ -156,7 +149,7 @@ def _class_table(class_weight: Mapping[Any, float], tuned: FineTuned) -> np.ndar
     weights = np.ones(len(labels), np.float32)
     for label, weight in class_weight.items():
         name = class_of(label, tuned.task, labels, "a label of class_weight")
-        weights[list(labels).index(name)] = _weight(weight, f"class_weight of {name!r}")
+        weights[list(labels).index(name)] = checked_weight(weight, f"class_weight of {name!r}")
     return weights
 
 
@@ -257,7 +250,7 @@ def streamed(
     if "text_pair" in by_role(task, inputs) and task.pair is None:
         task = task.with_settings({"pair_column": "text_pair"})
     is_masked = "mask_positions" in model.input
-    table = _class_table(options.class_weight, tuned) if options.class_weight else None
+    table = class_table(options.class_weight, tuned) if options.class_weight else None
     has_labels = isinstance(spec, tuple) and len(spec) > 1
     has_labels |= isinstance(inputs, Mapping) and not {task.label, "label"}.isdisjoint(inputs)
     if not has_labels and is_masked and isinstance(model.output, dict):
@@ -280,7 +273,10 @@ def streamed(
         if y.dtype == tf.string or not model.has_own_loss:
             y = _targets(y, task, tuned.labels)
         if table is not None:
-            weights = tf.gather(table, y) * (1.0 if weights is None else weights)
+            if y.shape.rank not in (None, 1):
+                raise InputError("class_weight is for labels that are classes: leave it out")
+            of_labels = tf.gather(table, tf.cast(y, tf.int32))
+            weights = of_labels * (1.0 if weights is None else tf.cast(weights, tf.float32))
         return (packed, y) if weights is None else (packed, y, weights)
 
     made = dataset.map(prepare, num_parallel_calls=2, deterministic=True)
@@ -294,9 +290,21 @@ def _targets(y: tf.Tensor, task: Task, labels: Sequence[str]) -> tf.Tensor:
     is_text, is_many = y.dtype == tf.string, task.kind.many_labels
     if not labels:
         return tf.strings.to_number(y) if is_text else y
+    if not is_many and y.shape.rank == 2:
+        if y.shape[1] != 1:
+            raise InputError(
+                f"the data set has {y.shape[1]} labels for each text: give one, such as "
+                "tf.argmax(labels, -1), or compile the model with a loss of such targets"
+            )
+        y = y[:, 0]
     worth = values_of(labels)
-    if not is_text and (is_many or (np.isnan(worth).all() and y.dtype != tf.bool)):
+    if not is_text and is_many:
         return y
+    if not is_text and np.isnan(worth).all() and y.dtype != tf.bool:
+        is_place = (y >= 0) & (y < len(labels))
+        told = [UNKNOWN_LABELS + ", ".join(labels), tf.boolean_mask(y, ~is_place)]
+        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_place), told)]):
+            return tf.identity(y)
     names = y if is_text else tf.cast(y, tf.float64)
     known: Any = list(labels) if is_text else worth
     if is_many:
@@ -309,7 +317,7 @@ def _targets(y: tf.Tensor, task: Task, labels: Sequence[str]) -> tf.Tensor:
             names = tf.where(names == other, name, names)
     same = names[..., tf.newaxis] == tf.constant(known)
     is_known = tf.reduce_any(same, -1)
-    told: list[Any] = [UNKNOWN_LABELS + ", ".join(labels), tf.boolean_mask(names, ~is_known)]
+    told = [UNKNOWN_LABELS + ", ".join(labels), tf.boolean_mask(names, ~is_known)]
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_known), told)]):
         if is_many:
             return tf.cast(tf.reduce_any(same, 1)[:, 1:], tf.float32)

@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import keras
+
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.labelled_text import Examples, Source
 from bert_tf.pipelines.examples.squad import Questions
@@ -45,6 +47,8 @@ def is_raw(x: Any) -> bool:
     """Whether inputs hold strings, in any of the forms that `given_examples` takes."""
     if isinstance(x, str | bytes) or is_frame(x):
         return True
+    if isinstance(x, keras.utils.PyDataset):  # which would be read to be looked at
+        return False
     if isinstance(x, Mapping):
         return any(is_raw(values) for values in x.values())
     if hasattr(x, "to_pylist"):  # of pyarrow
@@ -62,18 +66,14 @@ def is_raw(x: Any) -> bool:
 
 
 def checked_stream(x: Any) -> Any:
-    """Inputs for Keras; InputError for streams of raw text, and for lists of nothing or numbers."""
-    first = None
+    """Inputs for Keras; InputError for streams of raw text, and for lists of nothing or numbers.
+
+    Batches of a stream are looked at when Keras takes them: none is read for it.
+    """
     if isinstance(x, Iterator):
-        first = next(x, None)
-        x = itertools.chain([] if first is None else [first], x)
-    elif hasattr(x, "num_batches") and hasattr(x, "__getitem__"):
-        first = x[0]
-    if is_raw(first[0] if isinstance(first, tuple) and first else first):
-        raise InputError(
-            "the texts come from a generator: give them as a list, list(texts), or as a "
-            "tf.data.Dataset"
-        )
+        return (_of_ids(batch) for batch in x)
+    if isinstance(x, keras.utils.PyDataset):
+        return x if isinstance(x, _OfIds) else _OfIds(x)
     has_arrays = not isinstance(x, list | tuple) or any(hasattr(each, "shape") for each in x)
     if not has_arrays:
         if not x:
@@ -83,6 +83,36 @@ def checked_stream(x: Any) -> Any:
             "segment_ids, padding_mask)"
         )
     return x
+
+
+class _OfIds(keras.utils.PyDataset):
+    """Batches of another data set, which hold no texts."""
+
+    def __init__(self, batches: keras.utils.PyDataset):
+        super().__init__(batches.workers, batches.use_multiprocessing, batches.max_queue_size)
+        self._batches = batches
+
+    def __getitem__(self, index: int) -> Any:
+        return _of_ids(self._batches[index])
+
+    @property
+    def num_batches(self) -> int | None:
+        return self._batches.num_batches
+
+    def on_epoch_begin(self) -> None:
+        self._batches.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self._batches.on_epoch_end()
+
+
+def _of_ids(batch: Any) -> Any:
+    if is_raw(batch[0] if isinstance(batch, tuple) and batch else batch):
+        raise InputError(
+            "the texts come from a generator: give them as a list, list(texts), or as a "
+            "tf.data.Dataset"
+        )
+    return batch
 
 
 def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, list[Any]], Any]:

@@ -28,6 +28,7 @@ from bert_tf.raw_text.batches import (
     UNKNOWN_LABELS,
     Batches,
     BatchOptions,
+    class_table,
     in_memory,
     inputs_alone,
     make_batches,
@@ -200,6 +201,10 @@ class BertPreprocessor(keras.layers.Layer):
         else:
             self._check_pairs(task)
         return made
+
+    def class_weights(self, model: Any, class_weight: Any) -> list[float]:
+        """The weight of each label, given by name or by number, as of texts."""
+        return class_table(class_weight, self.bound(model)).tolist()
 
     def _check_pairs(self, task: Task) -> None:
         if self.is_settled and task.pair is not None and self.task.pair is None:

@@ -349,16 +349,16 @@ def test_epochs_and_fits_share_a_trace(opened):
     for each in (one, other):
         fit(each, batch_size=8, shuffle=False)
         each.set_weights(opened(**plain).get_weights())
-    step = one.train_function
+    made = one.train_function
     other.compile()
     for each in (one, other):
         fit(each, batch_size=8, shuffle=False)
-    assert one.train_function is step
+    assert one.train_function is made
     for first, second in zip(arrays(one), arrays(other), strict=True):
         np.testing.assert_array_equal(first, second)
     one.encoder.freeze_layers(1)
     fit(one, batch_size=8)
-    assert one.train_function is not step
+    assert one.train_function is not made
     model.compile(steps_per_execution=2)
     assert fit(model, batch_size=2, epochs=2)["loss"]
     assert int(model.optimizer.iterations) == 8

@@ -1,0 +1,161 @@
+"""Token ids in arrays and streams: what is checked is not consumed, weights are by label."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_data import LABELS, TAGS, TEXTS, WORDS
+
+from bert_tf import BertMultiLabelClassifier, BertTagger
+from bert_tf.errors import InputError
+
+NUMBERS = np.array([int(label == "good") for label in LABELS])
+
+
+@pytest.fixture
+def model(opened):
+    return opened()
+
+
+def ids_of(model, texts=TEXTS):
+    return {name: np.asarray(x) for name, x in model.preprocessor(texts).items()}
+
+
+class Items(keras.utils.PyDataset):
+    """Two batches of token ids, or of texts, that count how often they are asked for."""
+
+    def __init__(self, x, y):
+        super().__init__()
+        self.x, self.y, self.asked = x, y, []
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        part = slice(4 * index, 4 * index + 4)
+        x = {n: each[part] for n, each in self.x.items()} if isinstance(self.x, dict) else self.x
+        return x, self.y[part]
+
+
+def test_validation_data_from_a_generator_is_whole(model):
+    ids, seen = ids_of(model), []
+
+    def batches():
+        for number in range(6):
+            seen.append(number)
+            yield ids, NUMBERS
+
+    counted = []
+    count = keras.callbacks.LambdaCallback(on_test_batch_end=lambda n, logs: counted.append(n))
+    model.fit(
+        ids, NUMBERS, epochs=2, validation_data=batches(), validation_steps=3, verbose=0,
+        callbacks=[count],
+    )  # fmt: skip
+    assert counted == [0, 1, 2] * 2
+    assert seen == list(range(6))
+
+
+def test_a_generator_of_token_ids_is_keras_own(model):
+    ids = ids_of(model)
+    history = model.fit(((ids, NUMBERS) for _ in range(3)), verbose=0, steps_per_epoch=3)
+    assert np.isfinite(history.history["loss"]).all()
+    assert model.predict(((ids,) for _ in range(2)), verbose=0).shape == (16, 2)
+    with pytest.raises(InputError, match="come from a generator"):
+        model.fit((TEXTS, NUMBERS) for _ in range(3))
+
+
+def test_a_data_set_of_keras_is_asked_as_keras_asks(model):
+    own, plain = Items(ids_of(model), NUMBERS), Items(ids_of(model), NUMBERS)
+    model.fit(own, epochs=2, verbose=0, shuffle=False)
+    model.preprocessor = None
+    model.fit(plain, epochs=2, verbose=0, shuffle=False)
+    assert own.asked == plain.asked
+
+
+def test_a_data_set_of_keras_with_texts_is_refused(model):
+    with pytest.raises(InputError, match="come from a generator"):
+        model.fit(Items(TEXTS[:4], NUMBERS), verbose=0)
+
+
+PLAIN = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@pytest.mark.parametrize("preprocessor", ["auto", None])
+@pytest.mark.parametrize("class_weight", [{"good": 3.0}, {1: 3.0}])
+def test_weights_of_classes_of_token_ids(opened, class_weight, preprocessor):
+    """By name or by number, in all that Keras takes."""
+    model = opened(**PLAIN)
+    ids = ids_of(model)
+    model = opened(**PLAIN, preprocessor=preprocessor)
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    expected = model.evaluate(ids, NUMBERS, sample_weight=1.0 + 2.0 * NUMBERS, verbose=0)[0]
+    data = tf.data.Dataset.from_tensors((ids, NUMBERS))
+    given = {"class_weight": class_weight, "verbose": 0}
+    losses = [
+        *model.fit(ids, NUMBERS, **given).history["loss"],
+        *model.fit(ids, NUMBERS[:, None], **given).history["loss"],
+        *model.fit(data, **given).history["loss"],
+        model.train_on_batch(ids, NUMBERS, class_weight=class_weight, return_dict=True)["loss"],
+    ]
+    assert losses == pytest.approx([expected] * 4, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "uint8"])
+def test_weights_of_classes_in_data_sets_of_texts(opened, dtype):
+    model = opened(**PLAIN)
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    expected = model.fit(TEXTS, LABELS, class_weight={"good": 3.0}, verbose=0).history["loss"]
+    data = tf.data.Dataset.from_tensors((TEXTS, NUMBERS.astype(dtype)))
+    found = model.fit(data, class_weight={"good": 3.0}, verbose=0).history["loss"]
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_labels_in_data_sets_of_texts_are_places(model):
+    def fit(y):
+        model.fit(tf.data.Dataset.from_tensors((TEXTS, y)), verbose=0)
+
+    fit(NUMBERS[:, None])
+    with pytest.raises(InputError, match=r"the data set has the labels 7, none of .*bad, good"):
+        fit(np.array([7, 0, 1, 0, 1, 0, 1, 0]))
+    with pytest.raises(InputError, match="has 2 labels for each text: give one"):
+        fit(np.eye(2)[NUMBERS])
+
+
+def test_numbers_are_those_of_labels(opened):
+    """Where labels are numbers, these are meant, of token ids as of texts."""
+    model = opened(labels=["1", "5"])
+    assert model._weights(NUMBERS, None, {5: 9})[0].tolist() == [1 + 8 * x for x in NUMBERS]
+
+
+def test_weights_of_words_of_token_ids(opened):
+    tagger = opened(BertTagger)
+    made = tagger.preprocessor.batches(tagger, WORDS, TAGS, class_weight={"O": 0.5})
+    _, y, expected = next(iter(made.dataset))
+    _, y, weights = next(iter(tagger.preprocessor.batches(tagger, WORDS, TAGS).dataset))
+    found, left = tagger._weights(y, weights, {"O": 0.5})
+    assert left is None
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(InputError, match="class_weight of words is for arrays"):
+        tagger._weights(None, None, {"O": 0.5})
+
+
+@pytest.mark.parametrize(
+    "weights, told",
+    [
+        ({"class_weight": {"odd": 1.0}}, "a label of class_weight is 'odd', none of"),
+        ({"class_weight": {"good": -1.0}}, "class_weight of 'good' is -1.0: give a number of at"),
+        ({"sample_weight": np.array([1.0] * 7 + [-2.0])}, "sample_weight 7 is"),
+    ],
+)
+def test_weights_that_are_refused(model, weights, told):
+    for x in (TEXTS, ids_of(model)):
+        for train in (model.fit, model.train_on_batch):
+            with pytest.raises(InputError, match=told):
+                train(x, NUMBERS, **weights)
+
+
+def test_several_labels_have_no_class_weight(opened):
+    model = opened(BertMultiLabelClassifier)
+    with pytest.raises(InputError, match="for labels that are classes"):
+        model.fit(ids_of(model), np.ones((8, 3)), class_weight={"good": 2.0})
