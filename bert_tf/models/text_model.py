@@ -44,6 +44,7 @@ class TextModel(keras.Model):
     output_kind: Any = None
     learning_rate: ClassVar[float] = 5e-5  # peak, unless the preprocessor's task has one
     optimizer: Any
+    _compile_config: Any  # as Keras keeps it for files
     # Arguments of `compile` that are the task's, now and in the file that the model is read from.
     _auto: tuple[str, ...] = ()
     _auto_of_file: tuple[str, ...] = ()
@@ -105,8 +106,8 @@ class TextModel(keras.Model):
             optimizer, loss, loss_weights, metrics, weighted_metrics, run_eagerly,
             steps_per_execution, jit_compile, auto_scale_loss,
         )  # fmt: skip
-        made = super().__getattribute__("_compile_config")
-        self._compile_config: Any = type(made)(**made.config | plain)
+        made = self._compile_config
+        self._compile_config = type(made)(**made.config | plain)
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Keras' `save`, into a .keras file; InputError for HDF5, which Keras could not read."""
