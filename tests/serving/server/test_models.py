@@ -296,7 +296,7 @@ async def test_another_folder_and_files_replaced_in_place_are_loaded_while_the_o
             await models._poll()
         await until(lambda: states(models) == {1: State.AVAILABLE})
         await models._poll()
-        await until(lambda: [each.state for each in models._all()] == [State.END, State.AVAILABLE])
+        await until(lambda: all(each.state == State.END for each in models._former))
 
 
 async def test_a_label_whose_version_is_loading_asks_to_try_again(toys, tmp_path, monkeypatch):
