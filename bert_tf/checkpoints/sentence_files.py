@@ -60,7 +60,8 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
             "always pooled here: give another model, or remove its prompts"
         )
     for file, key in ((_LENGTH, "max_seq_length"), (_TOKENIZER, "model_max_length")):
-        length = read_json_object(folder / file).get(key) if (folder / file).is_file() else None
+        said = read_json_object(folder / file) if (folder / file).is_file() else {}
+        length: Any = said.get(key)
         is_number = isinstance(length, int | float) and not isinstance(length, bool)
         if is_number and length >= _NO_LENGTH:
             continue
@@ -137,7 +138,7 @@ def _pooling(place: Path) -> str:
             f"{place} pools by {told}, and vectors are pooled here by one of mean, cls, max and "
             "last: give another model, or delete modules.json to use its encoder alone"
         )
-    return known[asked[0]]
+    return known[str(asked[0])]
 
 
 def write_sentence_files(
