@@ -35,6 +35,7 @@ _BATCH_ROWS = 256  # of Parquet files
 _SAMPLED_SLICES, _SAMPLED_BYTES = 200, 1 << 16
 _READ_BYTES = 1 << 20  # of lines, at once
 # JSON lines, an array of objects, or either over several lines.
+_ARRAY_BEGINS = re.compile(rb"\[\s*(\{|$)")
 _JSON_BEGINS = re.compile(rb'\[\s*(\{|$)|\{\s*("|$)')
 WITHOUT = "documents_without_"  # begins the name of a count, a field's name ends it
 
@@ -163,11 +164,10 @@ def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Itera
 def _check_json_lines(source: str, lines: Iterable[bytes]) -> None:
     """Refuses an array of objects, and an object over several lines, by the first line."""
     first = next(filter(None, map(strip, lines)), b"")
-    if first[:2].rstrip() in (b"[", b"{", b"[{"):
-        name = Path(source).stem
+    if first == b"{" or _ARRAY_BEGINS.match(first):
         raise InputError(
-            f"{source}: not an object on each line: write them so with jq -c '.[]' (for an array) "
-            f"or jq -c . > {name}.jsonl"
+            f"{source}: not an object on each line: write one with jq -c '.[]' (for an array) or "
+            f"jq -c ., such as jq -c '.[]' {Path(source).name} > {Path(source).stem}.jsonl"
         )
 
 

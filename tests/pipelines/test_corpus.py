@@ -165,7 +165,7 @@ def test_json_lines_of_another_field_and_bad_ones(tmp_path):
 
 
 def test_json_is_known_by_its_first_line(tmp_path):
-    (tmp_path / "a.json").write_text('{"text": "one"}\n{"text": "two"}\n')
+    (tmp_path / "a.json").write_text('{ "text": "one" }\n{"text": "two"}\n')
     assert lines_of(tmp_path / "a.json") == [b"one", b"two"]
     for name, text, message in (
         ("a.json", '[{"text": "one"}, {"text": "two"}]', r"not an object on each line.*jq -c"),
