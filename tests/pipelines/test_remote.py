@@ -105,6 +105,27 @@ def test_faults_of_the_store_change_nothing(s3, corpus, tokenizer, local):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["manifest.json", "tokenizer_config.json"])
+def test_a_request_denied_at_the_end_loses_nothing(s3, corpus, tokenizer, local, monkeypatch, name):
+    out = f"{s3}/denied-{name}"
+    files = storage._file_system("s3")
+    write = files.pipe_file
+
+    def deny(key, content):
+        if key.endswith(name):
+            raise PermissionError("Access Denied")
+        write(key, content)
+
+    with monkeypatch.context() as patch, pytest.raises(InputError, match="no permission"):
+        patch.setattr(files, "pipe_file", deny)
+        write_shards(corpus, out, tokenizer, OPTIONS)
+    with monkeypatch.context() as patch:
+        patch.setattr("bert_tf.pipelines.shards.units._OpenGroup", None)  # makes none again
+        write_shards(corpus, out, tokenizer, OPTIONS)
+    assert_same(out, local)
+
+
+@pytest.mark.slow
 def test_a_key_that_a_list_lacks_is_looked_for(s3, corpus, tokenizer, local, monkeypatch):
     out = f"{s3}/late"
     write_shards_of_lengths(corpus, out, tokenizer, [OPTIONS], share=UnitShare(1, 1))
@@ -269,8 +290,10 @@ def test_mistakes_are_named(s3, corpus, tokenizer, tmp_path, monkeypatch):
             write_shards(given, tmp_path / "out", tokenizer, OPTIONS)
     with pytest.raises(InputError, match=r"s3://nowhere.*: no such bucket"):
         write_shards(corpus, "s3://nowhere/out", tokenizer, OPTIONS)
-    with pytest.raises(InputError, match="holds the input"):
+    with pytest.raises(InputError, match="is a whole bucket"):
         write_shards(corpus, s3, tokenizer, OPTIONS)
+    with pytest.raises(InputError, match="holds the input"):
+        write_shards(corpus, corpus, tokenizer, OPTIONS)
     with pytest.raises(InputError, match="text/out lies in the input"):
         write_shards(corpus, f"{corpus}/out", tokenizer, OPTIONS)
     storage.open_folder(f"{s3}/mine/deep").write("notes.txt", b"keep")
