@@ -108,6 +108,26 @@ class TextModel(keras.Model):
         )  # fmt: skip
         made = self._compile_config
         self._compile_config = type(made)(**made.config | plain)
+        if optimizer is not None:
+            self._load_whole(self.optimizer)
+
+    def _load_whole(self, optimizer: Any) -> None:
+        """Has an optimizer without variables make them to load those of a file."""
+        load = optimizer.load_own_variables
+
+        def load_as_saved(store: Any) -> None:
+            # An optimizer that has not trained was saved without means of the weights.
+            number = len(store.keys())
+            if number > len(optimizer.variables):
+                optimizer.build(self.trainable_variables)
+            if number + 1 == len(optimizer.variables) and "optimizer" in self._auto:
+                # That of a fit has a schedule in place of a variable; the next one sets its own.
+                rate = float(optimizer.learning_rate)
+                constant = keras.optimizers.schedules.PolynomialDecay(rate, 1, rate)
+                optimizer.learning_rate = constant
+            load(store)
+
+        optimizer.load_own_variables = load_as_saved
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Keras' `save`, into a .keras file; InputError for HDF5, which Keras could not read."""
@@ -259,9 +279,9 @@ class TextModel(keras.Model):
 
         Returns the model's outputs: logits [E, C] of a classifier, numbers [E] of a regressor,
         logits [E, N] of a chooser, the outputs of an encoder, padded to the longest text. Of raw
-        text a tagger gives the labels of each text's words, a model of questions the answers, and a
-        language model the words for each [MASK], as lists of strings; `verbose`, `steps` and
-        `callbacks` have no meaning then.
+        text a sentence encoder gives vectors [E, W], a tagger the labels of each text's words, a
+        model of questions the answers, and a language model the words for each [MASK], as lists of
+        strings; `verbose`, `steps` and `callbacks` have no meaning then.
         """
         x, is_text = self._checked(x, batch_size)
         keras_own = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
@@ -450,16 +470,6 @@ class TextModel(keras.Model):
         """Keras' inverse of `get_compile_config`."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         self._auto = self._auto_of_file
-        optimizer = self.optimizer
-        load = optimizer.load_own_variables
-
-        def load_as_saved(store: Any) -> None:
-            # An optimizer that has not trained was saved without means of the weights.
-            if len(store.keys()) > len(optimizer.variables):
-                optimizer.build(self.trainable_variables)
-            load(store)
-
-        optimizer.load_own_variables = load_as_saved
 
 
 def _check_ids(x: Any) -> None:

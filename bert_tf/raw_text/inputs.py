@@ -127,8 +127,14 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
     if is_frame(x) or isinstance(x, Mapping):
         columns = dict(x.items()) if isinstance(x, Mapping) else {n: x[n] for n in columns_of(x)}
         given = by_role(task, columns)
-        if y is None and (label := task.label) in columns:
-            y = columns[label]
+        if is_frame(x) and not hasattr(x, "column_names"):  # what is missing is an empty cell
+            for role in {"text", "text_pair"} & given.keys():
+                values = as_list(role, given[role])
+                given[role] = ["" if is_missing(value) else value for value in values]
+        own = (task.label, "label", *(["answer"] if "question" in given else []))
+        found = [name for name in own if name in columns and name not in given]
+        if y is None and found:
+            y = columns[found[0]]
         elif y is None and (names := label_columns(task)) and all(n in columns for n in names):
             y = {name: columns[name] for name in names}
         if y is not None and "question" in given and "is_impossible" in columns:

@@ -123,7 +123,7 @@ class BertPreprocessor(keras.layers.Layer):
     def __call__(self, x: Any, **kwargs: Any) -> dict[str, tf.Tensor]:
         """Takes lists and other columns of strings, too, as `fit` does."""
         if not all(isinstance(each, tf.Tensor | keras.KerasTensor) for each in tf.nest.flatten(x)):
-            columns = inputs.text_columns(*inputs.given_examples(self.task, x))
+            columns = inputs.text_columns(*inputs.given_examples(self.task, x, reads_labels=False))
             x = {name: tf.constant(values) for name, values in columns.items()}
         return super().__call__(x, **kwargs)
 
@@ -252,8 +252,9 @@ class BertPreprocessor(keras.layers.Layer):
             x, _, _ = in_memory(x)
         size = size or BATCH_SIZE
         if not is_of_rows and not isinstance(model, Encoder):
-            return [_told(row) for row in self.answers(model, x, size)]
-        task, examples = inputs.given_examples(self.task, x)
+            found = [_told(row) for row in self.answers(model, x, size)]
+            return np.array(found) if isinstance(model, BertSentenceEncoder) else found
+        task, examples = inputs.given_examples(self.task, x, reads_labels=False)
         self._check_pairs(task)
         columns = inputs.text_columns(task, examples)
         lengths = np.minimum(self.task.kind.lengths(columns, self.tokenizer), self.max_length)
@@ -281,7 +282,7 @@ class BertPreprocessor(keras.layers.Layer):
         """What `bert-tf predict` writes; with `splits_words` a tagger splits strings itself."""
         if isinstance(x, tf.data.Dataset):
             x, _, _ = in_memory(x)
-        task, examples = inputs.given_examples(self.task, x)
+        task, examples = inputs.given_examples(self.task, x, reads_labels=False)
         self._check_pairs(task)
         strings = inputs.text_columns(task, examples)
         if len(strings) > len(inputs.inputs_of(task)):

@@ -363,6 +363,28 @@ def test_tagged_strings_have_words_of_their_own(opened):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["label", "answer", "answers"])
+def test_frames_of_questions_have_answers(opened, name):
+    (questions, contexts), answers = DATA[BertSpanClassifier][1:]
+    model = opened(BertSpanClassifier)
+    x = frame(question=questions, context=contexts, **{name: answers})
+    expected = batches_of(model, (questions, contexts), answers)
+    for one, other in zip(*map(keras.tree.flatten, (batches_of(model, x), expected)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_missing_cells_of_a_frame_are_empty_texts(classifier):
+    found = batches_of(classifier, frame(text=["a film", float("nan")], label=LABELS[:2]))
+    expected = batches_of(classifier, ["a film", ""], LABELS[:2])
+    for one, other in zip(*map(keras.tree.flatten, (found, expected)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_labels_are_not_read_where_none_are_needed(classifier):
+    x = frame(text=TEXTS, label=["unknown"] * len(TEXTS))
+    assert classifier.classify(x) == classifier.classify(TEXTS)
+
+
 def test_masks_are_others_in_each_step_of_training(opened):
     model = opened(BertMaskedLanguageModel)
     tuned = model.preprocessor.bound(model)

@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
 
 import keras
 import numpy as np
@@ -12,7 +13,14 @@ import pytest
 from rounding import half_rounding, rounded, rounding
 from small_data import DATA, LABELS, TEXTS
 
-from bert_tf import BertClassifier, BertEncoder, BertPreTrainer, Predictor, save_model
+from bert_tf import (
+    BertClassifier,
+    BertEncoder,
+    BertPreTrainer,
+    BertSentenceEncoder,
+    Predictor,
+    save_model,
+)
 from bert_tf.cli.main import main
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.serving.predictor import answer_rows
@@ -162,6 +170,29 @@ def test_the_jax_backend_trains_packed_inputs(preset):
         env={**os.environ, "KERAS_BACKEND": "jax"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_weights_bring_the_state_of_their_optimizer(opened, tmp_path):
+    """As tuners load the weights of their best trial into a model that is compiled anew."""
+    model = opened()
+    model.fit(TEXTS, LABELS, verbose=0)
+    model.save_weights(tmp_path / "of.weights.h5")
+    for optimizer in ("auto", model.optimizer.from_config(model.optimizer.get_config())):
+        again = opened(seed=2)
+        again.compile(optimizer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            again.load_weights(tmp_path / "of.weights.h5")
+        found = zip(again.optimizer.variables, model.optimizer.variables, strict=False)
+        assert all(np.array_equal(one, other) for one, other in found)
+        assert int(again.optimizer.iterations) == 1
+
+
+def test_vectors_of_sentences_are_an_array(preset):
+    model = BertSentenceEncoder.from_preset(preset, seed=1)
+    found = model.predict(TEXTS[:2])
+    assert found.shape == (2, 16)
+    np.testing.assert_array_equal(found, [row["vector"] for row in model.embed(TEXTS[:2])])
 
 
 def test_embeddings(opened):
