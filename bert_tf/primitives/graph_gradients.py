@@ -6,6 +6,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+from tensorflow.python.eager.record import stop_recording
+from tensorflow.python.framework.ops import gradient_registry  # it has no public name
+
 _TYPE = "_gradient_op_type"  # the attribute that names the gradient of an operation
 
 
@@ -13,14 +17,11 @@ def kept_by_graph(result: Any) -> Any:
     """Hands the gradient of a `tf.custom_gradient` over to the graph of its result.
 
     In a graph TensorFlow registers each call's gradient for good, and with it all of the graph:
-    tens of megabytes for each training step that is traced. Returns the result, tensors of any
-    backend.
+    tens of megabytes for each training step that is traced. Returns the result.
     """
     operation = getattr(result[0] if isinstance(result, tuple) else result, "op", None)
-    if operation is None:  # eager, or another backend's
+    if operation is None:  # eager
         return result
-    from tensorflow.python.framework.ops import gradient_registry  # it has no public name
-
     name, graph, table = operation.get_attr(_TYPE).decode(), operation.graph, gradient_registry
     entry = table._registry[name]
     if not hasattr(graph, "own_gradients"):
@@ -38,8 +39,6 @@ def _gradient(graph: Callable[[], Any], name: str, *given: Any) -> Any:
 
 def custom_gradient(function: Callable) -> Callable:
     """`tf.custom_gradient` for a function of tensors, `kept_by_graph`."""
-    import tensorflow as tf
-
     call = tf.custom_gradient(function)
 
     @functools.wraps(function)
@@ -51,8 +50,6 @@ def custom_gradient(function: Callable) -> Callable:
 
 def recomputed(function: Callable) -> Callable:
     """`tf.recompute_grad` of a function of tensors with one result, `kept_by_graph`."""
-    import tensorflow as tf
-    from tensorflow.python.eager.record import stop_recording
 
     @custom_gradient
     def call(*tensors: Any) -> Any:
