@@ -3,7 +3,7 @@
 import functools
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bert_tf.api.keywords import PathName, Verbosity, keywords
 from bert_tf.api.progress import progress
@@ -108,7 +108,7 @@ def export_model(options: ExportOptions, *, shown: bool = True) -> ExportResult:
 
         folder = check_output_folder(joined(output, options.name), [options.model])
         check_export(options.name, root=folder.parent, version=options.version)
-        load = functools.partial(FineTuned.from_directory, options.model, vars(options))
+        load = functools.partial(FineTuned.from_directory, options.model, _settings(options))
         if not takes_rows:
             dtype, remark = dtype_policy(options.precision)
             model = load(dtype)
@@ -136,6 +136,11 @@ def export_model(options: ExportOptions, *, shown: bool = True) -> ExportResult:
     )  # fmt: skip
 
 
+def _settings(options: ExportOptions) -> dict[str, Any]:
+    """The options that a task has, too; its `format` is that of files of examples."""
+    return {name: value for name, value in vars(options).items() if name != "format"}
+
+
 def _export_portable(options: ExportOptions, *, shown: bool) -> ExportResult:
     """The export for a runtime other than TensorFlow: a folder of its own."""
     of_serving = {
@@ -161,7 +166,7 @@ def _export_portable(options: ExportOptions, *, shown: bool) -> ExportResult:
                 f"{joined(output, options.name)} is not empty, and no export is overwritten: give "
                 "another --name or --output"
             )
-        model = FineTuned.from_directory(options.model, vars(options), "float32")
+        model = FineTuned.from_directory(options.model, _settings(options), "float32")
         path = model.export_portable(
             folder, options.format, directory=options.model, int8=options.precision == "int8"
         )

@@ -42,6 +42,8 @@ _COMPILED = "_XlaMustCompile"
 ASSETS = "assets.extra"
 _LARGEST = 2**63 - 1  # versions are int64 in TensorFlow Serving
 MODELS_CONFIG = "models.config"
+# What TensorFlow Serving is started with, in the folder of all models.
+BESIDE_MODELS = Path(__file__).parent / "beside_models"
 _LABELLED = (  # what `set_labels` writes
     r" +model_version_policy \{ specific \{[^{}]*\} \}\n"
     r"( +version_labels \{ key: \"(float32|bfloat16|int8)\" value: \d+ \}\n)+"
@@ -93,7 +95,8 @@ def export(
 
     It holds warm-up requests, each of which has been run, `batching_params.pbtxt`, a model card
     with `facts` (subject -> text) and `assets` (file name -> text). The version 0 is the one after
-    the newest. `<root>/models.config` lists the model.
+    the newest. `<root>/models.config` lists the model; the files of TensorFlow Serving beside it
+    (compose.yaml, batching.config, monitoring.config) are written where they are missing.
 
     Raises InputError if the name or version cannot be used, no released TensorFlow Serving runs the
     graph, or a signature fails a warm-up request; OSError if the disk is full.
@@ -116,6 +119,9 @@ def export(
                 (temporary / ASSETS / file).write_text(text, encoding="utf-8")
             _prepare_for_servers(temporary, name, module, facts or {})
     with _alone_in(Path(root)):
+        for file in BESIDE_MODELS.iterdir():
+            if not (path := Path(root) / file.name).exists():
+                write_text(path, file.read_text(encoding="utf-8"))
         if not list_model(root, name):
             _log.warning("%s/models.config has no model_config_list: add %s yourself", root, name)
     return directory / str(version)

@@ -141,7 +141,7 @@ def model_server(export_of, tmp_path_factory):
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
         ports = one.getsockname()[1], other.getsockname()[1]
-    settings = REPOSITORY / "saved_models"
+    settings = root
     process = subprocess.Popen(
         [
             binary, f"--port={ports[0]}", f"--rest_api_port={ports[1]}",
@@ -249,14 +249,14 @@ def test_the_grpc_client_of_the_docs_runs(export_of):
         service.model.close()
 
 
-def test_the_files_that_compose_names_are_there():
-    folder = REPOSITORY / "saved_models"
+def test_the_files_that_compose_names_are_there(export_of):
+    folder = export_of("classification").parents[1]
     compose = yaml.safe_load((folder / "compose.yaml").read_text(encoding="utf-8"))
     (service,) = compose["services"].values()
     assert service["volumes"] == [".:/models:ro"]
     named = re.findall(r"=/models/(\S+)", " ".join(service["command"]))
     assert named and all((folder / name).is_file() for name in named)
     image = service["image"]
-    for page in (folder / "README.md", REPOSITORY / "docs" / "serving.md"):
+    for page in (REPOSITORY / "saved_models" / "README.md", REPOSITORY / "docs" / "serving.md"):
         images = re.findall(r"tensorflow/serving:[\d.]+\d", page.read_text(encoding="utf-8"))
         assert set(images) <= {image}

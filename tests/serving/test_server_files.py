@@ -42,7 +42,6 @@ from bert_tf.trained.fine_tuned import FineTuned
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ship", "##s", "dawn", "море", "海", "."]
 _INIT_OP = "__saved_model_init_op"
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +222,7 @@ def test_batching_parameters(exported):
     given = read_batching_parameters(exported / BATCHING_FILE)
     # The number of threads is the server's: one per core.
     assert given == BatchingParameters(64, 0, 16, num_batch_threads=0)
-    assert given == read_batching_parameters(REPOSITORY / "saved_models" / "batching.config")
+    assert given == read_batching_parameters(exported.parents[1] / "batching.config")
 
 
 def test_lists_of_any_length_are_not_batched():
@@ -309,9 +308,8 @@ message_type {
 """
 
 
-def test_the_configuration_in_the_repository():
-    folder = REPOSITORY / "saved_models"
-    assert models_in(folder / "models.config") == {}
+def test_what_servers_are_started_with_stands_beside_the_models(exported):
+    folder = exported.parents[1]
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(_MONITORING, descriptor_pb2.FileDescriptorProto()))
     message = message_factory.GetMessageClass(pool.FindMessageTypeByName("MonitoringConfig"))()
