@@ -7,6 +7,7 @@ import inspect
 
 import pytest
 
+from bert_tf.api.export import ExportOptions, _settings
 from bert_tf.cli.main import COMMANDS
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
@@ -39,10 +40,16 @@ def test_every_inherited_option_is_read_or_handed_on(command):
     assert read is None or not inherited - read
 
 
-def test_every_option_of_tasks_and_files_changes_a_task():
+def test_every_option_settingss_and_files_changes_a_task():
     tasks = [TASKS[name] for name in TASKS]
     for field in (*dataclasses.fields(TaskOptions), *dataclasses.fields(FileOptions)):
         if field.name != "task":
             default = 3 if "int" in str(field.type) else 0.5 if "float" in str(field.type) else "0"
             settings = {field.name: VALUES.get(field.name, default)}
             assert any(task.with_settings(settings) != task for task in tasks), field.name
+
+
+def test_the_format_of_an_export_is_not_that_of_the_task_s_files():
+    """Both options are called so: task.json of an export had "saved_model", and no file opened."""
+    task = TASKS["classification"]
+    assert task.with_settings(_settings(ExportOptions(model="m", name="n"))) == task
