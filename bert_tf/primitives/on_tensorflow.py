@@ -215,11 +215,11 @@ def _drawn(layer: keras.layers.Dropout, shape: list[Any]) -> Dropout | None:
     return draw_dropout(layer.seed_generator.next(), shape, layer.rate) if layer.rate else None
 
 
-_chosen: ContextVar[Inference | None] = ContextVar("chosen", default=None)
+_chosen: ContextVar[Primitives | None] = ContextVar("chosen", default=None)
 _change: ContextVar[Callable | None] = ContextVar("change", default=None)
 
 
-def inferring_with(primitives: Inference) -> AbstractContextManager:
+def inferring_with(primitives: Primitives) -> AbstractContextManager:
     """Functions traced within the context infer with these primitives."""
     return set_within(_chosen, primitives)
 

@@ -119,9 +119,9 @@ def export(
                 (temporary / ASSETS / file).write_text(text, encoding="utf-8")
             _prepare_for_servers(temporary, name, module, facts or {})
     with _alone_in(Path(root)):
-        for file in BESIDE_MODELS.iterdir():
-            if not (path := Path(root) / file.name).exists():
-                write_text(path, file.read_text(encoding="utf-8"))
+        for template in BESIDE_MODELS.iterdir():
+            if not (path := Path(root) / template.name).exists():
+                write_text(path, template.read_text(encoding="utf-8"))
         if not list_model(root, name):
             _log.warning("%s/models.config has no model_config_list: add %s yourself", root, name)
     return directory / str(version)

@@ -229,7 +229,7 @@ def named(outputs: Any) -> dict[str, tf.Tensor]:
     """A model's outputs by name: `outputs` for the only one, NAME_0, NAME_1, ... of several."""
     if not isinstance(outputs, Mapping):
         outputs = {"outputs": outputs}
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in outputs.items():
         if isinstance(value, tuple | list):
             found |= {f"{name}_{number}": each for number, each in enumerate(value)}
