@@ -15,6 +15,7 @@ from bert_tf.errors import InputError
 from bert_tf.finetuning.finetuning_options import FinetuningSetup
 from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.tasks.balance import baseline, label_counts, listed_counts
 from bert_tf.tasks.kinds.kind import TEXT, hashable, row_keys
 from bert_tf.tasks.splits import split
 from bert_tf.tasks.task import Task
@@ -54,8 +55,8 @@ class FinetuningData:
         kept_whole = None
         if held_out is not None:
             doubts += held_out.remarks()
-            found = kind.occurring(kind.targets(held_out, labels))  # refuses unknown labels
-            if missing := [label for number, label in enumerate(labels) if number not in found]:
+            found = label_counts(kind.targets(held_out, labels), labels)  # refuses unknown ones
+            if missing := [x for x, count in zip(labels, found, strict=True) if not count]:
                 doubts.append(f"{held_out.path}: no example has the label {', '.join(missing)}")
         else:
             unit, keys = kind.split_keys(task, examples)
@@ -83,9 +84,16 @@ class FinetuningData:
         return len(self.arrays[0])
 
     def __str__(self) -> str:
-        labels = f", {len(self.labels)} labels ({', '.join(self.labels)[:60]})" * bool(self.labels)
+        counts = listed_counts(self.labels, label_counts(self.arrays[0], self.labels))
+        labels = f", {len(self.labels)} labels ({counts})" * bool(self.labels)
         count, held_out = len(self.train), len(self.validation)
         return f"{count:,} training and {held_out:,} validation examples{labels}"
+
+    def score_remarks(self) -> list[str]:
+        """What helps to judge the validation scores, a sentence each."""
+        targets = self.task.kind.targets(self.validation, self.labels)
+        own = baseline(self.labels, self.arrays[0], targets, "validation examples")
+        return [*own, *self.task.kind.score_remarks(self.task, self.labels)]
 
     def settings(self) -> dict[str, Any]:
         """What must be the same when a run is resumed, beside its `run_identity`."""

@@ -150,7 +150,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     fixed_length = options.jit_compile is True or device_type(run.strategy) == "TPU"
     batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
     steps = f"{total_steps:,} step{'s' * (total_steps != 1)} of {size}"
-    lines = [f"{run.devices}: {data}, {steps}", *data.doubts]
+    lines = [f"{run.devices}: {data}, {steps}", *data.doubts, *data.score_remarks()]
     lines += filter(None, [plateau_notice(options.model)])
     rows_at_once = size // options.gradient_accumulation_steps  # of an evaluation
     evaluated = data.validation

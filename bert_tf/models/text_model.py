@@ -218,6 +218,7 @@ class TextModel(keras.Model):
             x, steps = self.preprocessor.batches(
                 self, x, y, sample_weight, class_weight=class_weight, batch_size=batch_size,
                 shuffle=shuffle, is_training=True, repeats=steps_per_epoch is not None,
+                reports_labels=bool(verbose),
             )  # fmt: skip
             y = sample_weight = class_weight = None
             steps_per_epoch = steps_per_epoch or steps

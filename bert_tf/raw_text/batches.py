@@ -25,6 +25,7 @@ from bert_tf.pipelines.instances.masking import mask_tokens
 from bert_tf.raw_text.inputs import by_role, given_examples, text_columns
 from bert_tf.raw_text.values import class_of, label_list, values_of
 from bert_tf.serving.signatures import Tensors
+from bert_tf.tasks.balance import baseline, label_counts, listed_counts
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.trained.fine_tuned import FineTuned
@@ -51,6 +52,7 @@ class BatchOptions(NamedTuple):  # see `TextModel.fit`
     is_training: bool = False
     repeats: bool = False  # without end, though not shuffled
     has_labels: bool = True  # not for predictions
+    reports_labels: bool = False  # print how often each label occurs
     class_weight: Mapping[Any, float] | None = None
 
 
@@ -70,8 +72,9 @@ def make_batches(
     reads_labels = own_targets is None and not is_masked
     task, examples = given_examples(tuned.task, x, y, labels, reads_labels=reads_labels)
     if options.is_training:
-        for remark in examples.remarks():
-            warnings.warn(remark, stacklevel=4)
+        has_labels = "label" in examples.columns
+        for doubt in kind.doubts(examples) if has_labels else examples.remarks():
+            warnings.warn(doubt, stacklevel=4)
     size = options.batch_size or BATCH_SIZE
     seed = random.randrange(2**31) if options.shuffle else None
     columns: Mapping[str, Sequence[Any]] = text_columns(task, examples)
@@ -82,6 +85,10 @@ def make_batches(
     elif "label" in examples.columns or "answers" in examples.columns:
         columns, targets = kind.training_rows(task, examples, labels, tuned.tokenizer)
         arrays = [targets]
+        if options.reports_labels and labels:
+            counts = listed_counts(labels, label_counts(targets, labels))
+            print(f"{len(examples):,} training examples: {counts}")
+            print(*baseline(labels, targets, targets, "training examples"), sep="\n")
     else:
         raise InputError("there are no labels: give y, or a column of labels")
     of_examples = lengths = None

@@ -195,6 +195,8 @@ class BertPreprocessor(keras.layers.Layer):
         given = BatchOptions(**options)
         if given.is_training:
             prepare_training()
+            # Once: before the first training of a new model.
+            given = given._replace(reports_labels=given.reports_labels and not self.is_settled)
         task, made = make_batches(self.bound(model), x, y, weights, given)
         if given.is_training:
             self._task, self.is_settled = (task,), True

@@ -345,7 +345,9 @@ def test_a_dry_run_says_what_is_odd_answers_the_longest_texts_and_writes_nothing
     )  # fmt: skip
     said = " ".join(err.split())
     assert answered == [(texts[-4:], 2)]  # micro-batches, of which two are computed at once
-    assert "CPU, float32: 8 training and 9 validation examples, 2 labels (1.5, 2.25)" in said
+    assert "CPU, float32: 8 training and 9 validation examples, 2 labels (1.5 4, 2.25 4)" in said
+    assert "always answering '1.5' has an accuracy of 100.0% on the validation examples" in said
+    assert "f1 is the F1 score of the label '2.25'" in said
     assert "labels such as 1.5 are numbers with decimals; for regression give --task" in said
     assert "4 examples have a blank text, the first in line 3" in said
     assert "parameters" in said and "GiB of memory" in said

@@ -1,5 +1,6 @@
 """Mistakes in raw text and labels: a line that says what is wrong, and what to do."""
 
+import functools
 import shutil
 
 import keras
@@ -163,6 +164,18 @@ def test_an_empty_string_is_answered_and_noted_in_fit(classifier):
         classifier.fit(["a film", " "], ["good", "bad"], verbose=0)
     (answer,) = classifier.classify([""])
     assert answer["label"] in ("bad", "good")
+
+
+def test_labels_are_counted_once_before_the_first_fit(preset, capsys):
+    model = BertClassifier.from_preset(preset, labels=["bad", "good", "bad|good"])
+    ask = functools.partial(model.preprocessor.batches, model, is_training=True)
+    with pytest.warns(UserWarning, match="contain '|': did you mean --task multi_label"):
+        ask(["a", "b", "c"], ["bad", "good", "bad|good"], reports_labels=True)
+    *_, counts, line = capsys.readouterr().out.splitlines()
+    assert counts == "3 training examples: bad 1, good 1, bad|good 1"
+    assert line == "always answering 'bad' has an accuracy of 33.3% on the training examples"
+    ask(["a", "b"], ["bad", "good"], reports_labels=True)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

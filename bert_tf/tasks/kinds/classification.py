@@ -1,7 +1,7 @@
 """Classification of texts, or of pairs of texts (paper, section 4.1)."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.serving.signatures import CLASSIFY, DEFAULT, Signature, Tensors, of_examples
+from bert_tf.tasks.balance import list_separator
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns
 from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.reports.report import Report, classes_report
@@ -66,11 +67,11 @@ class Classification(LongTextKind):
                 f"{examples.path}: the label '-' of {bare} examples is a class; in SNLI and MNLI "
                 "it marks those without an agreed label: remove them"
             )
-        sets = [label for label in labels if "," in label]
-        if sets and all({x.strip() for x in label.split(",")} <= labels for label in sets):
+        if lists := list_separator(labels):
+            separator, label = lists
             found.append(
-                f"{examples.path}: labels such as {sets[0]!r} are several; to predict each of them "
-                "give --task multi_label"
+                f"{examples.path}: labels such as {label!r} contain {separator!r}: did you mean "
+                f'--task multi_label --label_separator "{separator}"?'
             )
         return found
 
@@ -101,17 +102,18 @@ class Classification(LongTextKind):
         return np.log(np.maximum(in_order(answers, labels), _SMALLEST))
 
     def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
-        labels = _labels(given)
+        labels = _labels(given.task, given.labels)
         number_of = {label.encode(): number for number, label in enumerate(labels)}
         predicted = np.array([number_of[label] for label in given.answers["label"]], np.int32)
         return self.targets(given.examples, labels), predicted
 
-    def remarks(self, given: Answered, scores: Mapping[str, float | None]) -> list[str]:
-        own = [f"f1 is the F1 score of the label {_labels(given)[-1]!r}"] if "f1" in scores else []
-        return own + super().remarks(given, scores)
+    def score_remarks(self, task: Task, labels: Sequence[str]) -> list[str]:
+        if "f1" not in task.score_names(labels):
+            return []
+        return [f"f1 is the F1 score of the label {_labels(task, labels)[-1]!r}"]
 
     def report(self, given: Answered) -> Report:
-        labels = _labels(given)
+        labels = _labels(given.task, given.labels)
         probabilities = np.exp(self.to_outputs(given.answers, labels))
         truth = self.targets(given.examples, labels)
         return classes_report(given.examples, labels, truth, probabilities)
@@ -142,7 +144,6 @@ def in_order(answers: Answers, labels: Sequence[str]) -> np.ndarray:
     return found
 
 
-def _labels(given: Answered) -> Sequence[str]:
-    """The labels in the task's order, if it names them; a model may have another order."""
-    own = given.task.labels
-    return own if sorted(own) == sorted(given.labels) else given.labels
+def _labels(task: Task, labels: Sequence[str]) -> Sequence[str]:
+    """A model's labels in the task's order, if it names them; the model may have another."""
+    return task.labels if sorted(task.labels) == sorted(labels) else labels

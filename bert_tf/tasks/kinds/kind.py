@@ -117,10 +117,6 @@ class Kind(ABC):
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """The values [E, ...] that the loss compares; InputError names the line of a bad label."""
 
-    def occurring(self, targets: np.ndarray) -> np.ndarray:
-        """The numbers of the labels that some example has."""
-        return np.unique(targets)
-
     def check_training(self, options: Any, batch_size: int, validation: Examples) -> None:  # noqa: B027
         """Refuses options of fine-tuning, and validation data, that the kind cannot have."""
 
@@ -252,10 +248,17 @@ class Kind(ABC):
     def scores(self, given: Answered) -> dict[str, float | None]:
         """Scores of answers to labelled examples; None for an undefined score."""
 
+    def score_remarks(self, task: Task, labels: Sequence[str]) -> list[str]:
+        """What the scores of a model with these labels are of, a sentence each."""
+        return []
+
     def remarks(self, given: Answered, scores: Mapping[str, float | None]) -> list[str]:
         """Notes for a reader of the scores, a sentence each."""
+        found = self.score_remarks(given.task, given.labels)
         undefined = [name for name, value in scores.items() if value is None]
-        return [f"{', '.join(undefined)}: undefined {self.undefined}"] if undefined else []
+        if undefined:
+            found.append(f"{', '.join(undefined)}: undefined {self.undefined}")
+        return found
 
     def temperature(self, given: Answered) -> float:
         """What to divide the outputs by for the least loss on these examples (Guo et al. 2017)."""

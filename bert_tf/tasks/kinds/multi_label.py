@@ -14,6 +14,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertMultiLabelClassifier
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.serving.signatures import Signature, Tensors
+from bert_tf.tasks.balance import list_separator
 from bert_tf.tasks.kinds.classification import in_order, share_columns, with_classify
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind, padded_lists
 from bert_tf.tasks.kinds.long_texts import LongTextKind
@@ -116,6 +117,13 @@ class MultiLabel(LongTextKind):
         found = super().doubts(examples)
         if bare := examples.columns["label"].count(""):
             found.append(f"{examples.path}: {bare:,} of {len(examples):,} examples have no label")
+        labels = {part for text in examples.columns["label"] for part in self.parts(text)}
+        if lists := list_separator(labels):
+            separator, label = lists
+            found.append(
+                f"{examples.path}: labels such as {label!r} contain {separator!r}: did you mean "
+                f'--label_separator "{separator}"?'
+            )
         return found
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
@@ -138,9 +146,6 @@ class MultiLabel(LongTextKind):
                     )
                 targets[index, number_of[label]] = 1
         return targets
-
-    def occurring(self, targets: np.ndarray) -> np.ndarray:
-        return np.flatnonzero(targets.any(axis=0))
 
     def class_weights(self, targets: np.ndarray) -> np.ndarray:
         """Weights float32 [R, C]: of each label, the examples with it count as those without."""

@@ -1,0 +1,64 @@
+"""How often each label occurs, and what that says before a model is trained."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+_LISTED = 6  # labels with their counts
+_SEPARATORS = "|;,"
+
+
+def label_counts(targets: np.ndarray, labels: Sequence[str]) -> list[int]:
+    """Number of examples, or of words, with each label [C].
+
+    `targets` are class ids [E], of words [E, W] padded with -1, or float32 marks 0 and 1 [E, C];
+    without labels, anything else.
+    """
+    if not labels:
+        return []
+    if targets.dtype.kind == "f":
+        return targets.sum(axis=0, dtype=np.int64).tolist()
+    return np.bincount(targets[targets >= 0], minlength=len(labels)).tolist()
+
+
+def listed_counts(labels: Sequence[str], counts: Sequence[int]) -> str:
+    """Labels with their counts; of many, the most frequent ones and the rarest."""
+    found = [f"{label[:40]} {count:,}" for label, count in zip(labels, counts, strict=True)]
+    if len(found) <= _LISTED:
+        return ", ".join(found)
+    *frequent, last = [found[i] for i in np.argsort(-np.array(counts), kind="stable")]
+    shown = frequent[: _LISTED - 2]
+    return f"{', '.join(shown)}, {len(frequent) - len(shown)} more, rarest {last}"
+
+
+def baseline(
+    labels: Sequence[str], targets: np.ndarray, asked: np.ndarray, what: str
+) -> list[str]:
+    """A sentence with the accuracy of always giving the most frequent label; none if undefined.
+
+    `targets` are those of training, `asked` those of `what`, as of `label_counts`.
+    """
+    if not labels or targets.dtype.kind == "f":
+        return []
+    most = int(np.argmax(label_counts(targets, labels)))
+    share = float(np.mean(asked[asked >= 0] == most))
+    return [f"always answering {labels[most]!r} has an accuracy of {share:.1%} on the {what}"]
+
+
+def list_separator(labels: Iterable[str]) -> tuple[str, str] | None:
+    """The separator of labels that look like lists, and one of them; None if they do not.
+
+    At least half of the parts of lists are parts of another label, too, or labels themselves:
+    "sea|cow" beside "cow|farm", but not "yes, of course" beside "no".
+    """
+    known = {label.strip() for label in labels}
+    for separator in _SEPARATORS:
+        parts = {x: {part.strip() for part in x.split(separator)} - {""} for x in known}
+        lists = sorted(label for label, own in parts.items() if len(own) > 1)
+        labels_with = Counter(part for own in parts.values() for part in own)
+        of_lists = {part for label in lists for part in parts[label]}
+        recurring = [part for part in of_lists if labels_with[part] > 1]
+        if lists and 2 * len(recurring) >= len(of_lists):
+            return separator, lists[0]
+    return None

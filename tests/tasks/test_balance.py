@@ -1,0 +1,51 @@
+"""How often labels occur, and what that says before a model is trained."""
+
+import numpy as np
+import pytest
+
+from bert_tf.tasks.balance import baseline, label_counts, list_separator, listed_counts
+
+IDS = np.array([0, 1, 1, 1], np.int32)
+WORDS = np.array([[0, 0, 1], [1, -1, -1]], np.int32)
+MARKS = np.array([[1, 1], [0, 1]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("targets", "counts"), [(IDS, [1, 3, 0]), (WORDS, [2, 2, 0]), (MARKS, [1, 2])]
+)
+def test_labels_are_counted(targets, counts):
+    assert label_counts(targets, ["a", "b", "c"]) == counts
+    assert label_counts(targets, []) == []
+
+
+def test_few_counts_stand_in_order_and_many_by_frequency():
+    assert listed_counts(["no", "yes"], [1, 1200]) == "no 1, yes 1,200"
+    labels = [*"abcdefgh"]
+    listed = "b 9, d 8, a 7, c 6, 3 more, rarest g 1"
+    assert listed_counts(labels, [7, 9, 6, 8, 5, 4, 1, 3]) == listed
+
+
+def test_the_baseline_is_the_most_frequent_label_of_training_where_it_is_asked():
+    (line,) = baseline(["no", "yes"], IDS, np.array([0, 0, 0, 1], np.int32), "texts")
+    assert line == "always answering 'yes' has an accuracy of 25.0% on the texts"
+    (line,) = baseline(["O", "B-LOC"], WORDS, WORDS, "words")
+    assert "'O' has an accuracy of 50.0%" in line  # without the padding
+    assert baseline(["a", "b"], MARKS, MARKS, "texts") == []
+    assert baseline([], np.array([0.5], np.float32), np.array([0.5], np.float32), "texts") == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"),
+    [
+        (["sea|cow", "cow"], ("|", "sea|cow")),
+        (["a | b", "b | c", "c | a"], ("|", "a | b")),  # no label stands alone
+        (["sport;news", "sport", "news;art"], (";", "news;art")),
+        (["sea,cow", "sea", "cow"], (",", "sea,cow")),
+        (["yes, of course", "no"], None),
+        (["Washington, USA", "New York, USA", "Lyon, France", "Bern, Switzerland"], None),
+        (["a|", "b"], None),
+        (["bad", "good"], None),
+    ],
+)
+def test_labels_that_look_like_lists(labels, found):
+    assert list_separator(labels) == found
