@@ -87,12 +87,16 @@ class VocabularyResult(Result):
         pieces: the vocabulary, in the order of the ids.
         words: number of words in the text.
         distinct_words: number of different ones.
+        loses_letters: whether dropping accents changes many letters of the text.
+        is_decomposed: whether the text has many letters in decomposed form (NFD).
     """
 
     output: Path
     pieces: list[str]
     words: int
     distinct_words: int
+    loses_letters: bool = False
+    is_decomposed: bool = False
 
     def lines(self) -> list[str]:
         words = f"{self.words} words ({self.distinct_words} distinct)"
@@ -132,15 +136,17 @@ def learn_vocabulary(
 
         corpus = open_corpus(options.corpus, options)
         check_output_folder(output, corpus.files)
+        loses_letters = is_decomposed = False
         if options.do_lower_case and options.strip_accents is None:
             share, examples = lost_letters(sample_text(corpus))
-            if share > _LOST_LETTERS:
+            if loses_letters := share > _LOST_LETTERS:
                 bar.print(
                     f"{share:.1%} of the letters in this text lose accents or fall apart "
                     f"({', '.join(examples)}); to keep them, add --strip_accents false"
                 )
         keeps_accents = not options.do_lower_case or options.strip_accents is False
         if keeps_accents and (line := decomposed_letters(sample_text(corpus))):
+            is_decomposed = True
             bar.print(line)
         if options.sample_bytes is not None:
             corpus = corpus.sampled(options.sample_bytes, options.seed)
@@ -180,7 +186,8 @@ def learn_vocabulary(
         kept.unlink()
     return VocabularyResult(
         output=Path(options.output), pieces=list(pieces), words=sum(counts.values()),
-        distinct_words=len(counts), notices=notices + bar.notices,
+        distinct_words=len(counts), loses_letters=loses_letters, is_decomposed=is_decomposed,
+        notices=notices + bar.notices,
     )  # fmt: skip
 
 

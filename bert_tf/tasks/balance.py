@@ -32,9 +32,7 @@ def listed_counts(labels: Sequence[str], counts: Sequence[int]) -> str:
     return f"{', '.join(shown)}, {len(frequent) - len(shown)} more, rarest {last}"
 
 
-def baseline(
-    labels: Sequence[str], targets: np.ndarray, asked: np.ndarray, what: str
-) -> list[str]:
+def baseline(labels: Sequence[str], targets: np.ndarray, asked: np.ndarray, what: str) -> list[str]:
     """A sentence with the accuracy of always giving the most frequent label; none if undefined.
 
     `targets` are those of training, `asked` those of `what`, as of `label_counts`.

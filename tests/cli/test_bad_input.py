@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -252,13 +253,27 @@ def test_vocab_proposes_the_switch_that_the_text_needs(text, example, tmp_path, 
     (tmp_path / "text.txt").write_text((text + "\n") * 3, encoding="utf-8")
     arguments = ["vocab", "--corpus", str(tmp_path / "text.txt"), "--size", "500"]
     assert main([*arguments, "--output", str(tmp_path / "vocab")]) == 0
-    told = " ".join(capsys.readouterr().err.split())
+    said = capsys.readouterr().err
+    told = " ".join(said.split())
     assert ("--strip_accents false" in told) == bool(example)
     assert not example or example in told
-    if text.startswith("Tiếng"):  # the switch that is proposed keeps what it said was lost
-        given = [*arguments, "--strip_accents", "false", "--output", str(tmp_path / "kept")]
-        assert main(given) == 0
-        assert "fall apart" not in capsys.readouterr().err
+    if text.startswith("Tiếng"):  # the command that is proposed keeps what it said was lost
+        command = said.partition("Next: ")[2].splitlines()[0]
+        assert main(shlex.split(command)[1:]) == 0
+        said = capsys.readouterr().err
+        assert "fall apart" not in said
+    assert (" shards --corpus " in said.partition("Next: ")[2].splitlines()[0]) == (
+        not example or text.startswith("Tiếng")
+    )
+
+
+def test_vocab_proposes_nfc_for_text_in_nfd(tmp_path, capsys):
+    text = unicodedata.normalize("NFD", "Der Bär ging für immer nach Köln zurück\n")
+    (tmp_path / "text.txt").write_text(text * 3, encoding="utf-8")
+    arguments = ["vocab", "--corpus", str(tmp_path / "text.txt"), "--size", "500"]
+    given = [*arguments, "--strip_accents", "false", "--output", str(tmp_path / "vocab")]
+    assert main(given) == 0
+    assert "Next: bring each file to NFC" in capsys.readouterr().err
 
 
 def test_vocab_proposes_shards_of_the_text_that_it_has_read(tmp_path, capsys):
