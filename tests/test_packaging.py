@@ -98,7 +98,7 @@ def test_the_wheel_alone_goes_from_text_to_predictions(tmp_path):
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     source = tmp_path / "source"
     source.mkdir()
-    for kept in ("pyproject.toml", "README.md", "LICENSE", "bert_tf", "pipelines"):
+    for kept in ("pyproject.toml", "README.md", "LICENSE", "bert_tf", "pipelines", "recipes"):
         subprocess.run(["cp", "-r", REPOSITORY / kept, source], check=True)
     subprocess.run([*build, "--wheel-dir", tmp_path, source], check=True)
     (wheel,) = tmp_path.glob("bert_tf-*.whl")
@@ -106,6 +106,8 @@ def test_the_wheel_alone_goes_from_text_to_predictions(tmp_path):
     packed = set(zipfile.ZipFile(wheel).namelist())
     assert {str(static / file.name) for file in (REPOSITORY / static).iterdir()} <= packed
     assert {"bert_tf/py.typed", "bert_tf/migration/symbols.tsv"} <= packed
+    recipes = (file.relative_to(REPOSITORY) for file in (REPOSITORY / "recipes").rglob("*.*"))
+    assert {f"bert_tf/{file}" for file in recipes} <= packed
     top_level = {name.split("/")[0] for name in packed if ".dist-info/" not in name}
     assert top_level == {"bert_tf"}
     install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"]

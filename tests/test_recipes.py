@@ -13,6 +13,7 @@ import yaml
 
 from bert_tf.cli.main import read_options
 from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.pipelines.corpus.formats import read_slice
 from bert_tf.pipelines.corpus.sources import open_corpus
@@ -55,6 +56,21 @@ def test_a_recipe_can_be_run(recipe):
         options.long_gradient_accumulation_steps or 1,
     ):
         assert options.batch_size % (REPLICAS.get(recipe.name, 1) * pieces) == 0
+
+
+def test_a_recipe_is_found_in_another_folder(tmp_path, monkeypatch):
+    """The wheel has them, too; a file of the user's own comes first."""
+    monkeypatch.chdir(tmp_path)
+    name = "recipes/pretrain-laptop.yaml"
+    expected = read(RECIPES / "pretrain-laptop.yaml").steps
+    for config in (["--config", name], [f"--config={name}"]):
+        given = ["pretrain", *config, *NEEDED["pretrain"]]
+        assert read_options("pretrain", given).steps == expected
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / name).write_text("steps: 7\n")
+    assert read_options("pretrain", given).steps == 7
+    with pytest.raises(InputError, match=r"no-such\.yaml"):
+        read_options("pretrain", ["pretrain", "--config", "recipes/no-such.yaml"])
 
 
 def test_the_modern_recipe_reads_as_many_sequences_as_the_papers():

@@ -13,6 +13,7 @@ import sys
 import typing
 from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
@@ -63,7 +64,8 @@ With your own text (a folder of .txt files) and labelled examples:
   bert-tf export --model runs/cls/best --name classifier
   bert-tf predict --model saved_models/classifier --text "a raw string"
 
-Every command takes --config FILE.yaml and explains itself with --help."""
+Every command takes --config FILE.yaml and explains itself with --help. Pages that help and
+messages name, such as docs/serving.md, are in the repository."""
 
 
 class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
@@ -276,8 +278,19 @@ def _run(called: str | None, arguments: Sequence[str], is_own_process: bool) -> 
     module.run(options)
 
 
+def _with_recipes(arguments: Sequence[str]) -> Iterator[str]:
+    """Reads `--config recipes/NAME.yaml` from those of bert-tf if there is no such file here."""
+    for before, argument in itertools.pairwise(["", *arguments]):
+        option, equals, path = argument.rpartition("=")
+        own = Path(__file__).parents[1] / path
+        is_config = (option or before) == "--config" and path.startswith("recipes/")
+        is_ours = is_config and own.is_file() and not Path(path).exists()
+        yield f"{option}{equals}{own}" if is_ours else argument
+
+
 def read_options(called: str, arguments: Sequence[str]) -> Any:
     """The options of a subcommand; `arguments` begin with its name."""
+    arguments = [*_with_recipes(arguments)]
     module = importlib.import_module(f"bert_tf.cli.{called}")
     if hasattr(module, "translated"):  # another program's options
         arguments = module.translated(arguments)

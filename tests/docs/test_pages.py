@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "saved_models/README.md"]
 _NAMES = [str(path.relative_to(ROOT)) for path in PAGES]
 _FENCE = re.compile(r"(?:<!-- not run: (.+?) -->\n)?```(\w*)\n(.*?)```", re.DOTALL)
+_TARGETS = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
 # The test that runs all Python of the page, one block after the other or each by itself.
 RUN_BY = {
     "docs/adding-a-task.md": "tests/cli/test_labelled_data.py",
@@ -73,6 +74,23 @@ def test_python_is_run_or_marked(name):
         test = (ROOT / RUN_BY[name]).read_text(encoding="utf-8")
         page = Path(name).name
         assert page in test or "from-*.md" in test
+
+
+# What a wheel lacks: folders, files and targets of `make`; but `--config` finds recipes.
+_OF_A_CHECKOUT = re.compile(
+    r"(?<![\w/.-])(?!recipes/[\w-]+\.yaml)((recipes|benchmarks|tests|docs|notebooks|pipelines)/[\w.*/-]*\w"
+    r"|requirements[\w-]*\.(txt|lock)|pyproject\.toml|Makefile|Dockerfile|docker build"
+    r"|make (?=[a-z-]+[`\n ])(" + "|".join(_TARGETS) + r"))(?![\w-])"
+)
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_what_only_a_checkout_has_is_said_to_be_there(name):
+    """With the wheel, in an empty folder, everything else on a page works as it stands."""
+    text = re.sub(r"<!--.*?-->|\]\([^)]*\)", "", (ROOT / name).read_text("utf-8"), flags=re.DOTALL)
+    if found := _OF_A_CHECKOUT.search(text):
+        until = text.find("\n\n", found.end())
+        assert re.search("checkout|repository", text[: until if until >= 0 else None]), found[0]
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in (ROOT / "notebooks").glob("*.ipynb")))
