@@ -4,10 +4,13 @@ r"""Show what to write here in place of another library's BERT in TensorFlow.
   bert-tf migrate project/
   bert-tf migrate --compare old.npz --model models/base
 
-Reads scripts, notebooks, shell scripts and YAML files, runs nothing and changes nothing. It knows
-transformers' TFBert* classes, KerasHub, Model Garden, TF Hub, keras-bert, bert4keras, and the
-original's scripts and modules. --compare compares a model's outputs with those of the old code:
-docs/coming-from.md has the lines that save them.
+Reads scripts, notebooks, shell scripts, YAML files and Markdown pages, runs nothing and changes
+nothing. It knows transformers' TFBert* classes, KerasHub, Model Garden, TF Hub, keras-bert,
+bert4keras, the original's scripts and modules, and what Keras 2 and TensorFlow 1 had beside them.
+The exit code is 2 if a part could not be read, such as Python 2.
+
+--compare compares a model's outputs with those of the old code: docs/coming-from.md has the lines
+that save them.
 """
 
 import re
@@ -31,7 +34,7 @@ class Options(CheckedOptions):
     """Options of `bert-tf migrate`."""
 
     path: str | None = option(None, positional=True, path=True)
-    """script, notebook, shell script, YAML file, or a folder of them."""
+    """script, notebook, shell script, YAML file, Markdown page, or a folder of them."""
     compare: str | None = option(None, path=True)
     """.npz file of ids and outputs that the old code saved."""
     model: str | None = option(None, path=True, model=True)
@@ -58,6 +61,11 @@ def run(options: Options) -> None:
     for sentence in report.unread:
         out.print(f"Not read: {sentence}")
     out.print(_summary(report))
+    if parts := len(report.unread):
+        raise InputError(
+            f"{parts} part(s) of {options.path} could not be read and are not in the numbers: save "
+            "them as Python 3 (2to3 rewrites Python 2), and run it again"
+        )
 
 
 def _compare(file: str, model: str) -> None:
@@ -99,11 +107,14 @@ def _lines(finding: FoundSymbol) -> list[str]:
 
 def _summary(report: ScanReport) -> str:
     total = len(report.findings)
+    where = f"{report.files} file(s)"
+    if report.unread:
+        where += f", without {len(report.unread)} part(s) that were not read"
     if not total:
-        return f"Nothing of another library's BERT in {report.files} file(s)."
+        return f"Nothing of another library's BERT in {where}."
     without = sum(each.row is not None and not each.row.instead for each in report.findings)
     return (
-        f"{total} symbol(s) in {report.files} file(s): {report.known - without} have an "
+        f"{total} symbol(s) in {where}: {report.known - without} have an "
         f"equivalent, {without} have none, {total - report.known} are not known "
         f"({report.known / total:.0%} known). Nothing was changed."
     )

@@ -13,6 +13,7 @@ import yaml
 from bert_tf.errors import InputError
 from bert_tf.migration.sources import Source, files_at, sources_of
 from bert_tf.migration.symbols import Symbol, find, table
+from bert_tf.migration.values import OF_PREPROCESSOR, Values, chain, last_name
 
 # Modules of the original repository, beside the script or in a package.
 _ORIGINAL = (
@@ -30,7 +31,10 @@ _ROOTS = {
     "tensorflow_hub": "tensorflow_hub",
     "tensorflow_text": "tensorflow_text",
     "tf_keras": "tf_keras",
+    "keras": "keras",
     "tensorflow": "tensorflow",
+    "tensorflow_addons": "tensorflow_addons",
+    "tokenizers": "tokenizers",
     "keras_bert": "keras_bert",
     "bert4keras": "keras_bert",
     "bert": "original",
@@ -48,6 +52,32 @@ _FLAG = re.compile(r"(?<=\s)--?(\w+)")
 _COMMAND = re.compile(r"(?:.*[\\^][^\S\n]*\n)*.*")
 _COMMENTS = ("#", "::", "rem ", "REM ")
 _TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
+_WORD = re.compile(r"[^\s'\"=]+")  # of a shell: a URL, or the name of a variable
+_CLASS = re.compile(r"(?:[\w.]+\.)?((?:TF|Auto|Bert)[A-Z]\w+|BertConfig)")
+# Names that a star import of transformers brings, whatever the architecture.
+_OF_STAR = re.compile(r"TF[A-Z]|\w+(?:Tokenizer|TokenizerFast|Config)$")
+_SIMPLE = (
+    ast.Assign,
+    ast.AugAssign,
+    ast.AnnAssign,
+    ast.Expr,
+    ast.Return,
+    ast.Compare,
+    ast.arguments,
+)
+_SAVES = re.compile(r"(?!.*token).*(?:model|classifier|bert|encoder|net)", re.IGNORECASE)
+_LABELS = re.compile(r"label|ignore|target|tag", re.IGNORECASE)
+# What TensorFlow and Keras lost says something of BERT only beside a library of it.
+_OF_TENSORFLOW = {"tensorflow", "keras", "tensorflow_addons"}
+# Endings of files that Keras 3 takes, by the method or class that is given the path.
+_MODEL_FILES = (".keras", ".h5", ".hdf5")
+_FILES = {
+    "save": _MODEL_FILES,
+    "load_model": _MODEL_FILES,
+    "load_weights": _MODEL_FILES,
+    "save_weights": (".weights.h5",),
+    "ModelCheckpoint": (".keras", ".h5"),
+}
 
 
 @dataclass
@@ -80,6 +110,8 @@ def scan(path: Path) -> ScanReport:
             if len(files) == 1:
                 raise
             report.unread.append(str(error))
+    if not {each.library for each in report.findings} - _OF_TENSORFLOW:
+        report.findings.clear()
     return report
 
 
@@ -88,11 +120,10 @@ class _File:
 
     def __init__(self, report: ScanReport):
         self.report = report
-        self.aliases: dict[str, str] = {}  # name in the code -> dotted path of the import
-        self.stars: list[str] = []  # libraries that everything was imported from
+        self.values = Values()
         self.imported: dict[str, str] = {}  # alias -> place of its import
         self.used: set[str] = set()  # aliases
-        self.found: dict[tuple[str, str, str], FoundSymbol] = {}
+        self.found: dict[tuple[str, str, str, Symbol | None], FoundSymbol] = {}
         self.place = ""
         self.is_of_torch = False  # then a package's own modeling.py is no copy of the original's
 
@@ -109,13 +140,16 @@ class _File:
                 self._shell(source.text)
             else:
                 self._yaml(source.text)
-        libraries = {_ROOTS[path.split(".")[0]] for path in [*self.aliases.values(), *self.stars]}
-        for source, tree in trees:
+        paths = [*self.values.aliases.values(), *self.values.stars]
+        libraries = {"*", *(_ROOTS[path.split(".")[0]] for path in paths)}
+        libraries |= {"keras"} if "tensorflow" in libraries else set()
+        self.values.learn([tree for _, tree in trees])
+        for self.values.source, (source, tree) in enumerate(trees):
             self.place = source.place
             self._names(tree)
             self._uses(tree, libraries)
         for alias in self.imported.keys() - self.used:
-            self._name(self.aliases[alias], self.imported[alias])
+            self._name(self.values.aliases[alias], self.imported[alias])
         only_original = {finding.library for finding in self.found.values() if finding.row}
         for finding in self.found.values():
             finding.places.sort(key=_by_line)
@@ -141,7 +175,7 @@ class _File:
 
     def _add(self, library: str, form: str, name: str, row: Symbol | None, place: str) -> None:
         found = FoundSymbol(library, name, row)
-        finding = self.found.setdefault((library, form, name), found)
+        finding = self.found.setdefault((library, form, name, row), found)
         if place not in finding.places:
             finding.places.append(place)
 
@@ -160,9 +194,14 @@ class _File:
                     path = f"{module}.{each.name}"
                     path = path if is_known else self._copied(path)
                     if path and each.name == "*":
-                        self.stars.append(path.removesuffix(".*"))
+                        self.values.stars.append(path.removesuffix(".*"))
                     elif path:
                         self._alias(each.asname or each.name, path, node)
+            elif isinstance(node, ast.Assign) and isinstance(call := node.value, ast.Call):
+                module = str(getattr((*call.args, None)[0], "value", ""))
+                is_import = last_name(call.func) in ("import_module", "__import__")
+                if is_import and module.split(".")[0] in _ROOTS:
+                    self.values.aliases[ast.unparse(node.targets[0])] = module
 
     def _copied(self, path: str) -> str:
         """The path from a module of the original on, if a package holds a copy of one; else ""."""
@@ -171,28 +210,39 @@ class _File:
         return ".".join(parts[places[-1] :]) if places and not self.is_of_torch else ""
 
     def _alias(self, alias: str, path: str, node: ast.AST) -> None:
-        self.aliases[alias] = path
+        self.values.aliases[alias] = path
         if "." in path:  # no module
             self.imported[alias] = self._at(node)
 
     def _names(self, tree: ast.Module) -> None:
         """Names that come from an import, with the attributes behind them."""
         inner: set[int] = set()
-        for node in ast.walk(tree):
-            if id(node) in inner or not isinstance(node, ast.Name | ast.Attribute):
+        nodes = list(ast.walk(tree))
+        calls = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
+        aliased = {id(node.value) for node in nodes if isinstance(node, ast.Assign)}
+        own = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+        for node in nodes:
+            if id(node) in inner or not isinstance(node, ast.Name | ast.Attribute | ast.Call):
                 continue
-            *attributes, at = _chain(node)
-            inner.update(map(id, (*attributes, at)))
+            parts = chain(node)
+            inner.update(map(id, parts[1:]))
+            at = parts[-1]
             if not isinstance(at, ast.Name):
                 continue
-            if at.id in self.aliases:
+            if at.id in self.values.aliases and isinstance(at.ctx, ast.Load):
                 self.used.add(at.id)
-                path = [each.attr for each in reversed(attributes)]
-                self._name(".".join([self.aliases[at.id], *path]), self._at(node))
-            elif isinstance(at.ctx, ast.Load):
-                for star in self.stars:
+                path = self.values.path(node)
+                if self.values.is_preprocessor(calls.get(id(node))):
+                    path += OF_PREPROCESSOR
+                elif id(node) in aliased and self.values.is_module(node):
+                    continue
+                self._name(path, self._at(node))
+            elif isinstance(at.ctx, ast.Load) and at.id not in own:
+                for star in self.values.stars:
                     library = _ROOTS[star.split(".")[0]]
-                    if (row := find(library, "name", at.id)) and not _is_glob(row):
+                    row = find(library, "name", at.id)
+                    is_theirs = library == "transformers" and _OF_STAR.match(at.id)
+                    if row and (is_theirs or not _is_glob(row)):
                         self._add(library, "name", at.id, row, self._at(node))
 
     def _name(self, path: str, place: str) -> None:
@@ -203,68 +253,120 @@ class _File:
             return  # a module of it, which is no symbol by itself
         if library == "tf_keras":
             parts = [library]
+        if library == "tensorflow":
+            if "keras" in parts:
+                library = "keras"
+            else:
+                names = [part for part in parts if part not in ("compat", "v1")]
+                parts += [".".join(["tf", *names[: i + 1]]) for i in range(len(names))]
         rows = {part: find(library, "name", part) for part in reversed(parts)}
         # A row for one name counts before one for many; of those the class, not its method.
         exact = [name for name, row in rows.items() if row and not _is_glob(row)]
         classes = [name for name in parts if name[0].isupper()]
         name = next(iter([*exact, *classes, *parts[-1:]]), None)
         # TensorFlow has much beyond BERT: only what the table has is a symbol of its.
-        if name and (rows[name] or library != "tensorflow"):
+        if name and (rows[name] or library not in _OF_TENSORFLOW):
             self._add(library, "name", name, rows[name], place)
 
     def _uses(self, tree: ast.Module, libraries: set[str]) -> None:
         """What is recognized without an import: methods, arguments, strings, numbers."""
-        libraries = {*libraries, "*"}
         documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        about = {
+            id(part): ast.unparse(node)
+            for node in ast.walk(tree)
+            if isinstance(node, _SIMPLE)
+            for part in ast.walk(node)
+            if isinstance(part, ast.UnaryOp)
+        }
 
-        def add(form: str, name: str, node: ast.AST) -> None:
-            if row := _first(sorted(libraries), form, name):
-                shown = row.symbol.strip("*") if _is_glob(row) and form != "text" else name
-                self._add(row.library, form, shown, row, self._at(node))
+        def add(form: str, name: str, node: ast.AST, shown: str = "") -> bool:
+            row = _first(sorted(libraries), form, name)
+            if row:
+                self._add(row.library, form, shown or name, row, self._at(node))
+            return row is not None
 
-        names = (path.rpartition(".")[2] for path in self.aliases.values())
-        is_of_tensorflow = any(name.startswith("TF") for name in names)
         called: set[int] = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
-                if isinstance(node.func, ast.Attribute):
-                    called.add(id(node.func))
-                    if getattr(_chain(node.func)[-1], "id", None) not in self.aliases:
-                        of = _last_name(node.func.value).lower()
-                        add("method", f"{of}.{node.func.attr}", node)
-                    # The second positional argument of `compile` is the loss.
-                    named = {"loss", None} & {each.arg for each in node.keywords}
-                    lacks_loss = len(node.args) < 2 and not named
-                    if is_of_tensorflow and node.func.attr == "compile" and lacks_loss:
-                        add("call", "compile() without loss", node)
-                for keyword in node.keywords:
-                    if keyword.arg and isinstance(keyword.value, ast.Constant):
-                        add("argument", f"{keyword.arg}={keyword.value.value!s}", keyword.value)
-                    elif keyword.arg:
-                        add("argument", f"{keyword.arg}=", keyword.value)
-                # A flag that a copy of the original's scripts defines.
-                is_definition = _last_name(node.func).startswith("DEFINE_") and node.args
-                if is_definition and libraries.intersection(_OF_FLAGS):
-                    flag = str(getattr(node.args[0], "value", None))
-                    if row := _first(_OF_FLAGS, "flag", flag):
-                        self._add(row.library, "flag", f"--{row.symbol}", row, self._at(node))
+                called.add(id(node.func))
+                self._call(node, libraries, add)
             elif isinstance(node, ast.Attribute):
-                if id(node) not in called:
-                    add("attribute", node.attr, node)
+                of = self.values.of(node.value)
+                if id(node) not in called and of not in ("self", "cls"):
+                    add("attribute", f"{of}.{node.attr}", node, node.attr)
+            elif isinstance(node, ast.Subscript):
+                of, place = self.values.of(node.value), ast.unparse(node.slice)
+                if isinstance(key := getattr(node.slice, "value", None), str):
+                    add("key", f"{of}.{key}", node, f"[{place}]")
+                elif not isinstance(node.slice, ast.Slice) or node.slice.lower:
+                    add("position", f"{of}.{place}", node, f"[{place}]")
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+                what = self.values.what(node.value)
+                for i in range(len(node.targets[0].elts)):
+                    add("position", f"{what}.{i}", node, f"[{i}]")
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 if id(node) not in documentation and len(node.value) < 500:
-                    add("text", node.value, node)
-            elif isinstance(node, ast.UnaryOp) and ast.unparse(node).startswith("-"):
+                    name = node.value
+                    if not add("text", name, node) and (row := _of_class(name, libraries)):
+                        self._add(row.library, "name", row.symbol, row, self._at(node))
+            elif isinstance(node, ast.UnaryOp) and _LABELS.search(about.get(id(node), "")):
                 add("number", ast.unparse(node), node)
+
+    def _call(self, node: ast.Call, libraries: set[str], add: Any) -> None:
+        values = self.values
+        called, name = values.called(node.func), last_name(node.func)
+        if not values.path(node.func):
+            if "." in called:
+                add("method", called, node, f".{name}")
+            else:
+                add("call", f"{called}()", node, f"{name}()")
+                if len(node.args) > 1 or isinstance((*node.args, None)[0], ast.List | ast.Tuple):
+                    add("call", f"{called}(inputs by position)", node, "inputs by position")
+        keywords = {each.arg: each.value for each in node.keywords}
+        for keyword, value in keywords.items():
+            if keyword:
+                given = f"{keyword}={getattr(value, 'value', '')!s}"
+                if isinstance(value, ast.Attribute | ast.Subscript):
+                    given = f"{keyword}="
+                for each in (f"{called}({given}", given):
+                    row = _first(sorted(libraries), "argument", each)
+                    shown = given if row and not _is_glob(row) else f"{keyword}="
+                    if add("argument", each, value, shown):
+                        break
+        # The second positional argument of `compile` is the loss.
+        is_of_tensorflow = any(
+            path.rpartition(".")[2].startswith("TF") for path in values.aliases.values()
+        )
+        lacks_loss = len(node.args) < 2 and not {"loss", None} & keywords.keys()
+        if is_of_tensorflow and name == "compile" and lacks_loss:
+            add("call", "compile() without loss", node)
+        is_layer = values.path(node.func).endswith(".KerasLayer")
+        if is_layer and "trainable" not in keywords and not values.is_preprocessor(node):
+            add("call", "KerasLayer() without trainable", node)
+        if name in _FILES and (name != "save" or _SAVES.match(called)):
+            path = values.text(keywords.get("filepath") or next(iter(node.args), None))
+            of_weights = getattr(keywords.get("save_weights_only"), "value", False)
+            if path and not path.endswith(_FILES["save_weights" if of_weights else name]):
+                add("call", f"{name}() of an older format", node)
+        # A flag that a copy of the original's scripts defines.
+        if name.startswith("DEFINE_") and node.args and libraries.intersection(_OF_FLAGS):
+            row = _first(_OF_FLAGS, "flag", values.text(node.args[0]))
+            if row:
+                self._add(row.library, "flag", f"--{row.symbol}", row, self._at(node))
 
     def _shell(self, text: str) -> None:
         """Scripts that are run, with their flags."""
         for lines in _COMMAND.finditer(text):
             command = re.sub(r"[\\^](?=\s*\n)", " ", lines[0])
-            script = _SCRIPT.search(command)
-            if script is None or command.lstrip().startswith(_COMMENTS):
+            if command.lstrip().startswith(_COMMENTS):
                 continue
             first = 1 + text.count("\n", 0, lines.start())
+            for word in _WORD.finditer(command):
+                if row := find("*", "text", word[0]):
+                    place = self._at(first + command.count("\n", 0, word.start()))
+                    self._add("*", "text", word[0], row, place)
+            if (script := _SCRIPT.search(command)) is None:
+                continue
             library, form, name = "original", "script", f"{script[1]}.py"
             if not script[1]:
                 library, form = "official", "name"
@@ -276,15 +378,19 @@ class _File:
                 self._add(row.library if row else library, "flag", f"--{flag}", row, place)
 
     def _yaml(self, text: str) -> None:
-        """Settings of Model Garden's experiments."""
+        """Names of classes, URLs, and settings of Model Garden's experiments."""
         try:
             root = yaml.compose(text, Loader=yaml.SafeLoader)
         except (yaml.YAMLError, RecursionError):
             return  # another program's file
         keys = list(_keys(root))
-        tops = {name.split(".")[0] for name, _ in keys}
-        if "task" in tops and ("trainer" in tops or any("encoder" in name for name, _ in keys)):
-            for name, line in keys:
+        for _, value, line in keys:
+            if row := _of_class(value, {"transformers"}) or find("*", "text", value):
+                form, name = ("text", value) if row.library == "*" else ("name", row.symbol)
+                self._add(row.library, form, name, row, self._at(line))
+        tops = {name.split(".")[0] for name, *_ in keys}
+        if "task" in tops and ("trainer" in tops or any("encoder" in name for name, *_ in keys)):
+            for name, _, line in keys:
                 if name.split(".")[0] in ("task", "trainer", "runtime"):
                     row = find("official", "setting", name)
                     self._add("official", "setting", name, row, self._at(line))
@@ -303,27 +409,20 @@ def _is_glob(row: Symbol) -> bool:
     return "*" in row.symbol
 
 
-def _chain(node: ast.expr) -> list[Any]:
-    """The expressions a.b.c, a.b and a of a.b.c."""
-    chain = [node]
-    while isinstance(chain[-1], ast.Attribute):
-        chain.append(chain[-1].value)
-    return chain
+def _of_class(text: str, libraries: set[str]) -> Symbol | None:
+    """The row of one of transformers' classes that a string names."""
+    match = _CLASS.fullmatch(text)
+    row = find("transformers", "name", match[1]) if match and "transformers" in libraries else None
+    return row if row and row.symbol == match[1] else None  # type: ignore[index]
 
 
-def _last_name(node: ast.expr) -> str:
-    """The name of what an expression says: "b" of a.b, a.b[0] and a.b()."""
-    while isinstance(node, ast.Call | ast.Subscript):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return getattr(node, "attr", getattr(node, "id", ""))
-
-
-def _keys(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """The dotted names of a YAML file's leaves, with their lines."""
+def _keys(node: Any, prefix: str = "") -> Iterator[tuple[str, str, int]]:
+    """The dotted names of a YAML file's leaves, with their values and lines."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             name = f"{prefix}{key.value}"
             if isinstance(value, yaml.MappingNode) and value.value:
                 yield from _keys(value, f"{name}.")
             else:
-                yield name, key.start_mark.line + 1
+                said = value.value if isinstance(value, yaml.ScalarNode) else ""
+                yield name, said, key.start_mark.line + 1

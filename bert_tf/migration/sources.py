@@ -1,5 +1,6 @@
-"""The source code in files: scripts, notebooks, shell scripts, YAML."""
+"""The source code in files: scripts, notebooks, shell scripts, YAML, Markdown pages."""
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -13,6 +14,14 @@ _LANGUAGES = {  # by the file's suffix
     **dict.fromkeys((".py", ".ipynb"), "python"),
     **dict.fromkeys((".sh", ".bash", ".bat", ".cmd"), "shell"),
     **dict.fromkeys((".yaml", ".yml"), "yaml"),
+    **dict.fromkeys((".md", ".markdown"), "markdown"),
+}
+# A fenced block of Markdown: its indent, language and code.
+_BLOCK = re.compile(r"^([ \t]*)(```+|~~~+)[ \t]*\{?\.?(\w*).*\n((?:.*\n)*?)\1\2", re.MULTILINE)
+_OF_BLOCK = {
+    **dict.fromkeys(("python", "py", "python3", "pycon", "ipython"), "python"),
+    **dict.fromkeys(("sh", "bash", "shell", "console", "bat", "zsh"), "shell"),
+    **dict.fromkeys(("yaml", "yml"), "yaml"),
 }
 # Folders that hold no code of the user's.
 _SKIPPED = {"node_modules", "site-packages", "__pycache__", "venv"}
@@ -22,7 +31,7 @@ _SHELL = re.compile(r"^\s*(?:\w+\s*=\s*)?[!%]\s*(.*)|^\s*\??[\w.]+\?\??\s*$")
 
 @dataclass(frozen=True)
 class Source:
-    language: str  # "python", "shell" or "yaml"
+    language: str  # "python", "shell", "yaml"
     text: str
     place: str  # file, and cell of a notebook: "train.py" or "train.ipynb:cell 3"
 
@@ -53,8 +62,34 @@ def sources_of(path: Path) -> Iterator[Source]:
         raise InputError(f"{path} cannot be read ({error.strerror}): give another file.") from None
     if path.suffix == ".ipynb":
         yield from _cells(text, path)
+    elif (language := _LANGUAGES.get(path.suffix, "python")) == "markdown":
+        yield from _blocks(text, path)
     else:
-        yield Source(_LANGUAGES.get(path.suffix, "python"), text, str(path))
+        yield Source(language, text, str(path))
+
+
+def _blocks(text: str, path: Path) -> Iterator[Source]:
+    """The code in the fences of a page, each line where it is in the page."""
+    for block in _BLOCK.finditer(text):
+        indent, _, said, code = block.groups()
+        language = _OF_BLOCK.get(said.lower())
+        lines = [line.removeprefix(indent) for line in code.split("\n")]
+        if any(line.startswith(">>> ") for line in lines):  # a session: the rest are answers
+            lines = [line[4:] if line[:4] in (">>> ", "... ") else "" for line in lines]
+        if not said:  # output that is shown, or code
+            language = "python" if _is_python("\n".join(lines)) else "shell"
+        code = "\n" * (text.count("\n", 0, block.start()) + 1) + "\n".join(lines)
+        if language == "python":
+            yield from _languages(code, str(path))
+        elif language:
+            yield Source(language, code.replace("$ ", "  "), str(path))
+
+
+def _is_python(code: str) -> bool:
+    try:
+        return bool(ast.parse(code))
+    except (SyntaxError, ValueError):
+        return False
 
 
 def _cells(text: str, path: Path) -> Iterator[Source]:
@@ -83,8 +118,12 @@ def _languages(code: str, place: str) -> Iterator[Source]:
     if re.match(r"%%(bash|sh|shell|script)\b|%%!", first):
         yield Source("shell", code.replace(first, "", 1), place)
         return
+    if written := re.match(r"%%(?:writefile|file)\s.*?(\.\w+)\s*$", first):
+        if language := _LANGUAGES.get(written[1]):
+            yield Source(language, code.replace(first, "", 1), place)
+        return
     if re.match(r"%%(?!time|capture|prun|heat)", first):
-        return  # HTML, a file to write, another language
+        return  # HTML, another language
     python, shell = [], []
     is_continued = False
     for line in code.split("\n"):

@@ -3,8 +3,10 @@
 symbols.tsv has rows of: library, form, symbol (a glob), what it is, what to write instead, or why
 there is no equivalent. Libraries and symbols may be several, with a "|" between them. The first
 symbol that fits counts. A form is what a symbol is in the code: name (of a module, imported),
-method, attribute, argument (name=value), text (a string constant), number, call (one that lacks
-something), script (a file that is run), flag (of a script) or setting (key in a YAML file).
+method, attribute, key or position (of a value: its class, as values.py describes it, or its name in
+small letters; then a point and the name or number), argument (name=value, perhaps with "class("
+before it), text (a string constant), number, call (of a value, or one that lacks something), script
+(a file that is run), flag (of a script) or setting (key in a YAML file).
 """
 
 import csv
@@ -21,6 +23,9 @@ LIBRARIES = {
     "tensorflow_hub": "TF Hub",
     "tensorflow_text": "TF Text",
     "tf_keras": "Keras 2",
+    "keras": "Keras 2",
+    "tensorflow_addons": "TensorFlow Addons",
+    "tokenizers": "tokenizers",
     "tensorflow": "TensorFlow 1",
     "original": "the original's code",
     "keras_bert": "keras-bert, bert4keras",

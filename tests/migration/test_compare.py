@@ -159,3 +159,12 @@ def test_the_report(tmp_path, capsys):
     assert f"{path}:2: TFBertModel (transformers): encoder" in lines
     assert "    also at 3" in lines
     assert any("no equivalent, because bert-tf has BERT's encoder alone" in line for line in lines)
+
+
+def test_the_exit_code_says_what_was_not_read(tmp_path, capsys):
+    path = tmp_path / "script.py"
+    path.write_text("import tensorflow_hub as hub\nprint hub.load('bert')\n")
+    assert main(["migrate", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert "without 1 part(s) that were not read" in captured.out
+    assert "1 part(s) of" in captured.err and "could not be read" in captured.err

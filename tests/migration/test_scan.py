@@ -78,12 +78,148 @@ def test_uses_without_a_name(found):
         "from_pt=True": ["6"],
         "compile() without loss": ["7"],
         ".prepare_tf_dataset": ["9"],
-        "token*.decode": ["9"],
+        ".decode": ["9"],
         "input_ids": ["9"],
         ".save_pretrained": ["10"],
         "saved_model=True": ["10"],
         "-100": ["11"],
     }
+
+
+QA = (
+    "from transformers import TFBertForQuestionAnswering as Q, TFBertModel, BertTokenizer\n"
+    "tokenizer, model = BertTokenizer.from_pretrained('x'), Q.from_pretrained('x')\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "says"),
+    [
+        ("model(x)[0]", "[0]", "logits[..., 0]"),
+        ("y = model(x)\ny[1]", "[1]", "logits[..., 1]"),
+        ("start, end = model(x)[:2]", "[1]", "logits[..., 1]"),
+        ("y = model.predict(x)\nstart, end = y", "[0]", "logits[..., 0]"),
+        ("TFBertModel.from_pretrained('x')(ids)[1]", "[1]", "pooled_output"),
+        ("def f(encoder):\n  return encoder(x)[0]\nf(TFBertModel(c))", "[0]", "sequence_output"),
+        ("def f():\n  return TFBertModel(c)\nm = f()\nm(x)[2]", "[2]", "hidden_states"),
+        (
+            "class A:\n def a(self):\n  self.b = TFBertModel(c)\n def c(self):\n  self.b(x)[0]",
+            "[0]",
+            "sequence_output",
+        ),
+        (
+            "from transformers import TFAutoModelForMaskedLM as M\nM.from_config(c)(i).logits",
+            "logits",
+            "mask_positions",
+        ),
+        ("model(input_ids=i)", "input_ids=", "one dict"),
+        ("model(i, attention_mask=m)", "attention_mask=", "padding_mask"),
+        ("model(i, m)", "inputs by position", "one dict"),
+        ("model([i, m])", "inputs by position", "one dict"),
+        ("model(x, labels=y)", "labels=", "model.fit"),
+        ("i = tokenizer(t)\ni.input_ids", "input_ids", "token_ids"),
+        ("tokenizer(t, padding=p)", "padding=", "Packer"),
+        ("tokenizer(t)", "tokenizer()", "Packer"),
+        ("tokenizer.encode(t)", ".encode", "Packer"),
+        ("tokenizer.tokenize(t)", ".tokenize", "which returns ids here"),
+        ("tokenizer.save_pretrained('y')", ".save_pretrained", "tokenizer.save(folder)"),
+        ("model.bert.trainable = False", "bert", "model.encoder"),
+        ("config.num_labels = 3", "num_labels", "labels=[...]"),
+        (
+            "from transformers import TFBertForTokenClassification as T\n"
+            "T.from_pretrained('x', num_labels=n)",
+            "num_labels=",
+            "bert_tf.BertTagger",
+        ),
+        ("Q.from_pretrained('x', cache_dir=d)", "cache_dir=", "drop it"),
+        ("import transformers\ngetattr(transformers, 'TFBertMainLayer')", "TFBertMainLayer", ""),
+        (
+            "import importlib\nt = importlib.import_module('transformers')\nt.TFBertMainLayer",
+            "TFBertMainLayer",
+            "",
+        ),
+        ("from transformers import PreTrainedModel", "PreTrainedModel", "nothing to migrate"),
+        ("from tokenizers import BertWordPieceTokenizer\n", "BertWordPieceTokenizer", "learn"),
+        (
+            "from tokenizers import BertWordPieceTokenizer as W\nW('v').encode('a').offsets",
+            "offsets",
+            "tokenize_with_offsets",
+        ),
+        ("import tensorflow as tf\ntf.Session()", "tf.Session", "no sessions"),
+        ("import tensorflow.compat.v1 as tf\ntf.train.Saver()", "tf.train.Saver", "convert"),
+        ("import tensorflow as tf\ntf.keras.losses.Reduction.NONE", "Reduction", "none"),
+        ("from tensorflow.keras.optimizers import Adam\nAdam(lr=1e-5)", "lr=", "learning_rate="),
+        ("import tensorflow_addons as tfa\ntfa.optimizers.AdamW(1e-5)", "AdamW", "AdamWeightDecay"),
+        ("import keras\nmodel.save('folder')", "save() of an older format", ".keras"),
+        ("import keras\nmodel.save_weights('w.h5')", "save_weights() of an older format", ".we"),
+        (
+            "from keras.callbacks import *\np = 'w.h5'\nModelCheckpoint(p, save_weights_only=True)",
+            "ModelCheckpoint() of an older format",
+            ".weights.h5",
+        ),
+    ],
+)
+def test_what_values_are(found, code, name, says):
+    """Outputs by position, keyword inputs, methods: by the class that made the value."""
+    _, report = found(QA + code)
+    rows = [each.row for each in report.findings if each.name == name]
+    assert len(rows) == 1
+    assert says in rows[0].instead
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "self.logits(x); self.logits = 1; df['logits']; tokens.decode('utf8')",
+        "threshold = -100; plt.ylim(-100, 100)",
+        "other = build(x)\nother(x)[0]; rows[0]",
+        "import keras\nkeras.Model(i, o)(x)[0]; model.save('m.keras'); plt.save('x')",
+        "import keras\nmodel.save_weights('m.weights.h5'); keras.optimizers.Adam(learning_rate=1)",
+        "import tensorflow as tf\ntf.io.gfile.GFile('x'); tf.train.Checkpoint()",
+        "Conv1D(8, 3, padding='same'); f(max_length=3, labels=y)",
+    ],
+)
+def test_false_alarms(found, code):
+    names = [each.name for each in found(QA + code)[1].findings]
+    assert names == [each.name for each in found(QA)[1].findings]
+
+
+def test_layers_of_tf_hub(found):
+    places, report = found(
+        "import tensorflow_hub as hub\nurl = 'preprocess/3'\n"
+        "before = hub.KerasLayer(url)\nencoder = hub.KerasLayer('encoder')\n"
+        "hub.KerasLayer('encoder', trainable=flag)\n"
+        "pooled, sequence = encoder([a, b])\nbefore(['text'])[0]\n"
+    )
+    assert places == {
+        "KerasLayer of a preprocessor": ["3"],
+        "KerasLayer": ["4", "5"],
+        "KerasLayer() without trainable": ["4"],
+        "trainable=": ["5"],
+        "[0]": ["6"],
+        "[1]": ["6"],
+        "inputs by position": ["6"],
+    }
+    pooled = next(each.row for each in report.findings if each.name == "[0]")
+    assert "pooled_output" in pooled.instead
+
+
+def test_names_made_at_run_time_are_not_known(found):
+    _, report = found("import transformers\ngetattr(transformers, name)\n")
+    assert [each.name for each in report.findings] == ["getattr"]
+    assert report.known == 0
+
+
+def test_star_imports_of_other_architectures(found):
+    places, _ = found(
+        "from transformers import *\nTFXLNetModel, XLNetTokenizer, Model, thing\n"
+        "class TFMine: pass\nTFMine()\n"
+    )
+    assert places == {"TFXLNetModel": ["2"], "XLNetTokenizer": ["2"]}
+
+
+def test_tensorflow_alone_says_nothing_of_bert(found):
+    assert found("import tensorflow as tf\ntf.Session()\n")[0] == {}
 
 
 def test_code_of_nobody_else(found):
@@ -189,6 +325,37 @@ def test_settings_of_model_garden(found):
     }
     assert report.known == 4
     assert found("task: build\nsteps: 3\n", "other.yaml")[0] == {}
+
+
+def test_urls_and_classes_beside_code(found):
+    url = "https://storage.googleapis.com/bert_models/2018_10_18/uncased_L-12_H-768_A-12.zip"
+    assert found(f"wget {url}\nexport TF_KERAS=1\n# {url}\n", "run.sh")[0] == {
+        url: ["1"], "TF_KERAS": ["2"],
+    }  # fmt: skip
+    text = "model:\n  class: transformers.TFBertModel\n  name: bert\ntokenizer: BertTokenizer\n"
+    assert found(text, "train.yaml")[0] == {"TFBertModel": ["2"], "BertTokenizer": ["4"]}
+
+
+def test_a_markdown_page(found):
+    places, report = found(
+        "import transformers\n\n```python\nfrom transformers import TFBertModel\n```\n"
+        "- in a list:\n\n  ```py\n  encoder = TFBertModel(c)\n  ```\n\n"
+        "```\n>>> encoder(x)[0]\n[[1, 2] from numpy import\n```\n```\nimport of a page\n```\n"
+        "~~~ bash\n$ python run_squad.py --doc_stride 1\n~~~\n"
+        "```python\nprint 'Python 2'\n```\n",
+        "page.md",
+    )
+    assert places == {
+        "TFBertModel": ["9"], "[0]": ["13"], "run_squad.py": ["20"], "--doc_stride": ["20"],
+    }  # fmt: skip
+    assert "page.md:23 is no Python 3" in report.unread[0]
+
+
+def test_a_cell_that_writes_a_file(found):
+    cell = {"cell_type": "code", "source": "%%writefile run.sh\npython run_squad.py\n"}
+    assert found(json.dumps({"cells": [cell]}), "notebook.ipynb")[0] == {
+        "run_squad.py": ["cell 1:2"]
+    }
 
 
 def test_a_folder(tmp_path):

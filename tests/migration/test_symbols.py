@@ -17,7 +17,7 @@ ROWS = [row for rows in table().values() for row in rows]
 TEXT = " ".join(row.instead for row in ROWS)
 FORMS = (
     "name", "method", "attribute", "argument", "text",
-    "number", "call", "script", "flag", "setting",
+    "number", "call", "key", "position", "script", "flag", "setting",
 )  # fmt: skip
 
 
