@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from bert_tf.checkpoints.model_directory import load_model
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.tokenization.packing import Packer
-from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
+from bert_tf.tokenization.tokenizer import BertTokenizer
 
 # Float32 rounds each of the thousands of sums of a BERT; other orders of summation give 2e-6.
 TOLERANCE = 1e-5
@@ -67,7 +68,10 @@ class Comparison:
     def cause(self) -> str:
         """What to look at when it is not equal."""
         if self.other_ids:
-            return "copy vocab.txt and tokenizer_config.json of the old model"
+            return (
+                "copy the files of the old model's tokenizer: vocab.txt, tokenizer_config.json, "
+                "added_tokens.json, special_tokens_map.json, tokenizer.json"
+            )
         if max(each.relative for each in self.outputs) < _OF_GELU:
             return (
                 "differences of this size come from another GELU or epsilon: see hidden_act and "
@@ -89,6 +93,12 @@ def compare(file: Path, directory: Path) -> Comparison:
     result = Comparison(len(inputs["token_ids"]), None if texts is None else len(texts))
     if texts is not None:
         result.other_ids = _other_ids(texts, inputs, directory, file)
+    size = BertConfig.from_json(directory / "config.json").vocab_size
+    if (last := inputs["token_ids"].max(initial=0)) >= size:
+        raise InputError(
+            f"{file} has the id {last}, and {directory} has embeddings of {size} pieces: convert "
+            "the model as it was saved after its tokens were added"
+        )
     encoder: Any = None
     model: Any = None
     for name in arrays.keys() & _OUTPUTS.keys():
@@ -148,8 +158,6 @@ def _other_ids(texts: np.ndarray, inputs: _Arrays, directory: Path, file: Path) 
             f"{file}: texts is {texts.dtype} {list(texts.shape)}: save one string for each row of "
             "ids, or a pair of strings."
         )
-    if not (directory / VOCABULARY_FILE).is_file():
-        raise InputError(f"{directory} has no {VOCABULARY_FILE}: put the model's own there.")
     tokenizer = BertTokenizer.from_directory(directory)
     columns = texts.T if texts.ndim == 2 else [texts]
     pieces = [tokenizer.tokenize(column.tolist()) for column in columns]
@@ -160,7 +168,8 @@ def _other_ids(texts: np.ndarray, inputs: _Arrays, directory: Path, file: Path) 
         real = ours[row][ours[row] != tokenizer.pad_token_id]
         theirs = ids[row][mask[row] > 0]
         if not np.array_equal(real, theirs):
-            shown = [" ".join(map(tokenizer.id_to_token, each)) for each in (real, theirs)]
+            pieces = dict(enumerate(tokenizer.vocabulary))
+            shown = [" ".join(pieces.get(i, f"id {i}") for i in each) for each in (real, theirs)]
             found.append(f"{text!r} is {shown[0]!r} here, {shown[1]!r} there")
     return found
 

@@ -8,6 +8,7 @@ from typing import Any
 # transformers' BERT models: "TFBert", with the task behind it, stands for all of them.
 _BERT = re.compile(r"^TF(?:AutoModel|(?:Distil)?Bert(?:Model)?)(?![a-z])")
 _MAYBE_BERT = re.compile(r"(?:^|[._])(?:model|bert|transformer)$")
+_LABELS = ("labels", "start_positions", "next_sentence_label")
 _KERAS = ("tensorflow.", "keras.", "tf_keras.")
 OF_PREPROCESSOR = " of a preprocessor"
 _CALLS = {"encode", "encode_plus", "batch_encode_plus", "predict", "predict_on_batch"}
@@ -126,7 +127,8 @@ class Values:
         if not of and isinstance(node.func, ast.Attribute) and node.func.attr in _CALLS:
             of, is_method = self.what(node.func.value), True
         if of and not of.endswith("()"):
-            return f"{of}()"
+            has_labels = any(each.arg in _LABELS for each in node.keywords)
+            return f"{of}{'WithLabels' if has_labels else ''}()"
         name = last_name(node.func)
         if name == "from_pretrained":
             is_tokenizer = "token" in ast.unparse(node.func).lower()

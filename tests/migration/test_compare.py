@@ -1,5 +1,6 @@
 """`bert-tf migrate --compare`: equal numbers, other numbers, files that cannot be used."""
 
+import json
 import re
 import tarfile
 from pathlib import Path
@@ -93,6 +94,29 @@ def test_ids_of_texts(classifier, tmp_path):
     (sentence,) = compare(file, model).other_ids
     assert sentence == "'d e f g' is '[CLS] d e f g [SEP]' here, '[CLS] d h f g [SEP]' there"
     assert "vocab.txt" in compare(file, model).cause
+
+
+def test_ids_of_added_tokens(classifier, tmp_path):
+    """In a directory with tokenizer.json in place of vocab.txt; then without the added token."""
+    model, _ = classifier
+    vocabulary = {piece: i for i, piece in enumerate([*PIECES[:-2], "<x>", PIECES[-1]])}
+    values = {
+        "model": {"type": "WordPiece", "vocab": vocabulary},
+        "normalizer": {"type": "BertNormalizer"},
+        "added_tokens": [{"id": vocabulary["<x>"], "content": "<x>", "normalized": False}],
+    }
+    (model / "tokenizer.json").write_text(json.dumps(values))
+    (model / "vocab.txt").unlink()
+    ids = np.array([[2, 5, vocabulary["<x>"], 6, 3]], np.int32)
+    file = tmp_path / "old.npz"
+    outputs = {"logits": np.zeros((1, 3), np.float32)}
+    np.savez(file, texts=np.array(["a<x> b"]), input_ids=ids, **outputs)
+    result = compare(file, model)
+    assert (result.texts, result.other_ids) == (1, [])
+    ids[0, 2] = len(PIECES)
+    np.savez(file, texts=np.array(["a<x> b"]), input_ids=ids, **outputs)
+    with pytest.raises(InputError, match=r"has the id 23, and .* has embeddings of 23 pieces"):
+        compare(file, model)
 
 
 @pytest.mark.parametrize(
