@@ -112,9 +112,9 @@ class Mark:
         mark = cls.find(folder)
         if mark is None:
             mark = cls(Path(folder).resolve(), layout.title)
-            for part in layout.parts:
-                if (mark.folder / part).exists():
-                    raise _another(mark.folder / part)
+            for path in (mark.folder / part for part in layout.parts):
+                if path.is_file() or _files(path):
+                    raise _another(path)
         if mark.kind != layout.title:
             raise InputError(
                 f"{folder}: holds {mark.kind}, not {layout.title}: give another --output"

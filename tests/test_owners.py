@@ -35,6 +35,16 @@ def test_a_folder_with_files_of_others_is_refused_by_their_name(layout, tmp_path
     assert not (tmp_path / MARK).exists()
 
 
+def test_empty_folders_that_were_made_before_are_taken(tmp_path):
+    (tmp_path / "run" / "logs" / "job").mkdir(parents=True)
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "scratch")
+    Mark.of(tmp_path / "run", RUN)
+    (tmp_path / "run" / "logs" / "job" / "out.txt").write_text("theirs")
+    with pytest.raises(InputError, match="logs: would be replaced"):
+        Mark.of(tmp_path / "run", RUN)
+
+
 @pytest.mark.parametrize(("first", "then"), [(SEEDS, RUN), (RUN, SEEDS), (SEARCH, RUN)])
 def test_an_output_of_another_kind_is_refused(first, then, tmp_path):
     Mark.of(tmp_path, first).write()

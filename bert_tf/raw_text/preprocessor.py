@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.formats import CONFIG
+from bert_tf.checkpoints.formats import CONFIG, locate
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.checkpoints.presets import find_model, hub_hint
 from bert_tf.errors import InputError
@@ -378,7 +378,8 @@ def open_preset(
         raise InputError(f"the preset is {preset!r:.40}: give a folder, or a name on the hub")
     directory = find_model(preset)
     if directory.is_file():
-        raise InputError(f"{preset} is a file: give its folder, {directory.parent}")
+        found = locate(directory)  # InputError for most files
+        raise InputError(f"{preset} is a file: give its folder, {found.folder}")
     if not directory.is_dir():
         raise InputError(f"{preset}: no such folder: check the path{hub_hint(str(preset))}")
     settings.setdefault("allow_new_head", True)

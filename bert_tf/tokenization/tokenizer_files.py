@@ -55,7 +55,7 @@ def read_tokenizer_files(path: Path) -> TokenizerFiles:
 
     def read(name: str) -> dict[str, Any]:
         file = folder / name
-        return read_json_object(file) if file.is_file() and not is_alone else {}
+        return read_json_object(file) if file.exists() and not is_alone else {}
 
     config, model = read(CONFIG_FILE), read("config.json")
     said = {**read(_SPECIAL_MAP), **config}

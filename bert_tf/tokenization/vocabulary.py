@@ -36,7 +36,7 @@ class Vocabulary:
             raise InputError(f"{source}: holds no pieces; give a vocab.txt with one per line")
         self.ids = {piece: index for index, piece in enumerate(self.pieces)}
         for index, piece in enumerate(self.pieces):
-            cure = f"put a piece of its own there, such as [unused line {index + 1}]"
+            cure = f"put another in line {index + 1}, such as [unused line {index + 1}]"
             if not piece or "\n" in piece or "\r" in piece:
                 found = "a piece with a line end" if piece else "no piece"
                 raise InputError(f"{source}: line {index + 1} holds {found}; {cure}: ids must stay")

@@ -226,10 +226,12 @@ def test_a_preset_without_its_vocabulary(preset, tmp_path):
     assert BertClassifier.from_preset(folder, num_classes=2, preprocessor=None)
 
 
-def test_presets(preset):
+def test_presets(preset, tmp_path):
     open_preset = BertClassifier.from_preset
+    (tmp_path / "model.keras").touch()
+    refused(lambda: open_preset(tmp_path / "model.keras"), "open it with keras.models.load_model")
     refused(lambda: open_preset(None), "the preset is None: give a folder, or a name on the hub")
-    refused(lambda: open_preset(preset / "vocab.txt"), "is a file: give its folder, ")
+    refused(lambda: open_preset(preset / "vocab.txt"), "is a file: give the folder that holds it")
     refused(lambda: open_preset(preset, labels="good"), "labels is 'good': give a list of names")
     own = {"labels": ["bad", "good"]}
     refused(lambda: open_preset(preset, max_length=2, **own), "max_length is 2: give 3 or more")

@@ -151,13 +151,20 @@ def test_sentence_transformers_may_lower_case(tmp_path):
     assert tokenizer.tokenize(["É E"]).to_list() == [[5, 6]]
 
 
+def test_a_settings_file_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIALS))
+    (tmp_path / "tokenizer_config.json").mkdir()
+    with pytest.raises(InputError, match=r"tokenizer_config\.json cannot be read"):
+        BertTokenizer.from_directory(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
         ([], "holds no pieces"),
         (
             [*SPECIALS, "a", "b", "a"],
-            r"line 8 repeats line 6, 'a'; put a piece of its own there, such as \[unused line 6\]",
+            r"line 8 repeats line 6, 'a'; put another in line 6, such as \[unused line 6\]",
         ),
         ([*SPECIALS, "", "a", "", "b"], r"line 6 holds no piece; .*\[unused line 6\]"),
         ([*SPECIALS, "\u2581the", "s"], "its pieces mark where words begin"),
