@@ -102,6 +102,20 @@ def test_a_finished_model_is_calibrated_and_written_once(tmp_path, monkeypatch, 
     assert best.save.call_count == best.evaluate.return_value.write.call_count == saved
 
 
+def test_the_metrics_of_a_run_are_those_of_its_best_model(tmp_path, monkeypatch):
+    """In float32 the trained model, already traced, is evaluated with the best weights."""
+    best, trained, saved = MagicMock(), MagicMock(), tmp_path / "best"
+    monkeypatch.setattr(FineTuned, "from_directory", {saved: best}.__getitem__)
+    trained.evaluate.side_effect = lambda *_: trained.model.set_weights.assert_called_once_with(
+        best.model.get_weights.return_value
+    )
+    saved.mkdir()
+    (saved / "metrics.json").touch()
+    run = SimpleNamespace(directory=tmp_path, precision="float32")
+    _evaluate_best(run, SimpleNamespace(features_only=None), trained, None, 8)
+    trained.evaluate.assert_called_once()
+
+
 def test_tasks_without_probabilities_refuse_it(tmp_path):
     with pytest.raises(
         InputError, match="--calibrate is for tasks with classes, not for regression"

@@ -30,6 +30,7 @@ CONFIG = BertConfig(
     intermediate_size=20,
     max_position_embeddings=10,
     type_vocab_size=3,
+    layer_norm_eps=0.1,
 )
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -56,7 +57,7 @@ def dense(x, layer):
 
 def layer_norm(x, layer):
     centred = x - x.mean(-1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + CONFIG.layer_norm_eps)
     return scaled * np.asarray(layer.gamma, "float64") + np.asarray(layer.beta, "float64")
 
 

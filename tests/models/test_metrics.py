@@ -15,6 +15,7 @@ from bert_tf import (
 )
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.models.losses import LabelAccuracy, SpanAccuracy
 
 SIZES = {
     "vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -96,6 +97,13 @@ def test_accuracy_of_several_labels_and_of_spans():
     assert found["accuracy"] == pytest.approx(((logits > 0) == MARKS).mean(), rel=1e-6)
     found, logits = evaluated(rows(BertSpanClassifier), SPANS, metrics=["accuracy"])
     assert found["accuracy"] == pytest.approx((logits.argmax(1) == SPANS).mean(), rel=1e-6)
+
+
+def test_metrics_of_older_files():
+    logits = np.array([[0.3, -0.3, 2.0]], "float32")
+    assert LabelAccuracy.right(np.array([[1, 0, 0]]), logits) == np.float32(2 / 3)
+    spans = np.array([[[0.0, 2.0], [1.0, 3.0], [0.5, 1.0]]], "float32")
+    assert SpanAccuracy.right(np.array([[1, 0]]), spans) == 0.5
 
 
 def test_outputs_by_name():

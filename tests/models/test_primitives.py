@@ -27,6 +27,7 @@ from bert_tf.primitives import (
     vocabulary_loss,
 )
 from bert_tf.primitives.dropout import draw_dropout
+from bert_tf.primitives.int8 import quantize_weights
 from bert_tf.primitives.on_tensorflow import Training
 from bert_tf.primitives.passes import known_shape
 from bert_tf.primitives.table import Primitives, halves
@@ -34,7 +35,7 @@ from bert_tf.primitives.table import Primitives, halves
 PLAIN = {
     "vocab_size": 13, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
     "intermediate_size": 16, "max_position_embeddings": 10, "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 0.1,
 }  # fmt: skip
 CONFIG = BertConfig(**PLAIN)
 MASK = (np.arange(7) < np.array([7, 3, 1, 5])[:, np.newaxis]).astype(np.int32)
@@ -184,6 +185,16 @@ def test_gradients_are_those_of_all_places_in_keras_ops(kind, static, compiled, 
     model = randomize(MODELS[kind](seed=0))
     is_token = MASK if "tagger" in kind else None
     assert compare(model, batch(kind), ROUNDING, static=static, is_token=is_token) > 30
+
+
+def test_pairs_of_8_bit_products_fit_in_16_bits():
+    """Processors without VNNI add them up there, of inputs from 0 to 255; beyond, they saturate."""
+    kernel = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    steps, scale = quantize_weights(kernel)
+    assert np.abs(steps).max(0).tolist() == [63] * 3
+    assert 2 * 255 * np.abs(steps, dtype=int).max() < 2**15
+    # Each is off by half a step.
+    np.testing.assert_allclose(steps * scale / 127, kernel, rtol=0, atol=0.51 * scale.max() / 127)
 
 
 @pytest.mark.slow

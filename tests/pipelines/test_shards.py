@@ -20,6 +20,8 @@ from bert_tf.pipelines.corpus import formats
 from bert_tf.pipelines.corpus.sources import open_corpus
 from bert_tf.pipelines.corpus.text_files import UnreadableFile
 from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.instances import records as instance_records
+from bert_tf.pipelines.shards.journal import Journal
 from bert_tf.pipelines.shards.manifest import Manifest, verify
 from bert_tf.pipelines.shards.units import write_units
 from bert_tf.pipelines.shards.writing import (
@@ -28,6 +30,7 @@ from bert_tf.pipelines.shards.writing import (
     write_shards,
     write_shards_of_lengths,
 )
+from bert_tf.storage import LocalFolder
 
 
 def options(**changed):
@@ -565,6 +568,35 @@ def test_a_run_that_lacks_groups_at_its_end_is_no_success(
     assert not (out / "manifest.json").exists()
 
 
+def test_an_error_in_the_last_group_ends_the_run(tmp_path, many, number_tokenizer, units):
+    """Groups are finished while the next one is made; the last has no next one."""
+
+    def failing(self, group):
+        if group.ends_unit:
+            raise PermissionError
+
+    def first_unit(job, units, report):
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(PermissionError):
+            patch.setattr(Journal, "add", failing)
+            write_units(job, units[:1], number_tokenizer, job.journal.documents, report)
+        raise Killed
+
+    with pytest.raises(Killed):
+        write_shards(many, tmp_path / "out", number_tokenizer, many_options(), runner=first_unit)
+
+
+def test_a_journal_whose_removal_fails_still_has_its_plan(tmp_path, monkeypatch):
+    journal = Journal(LocalFolder(tmp_path), [""])
+    (tmp_path / ".journal").mkdir()
+    for name in ("a.json", "plan.json", "z.json"):
+        (tmp_path / ".journal" / name).write_text("{}")
+    monkeypatch.setattr(LocalFolder, "remove", lambda self, names: removed.append([*names]))
+    removed = []
+    journal.remove()
+    removed = [set(names) for names in removed if names]
+    assert removed == [{"a.json", "z.json"}, {"a.json", "plan.json", "z.json"}]
+
+
 @pytest.mark.parametrize("begins", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_place_that_refuses_the_last_step_loses_nothing(
     tmp_path, many, number_tokenizer, whole, monkeypatch, begins
@@ -777,6 +809,26 @@ def test_two_lengths_in_one_pass(tmp_path, many, number_tokenizer, units):
         )
 
 
+def test_batches_rounds_splits_lengths_and_runs_have_seeds_of_their_own(monkeypatch):
+    """They would make like choices at the same places."""
+
+    def seeds_only(sentences, tokens, tokenizer, options, seed):
+        return seed, SimpleNamespace(_replace=lambda unknown: None)
+
+    monkeypatch.setattr(instance_records, "_make_records", seeds_only)
+    made = {"held_out": False, "number": 0, "indexed": (None, None), "short": (0, 0)}
+    made |= dict.fromkeys(("tokens", "unknown", "sentences", "without_tokens"))
+    found = []
+    for seed in (1, 2):
+        lengths = [options(seed=seed, max_seq_length=length) for length in (32, 64)]
+        _, serialize = instance_records._functions(None, lengths, False)
+        for changed in ({}, {"held_out": True}, {"number": 1}):
+            for index in range(2):
+                *_, of_lengths = serialize.python_function({**made, **changed}, index)
+                found += [tuple(each.records.numpy()) for each in of_lengths]
+    assert len(set(found)) == len(found) == 24
+
+
 def test_dynamic_masking_keeps_the_text(tmp_path, many, number_tokenizer, whole):
     static = Manifest.load(whole)
     dynamic = write_shards(
@@ -870,13 +922,15 @@ def test_a_unit_without_text_is_passed_over(tmp_path, number_tokenizer, number_c
 
 
 def test_what_is_met_in_the_text_is_counted(tmp_path, number_tokenizer):
-    documents = ["1 2 3", "", "4 5\u0000 6\n7 8 9", "\n\n", " ".join(map(str, range(10, 400)))]
+    # With [CLS] and twice [SEP], the last two have 32 tokens and more.
+    enough, more = (" ".join(map(str, range(10, end))) for end in (39, 400))
+    documents = ["1 2 3", "", "4 5\u0000 6\n7 8 9", "\n\n", enough, more]
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
     manifest = write_shards(
         path, tmp_path / "out", number_tokenizer, options(held_out_share=0, num_shards=1)
     )
-    assert manifest.documents == 3
+    assert manifest.documents == 4
     assert manifest.irregularities == {
         "documents_shorter_than_an_instance": 2,
         "sentences_without_tokens": 0,

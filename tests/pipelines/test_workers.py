@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,20 +132,23 @@ def test_four_processes_one_of_which_has_a_full_disk(tmp_path, text, tokenizer, 
 
 
 def test_a_unit_that_fails_is_tried_again(tmp_path, text, tokenizer, whole, monkeypatch):
-    failures = iter([ConnectionResetError(104, "reset"), TimeoutError(), None])
-    work = workers.work
+    """Each unit twice, whatever befalls the others."""
+    tried, failures, task, work = Counter(), 2, workers.task, workers.work
+    monkeypatch.setattr(workers, "task", lambda job, unit: (unit.number, task(job, unit)))
 
-    def failing(task):
-        if error := next(failures, None):
-            raise error
-        return work(task)
+    def failing(numbered):
+        tried[numbered[0]] += 1
+        if tried[numbered[0]] <= failures:
+            raise (ConnectionResetError(104, "reset"), TimeoutError())[tried[numbered[0]] % 2]
+        return work(numbered[1])
 
     monkeypatch.setattr(workers, "work", failing)
     runner = ExecutorRunner(lambda: ThreadPoolExecutor(1))
     write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
     assert contents(tmp_path / "out") == whole
     with pytest.raises(TimeoutError):
-        failures = iter([TimeoutError()] * 100)
+        failures = 3
+        tried.clear()
         write_shards(text, tmp_path / "no", tokenizer, OPTIONS, runner=runner)
 
 

@@ -198,6 +198,10 @@ def test_exports_at_once_get_versions_of_their_own(classifier, tmp_path, monkeyp
     assert sorted(each.result().name for each in made) == ["1", "2", "3"]
     assert [*versions(tmp_path / "m")] == [1, 2, 3]
     assert len(written) == 3
+    with ThreadPoolExecutor(2) as pool:
+        made = [pool.submit(export, one, "m", root=tmp_path, version=7) for _ in range(2)]
+    refused = [each.exception() for each in made if each.exception()]
+    assert len(refused) == 1 and "give --version a free positive number" in str(refused[0])
 
 
 def test_what_a_killed_export_left_is_removed(classifier, tmp_path, monkeypatch):

@@ -30,7 +30,7 @@ from bert_tf.trained.fine_tuned import FineTuned
 
 CONFIG = BertConfig(
     vocab_size=13, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
-    intermediate_size=16, max_position_embeddings=10,
+    intermediate_size=16, max_position_embeddings=10, layer_norm_eps=0.1,
 )  # fmt: skip
 LEFT_TO_RIGHT = replace(CONFIG, attention_direction="left_to_right")
 LENGTHS = np.array([7, 3, 1, 5])

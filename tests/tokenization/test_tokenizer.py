@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bert_tf import BertTokenizer
@@ -211,6 +211,7 @@ word_lengths = st.sampled_from([1, 50, 51, 66, 67, 100, 101, 199, 200, 201, 267,
 
 
 @settings(max_examples=40, deadline=None)
+@example(texts=[c * n for c in "aбก𝛼é" for n in (200, 201)], chinese=True)
 @given(
     texts=st.lists(
         st.lists(

@@ -98,11 +98,12 @@ def test_pieces_that_no_text_becomes_are_counted(caplog):
         ("mine", ["a"], True),
         ("german-cased", ["a"], False),
         ("uncased_L-2", ["a", "B"], True),
+        ("uncased_L-2/german-cased", ["a"], False),  # the nearest name counts
     ],
 )
 def test_casing_of_a_folder_that_does_not_say(name, pieces, is_uncased, tmp_path):
     folder = tmp_path / name
-    folder.mkdir()
+    folder.mkdir(parents=True)
     path = write(folder / "vocab.txt", *SPECIALS, *pieces)
     assert BertTokenizer.from_directory(folder).settings["do_lower_case"] is is_uncased
     assert BertTokenizer.from_directory(path).settings["do_lower_case"] is is_uncased

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -161,6 +162,20 @@ def test_every_step_is_logged_and_evaluations_are_where_they_belong(tmp_path):
     bests = [name for name, _ in saved].count("best")
     assert bests == 1 + sum(x < min(held_out[:i]) for i, x in enumerate(held_out) if i)
     assert set(lines[0][2]) == {"loss", "mae", "gradient_norm", "learning_rate"}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_score_that_is_not_finite_is_never_the_best(sign):
+    state = SimpleNamespace(best=None, step=0, evaluations_since_best=0)
+    saved = []
+    loop = SimpleNamespace(
+        state=state, options=SimpleNamespace(patience=None), larger_is_better=sign > 0,
+        _save=lambda name: saved.append((name, state.step)),
+    )  # fmt: skip
+    for state.step, score in enumerate([np.nan, np.inf, 0.2, np.nan, 0.1, None, np.inf, 0.3]):
+        TrainingLoop._keep_best(loop, score and sign * score, None)
+    assert saved == [("best", 2), ("best", 7)]
+    assert (state.best, state.best_step, state.evaluations_since_best) == (sign * 0.3, 7, 0)
 
 
 @pytest.fixture(scope="module")

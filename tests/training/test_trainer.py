@@ -1,5 +1,7 @@
 """The training step: pieces, replicas, precision, steps left out."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -444,6 +446,29 @@ def test_float16_overflow_is_no_divergence():
     (line,) = fit(trainer, [small_batch(1)])
     assert line["loss_scale"] == 2.0
     assert int(trainer.loss_scale.steps) == 0
+
+
+def test_an_overflow_restarts_the_count_of_steps_at_a_scale():
+    loss_scale = trainers.LossScale()
+    loss_scale.steps.assign(1999)
+    found = []
+    for overflow in (True, False):
+        loss_scale.update(tf.constant(overflow))
+        found.append((float(loss_scale.scale), int(loss_scale.steps)))
+    assert found == [(2.0**14, 0), (2.0**14, 1)]
+
+
+def test_replicas_drop_different_units(monkeypatch):
+    trainer, (x, y) = small(), small_batch(0)
+    states, found = [seed.numpy() for seed in trainer.seeds], []
+    for replica in (0, 1, 0):
+        context = SimpleNamespace(replica_id_in_sync_group=replica)
+        monkeypatch.setattr(tf.distribute, "get_replica_context", lambda context=context: context)
+        for seed, state in zip(trainer.seeds, states, strict=True):
+            seed.assign(state)
+        sums, _, _ = trainer._gradients((x, y, [tf.ones_like(y)]), tf.reduce_sum)
+        found.append(sums.numpy().tolist())
+    assert found[0] == found[2] != found[1]
 
 
 def test_half_precision_learns():

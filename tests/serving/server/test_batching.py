@@ -200,7 +200,7 @@ def test_a_batch_waits_for_more_no_longer_than_its_timeout():
         tasks = start(queue, echo, "a")
         await asyncio.sleep(0.02)
         tasks += start(queue, echo, "b")
-        await asyncio.gather(*tasks)
+        await asyncio.wait_for(asyncio.gather(*tasks), 20)
         assert time.monotonic() - started >= 0.1
         await asyncio.gather(*start(queue, echo, "cd", "ef"))  # full: at once
         assert echo.batches == [[b"a", b"b"], [b"c", b"d", b"e", b"f"]]

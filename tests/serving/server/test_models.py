@@ -4,6 +4,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -19,6 +20,7 @@ from bert_tf.serving.server import models as models_module
 from bert_tf.serving.server import servable
 from bert_tf.serving.server.configuration import BatchingParameters
 from bert_tf.serving.server.errors import ServingError
+from bert_tf.serving.server.metrics import Metrics
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.playground import describe
 from bert_tf.serving.server.servable import REQUESTS
@@ -312,20 +314,45 @@ async def test_a_label_whose_version_is_loading_asks_to_try_again(toys, tmp_path
     monkeypatch.setattr(servable.Servable, "load", late)
     text = 'model_config_list { config { name: "toy" base_path: "toy" %s } }'
     (tmp_path / "models.config").write_text(
-        text % "model_version_policy { specific { versions: 1 } }"
+        text % "model_version_policy { specific { versions: 1 } } "
+        "version_labels { key: 'moved' value: 1 }"
     )
     async with running(models := Models(tmp_path / "models.config", poll_seconds=0.01)):
-        every = "model_version_policy { all {} } version_labels { key: 'new' value: 3 }"
+        every = "model_version_policy { all {} } " + " ".join(
+            f"version_labels {{ key: '{label}' value: 3 }}" for label in ("new", "moved")
+        )
         (tmp_path / "models.config").write_text(text % every)
         await until(lambda: 3 in models._servables["toy"])
         try:
             with pytest.raises(ServingError, match="has the label new, is loading") as refused:
                 await predict(models, label="new")
             assert refused.value.code == grpc.StatusCode.UNAVAILABLE
+            with models.servable("toy", label="moved") as found:
+                assert found.version == 1  # until the other is there
         finally:
             go_on.set()
         await until(lambda: states(models)[3] == State.AVAILABLE)
-        await predict(models, label="new")
+        for label in ("new", "moved"):
+            with models.servable("toy", label=label) as found:
+                assert found.version == 3
+
+
+def test_retries_of_a_load_are_an_hour_apart_at_most(tmp_path, monkeypatch):
+    def failing(self):
+        raise OSError
+
+    monkeypatch.setattr(servable, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(servable.Servable, "_load", failing)
+    found, waits = (
+        servable.Servable(
+            "toy", 1, tmp_path, SimpleNamespace(), Metrics(), BatchingParameters(), {}
+        ),
+        [],
+    )
+    for _ in range(8):
+        found.load()
+        waits.append(found.retry_at)
+    assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600]
 
 
 async def test_a_number_beyond_int64_is_no_version(toys, tmp_path):

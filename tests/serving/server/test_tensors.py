@@ -8,6 +8,7 @@ from hypothesis.extra import numpy as arrays
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
+from bert_tf.serving.server.servable import without_padding
 from bert_tf.serving.server.tensors import can_join, to_array, to_proto
 
 
@@ -71,3 +72,16 @@ def test_strings_are_read_from_the_content_that_tensorflow_writes(values):
     proto.tensor_shape.dim.add(size=len(values))
     own = tf.io.parse_tensor(proto.SerializeToString(), tf.string).numpy().tolist()
     assert to_array("x", proto, proto.dtype).tolist() == own == values
+
+
+def test_lists_lose_their_padding_alone():
+    """A name that looks like a list's may have another meaning in another's model."""
+    sizes = {"tags_count": [-1], "tags_text": [-1, -1], "tags_score": [-1, -1], "tags_of": [-1, 4]}
+    score, padded = np.array([[1, 2, 3, 0], [4, 0, 0, 0]]), np.array([[1, 2, 0, 0], [3, 0, 0, 0]])
+    outputs = {"tags_text": padded, "tags_score": score, "tags_of": padded}
+    outputs["tags_count"] = np.array([2, 1])
+    found = without_padding(signature({}, sizes), outputs)
+    outputs["tags_text"] = padded[:, :2]
+    assert {name: x.tolist() for name, x in found.items()} == {
+        name: x.tolist() for name, x in outputs.items()
+    }

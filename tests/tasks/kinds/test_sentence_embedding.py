@@ -20,6 +20,7 @@ from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import finetune
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
+from bert_tf.models.task_models import _SentencePooling
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.serving.signatures import Parts
 from bert_tf.tasks.kinds.kind import Answered
@@ -228,6 +229,22 @@ def test_poolings_are_their_formulae_and_come_back(tmp_path, pooling, normalize)
     opened = FineTuned.from_directory(tmp_path)
     assert (opened.task.name, opened.task.max_length) == ("embedding", 12)
     assert opened.task.kind.settings().items() >= {"pooling": pooling}.items()
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ("mean", lambda x: x.mean(0)), ("max", lambda x: x.max(0)), ("last", lambda x: x[-1]),
+        ("cls", lambda x: x[0]),
+    ],
+)  # fmt: skip
+def test_poolings_read_tokens_alone(pooling, expected):
+    """Of masks with holes, and of negative numbers, which padding is not above."""
+    mask = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 0, 0]])
+    states = -1 - np.random.default_rng(0).random((2, 5, 4)).astype(np.float32)
+    found = _SentencePooling(pooling, False, "both")(states, mask, mask[None])
+    rows = [expected(row[row_mask > 0]) for row, row_mask in zip(states, mask, strict=True)]
+    assert_close(found[0], np.stack(rows))
 
 
 def test_a_preset_embeds_as_its_directory_does(tmp_path):

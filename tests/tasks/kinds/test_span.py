@@ -158,6 +158,7 @@ def judged(gold, best, odds, threshold=0.0):
         ([[], ["sea"]], [1e30, 1e30], 0.0),  # no candidates: as it was
         ([["cow"], ["sea"]], [-4.0, 1e30], -4.0),  # 1e30 is no odds to be half-way to
         ([["cow"], [], []], [-4.0, -1.0, 1e30], -2.5),
+        ([["cow"], ["cow"], []], [-4.0, -4.0, -1.0], -2.5),  # of equal odds all are answered
     ],
 )
 def test_the_tuned_threshold_lies_between_odds_or_below_all(gold, odds, expected):

@@ -67,6 +67,8 @@ def test_thresholds_have_the_best_f1_of_all_when_logits_are_rounded(seed):
         ([0.8, 0.6, 0.5999, 0.2], 0.39995),  # 0.59995 has a better F1, until rounding
         ([0.8, 0.5000, 0.4999, 0.4998], 0.65),  # 0.49995 has a better F1, until rounding
         ([0.4998, 0.5001, 0.4999, 0.5], 0.2499),  # nothing is apart: all get it
+        ([0.9, 0.6, 0.8, 0.7], 0.3),  # F1 is 2/3 at 0.85, too, which is farther from 0.5
+        ([0.6, 0.1, 0.5, 0.2], 0.55),  # and at 0.05 here
     ],
 )
 def test_thresholds_keep_a_distance_from_probabilities(shares, limit):
