@@ -30,7 +30,10 @@ ACTIVATIONS = (
 )  # fmt: skip
 
 # Hugging Face's classes, in each framework, and ours.
-_BERT_CLASS = r"(TF|Flax|FeatureBased)?Bert(?!Generation)"
+_CLASSES = {
+    "bert": r"(TF|Flax|FeatureBased)?Bert(?!Generation)",
+    "distilbert": r"(TF|Flax|FeatureBased)?(Distil)?Bert(?!Generation)",
+}
 
 # Above these a config.json is damaged or hostile: nothing is made for it.
 _MOST = 2**31 - 1
@@ -47,6 +50,21 @@ _FIXED: dict[str, Any] = {
 
 # Keys that Model Garden or old versions of Hugging Face write, and their only supported value.
 _UNCHANGED: dict[str, Any] = {"norm_first": False, "pruned_heads": {}}
+
+# A DistilBERT's keys of config.json -> ours; what it has no key for, with the only value that it
+# computes; and its defaults where they are not BERT's.
+_DISTILBERT_KEYS = {
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "hidden_dim": "intermediate_size",
+    "activation": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "seq_classif_dropout": "classifier_dropout",
+}
+_DISTILBERT_FIXED = {"type_vocab_size": 0, "layer_norm_eps": 1e-12, "attention_direction": "both"}
+_DISTILBERT_DEFAULTS = {"num_hidden_layers": 6, "classifier_dropout": 0.2}
 
 # On disk a left-to-right model is a Hugging Face decoder; the others have no class there, and a
 # `model_type` that no other library takes for BERT.
@@ -73,7 +91,7 @@ class BertConfig:
         hidden_dropout_prob: dropout rate of the embeddings and of every sublayer's output.
         attention_probs_dropout_prob: dropout rate of the attention probabilities.
         max_position_embeddings: number of positions, the length of the longest input.
-        type_vocab_size: number of segments, 2 for pairs of texts.
+        type_vocab_size: number of segments, 2 for pairs of texts; 0 in a DistilBERT.
         initializer_range: standard deviation of the truncated normal initializer.
         layer_norm_eps: number added to the variance in LayerNorm.
         pad_token_id: id of [PAD].
@@ -84,7 +102,9 @@ class BertConfig:
         attention_direction: tokens that a token attends to: "both" sides; "left_to_right", those up
             to itself (Hugging Face's `is_decoder`); "right_to_left", those from itself on;
             "left_to_right+right_to_left", two encoders; "recurrent", none, but two LSTMs.
-        extra: other keys of a config.json, kept for writing it again.
+        extra: other keys of a config.json, kept for writing it again. `model_type` "distilbert" is
+            a DistilBERT: without segments and next sentences, and with a pooler, of ReLU, under
+            classifiers of texts and choices alone. `from_dict` reads its own keys.
 
     Raises:
         InputError: a value is out of range or asks for something this encoder does not compute.
@@ -111,18 +131,21 @@ class BertConfig:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            name, value = each.name, getattr(self, each.name)
+        values = [(each.name, each.type, getattr(self, each.name)) for each in fields(self)]
+        fixed = _DISTILBERT_FIXED if self.is_distilbert else {}
+        for name, kind, value in [*values, ("qa_dropout", float, self.qa_dropout)]:
             is_whole = isinstance(value, int) and not isinstance(value, bool)
             number = value if is_whole or isinstance(value, float) else math.nan
-            if each.type is int and name != "pad_token_id":
+            if name in fixed:
+                is_fit, expected = value == fixed[name], f"{fixed[name]}, as of any DistilBERT"
+            elif kind is int and name != "pad_token_id":
                 least = 0 if name == "feature_lstm_layers" else 1
                 most = _MOST_LAYERS.get(name, _MOST)
                 is_fit = is_whole and least <= number <= most
                 expected = f"a whole number from {least} to {most}"
-            elif "dropout" in name and (value is not None or each.type is float):
+            elif "dropout" in name and (value is not None or kind is float):
                 is_fit, expected = 0 <= number < 1, "a share of at least 0 and below 1"
-            elif each.type is float:
+            elif kind is float:
                 is_fit, expected = 0 < number <= _MOST, f"a number above 0, at most {_MOST}"
             else:
                 continue
@@ -154,10 +177,10 @@ class BertConfig:
                 f"{', '.join(known)}."
             )
         for key, only in (_FIXED | _UNCHANGED).items():
-            if self.extra.get(key, only) not in (only, None):
+            if self.extra.get(key, only) not in (only, None, key == "model_type" and "distilbert"):
                 raise InputError(
                     f"{key} is {self.extra[key]!r:.80}, but only {only!r} is supported: "
-                    "use the weights of a BERT encoder."
+                    "use the weights of a BERT or DistilBERT encoder."
                 )
         refuse_other_classes(self.extra)
 
@@ -168,11 +191,20 @@ class BertConfig:
                 f"A length of {length} tokens is more than the {self.max_position_embeddings} "
                 "positions of the model (max_position_embeddings): give a shorter length."
             )
-        if pairs and self.type_vocab_size < 2:
+        if pairs and self.type_vocab_size == 1:
             raise InputError(
                 "The model has one segment (type_vocab_size 1) and cannot tell the texts of a pair "
                 "apart: give a model with type_vocab_size 2, or single texts."
             )
+
+    @property
+    def is_distilbert(self) -> bool:
+        return self.extra.get("model_type") == "distilbert"
+
+    @property
+    def qa_dropout(self) -> float:
+        """Dropout rate under a question answering head: 0 in a BERT."""
+        return self.extra.get("qa_dropout", 0.1) if self.is_distilbert else 0.0
 
     @property
     def directions(self) -> list[str]:
@@ -222,6 +254,10 @@ class BertConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
         """Reads the keys of a config.json; keys that are no field here go to `extra`."""
+        if is_distilbert := values.get("model_type") == "distilbert":
+            own = {name: values[key] for key, name in _DISTILBERT_KEYS.items() if key in values}
+            values = {**_DISTILBERT_DEFAULTS, **values, **own, **_DISTILBERT_FIXED}
+            values = {key: x for key, x in values.items() if key not in _DISTILBERT_KEYS}
         extra = dict(values)
         given = {name: extra.pop(name) for name in cls.names() & extra.keys()}
         if given.get("pad_token_id", 0) is None:
@@ -242,7 +278,13 @@ class BertConfig:
             if [number for number, _ in pairs] != list(range(len(pairs))):
                 raise InputError(f"id2label must number its labels 0 to {len(pairs) - 1}.")
             given["id2label"] = dict(pairs)
-        return cls(**given, extra=extra)
+        try:
+            return cls(**given, extra=extra)
+        except InputError as error:
+            message = str(error)
+            for key, name in _DISTILBERT_KEYS.items() if is_distilbert else ():
+                message = message.replace(name, key)
+            raise InputError(message) from None
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of a config.json; the inverse of `from_dict`."""
@@ -252,6 +294,11 @@ class BertConfig:
         if self.id2label is not None:
             values["id2label"] = {str(key): label for key, label in self.id2label.items()}
             values["label2id"] = {label: key for key, label in self.id2label.items()}
+        if self.is_distilbert:
+            names = {name: key for key, name in _DISTILBERT_KEYS.items()}
+            values["classifier_dropout"] = self.head_dropout
+            own = {names.get(k, k): x for k, x in values.items() if k not in _DISTILBERT_FIXED}
+            return {**self.extra, **own}
         return {**_FIXED, **self.extra, **values, **_DIRECTIONS[self.attention_direction]}
 
     @classmethod
@@ -275,12 +322,14 @@ def refuse_other_classes(values: Mapping[str, Any]) -> None:
     """Refuses a config.json whose `architectures` are no classes of BERT, or of the user's own."""
     said = values.get("architectures")
     own = values.get("own_head")
+    known = _CLASSES.get(str(values.get("model_type")), _CLASSES["bert"])
     if said is not None and not (
-        _is_names(said) and all(re.match(_BERT_CLASS, name) or name == own for name in said)
+        _is_names(said) and all(re.match(known, name) or name == own for name in said)
     ):
         raise InputError(
-            f"architectures is {said!r:.80}, but only BERT's classes are supported: use the "
-            'weights of a BERT. If its encoder is one, write "architectures": ["BertModel"] there.'
+            f"architectures is {said!r:.80}, but only BERT's classes are supported, and those of "
+            'DistilBERT with "model_type": "distilbert": use the weights of one. If its encoder is '
+            'one, write "architectures": ["BertModel"] there.'
         )
 
 

@@ -112,6 +112,8 @@ def convert(
             f"{model.config.attention_direction}), and {to} holds models that see both: convert "
             "one of these, or leave --to out."
         )
+    if not is_directory and model.config.is_distilbert:
+        raise InputError(f"{location.folder} is a DistilBERT, and {to} holds BERTs: leave --to out")
     if not is_directory and model.tokenizer is not None and model.tokenizer.added_tokens:
         names = ", ".join(token.content for token in model.tokenizer.added_tokens)
         model.notes.append(f"{TITLES[to]} does not match added tokens in texts: {names}.")

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -231,7 +232,8 @@ def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...]) ->
     tensors = _encoder(stored.tensors)
     tensors |= {name: value for name, value in stored.tensors.items() if name.startswith(kept)}
     check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, stored.source)
-    if new := sorted(weights.keys() - tensors.keys()):
+    new = sorted(weights.keys() - tensors.keys())
+    if new and not isinstance(model, BertSentenceEncoder):  # which reads no pooler
         parts = weight_names.PARTS.items()
         titles = [next((title for p, title in parts if name.startswith(p)), name) for name in new]
         _warn_of_new(stored.source, " and ".join(dict.fromkeys(titles)))
@@ -257,6 +259,8 @@ def read_named(
         name = stored_name
         if name.endswith(weights_files.TENSORFLOW_SUFFIX):
             name, tensor = weights_files.pytorch_form(name, tensor, config)
+        if config.is_distilbert:
+            name = weight_names.from_distilbert(name)
         canonical = weight_names.canonical_name(name)
         if not canonical.startswith(_OF_BERT) and not name.startswith("bert."):
             others.append(name)
@@ -308,7 +312,10 @@ def write_hugging_face(model: StoredModel, folder: Path, dtype: str, shard_bytes
         prefixes = weight_names.stored_prefixes(name, model.config)
         values = _cast(name, tensor, dtype)
         for prefix, value in zip(prefixes, values if len(prefixes) > 1 else [values], strict=True):
-            tensors[prefix + (stored if has_head else name)] = value
+            on_disk = prefix + (stored if has_head else name)
+            if model.config.is_distilbert:
+                on_disk = weight_names.to_distilbert(on_disk)
+            tensors[on_disk] = value
     config = _config_on_disk(model, dtype)
     path = folder / CONFIG
     if path.exists() and path.read_bytes() != config.to_json_text().encode():
@@ -316,7 +323,8 @@ def write_hugging_face(model: StoredModel, folder: Path, dtype: str, shard_bytes
         path.unlink()  # it describes other weights than those to come
     weights_files.write_sharded_weights(folder, tensors, shard_bytes)
     if model.tokenizer is not None:
-        model.tokenizer.save(folder, model_max_length=config.max_position_embeddings)
+        tokenizer_class = f"{'Distil' * config.is_distilbert}BertTokenizer"
+        model.tokenizer.save(folder, config.max_position_embeddings, tokenizer_class)
     config.to_json(path)
 
 
@@ -324,7 +332,10 @@ def _config_on_disk(model: StoredModel, dtype: str) -> BertConfig:
     """The config with the keys that Hugging Face reads a model's head from."""
     extra = {key: value for key, value in model.config.extra.items() if key not in _NOT_KEPT}
     own = "FeatureBased" if model.config.has_feature_encoder else ""
-    extra |= {"architectures": [f"{own}{model.architecture}"], "dtype": dtype}
+    name = model.architecture
+    if model.config.is_distilbert:
+        name = re.sub("^Bert", "DistilBert", name)
+    extra |= {"architectures": [f"{own}{name}"], "dtype": dtype}
     if model.problem_type is not None:
         extra["problem_type"] = model.problem_type
     if model.classes is None:

@@ -180,9 +180,11 @@ def _files_of_bert(model: HubModel, info: "ModelInfo") -> list["RepoSibling"]:
     """The files to download, config.json last; refuses what is no BERT in safetensors."""
     files = {file.rfilename: file for file in info.siblings or ()}
     kind = str((info.config or {}).get("model_type", "bert"))
-    if kind.partition("_")[0] != "bert":  # own kinds have names such as bert_recurrent
+    # Own kinds have names such as bert_recurrent.
+    if kind.partition("_")[0] not in ("bert", "distilbert"):
         raise InputError(
-            f"{model} is a model of type {kind}, and only bert is supported: give a BERT"
+            f"{model} is a model of type {kind}, and only bert and distilbert are supported: give "
+            "a BERT"
         )
     try:
         refuse_other_classes(info.config or {})

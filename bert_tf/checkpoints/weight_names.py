@@ -117,6 +117,25 @@ BLOCK = (
 )  # fmt: skip
 POOLER = LayerNames("pooler.dense", (_H, _H), "pooler.dense", "pooled_dense", "_pooler_layer",
                     "pooler_transform")  # fmt: skip
+# BERT's names -> DistilBERT's, each replaced in the order of the table.
+_DISTILBERT_NAMES = {
+    "bert.pooler.dense.": "pre_classifier.",
+    "pooler.dense.": "pre_classifier.",
+    "bert.": "distilbert.",
+    "encoder.layer.": "transformer.layer.",
+    "attention.self.query.": "attention.q_lin.",
+    "attention.self.key.": "attention.k_lin.",
+    "attention.self.value.": "attention.v_lin.",
+    "attention.output.dense.": "attention.out_lin.",
+    "attention.output.LayerNorm.": "sa_layer_norm.",
+    "intermediate.dense.": "ffn.lin1.",
+    "output.dense.": "ffn.lin2.",
+    "output.LayerNorm.": "output_layer_norm.",
+    "cls.predictions.transform.dense.": "vocab_transform.",
+    "cls.predictions.transform.LayerNorm.": "vocab_layer_norm.",
+    "cls.predictions.bias": "vocab_projector.bias",
+    "cls.predictions.decoder.": "vocab_projector.",
+}
 # Of ELMo's encoder, which has no positions, segments, attention or pooler; kernels in Keras' order.
 _LSTM_BLOCK = tuple(LayerNames(f"{x}_lstm", (_H, "lstm gates"), x) for x in ("forward", "backward"))
 
@@ -140,7 +159,8 @@ def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ..
     """Every layer of an encoder: Hugging Face's name, `BertEncoder`'s attribute, weight's shape."""
     is_recurrent = config.attention_direction == "recurrent"
     block = _LSTM_BLOCK if is_recurrent else BLOCK
-    layers = [("", "", each) for each in (EMBEDDINGS[::3] if is_recurrent else EMBEDDINGS)]
+    embeddings = EMBEDDINGS[::3] if is_recurrent else EMBEDDINGS
+    layers = [("", "", each) for each in embeddings if getattr(config, each.shape[0])]
     for i, each in itertools.product(range(config.num_hidden_layers), block):
         layers.append((f"encoder.layer.{i}.", f"blocks.{i}.", each))
     if not is_recurrent:
@@ -271,6 +291,20 @@ def canonical_name(name: str) -> str:
     name = name.removeprefix("bert.").removeprefix(FEATURE_BASED)
     name = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", name)
     return re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", name)
+
+
+def from_distilbert(name: str) -> str:
+    """BERT's name of a DistilBERT's tensor."""
+    for of_bert, own in _DISTILBERT_NAMES.items():
+        name = name.replace(own, of_bert)
+    return name
+
+
+def to_distilbert(name: str) -> str:
+    """The inverse of `from_distilbert`."""
+    for of_bert, own in _DISTILBERT_NAMES.items():
+        name = name.replace(of_bert, own)
+    return name
 
 
 def stored_prefixes(name: str, config: BertConfig) -> list[str]:

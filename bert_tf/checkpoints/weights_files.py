@@ -41,8 +41,17 @@ _FLOATS_IN_FILES = ("F64", "F32", "F16", "BF16")
 _NO_WEIGHTS = ("embeddings.position_ids", "embeddings.token_type_ids")  # in older PyTorch models
 TENSORFLOW_SUFFIX = ":0"  # ends every name of TensorFlow's classes, and none of PyTorch's
 # The part of such a name after which it says the same as PyTorch's.
-_PARTS = ("embeddings", "encoder", "pooler", "predictions", "seq_relationship", "classifier",
-          "qa_outputs")  # fmt: skip
+_PARTS = (
+    "embeddings",
+    "encoder",
+    "pooler",
+    "predictions",
+    "seq_relationship",
+    "classifier",
+    "qa_outputs",
+    *("transformer", "pre_classifier"),  # DistilBERT's
+    *("vocab_transform", "vocab_layer_norm", "vocab_projector"),
+)
 _LAST = {"kernel": "weight", "gamma": "weight", "beta": "bias", "embeddings": "weight"}
 # Hugging Face's class -> its head's name, where safetensors do not keep it.
 _HEADS = {"QuestionAnswering": "qa_outputs"} | dict.fromkeys(
@@ -185,7 +194,8 @@ def pytorch_form(name: str, tensor: np.ndarray, config: BertConfig) -> tuple[str
         if not parts:
             raise InputError(
                 f"{name} may belong to any head: write the class that saved it into config.json, "
-                f'such as "architectures": ["BertForSequenceClassification"], not {said}.'
+                f'such as "architectures": ["BertForSequenceClassification"], not {said}, or save '
+                f"it as {H5}."
             )
     else:
         return name, tensor

@@ -29,7 +29,8 @@ class BertEmbeddings(BertLayer):
         self.position_embeddings = self.new_table(
             "position_embeddings", config.max_position_embeddings
         )
-        self.segment_embeddings = self.new_table("segment_embeddings", config.type_vocab_size)
+        if config.type_vocab_size:  # a DistilBERT has none
+            self.segment_embeddings = self.new_table("segment_embeddings", config.type_vocab_size)
         self.layer_norm = self.new_layer_norm("layer_norm")
         self.dropout = self.new_dropout("dropout", config.hidden_dropout_prob)
 
@@ -60,10 +61,10 @@ class BertEmbeddings(BertLayer):
             others = places.position_rows(values(self.position_embeddings))
         else:
             others = compute.rows(self.position_embeddings, collect(position_ids))
-        segment_table = values(self.segment_embeddings)
-        if segment_ids is None:
+        segment_table = values(self.segment_embeddings) if self.config.type_vocab_size else None
+        if segment_table is not None and segment_ids is None:
             others = others + segment_table[0]
-        else:
+        elif segment_table is not None:
             # A product with one-hot rows, as in the original: the gradient of a lookup in so
             # small a table would add thousands of rows into two.
             types, dtype = self.config.type_vocab_size, segment_table.dtype

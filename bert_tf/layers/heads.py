@@ -15,12 +15,15 @@ from bert_tf.primitives.table import primitives
 class Pooler(BertLayer):
     """tanh(x W + b) of a token's vector (`BertModel` in the original's modeling.py).
 
+    In a DistilBERT relu(x W + b), as before its classifiers (`pre_classifier` in Hugging Face).
+
     Takes [B, T, H] and the padding mask, for `summary` to find the token; or its vectors, [B, H].
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
         super().__init__(config, seed, **kwargs)
-        self.dense = self.new_dense("dense", config.hidden_size, "tanh")
+        activation = "relu" if config.is_distilbert else "tanh"
+        self.dense = self.new_dense("dense", config.hidden_size, activation)
 
     def call(self, sequence_output: Any, padding_mask: Any = None, training: bool = False) -> Any:
         x = sequence_output

@@ -48,6 +48,11 @@ class BertPreTrainer(PretrainedModel):
         **kwargs: Any,
     ):
         encoder, dtype = encoder_for(encoder, seed, dtype)
+        if encoder.config.is_distilbert:
+            raise InputError(
+                "a DistilBERT predicts no next sentences: train it for masked words alone "
+                "(--objective mlm, bert_tf.BertMaskedLanguageModel)"
+            )
         masked_language_model = words_head(encoder, seed, dtype)
         next_sentence = ClassificationHead(
             encoder.config, 2, dropout=0.0, **part("next_sentence", seed, dtype)

@@ -30,7 +30,7 @@ class TaskModel(PretrainedModel):
 
     Args:
         encoder: a `BertEncoder` or `FeatureEncoder`, or a `BertConfig` for a new one.
-        dropout: dropout rate of the layer's input; None for the config's `head_dropout`.
+        dropout: dropout rate of the layer's input; None for that of the config.
         seed, dtype, kwargs: see `PretrainedModel`.
     """
 
@@ -51,6 +51,8 @@ class TaskModel(PretrainedModel):
         **kwargs: Any,
     ):
         encoder, dtype = task_encoder(encoder, seed, dtype)
+        if dropout is None:
+            dropout = self.default_dropout(encoder.config)
         head = ClassificationHead(
             encoder.config, units, dropout, **part(self.head_name, seed, dtype)
         )
@@ -59,6 +61,11 @@ class TaskModel(PretrainedModel):
         self.dropout = head.dropout.rate
         self.encoder = encoder
         self.head = head
+
+    @staticmethod
+    def default_dropout(config: BertConfig) -> float:
+        """Dropout rate of a head that is given none."""
+        return config.head_dropout
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
@@ -154,6 +161,10 @@ class BertTagger(_LabelModel):
     new_loss = losses.WordCrossentropy
     output_kind = "words"
 
+    @staticmethod
+    def default_dropout(config: BertConfig) -> float:
+        return config.hidden_dropout_prob if config.is_distilbert else config.head_dropout
+
     def tag(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The entities and the labelled words of each text.
 
@@ -181,7 +192,7 @@ class BertSpanClassifier(TaskModel):
     """A start and an end vector that mark an answer in its context (paper, section 4.2).
 
     `create_model` in the original's run_squad.py, `BertForQuestionAnswering` of Hugging Face: no
-    dropout, and padding is among the tokens that the loss chooses from.
+    dropout but a DistilBERT's, and padding is among the tokens that the loss chooses from.
 
     Output: logits [B, T, 2]: how well the answer starts and ends at each token; at [CLS], how well
     no answer fits. A left-to-right model computes that from the last token, which has read all,
@@ -195,7 +206,11 @@ class BertSpanClassifier(TaskModel):
     arguments = ("encoder",)
 
     def __init__(self, encoder: BertEncoder | BertConfig, **kwargs: Any):
-        super().__init__(encoder, 0.0, units=2, **kwargs)
+        super().__init__(encoder, units=2, **kwargs)
+
+    @staticmethod
+    def default_dropout(config: BertConfig) -> float:
+        return config.qa_dropout
 
     def answer(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The best answers to each question, with their probabilities and places.

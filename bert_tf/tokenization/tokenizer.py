@@ -150,17 +150,23 @@ class BertTokenizer(tf.Module):
         copy._kept_config = self._kept_config
         return copy
 
-    def save(self, directory: StrPath, model_max_length: int | None = None) -> None:
+    def save(
+        self,
+        directory: StrPath,
+        model_max_length: int | None = None,
+        tokenizer_class: str = "BertTokenizer",
+    ) -> None:
         """Writes `vocab.txt` and `tokenizer_config.json` as Hugging Face does; other files stay.
 
-        `model_max_length` is the model's maximum sequence length, by default the loaded one.
+        `model_max_length` is the model's maximum sequence length, by default the loaded one, and
+        `tokenizer_class` the tokenizer there.
         """
         directory = Path(directory)
         config = {
             **json.loads(self._kept_config),
             **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},
             **dict(self._switches),
-            "tokenizer_class": "BertTokenizer",
+            "tokenizer_class": tokenizer_class,
         }
         if self._added:
             added = {str(self.token_to_id(t.content)): asdict(t) for t in self._added}

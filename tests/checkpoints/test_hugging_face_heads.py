@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertConfig, load_model, save_model
-from bert_tf.checkpoints.weight_names import named_weights
+from bert_tf.checkpoints.weight_names import named_weights, to_distilbert
 from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel
 from bert_tf.models.task_models import (
     BertChooser,
@@ -34,9 +34,15 @@ SCRIPT = Path(__file__).with_name("hugging_face_heads_peer.py")
 TOLERANCE = 1e-5
 CONFIG = BertConfig(
     vocab_size=41, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
-    intermediate_size=32, max_position_embeddings=24,
+    intermediate_size=32, max_position_embeddings=24, hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
 )  # fmt: skip
 LEFT_TO_RIGHT = replace(CONFIG, attention_direction="left_to_right")
+DISTILBERT = BertConfig.from_dict({
+    "model_type": "distilbert", "vocab_size": 41, "dim": 16, "n_layers": 2, "n_heads": 4,
+    "hidden_dim": 32, "max_position_embeddings": 24, "activation": "relu", "dropout": 0.0,
+    "attention_dropout": 0.0, "seq_classif_dropout": 0.0, "qa_dropout": 0.0,
+})  # fmt: skip
 DRAW = np.random.RandomState(3)
 LENGTHS = np.array([16, 13, 8, 15])
 MASK = (np.arange(16) < LENGTHS[:, None]).astype(np.int64)
@@ -118,6 +124,14 @@ HEADS = {
         {"labels": RIGHT},
     ),
 }
+for _name, _model in {
+    "BertForSequenceClassification": lambda: BertClassifier(DISTILBERT, num_classes=3, seed=1),
+    "BertForQuestionAnswering": lambda: BertSpanClassifier(DISTILBERT, seed=1),
+    "BertForTokenClassification": lambda: BertTagger(DISTILBERT, num_classes=3, seed=1),
+    "BertForMaskedLM": lambda: BertMaskedLanguageModel(DISTILBERT, seed=1),
+    "BertForMultipleChoice": lambda: BertChooser(DISTILBERT, seed=1),
+}.items():
+    HEADS[f"Distil{_name}"] = (_model, *HEADS[_name][1:])
 
 
 def inputs_of(model) -> dict[str, np.ndarray]:
@@ -142,14 +156,16 @@ def made(name: str):
 def numbers(model, loss, targets) -> dict[str, np.ndarray]:
     weights = named_weights(model)
     with tf.GradientTape() as tape:
-        logits = model(inputs_of(model))
+        # In training padding is computed, too, as theirs: nothing is dropped.
+        logits = model(inputs_of(model), training=True)
         mean = tf.reduce_mean(loss(targets, logits))
     gradients = tape.gradient(mean, [weight.variables[0].value for weight in weights])
     (of_model,) = tf.nest.flatten(logits)
     found = {"logits": of_model.numpy(), "loss": mean.numpy()}
     for weight, gradient in zip(weights, gradients, strict=True):
         gradient = tf.convert_to_tensor(gradient).numpy()
-        found[f"gradient.{weight.name}"] = gradient.T if weight.transposed else gradient
+        name = to_distilbert(weight.name) if model.config.is_distilbert else weight.name
+        found[f"gradient.{name}"] = gradient.T if weight.transposed else gradient
     return found
 
 
@@ -176,7 +192,11 @@ def test_numbers_of_hugging_face_now(name, tmp_path):
     save_model(model, tmp_path / "model")
     np.savez(
         tmp_path / "in.npz",
-        **{NAMES[key]: x for key, x in inputs_of(model).items() if key in NAMES},
+        **{
+            NAMES[key]: x
+            for key, x in inputs_of(model).items()
+            if key in NAMES and not (model.config.is_distilbert and key == "segment_ids")
+        },
         **theirs,
     )
     class_name = name.partition(" ")[0]

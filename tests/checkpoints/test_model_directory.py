@@ -407,7 +407,7 @@ def test_options(directory):
 
 def test_tokenizer_files(directory):
     class Tokenizer:
-        def save(self, directory, model_max_length):
+        def save(self, directory, model_max_length, tokenizer_class):
             (Path(directory) / "vocab.txt").write_text(f"{model_max_length}")
 
     save_model(BertEncoder(CONFIG), directory, Tokenizer())

@@ -392,6 +392,8 @@ def checked_rows(tensors: Tensors, model: Any) -> Tensors:
         checked = dict(zip(tensors, tf.unstack(rows), strict=True))
     # Some devices would read other ids as vectors of zeros.
     sizes = {"token_ids": model.config.vocab_size, "segment_ids": model.config.type_vocab_size}
+    if model.config.is_distilbert:
+        del sizes["segment_ids"]  # it reads none
     is_token, checks = checked["padding_mask"] != 0, []
     for name, size in sizes.items():
         ids = tf.boolean_mask(checked[name], is_token)

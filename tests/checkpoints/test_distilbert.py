@@ -1,0 +1,196 @@
+"""DistilBERT: what its classes save, what they compute, and what is saved of it here.
+
+distilbert_peer.py made the files, in float32. Their weights are drawn with a standard deviation of
+0.4, so logits are of order 1. Ours are computed in float64, without rounding of their own.
+"""
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
+
+import bert_tf
+from bert_tf import BertConfig, load_model, save_model
+from bert_tf.checkpoints.conversion import convert
+from bert_tf.errors import InputError
+from bert_tf.models.language_model import BertMaskedLanguageModel
+from bert_tf.models.task_models import BertSentenceEncoder
+
+ARCHIVE = Path(__file__).parents[1] / "golden" / "distilbert.tar.xz"
+TOLERANCE = 1e-5
+# Their class -> ours, and the dropout rate of its head.
+CLASSES = {
+    "DistilBertModel": ("BertEncoder", None),
+    "DistilBertForMaskedLM": ("BertMaskedLanguageModel", None),
+    "DistilBertForSequenceClassification": ("BertClassifier", 0.3),
+    "DistilBertForMultipleChoice": ("BertChooser", 0.3),
+    "DistilBertForTokenClassification": ("BertTagger", 0.1),
+    "DistilBertForQuestionAnswering": ("BertSpanClassifier", 0.25),
+}
+
+
+@pytest.fixture(scope="session")
+def saved(made_once):
+    """The folders of every class."""
+
+    def unpack(path):
+        with tarfile.open(ARCHIVE) as archive:
+            archive.extractall(path, filter="data")
+
+    return made_once("distilbert", unpack)
+
+
+@pytest.fixture
+def classifier(saved, tmp_path):
+    """A copy of a classifier's folder."""
+    folder = saved / "DistilBertForSequenceClassification" / "safetensors"
+    return Path(shutil.copytree(folder, tmp_path / "model"))
+
+
+def set_config(folder, **values):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def answers(model, arrays):
+    """Outputs as theirs, at tokens alone."""
+    mask = arrays["attention_mask"]
+    inputs = {"token_ids": arrays["input_ids"], "padding_mask": mask}
+    inputs["segment_ids"] = np.ones_like(mask)  # read by none
+    if isinstance(model, BertMaskedLanguageModel):
+        inputs["mask_positions"] = np.tile(np.arange(8), (2, 1))
+    found = model(inputs)
+    found = np.asarray(found["sequence_output"] if isinstance(found, dict) else found)
+    return found[mask > 0] if found.shape[:2] == (2, 8) else found
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "h5"])
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_numbers_of_transformers(saved, tmp_path, name, kind):
+    """Also of what is saved again, which has their names and their keys."""
+    theirs = saved / name / kind
+    model = load_model(theirs, dtype="float64")
+    ours, dropout = CLASSES[name]
+    assert type(model).__name__ == ours
+    assert dropout is None or model.head.dropout.rate == dropout
+    arrays = np.load(saved / name / "outputs.npz")
+    expected = [arrays[key] for key in arrays if key not in ("input_ids", "attention_mask")]
+    expected = expected[0] if len(expected) == 1 else np.stack(expected, -1)
+    if expected.shape[:2] == (2, 8):
+        expected = expected[arrays["attention_mask"] > 0]
+    np.testing.assert_allclose(answers(model, arrays), expected, rtol=0, atol=TOLERANCE)
+    if kind == "h5":
+        return
+    save_model(model, tmp_path)
+    again = load_model(tmp_path, dtype="float64")
+    np.testing.assert_array_equal(answers(again, arrays), answers(model, arrays))
+    before, after = (load_file(path / "model.safetensors") for path in (theirs, tmp_path))
+    of_pooler = {"pre_classifier.weight", "pre_classifier.bias"} if "Model" in name else set()
+    assert after.keys() == before.keys() | of_pooler
+    for key, tensor in before.items():
+        np.testing.assert_array_equal(after[key], tensor, err_msg=key)
+    before, after = (json.loads((path / "config.json").read_text()) for path in (theirs, tmp_path))
+    assert after.keys() - {"problem_type", "id2label", "label2id"} <= before.keys()
+    assert all(after[key] == before[key] for key in before.keys() - {"label2id"})
+
+
+def test_a_folder_for_its_tokenizer(classifier, tmp_path):
+    """Its own tokenizer gives no segments, which its models refuse in transformers 4."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqr"]
+    tokenizer = bert_tf.BertTokenizer(pieces, do_lower_case=True)
+    save_model(load_model(classifier), tmp_path / "out", tokenizer)
+    written = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert written["tokenizer_class"] == "DistilBertTokenizer"
+    again = bert_tf.BertTokenizer.from_directory(tmp_path / "out")
+    assert again.vocabulary_hash == tokenizer.vocabulary_hash
+
+
+def test_a_keras_file_keeps_it(saved, tmp_path):
+    home = saved / "DistilBertForMultipleChoice"
+    model = load_model(home / "safetensors", dtype="float64")
+    model.save(tmp_path / "model.keras")
+    again = tf.keras.models.load_model(tmp_path / "model.keras")
+    assert again.config == model.config
+    arrays = np.load(home / "outputs.npz")
+    np.testing.assert_array_equal(answers(again, arrays), answers(model, arrays))
+
+
+def test_conversion(classifier, tmp_path):
+    """To fewer layers of the same; never to formats of BERT's."""
+    convert(classifier, tmp_path / "one", layers=1)
+    config = json.loads((tmp_path / "one" / "config.json").read_text())
+    assert (config["model_type"], config["n_layers"]) == ("distilbert", 1)
+    assert "distilbert.transformer.layer.0.ffn.lin1.weight" in load_file(
+        tmp_path / "one" / "model.safetensors"
+    )
+    for to in ("tf1", "keras_hub", "model_garden"):
+        with pytest.raises(InputError, match=f"is a DistilBERT, and {to} holds BERTs: leave --to"):
+            convert(classifier, tmp_path / to, to)
+        assert not (tmp_path / to).exists()
+
+
+def test_vectors_of_texts_need_no_pooler(saved, caplog):
+    load_model(saved / "DistilBertModel" / "safetensors", BertSentenceEncoder)
+    assert "at random" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"activation": "mish"}, "activation 'mish' is unknown: give one of gelu, "),
+        ({"n_layers": 0}, "n_layers is 0: give a whole number from 1"),
+        ({"dim": 9}, "dim 9 is not a multiple of n_heads 2"),
+        ({"dim": 16}, "word_embeddings.weight is [23, 8], not [23, 16]"),
+        ({"qa_dropout": "0.1"}, "qa_dropout is '0.1': give a share"),
+        ({"seq_classif_dropout": 2}, "seq_classif_dropout is 2: give a share"),
+        ({"is_decoder": True}, "attention_direction is 'left_to_right': give both"),
+        ({"model_type": "bert"}, 'DistilBERT with "model_type": "distilbert"'),
+        ({"model_type": "roberta"}, "model_type is 'roberta'"),
+        ({"architectures": ["RobertaModel"]}, "architectures is ['RobertaModel']"),
+    ],
+)
+def test_configs_that_are_refused(classifier, values, message):
+    set_config(classifier, **values)
+    with pytest.raises(InputError) as caught:
+        load_model(classifier)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_it_does_not_compute(classifier):
+    with pytest.raises(InputError, match="no next sentences: train it for masked words alone"):
+        load_model(classifier, bert_tf.BertPreTrainer, allow_new_head=True)
+    with pytest.raises(InputError, match="layer_norm_eps is 1e-05: give 1e-12"):
+        load_model(classifier, layer_norm_eps=1e-5)
+    with pytest.raises(InputError, match="type_vocab_size is 2: give 0, as of any DistilBERT"):
+        BertConfig(extra={"model_type": "distilbert"})
+    with pytest.raises(InputError, match="type_vocab_size is 0: give a whole number from 1"):
+        BertConfig.from_dict({"type_vocab_size": 0})
+    load_model(classifier).config.check_fits(length=8, pairs=True)
+
+
+def test_weights_that_do_not_fit(classifier):
+    path = classifier / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["pre_classifier.weight"], tensors["pre_classifier.bias"]
+    tensors["distilbert.other"] = np.zeros(3, np.float32)
+    save_file(tensors, path)
+    with pytest.raises(InputError, match="has no pooler: train it first"):
+        load_model(classifier)
+    with pytest.raises(InputError, match="other is unexpected"):
+        load_model(classifier, allow_new_head=True)
+
+
+def test_safetensors_of_tensorflow_hold_one_head_of_two(saved, classifier):
+    """They drop the first part of a name, which leaves "kernel:0" of each layer of the head."""
+    folder = saved / "DistilBertForMaskedLM" / "safetensors"
+    config = (folder / "config.json").read_text()
+    (classifier / "config.json").write_text(config)
+    save_file({"kernel:0": np.zeros((8, 8), np.float32)}, classifier / "model.safetensors")
+    with pytest.raises(InputError, match="or save it as tf_model"):
+        load_model(classifier)
