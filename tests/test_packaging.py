@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -26,6 +27,24 @@ def pins(name: str) -> set[str]:
 def test_every_direct_requirement_is_locked():
     assert pins("requirements.txt") <= pins("requirements.lock") <= pins("requirements-dev.lock")
     assert pins("requirements-dev.txt") <= pins("requirements-dev.lock")
+
+
+def test_the_oldest_and_the_newest_versions_are_those_that_are_declared():
+    """`make test-versions` installs them; the lock files pin versions between them."""
+    declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
+    ranges = {each.name: each.specifier for each in map(Requirement, declared)}
+
+    def listed(kind: str) -> dict[str, str]:
+        lines = (REPOSITORY / f"requirements-{kind}.txt").read_text().splitlines()
+        found = [Requirement(line) for line in lines if not line.startswith("#")]
+        return {each.name: str(each.specifier) for each in found}
+
+    for name, oldest in listed("oldest").items():
+        bounds = str(ranges[name]).split(",")
+        assert oldest.replace("==", ">=").removesuffix(".0") in bounds
+        assert listed("newest")[name] in bounds
+        assert all(x.split("==")[1] in ranges[name] for x in pins("requirements.txt")
+                   if x.startswith(f"{name}=="))  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])

@@ -89,5 +89,6 @@ class WordEmbeddings(BertLayer):
         self.layer_norm = self.new_layer_norm("layer_norm")
         self.dropout = self.new_dropout("dropout", config.hidden_dropout_prob)
 
-    def call(self, token_ids: Any, training: bool = False) -> Any:
+    # Before 3.14, Keras refuses an input of a model that no layer takes: `segment_ids`.
+    def call(self, token_ids: Any, segment_ids: Any = None, training: bool = False) -> Any:
         return self.dropout(self.layer_norm(self.word_embeddings(token_ids)), training=training)

@@ -94,7 +94,7 @@ class LstmEncoder(Encoder):
         ]
 
         inputs = self.symbolic_inputs()
-        x = embeddings(inputs["token_ids"])  # (B, T, H)
+        x = embeddings(inputs["token_ids"], inputs["segment_ids"])  # (B, T, H)
         hidden_states = [ops.concatenate([x, x], axis=-1)]  # (B, T, 2 H), as are the next
         for block in blocks:
             hidden_states.append(block(hidden_states[-1], inputs["padding_mask"]))

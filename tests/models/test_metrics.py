@@ -50,7 +50,9 @@ def evaluated(model, y, weights=None, **arguments):
     if arguments:
         model.compile(run_eagerly=True, **arguments)
     model.run_eagerly = True
-    return model.test_on_batch(IDS, y, weights, return_dict=True), model.predict_on_batch(IDS)
+    found = model.test_on_batch(IDS, y, weights, return_dict=True)
+    # Before Keras 3.14, arrays of shape [].
+    return {name: float(value) for name, value in found.items()}, model.predict_on_batch(IDS)
 
 
 def softmax(x):
