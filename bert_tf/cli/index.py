@@ -4,9 +4,10 @@
   bert-tf index --model runs/search/best --input articles.jsonl --text_column body --output index/
 
 A text is a row of a table or of JSON lines; in other files, and in the files of a folder, a
-paragraph: lines up to a blank one. Of a folder .txt, .md, .rst, .tsv, .csv and .jsonl files are
-read, also as .gz; those that lack the column of texts are named and left out. The index has
-vectors.npy (float32, length 1), texts.jsonl (the text and where it is) and index.json.
+paragraph: lines up to a blank one. Texts longer than the model reads become passages of whole
+sentences. Of a folder .txt, .md, .rst, .tsv, .csv and .jsonl files are read, also as .gz; those
+that lack the column of texts are named and left out. The index has vectors.npy (float32, length 1),
+texts.jsonl (the text and where it is) and index.json.
 """
 
 import functools
@@ -32,14 +33,31 @@ class Options(FileOptions):
     """folder of texts, or a file."""
     output: str = option(writes="folder")
     """folder for the index."""
+    passages: bool = True
+    """split texts longer than --max_length into passages between sentences, or else between words;
+    each has a vector of its own. Otherwise texts are cut at what the model reads."""
+    max_length: int | None = option(None, at_least=3)
+    """maximum tokens of a passage, [CLS] and [SEP] included; by default what the model reads. A
+    model that was trained with --long_texts windows reads texts of any length."""
     batch_size: int = option(64, at_least=1)
     """texts per batch."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_length is not None and not self.passages:
+            raise InputError("--max_length is the length of passages: leave --no_passages out")
 
 
 def run(options: Options) -> None:
     output = check_output_folder(options.output, [options.model, options.input])
     with owned(output, INDEX), progress("loading") as bar:
-        from bert_tf.trained.search_index import read_located_texts, vectors_of, write_index
+        from bert_tf.trained.fine_tuned import load
+        from bert_tf.trained.search_index import (
+            divided,
+            read_located_texts,
+            vectors_of,
+            write_index,
+        )
 
         column = options.text_column or "text"
         remarks: list[str] = []
@@ -51,12 +69,16 @@ def run(options: Options) -> None:
         if not located:
             nothing = f"{options.input} has no text: give a folder or a file that has"
             raise InputError("; ".join([nothing, *remarks[:1]]))
+        count, model = len(located), load(options.model, {})
+        if options.passages:
+            located = divided(located, model, options.max_length)
         texts = [text for text, _ in located]
         answered = functools.partial(bar.update, total=len(texts), note="and computing")
-        vectors, truncated = vectors_of(options.model, texts, options.batch_size, answered)
+        vectors, truncated = vectors_of(model, texts, options.batch_size, answered)
         write_index(output, options.model, located, vectors)
     for remark in remarks:
         console.print(remark)
     cut = f"; {truncated:,} were cut at the model's length" if truncated else ""
-    console.print(f"{len(texts):,} texts, vectors of {vectors.shape[1]} numbers{cut}: {output}")
+    parts = f" in {len(texts):,} passages" if len(texts) > count else ""
+    console.print(f"{count:,} texts{parts}, vectors of {vectors.shape[1]} numbers{cut}: {output}")
     console.print(f'Ask: bert-tf ask --index {Path(options.output)} --text "a question"')

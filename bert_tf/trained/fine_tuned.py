@@ -26,7 +26,7 @@ from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.pipelines.examples.tagged_words import is_column_file
 from bert_tf.primitives.int8 import ProductPlan
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
-from bert_tf.serving.export import export
+from bert_tf.serving.export import ASSETS, export
 from bert_tf.serving.portable import export_portable
 from bert_tf.serving.precisions import TYPES_FILE, types_text
 from bert_tf.serving.predictor import Predictor, Progress, answer
@@ -48,6 +48,7 @@ class Answering:
 
     task: Task  # names the columns
     labels: Sequence[str]  # in the order of the outputs; empty if they are not known
+    tokenizer: BertTokenizer
 
     def function(self, name: str = DEFAULT) -> Any:
         """The function of a signature, as of `bert_tf.serving.predictor.answer`."""
@@ -313,6 +314,10 @@ class Exported(Answering):
     predictor: Predictor
     task: Task
     labels: Sequence[str] = ()
+
+    @functools.cached_property
+    def tokenizer(self) -> BertTokenizer:  # type: ignore[override]
+        return BertTokenizer.from_directory(self.predictor.directory / ASSETS)
 
     def function(self, name: str = DEFAULT) -> Any:
         return self.predictor.signature(name)

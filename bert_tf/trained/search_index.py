@@ -21,7 +21,8 @@ from bert_tf.pipelines.examples.records import is_dataset_name, read_text
 from bert_tf.serving.predictor import Progress, answer
 from bert_tf.serving.signatures import DEFAULT
 from bert_tf.trained.answer_files import write_answers
-from bert_tf.trained.fine_tuned import load
+from bert_tf.trained.fine_tuned import Answering, load
+from bert_tf.trained.text_passages import passages
 
 VECTORS, TEXTS, ABOUT = "vectors.npy", "texts.jsonl", "index.json"
 _SUFFIXES = (".txt", ".md", ".rst", ".tsv", ".csv", ".jsonl")  # read in a folder
@@ -77,9 +78,39 @@ def read_located_texts(
                 lines = []
 
 
+def divided(
+    located: Sequence[tuple[str, str]], model: Answering, max_length: int | None
+) -> list[tuple[str, str]]:
+    """Texts and where they are, those longer than a passage of `max_length` tokens in passages.
+
+    By default as many tokens as the model reads; InputError for more.
+    """
+    kind, longest = model.task.kind, model.task.max_length
+    if max_length is None and kind.reads_windows:
+        return list(located)
+    if (max_length or 0) > longest and not kind.reads_windows:
+        raise InputError(
+            f"--max_length {max_length} is above the {longest} tokens that the model reads: give "
+            "at most these"
+        )
+    prompt = getattr(kind, "document_prompt", None) or getattr(kind, "prompt", "")
+    size = (max_length or longest) - 2 - len(model.tokenizer.tokenize([prompt]).flat_values)
+    found = []
+    texts = [text for text, _ in located]
+    for (text, place), parts in zip(
+        located, passages(texts, model.tokenizer, max(1, size)), strict=True
+    ):
+        whole = len(parts) == 1
+        found += [
+            (text[i:j].strip(), place if whole else f"{place}, characters {i + 1} to {j}")
+            for i, j in parts
+        ]
+    return found
+
+
 def vectors_of(
-    model: str | Path, texts: Sequence[str], batch_size: int, answered: Progress = lambda _: None,
-    *, role: str = "document",
+    model: str | Path | Answering, texts: Sequence[str], batch_size: int,
+    answered: Progress = lambda _: None, *, role: str = "document",
 ) -> tuple[np.ndarray, int]:  # fmt: skip
     """Vectors of texts, float32 [N, W], and how many texts were truncated.
 
@@ -88,14 +119,15 @@ def vectors_of(
 
     Raises InputError if the model gives no vectors that can be compared.
     """
-    loaded = load(model, {})
+    loaded = model if isinstance(model, Answering) else load(model, {})
     signature = loaded.function(role if role in loaded.signatures() else DEFAULT)
     found: Mapping[str, np.ndarray] = {}
     if list(signature.structured_input_signature[1]) == ["text"]:
         found = answer(signature, {"text": list(texts)}, batch_size, answered=answered)
     if "vector" not in found:
+        name = "the model" if isinstance(model, Answering) else model
         raise InputError(
-            f"{model} was not trained for vectors that can be compared: give a model of "
+            f"{name} was not trained for vectors that can be compared: give a model of "
             "bert-tf finetune --task embedding, or a sentence-transformers directory"
         )
     truncated = int(np.count_nonzero(found["truncated"]))

@@ -1,6 +1,7 @@
 """bert-tf index and ask: the nearest texts by vectors, and mistakes in a line."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from bert_tf import BertConfig, BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
-from bert_tf.trained.search_index import SearchIndex, read_located_texts, write_index
+from bert_tf.trained.search_index import SearchIndex, divided, read_located_texts, write_index
+from bert_tf.trained.text_passages import passages
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 CONFIG = BertConfig(
@@ -51,6 +53,48 @@ def test_tables_without_a_header_keep_their_first_row(tmp_path):
     assert [text for text, _ in found] == ["sea", "cow"] and not remarks
     assert [text for text, _ in read_located_texts(tmp_path, **options)] == ["cow"]
     assert remarks[0].endswith("was read as names of columns; give --no_header if it is an example")
+
+
+def test_long_texts_are_divided_between_sentences_or_words():
+    """Every passage fits, and together they are the text."""
+    tokenizer = BertTokenizer([*PIECES, ".", "##s", "牛"])
+    texts = [
+        "sea ship.  Cow barn. Sea.",
+        "sea ship cow barn sea ship. Cow.",
+        "cow\n",
+        "牛牛牛牛。牛牛",
+        "Éa sea. Cow barn ships cow",
+        "",
+    ]
+    found = list(passages(texts, tokenizer, 4))
+    parts = [[t[i:j].strip() for i, j in places] for t, places in zip(texts, found, strict=True)]
+    assert parts == [
+        ["sea ship.", "Cow barn.", "Sea."],
+        ["sea ship cow barn", "sea ship.", "Cow."],
+        ["cow"],
+        ["牛牛牛牛", "。牛牛"],  # no sentence ends early enough, and no space
+        ["Éa sea.", "Cow barn ships", "cow"],
+        [""],
+    ]
+    for text, places in zip(texts, found, strict=True):
+        assert "".join(text[i:j] for i, j in places) == text
+
+
+def test_passages_have_their_places_and_leave_room_for_a_prompt():
+    kind = SimpleNamespace(reads_windows=False, document_prompt="sea ", prompt="")
+    tokenizer = BertTokenizer(PIECES)
+    task = SimpleNamespace(kind=kind, max_length=5)
+    model = SimpleNamespace(task=task, tokenizer=tokenizer)
+    located = [("ship cow barn", "a.txt, line 7"), ("cow", "a.txt, line 9")]
+    assert divided(located, model, None) == [
+        ("ship cow", "a.txt, line 7, characters 1 to 9"),
+        ("barn", "a.txt, line 7, characters 10 to 13"),
+        ("cow", "a.txt, line 9"),
+    ]
+    with pytest.raises(InputError, match="--max_length 6 is above the 5 tokens"):
+        divided(located, model, 6)
+    kind.reads_windows = True
+    assert divided(located, model, None) == located
 
 
 @pytest.mark.slow
