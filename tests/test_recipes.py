@@ -17,6 +17,7 @@ from bert_tf.errors import InputError
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.pipelines.corpus.formats import read_slice
 from bert_tf.pipelines.corpus.sources import open_corpus
+from bert_tf.pretraining.pretraining_options import LATE_SHARE
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 NEEDED = {
@@ -75,7 +76,7 @@ def test_a_recipe_is_found_in_another_folder(tmp_path, monkeypatch):
 
 def test_the_modern_recipe_reads_as_many_sequences_as_the_papers():
     options, paper = (read(RECIPES / f"pretrain-{name}.yaml") for name in ("modern", "base"))
-    late = round(options.steps * options.late_share)
+    late = round(options.steps * (options.late_share or LATE_SHARE))
     assert late % (options.late_batch_size // options.batch_size) == 0
     sequences = (options.steps - late) * options.batch_size + late * options.late_batch_size
     assert sequences == paper.steps * paper.batch_size

@@ -175,6 +175,7 @@ def test_a_run_takes_no_folder_of_others_and_replaces_no_models_of_other_setting
             run.open(override=override)
 
     (tmp_path / "project" / "best").mkdir(parents=True)
+    (tmp_path / "project" / "best" / "notes.md").touch()
     with pytest.raises(InputError, match=r"project/best: would be replaced, and no run of"):
         opened(tmp_path / "project", {})
     opened(tmp_path / "run", {"seed": 1})
