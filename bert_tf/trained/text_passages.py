@@ -18,7 +18,7 @@ def passages(
     """Yields, for each text, where its passages of at most `size` pieces start and end.
 
     The places are in characters. A passage is as many whole sentences as fit; a longer sentence is
-    divided between words, and a longer word between pieces. A text that fits is one passage.
+    divided between words, and a longer word between characters. A text that fits is one passage.
     """
     for first in range(0, len(texts), _AT_ONCE):
         some = texts[first : first + _AT_ONCE]
@@ -32,9 +32,13 @@ def _divided(text: str, starts: Any, ends: Any, size: int) -> list[tuple[int, in
     encoded = np.frombuffer(text.encode(), np.uint8)
     character = np.cumsum((encoded & 0xC0) != 0x80) - 1  # of each byte
     places = character[starts]  # (P,) of the pieces
-    gaps = np.append(True, starts[1:] > ends[:-1])  # a word starts after a space
-    breaks = [np.flatnonzero(np.isin(places, _sentence_starts(text))), np.flatnonzero(gaps)]
-    found, piece = [], 0
+    of_characters = np.diff(places, prepend=-1) > 0  # a letter may be several pieces
+    of_words = np.append(True, starts[1:] > ends[:-1])
+    of_sentences = np.isin(places, _sentence_starts(text)) & of_characters
+    # Pieces that may begin a passage, the best first.
+    breaks = [np.flatnonzero(each) for each in (of_sentences, of_words, of_characters)]
+    found: list[tuple[int, int]] = []
+    piece = 0
     while piece < len(places):
         following = limit = piece + size
         if limit < len(places):

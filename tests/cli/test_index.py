@@ -1,6 +1,7 @@
 """bert-tf index and ask: the nearest texts by vectors, and mistakes in a line."""
 
 import json
+import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -76,8 +77,14 @@ def test_long_texts_are_divided_between_sentences_or_words():
         ["Éa sea.", "Cow barn ships", "cow"],
         [""],
     ]
-    for text, places in zip(texts, found, strict=True):
-        assert "".join(text[i:j] for i, j in places) == text
+    draw = random.Random(1)
+    some = "ac. !?\u3000\u2028\x1c牛。É한e\u0301\u200b\x00\x85İß「」"
+    texts += ["".join(draw.choices(some, k=draw.randrange(99))) for _ in range(200)]
+    for text, places in zip(texts, passages(texts, tokenizer, 7), strict=True):
+        parts = [text[i:j] for i, j in places]
+        assert "".join(parts) == text
+        assert len(parts) == 1 or all(map(str.strip, parts))
+        assert max(tokenizer.tokenize(parts).row_lengths().numpy()) <= 7
 
 
 def test_passages_have_their_places_and_leave_room_for_a_prompt():
