@@ -168,8 +168,8 @@ def _other_ids(texts: np.ndarray, inputs: _Arrays, directory: Path, file: Path) 
         real = ours[row][ours[row] != tokenizer.pad_token_id]
         theirs = ids[row][mask[row] > 0]
         if not np.array_equal(real, theirs):
-            pieces = dict(enumerate(tokenizer.vocabulary))
-            shown = [" ".join(pieces.get(i, f"id {i}") for i in each) for each in (real, theirs)]
+            named = dict(enumerate(tokenizer.vocabulary))
+            shown = [" ".join(named.get(i, f"id {i}") for i in each) for each in (real, theirs)]
             found.append(f"{text!r} is {shown[0]!r} here, {shown[1]!r} there")
     return found
 

@@ -106,6 +106,8 @@ def scan(path: Path) -> ScanReport:
     for file in files:
         try:
             _File(report).read(list(sources_of(file)))
+        except RecursionError:
+            report.unread.append(f"{file} nests expressions too deeply.")
         except InputError as error:
             if len(files) == 1:
                 raise
@@ -128,14 +130,14 @@ class _File:
         self.is_of_torch = False  # then a package's own modeling.py is no copy of the original's
 
     def read(self, sources: list[Source]) -> None:
-        trees = []
+        cells: list[tuple[str, list[ast.AST]]] = []
         self.is_of_torch = any(_TORCH.search(source.text) for source in sources)
         for source in sources:
             self.place = source.place
             if source.language == "python":
-                if (tree := self._parse(source)) is not None:
-                    trees.append((source, tree))
-                    self._imports(tree)
+                nodes = self._parse(source)
+                cells.append((source.place, nodes))
+                self._imports(nodes)
             elif source.language == "shell":
                 self._shell(source.text)
             else:
@@ -143,11 +145,10 @@ class _File:
         paths = [*self.values.aliases.values(), *self.values.stars]
         libraries = {"*", *(_ROOTS[path.split(".")[0]] for path in paths)}
         libraries |= {"keras"} if "tensorflow" in libraries else set()
-        self.values.learn([tree for _, tree in trees])
-        for self.values.source, (source, tree) in enumerate(trees):
-            self.place = source.place
-            self._names(tree)
-            self._uses(tree, libraries)
+        self.values.learn([nodes for _, nodes in cells])
+        for self.values.source, (self.place, nodes) in enumerate(cells):
+            self._names(nodes)
+            self._uses(nodes, libraries)
         for alias in self.imported.keys() - self.used:
             self._name(self.values.aliases[alias], self.imported[alias])
         only_original = {finding.library for finding in self.found.values() if finding.row}
@@ -158,17 +159,17 @@ class _File:
             if finding.row or finding.library != "original" or "original" in only_original:
                 self.report.findings.append(finding)
 
-    def _parse(self, source: Source) -> ast.Module | None:
+    def _parse(self, source: Source) -> list[ast.AST]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of escapes in strings
-                return ast.parse(source.text)
+                return list(ast.walk(ast.parse(source.text)))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = getattr(error, "lineno", None)
             where = f"{source.place}:{line}" if line else source.place
             reason = getattr(error, "msg", None) or error
             self.report.unread.append(f"{where} is no Python 3 ({reason}).")
-            return None
+            return []
 
     def _at(self, node: Any) -> str:
         return f"{self.place}:{node if isinstance(node, int) else node.lineno}"
@@ -179,8 +180,8 @@ class _File:
         if place not in finding.places:
             finding.places.append(place)
 
-    def _imports(self, tree: ast.Module) -> None:
-        for node in ast.walk(tree):
+    def _imports(self, nodes: list[ast.AST]) -> None:
+        for node in nodes:
             if isinstance(node, ast.Import):
                 for each in node.names:
                     if (root := each.name.split(".")[0]) in _ROOTS:
@@ -214,10 +215,9 @@ class _File:
         if "." in path:  # no module
             self.imported[alias] = self._at(node)
 
-    def _names(self, tree: ast.Module) -> None:
+    def _names(self, nodes: list[ast.AST]) -> None:
         """Names that come from an import, with the attributes behind them."""
         inner: set[int] = set()
-        nodes = list(ast.walk(tree))
         calls = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
         aliased = {id(node.value) for node in nodes if isinstance(node, ast.Assign)}
         own = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
@@ -263,17 +263,18 @@ class _File:
         # A row for one name counts before one for many; of those the class, not its method.
         exact = [name for name, row in rows.items() if row and not _is_glob(row)]
         classes = [name for name in parts if name[0].isupper()]
-        name = next(iter([*exact, *classes, *parts[-1:]]), None)
+        dynamic = [name for name in parts if name == "getattr"]
+        name = next(iter([*exact, *classes, *dynamic, *parts[-1:]]), None)
         # TensorFlow has much beyond BERT: only what the table has is a symbol of its.
         if name and (rows[name] or library not in _OF_TENSORFLOW):
             self._add(library, "name", name, rows[name], place)
 
-    def _uses(self, tree: ast.Module, libraries: set[str]) -> None:
+    def _uses(self, nodes: list[ast.AST], libraries: set[str]) -> None:
         """What is recognized without an import: methods, arguments, strings, numbers."""
-        documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        documentation = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
         about = {
             id(part): ast.unparse(node)
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, _SIMPLE)
             for part in ast.walk(node)
             if isinstance(part, ast.UnaryOp)
@@ -286,7 +287,7 @@ class _File:
             return row is not None
 
         called: set[int] = set()
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Call):
                 called.add(id(node.func))
                 self._call(node, libraries, add)
@@ -343,7 +344,8 @@ class _File:
         is_layer = values.path(node.func).endswith(".KerasLayer")
         if is_layer and "trainable" not in keywords and not values.is_preprocessor(node):
             add("call", "KerasLayer() without trainable", node)
-        if name in _FILES and (name != "save" or _SAVES.match(called)):
+        is_of_keras = _SAVES.match(called) if name == "save" else "." not in called
+        if name in _FILES and (is_of_keras or name.endswith("_weights")):
             path = values.text(keywords.get("filepath") or next(iter(node.args), None))
             of_weights = getattr(keywords.get("save_weights_only"), "value", False)
             if path and not path.endswith(_FILES["save_weights" if of_weights else name]):

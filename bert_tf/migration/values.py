@@ -10,7 +10,17 @@ _BERT = re.compile(r"^TF(?:AutoModel|(?:Distil)?Bert(?:Model)?)(?![a-z])")
 _MAYBE_BERT = re.compile(r"(?:^|[._])(?:model|bert|transformer)$")
 _LABELS = ("labels", "start_positions", "next_sentence_label")
 _KERAS = ("tensorflow.", "keras.", "tf_keras.")
+_FUNCTION = re.compile("(?:build|create|get|init|load|make)_")  # makes a tokenizer, is none
 OF_PREPROCESSOR = " of a preprocessor"
+_FOLLOWED = (
+    ast.Assign,
+    ast.AnnAssign,
+    ast.NamedExpr,
+    ast.ClassDef,
+    ast.FunctionDef,
+    ast.Return,
+    ast.Call,
+)
 _CALLS = {"encode", "encode_plus", "batch_encode_plus", "predict", "predict_on_batch"}
 
 
@@ -32,13 +42,13 @@ class Values:
         self._given: dict[tuple[str, str], str] = {}  # function and parameter -> argument
         self._returned: dict[str, list[str]] = {}  # function -> what it returns
 
-    def learn(self, trees: Sequence[ast.Module]) -> None:
-        """Follows the assignments of all cells, in their order."""
-        nodes = [(number, node) for number, tree in enumerate(trees) for node in ast.walk(tree)]
+    def learn(self, cells: Sequence[Sequence[ast.AST]]) -> None:
+        """Follows the assignments among the nodes of all cells, in their order."""
+        nodes = [(number, node) for number, cell in enumerate(cells) for node in cell]
         functions = {node.name: node for _, node in nodes if isinstance(node, ast.FunctionDef)}
         owners = {id(node): name for name in functions for node in ast.walk(functions[name])}
         ordered = sorted(
-            ((number, node.lineno, node) for number, node in nodes if hasattr(node, "lineno")),
+            ((number, node.lineno, node) for number, node in nodes if isinstance(node, _FOLLOWED)),
             key=lambda each: each[:2],
         )
         for _ in range(2):  # the second time with the arguments of functions defined before
@@ -162,7 +172,8 @@ class Values:
             return what
         if isinstance(node, ast.Attribute):
             return f"{self.of(node.value)}.{node.attr}"
-        return last_name(node).lower()
+        name = last_name(node).lower()
+        return "" if _FUNCTION.match(name) else name
 
     def of(self, node: ast.expr) -> str:
         """What a method or attribute belongs to: the value, or else its name in small letters."""

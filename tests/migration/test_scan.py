@@ -176,6 +176,7 @@ def test_what_values_are(found, code, name, says):
         "import keras\nkeras.Model(i, o)(x)[0]; model.save('m.keras'); plt.save('x')",
         "import keras\nmodel.save_weights('m.weights.h5'); keras.optimizers.Adam(learning_rate=1)",
         "import tensorflow as tf\ntf.io.gfile.GFile('x'); tf.train.Checkpoint()",
+        "load_tokenizer(x); get_bert_tokenizer(x); Mine.load_model('folder')",
         "Conv1D(8, 3, padding='same'); f(max_length=3, labels=y)",
     ],
 )
@@ -349,6 +350,11 @@ def test_a_markdown_page(found):
         "TFBertModel": ["9"], "[0]": ["13"], "run_squad.py": ["20"], "--doc_stride": ["20"],
     }  # fmt: skip
     assert "page.md:23 is no Python 3" in report.unread[0]
+
+
+def test_a_file_that_cannot_be_followed(found):
+    _, report = found("x = -1" + " + 1" * 600 + "\n")
+    assert "script.py nests expressions too deeply" in report.unread[0]
 
 
 def test_a_cell_that_writes_a_file(found):
