@@ -109,9 +109,10 @@ def _summary(report: ScanReport) -> str:
     total = len(report.findings)
     where = f"{report.files} file(s)"
     if report.unread:
-        where += f", without {len(report.unread)} part(s) that were not read"
+        where += f", of which {len(report.unread)} part(s) were not read"
     if not total:
-        return f"Nothing of another library's BERT in {where}."
+        what = "What was read has nothing" if report.unread else "Nothing"
+        return f"{what} of another library's BERT: {where}."
     without = sum(each.row is not None and not each.row.instead for each in report.findings)
     return (
         f"{total} symbol(s) in {where}: {report.known - without} have an "

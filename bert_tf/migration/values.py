@@ -126,8 +126,12 @@ class Values:
         """The description of a value; "" if it is not known."""
         if isinstance(node, ast.Name | ast.Attribute):
             return self._of_name(node)
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-            return self.what(node.value)
+        if isinstance(node, ast.Subscript):
+            if isinstance(node.slice, ast.Slice):
+                return self.what(node.value)
+            is_layer = ast.unparse(node).endswith(".layers[0]")  # of transformers: the encoder
+            of = self.what(node.value.value) if is_layer else ""  # type: ignore[attr-defined]
+            return "TFBert" if of.startswith("TFBert") else ""
         if not isinstance(node, ast.Call):
             return ""
         if self.path(node.func):

@@ -190,5 +190,5 @@ def test_the_exit_code_says_what_was_not_read(tmp_path, capsys):
     path.write_text("import tensorflow_hub as hub\nprint hub.load('bert')\n")
     assert main(["migrate", str(path)]) == 2
     captured = capsys.readouterr()
-    assert "without 1 part(s) that were not read" in captured.out
+    assert "1 file(s), of which 1 part(s) were not read" in captured.out
     assert "1 part(s) of" in captured.err and "could not be read" in captured.err

@@ -112,6 +112,8 @@ QA = (
             "logits",
             "mask_positions",
         ),
+        ("model.layers[0](x)[0]", "[0]", "sequence_output"),
+        ("model.compile('adam', model.compute_loss)", "compute_loss", "drop it"),
         ("model(input_ids=i)", "input_ids=", "one dict"),
         ("model(i, attention_mask=m)", "attention_mask=", "padding_mask"),
         ("model(i, m)", "inputs by position", "one dict"),
