@@ -298,7 +298,13 @@ def test_donors_come_from_throughout_a_corpus(tmp_path, monkeypatch):
     monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 2000)
     monkeypatch.setattr(documents, "_BEGINNING_BYTES", 0)
     files = write(tmp_path, *("\n".join(f"{f} {i}" for i in range(200)) for f in range(40)))
+    passage, draws = documents._passage, set()
+    monkeypatch.setattr(
+        documents, "_passage",
+        lambda lines, draw: draws.add(draw.getstate()) or passage(lines, draw),
+    )  # fmt: skip
     plans = [plan_documents(open_corpus(files), held_out_share=0.5, seed=s) for s in (1, 1, 2)]
+    assert len(draws) == len(plans[0].donors) + len(plans[2].donors)
     assert plans[0] == plans[1] != plans[2]
     for held_out in (False, True):
         units = [donor.document[0] for donor in plans[0].donors if donor.held_out == held_out]

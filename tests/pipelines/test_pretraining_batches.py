@@ -1,6 +1,7 @@
 import copy
 import itertools
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from preloaded import run_code
 
 from bert_tf.errors import InputError
 from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.shards import pretraining_batches as reading
 from bert_tf.pipelines.shards.folder import open_shards
 from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.pipelines.shards.pretraining_batches import (
@@ -171,12 +173,16 @@ def test_compact_records_are_masked_when_read(dynamic, batches, tokenizer):
     assert 0.7 < np.mean(shown == tokenizer.mask_token_id) < 0.9
 
 
-def test_masks_are_fresh_in_every_epoch_and_the_same_in_every_run(dynamic, batches):
+def test_masks_are_fresh_in_every_epoch_and_the_same_in_every_run(dynamic, batches, monkeypatch):
     instances = open_shards(dynamic).instances
     # Unshuffled, so that a seed that is the same for every batch masks the same places.
     stream = arrays(batches(dynamic, instances, seed=4, shuffle=False), 3)
     other = arrays(batches(dynamic, instances, seed=5, shuffle=False), 1)
-    assert unmasked(stream[:1]) == unmasked(stream[1:2]) == unmasked(other)
+    # Another worker, with the same text.
+    monkeypatch.setattr(reading, "_blocks_of", lambda shards, share: shards.blocks)
+    other += arrays(batches(dynamic, instances, seed=4, shuffle=False, share=Share(1, 2)), 1)
+    assert unmasked(stream) == unmasked(stream[:1]) * 3
+    assert unmasked(other) == unmasked(stream[:2])
     places = [batch[0]["mask_positions"] for batch in [*stream, *other]]
     for one, two in itertools.combinations(places, 2):
         assert np.mean((one == two).all(1)) < 0.2
@@ -383,12 +389,37 @@ def test_instances_of_a_block_are_spread_over_the_window(static):
     assert set(first_window) != set(range(in_window))
     neighbours = np.mean(of_stream[1:] == of_stream[:-1])
     assert neighbours < 0.5  # 1/4 by chance; in the order of files 7/8
-    # No two windows of an epoch, nor of two epochs, are shuffled alike.
-    windows = -(-len(records) // 4)
-    made = _records((shards.blocks, None), tf.constant([1, 2], tf.int64), 0, True)
-    made = [places.numpy() % 2**32 for _, places in made.take(2 * windows)]
-    shortest = min(map(len, made))
-    assert len({tuple(places[places < shortest]) for places in made}) == 2 * windows > 2
+
+
+@pytest.mark.parametrize("most_shuffled", [None, 1])
+def test_no_two_windows_and_no_two_epochs_are_shuffled_alike(static, monkeypatch, most_shuffled):
+    if most_shuffled is not None:
+        monkeypatch.setattr(reading, "MOST_SHUFFLED", most_shuffled)
+    blocks = open_shards(static).blocks
+    windows = -(-len(blocks.records) // 4)
+    two_epochs = _records((blocks, None), tf.constant([1, 2], tf.int64), 0, True).take(2 * windows)
+    records, places = zip(*two_epochs.as_numpy_iterator(), strict=True)
+    orders = [each % 2**32 for each in places]
+    shortest = min(map(len, orders))
+    assert len({tuple(order[order < shortest]) for order in orders}) == 2 * windows > 2
+    assert set(records[0]) != set(records[windows])
+
+
+def test_mixed_sources_and_parts_have_orders_of_their_own(monkeypatch):
+    seeds = []
+
+    def source_alone(source, seed, *, first, repeat):
+        seeds.append(tuple(seed.numpy()))
+        return tf.data.Dataset.from_tensors(([source], [0])).repeat()
+
+    monkeypatch.setattr(reading, "_records", source_alone)
+    monkeypatch.setattr(reading, "MIXED", 50)
+    mixed = reading._mixed_records("abc", (0.3, 0.1), tf.constant([1, 2], tf.int64), 0)
+    found = b"".join(record for record, _ in mixed.take(200).as_numpy_iterator())
+    parts = [found[place : place + 50] for place in range(0, 200, 50)]
+    assert [Counter(part) for part in parts] == [Counter(b"a" * 30 + b"b" * 15 + b"c" * 5)] * 4
+    assert len(set(parts)) == 4
+    assert len(set(seeds)) == 3
 
 
 def test_workers_share_the_shards(static, batches):

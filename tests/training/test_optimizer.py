@@ -132,11 +132,13 @@ def test_bias_correction_is_adams_own_rule(betas, compiled, monkeypatch):
 
 def test_clips_by_the_norm_of_all_gradients():
     variables = parameters(2)
-    optimizer = AdamWeightDecay(0.1, clip_norm=1.0)
+    optimizer = AdamWeightDecay(0.1, clip_norm=0.5)
     optimizer.apply([tf.fill((4, 3), 30.0), tf.fill((3,), -40.0)], variables)
     norm = np.sqrt(12 * 30**2 + 3 * 40**2)
-    np.testing.assert_allclose(optimizer.variables[2], np.full((4, 3), 3 / norm), rtol=1e-5)
-    np.testing.assert_allclose(optimizer.variables[3], np.full(3, -4 / norm), rtol=1e-5)
+    np.testing.assert_allclose(optimizer.variables[2], np.full((4, 3), 1.5 / norm), rtol=1e-5)
+    np.testing.assert_allclose(optimizer.variables[3], np.full(3, -2 / norm), rtol=1e-5)
+    # As `Trainer` clips.
+    assert [float(optimizer.clip_factor(norm)) for norm in (2.0, 0.5, 0.25)] == [0.25, 1, 1]
 
 
 def test_rows_that_were_looked_up_train_as_the_whole_table_does():

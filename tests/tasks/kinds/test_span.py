@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from bert_tf.cli.main import main
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.tasks.kinds import span as span_kind
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.span import Span, span_accuracy, span_loss
 from bert_tf.tasks.scoring.squad_scores import squad_2_scores
@@ -149,6 +151,21 @@ def judged(gold, best, odds, threshold=0.0):
     }  # fmt: skip
     examples = Examples("q.json", [*range(len(gold))], columns)
     return kind, Answered(TASKS["squad2"], examples, answers)
+
+
+def test_answers_are_found_by_the_kinds_own_settings(monkeypatch):
+    found, packer = MagicMock(return_value={}), MagicMock()
+    monkeypatch.setattr(span_kind, "best_answers", found)
+    monkeypatch.setattr(span_kind, "map_rows", MagicMock())
+    monkeypatch.setattr(span_kind, "QuestionPacker", packer)
+    kind = Span(
+        unanswerable=True, null_score_diff_threshold=0.5, doc_stride=9, max_query_length=7,
+        max_answer_length=5,
+    )  # fmt: skip
+    parts = MagicMock(max_length=40)
+    kind.respond(MagicMock(), parts)
+    packer.assert_called_once_with(parts.tokenizer, 40, 9, 7)
+    assert found.call_args.kwargs == {"longest": 5, "unanswerable": True, "threshold": 0.5}
 
 
 @pytest.mark.parametrize(
