@@ -1,7 +1,6 @@
 """Passages of texts that are longer than a model reads, at the ends of sentences or words."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,19 +21,38 @@ def passages(
     """
     for first in range(0, len(texts), _AT_ONCE):
         some = texts[first : first + _AT_ONCE]
-        ids, starts, ends = tokenizer.tokenize_with_offsets([text.encode() for text in some])
-        for i, count in enumerate(ids.row_lengths().numpy()):
-            is_long = count > size
-            yield _divided(some[i], starts[i], ends[i], size) if is_long else [(0, len(some[i]))]
+        _, *places = tokenizer.tokenize_with_offsets([text.encode() for text in some])
+        splits = places[0].row_splits.numpy()
+        starts, ends = (np.split(x.flat_values.numpy(), splits[1:-1]) for x in places)
+        long = [i for i, own in enumerate(starts) if len(own) > size]
+        sentences = dict(zip(long, _sentences([some[i] for i in long]), strict=True))
+        for i, text in enumerate(some):
+            if i in sentences:
+                yield _divided(text, starts[i], ends[i], sentences[i], size)
+            else:
+                yield [(0, len(text))]
 
 
-def _divided(text: str, starts: Any, ends: Any, size: int) -> list[tuple[int, int]]:
+def _sentences(texts: Sequence[str]) -> list[np.ndarray]:
+    """The characters that the sentences of each text begin with, int64."""
+    found = []
+    sentences = split_sentences(tf.constant([text.encode() for text in texts], tf.string))
+    for text, own in zip(texts, sentences.to_list(), strict=True):
+        letters = [len("".join(sentence.decode().split())) for sentence in own]
+        places = np.array([i for i, character in enumerate(text) if not character.isspace()])
+        found.append(places[np.cumsum([0, *letters[:-1]])])
+    return found
+
+
+def _divided(
+    text: str, starts: np.ndarray, ends: np.ndarray, sentences: np.ndarray, size: int
+) -> list[tuple[int, int]]:
     encoded = np.frombuffer(text.encode(), np.uint8)
     character = np.cumsum((encoded & 0xC0) != 0x80) - 1  # of each byte
     places = character[starts]  # (P,) of the pieces
     of_characters = np.diff(places, prepend=-1) > 0  # a letter may be several pieces
     of_words = np.append(True, starts[1:] > ends[:-1])
-    of_sentences = np.isin(places, _sentence_starts(text)) & of_characters
+    of_sentences = np.isin(places, sentences) & of_characters
     # Pieces that may begin a passage, the best first.
     breaks = [np.flatnonzero(each) for each in (of_sentences, of_words, of_characters)]
     found: list[tuple[int, int]] = []
@@ -51,11 +69,3 @@ def _divided(text: str, starts: Any, ends: Any, size: int) -> list[tuple[int, in
         found.append((int(places[piece]) if found else 0, end))
         piece = following
     return found
-
-
-def _sentence_starts(text: str) -> np.ndarray:
-    """The first characters of the text's sentences, int64."""
-    (sentences,) = split_sentences(tf.constant([text.encode()])).to_list()
-    letters = [len("".join(sentence.decode().split())) for sentence in sentences]
-    places = np.array([i for i, character in enumerate(text) if not character.isspace()])
-    return places[np.cumsum([0, *letters[:-1]])]
