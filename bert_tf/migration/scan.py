@@ -53,7 +53,7 @@ _COMMAND = re.compile(r"(?:.*[\\^][^\S\n]*\n)*.*")
 _COMMENTS = ("#", "::", "rem ", "REM ")
 _TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
 _WORD = re.compile(r"[^\s'\"=]+")  # of a shell: a URL, or the name of a variable
-_CLASS = re.compile(r"(?:[\w.]+\.)?((?:TF|Auto|Bert)[A-Z]\w+|BertConfig)")
+_CLASS = re.compile(r"(?:[\w.]+\.)?((?:TF|Auto|Bert|DistilBert)[A-Z]\w+)")
 # Names that a star import of transformers brings, whatever the architecture.
 _OF_STAR = re.compile(r"TF[A-Z]|\w+(?:Tokenizer|TokenizerFast|Config)$")
 _SIMPLE = (

@@ -109,6 +109,8 @@ def test_names_that_it_gives_exist():
     [
         ("transformers", "name", "TFBertModel", "bert_tf.BertEncoder"),
         ("transformers", "name", "TFRobertaModel", ""),
+        ("transformers", "name", "TFDistilBertForTokenClassification", "bert_tf.BertTagger"),
+        ("transformers", "name", "DistilBertTokenizerFast", "bert_tf.BertTokenizer"),
         ("transformers", "name", "BertTokenizer", "bert_tf.BertTokenizer"),
         ("transformers", "argument", "padding=max_length", None),
         ("keras_hub", "name", "BertTextClassifier", "bert_tf.BertClassifier"),
