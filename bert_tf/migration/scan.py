@@ -326,21 +326,17 @@ class _File:
         keywords = {each.arg: each.value for each in node.keywords}
         for keyword, value in keywords.items():
             if keyword:
-                given = f"{keyword}={getattr(value, 'value', '')!s}"
-                if isinstance(value, ast.Attribute | ast.Subscript):
-                    given = f"{keyword}="
+                given = f"{keyword}={value.value if isinstance(value, ast.Constant) else ''!s}"
                 for each in (f"{called}({given}", given):
                     row = _first(sorted(libraries), "argument", each)
                     shown = given if row and not _is_glob(row) else f"{keyword}="
                     if add("argument", each, value, shown):
                         break
         # The second positional argument of `compile` is the loss.
-        is_of_tensorflow = any(
-            path.rpartition(".")[2].startswith("TF") for path in values.aliases.values()
-        )
-        lacks_loss = len(node.args) < 2 and not {"loss", None} & keywords.keys()
-        if is_of_tensorflow and name == "compile" and lacks_loss:
-            add("call", "compile() without loss", node)
+        if name == "compile" and len(node.args) < 2 and not {"loss", None} & keywords.keys():
+            imported = [path.rpartition(".")[2] for path in values.aliases.values()]
+            if any(each.startswith("TF") for each in imported):
+                add("call", "compile() without loss", node)
         is_layer = values.path(node.func).endswith(".KerasLayer")
         if is_layer and "trainable" not in keywords and not values.is_preprocessor(node):
             add("call", "KerasLayer() without trainable", node)
