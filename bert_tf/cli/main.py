@@ -64,8 +64,8 @@ With your own text (a folder of .txt files) and labelled examples:
   bert-tf export --model runs/cls/best --name classifier
   bert-tf predict --model saved_models/classifier --text "a raw string"
 
-Every command takes --config FILE.yaml and explains itself with --help. Pages that help and
-messages name, such as docs/serving.md, are in the repository."""
+Every command takes --config FILE.yaml and explains itself with --help.
+Pages that help and messages name (docs/serving.md) are in the repository."""
 
 
 class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
