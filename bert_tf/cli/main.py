@@ -140,6 +140,7 @@ _EXPECTED = {int: "a whole number", float: "a number", bool: "true or false"}
 def parser_message(message: str, options: type) -> str:
     """What an error message of the parser means to a user, in one line."""
     fields = {f.name: f.metadata.get("positional") for f in dataclasses.fields(options)}
+    hints = typing.get_type_hints(options)
 
     def shown(name: str) -> str:
         return name.upper() if fields.get(name) else f"--{name}"
@@ -148,14 +149,15 @@ def parser_message(message: str, options: type) -> str:
         name = found[1].partition("=")[0]
         if not name.startswith("--"):
             return f"{found[1]!r} belongs to no option: put texts with spaces in quotes"
-        near = nearest(name[2:], [*fields, "config", "help", *(f"no_{each}" for each in fields)])
+        negated = (f"no_{each}" for each in fields if hints[each] is bool)
+        near = nearest(name[2:], [*fields, "config", "help", *negated])
         return f"there is no option {name}" + f": did you mean --{near}?" * bool(near)
     if found := re.match(r"the following arguments are required: (.*)", message, re.S):
         return f"give {' and '.join(shown(each.split('.')[-1]) for each in found[1].split(', '))}"
     if found := re.match(r'Parser key "(?:\w+\.)?(\w+)"', message):
         value = re.search(r"(?:Got|Given) value: (.*)", message, re.S)
         given = "" if value is None else f" {value[1]}"
-        hint = typing.get_type_hints(options).get(found[1])
+        hint = hints.get(found[1])
         if choices := choices_of(hint):
             listed = ", ".join(str(choice) for choice in choices if choice is not None)
             near = nearest(given.strip(), map(str, choices))

@@ -9,6 +9,7 @@ import fcntl
 import fnmatch
 import itertools
 import json
+import logging
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +32,7 @@ _PLAN, _DOCUMENTS, _LOCK = "plan.json", "documents.json", "lock"
 _ENTRY = re.compile(r"(\d+)-(\d+)(?:-last)?\.json")
 TOKENIZER = "tokenizer"  # subfolder, for workers
 _SKIPPING = ("skip_unreadable", "skip_bad_lines")
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -195,10 +197,16 @@ class Journal:
             yield
 
     def remove(self) -> None:
-        """Removes the journal, the plan last: while it exists, the same call knows its run."""
-        self.tokenizer.clear()
-        self._place.remove(name for name in self._place.sizes() if name != _PLAN)
-        self._place.clear()
+        """Removes the journal, the plan last: while it exists, the same call knows its run.
+
+        A bucket's policy may deny it; the shards are whole all the same.
+        """
+        try:
+            self.tokenizer.clear()
+            self._place.remove(name for name in self._place.sizes() if name != _PLAN)
+            self._place.clear()
+        except InputError as error:
+            _log.warning("what is no longer needed stays there: %s", error)
 
 
 def _load(content: bytes) -> FinishedGroup:

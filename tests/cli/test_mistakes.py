@@ -39,6 +39,7 @@ TRAIN = "finetune --model models/tiny --train train.tsv --output o "
     ("line", "message"),
     [
         ("finetune --modle x", "there is no option --modle: did you mean --model?"),
+        ("vocab --vocab_size 9", "there is no option --vocab_size; "),
         ("finetune --no_bilsmt", "there is no option --no_bilsmt: did you mean --no_bilstm?"),
         ("fine-tune", "there is no command 'fine-tune': give finetune"),
         ("--modle x", "there is no command 'x': give one of vocab, "),

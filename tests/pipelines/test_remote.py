@@ -126,6 +126,20 @@ def test_a_request_denied_at_the_end_loses_nothing(s3, corpus, tokenizer, local,
 
 
 @pytest.mark.slow
+def test_a_bucket_without_the_right_to_delete_gets_shards(
+    s3, corpus, tokenizer, local, monkeypatch, caplog
+):
+    def deny(key):
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(storage._file_system("s3"), "rm_file", deny)
+    for _ in range(2):
+        write_shards(corpus, f"{s3}/nodelete", tokenizer, OPTIONS)
+    assert caplog.text.count("what is no longer needed stays there") == 2
+    assert_same(f"{s3}/nodelete", local)
+
+
+@pytest.mark.slow
 def test_a_key_that_a_list_lacks_is_looked_for(s3, corpus, tokenizer, local, monkeypatch):
     out = f"{s3}/late"
     write_shards_of_lengths(corpus, out, tokenizer, [OPTIONS], share=UnitShare(1, 1))
