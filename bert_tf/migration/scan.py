@@ -317,9 +317,9 @@ class _File:
         values = self.values
         called, name = values.called(node.func), last_name(node.func)
         if not values.path(node.func):
-            if "." in called:
-                add("method", called, node, f".{name}")
-            else:
+            if isinstance(node.func, ast.Attribute):
+                add("method", f"{values.of(node.func.value)}.{name}", node, f".{name}")
+            if "." not in called:
                 add("call", f"{called}()", node, f"{name}()")
                 if len(node.args) > 1 or isinstance((*node.args, None)[0], ast.List | ast.Tuple):
                     add("call", f"{called}(inputs by position)", node, "inputs by position")

@@ -126,6 +126,7 @@ QA = (
         ("tokenizer.tokenize(t)", ".tokenize", "which returns ids here"),
         ("tokenizer.save_pretrained('y')", ".save_pretrained", "tokenizer.save(folder)"),
         ("model.bert.trainable = False", "bert", "model.encoder"),
+        ("model.bert(x)", ".bert", "model.encoder"),
         ("config.num_labels = 3", "num_labels", "labels=[...]"),
         (
             "from transformers import TFBertForTokenClassification as T\n"
