@@ -392,7 +392,8 @@ def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, capsys):
     scores = json.loads((best / "metrics.json").read_text())
     assert list(scores) == ["examples", "spearman", "pearson"]
     out, _ = call(capsys, "predict", "--model", best, "--text", "sea ship", "farm cow")
-    assert all(1 < json.loads(line)["stars"] < 5 for line in out.splitlines())
+    stars = [json.loads(line)["stars"] for line in out.splitlines()]
+    assert len(stars) == 2 and 1 < min(stars) <= max(stars) < 5
     with pytest.raises(InputError, match="holds a Rater, which cannot be used as it is"):
         load_model(best)
     # Trained further, it is of the same task.

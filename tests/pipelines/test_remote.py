@@ -3,8 +3,10 @@
 import gzip
 import socket
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -332,6 +334,22 @@ def test_a_missing_permission_is_named_with_the_key():
         storage.remote_errors("s3://bucket/key"),
     ):
         raise PermissionError("Access Denied")
+
+
+def test_an_error_with_one_of_many_keys_is_raised(monkeypatch, tmp_path):
+    def refuse(key, *others):
+        if key.endswith("last"):
+            raise PermissionError(key)
+
+    @contextmanager
+    def store(url):
+        yield SimpleNamespace(rm_file=refuse, get_file=refuse), url
+
+    monkeypatch.setattr(storage, "_store", store)
+    folder = storage.RemoteFolder("s3://b/a")
+    for call in (folder.remove, partial(folder.download, folder=tmp_path)):
+        with pytest.raises(PermissionError, match="a/last"):
+            call(["first", "last"])
 
 
 def test_a_long_message_of_a_store_is_cut():

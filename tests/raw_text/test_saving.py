@@ -183,8 +183,8 @@ def test_weights_bring_the_state_of_their_optimizer(opened, tmp_path):
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
             again.load_weights(tmp_path / "of.weights.h5")
-        found = zip(again.optimizer.variables, model.optimizer.variables, strict=False)
-        assert all(np.array_equal(one, other) for one, other in found)
+        found = [*zip(again.optimizer.variables, model.optimizer.variables, strict=False)]
+        assert len(found) > 2 and all(np.array_equal(one, other) for one, other in found)
         assert int(again.optimizer.iterations) == 1
 
 
