@@ -127,7 +127,7 @@ def _columns(data: Any) -> Any:
         features = getattr(data, "features", None) or {}
         return {name: _named(data[name], features.get(name)) for name in data.column_names}
     if hasattr(data, "columns") and hasattr(data, "iloc"):
-        return {name: data[name].tolist() for name in data.columns}
+        return {name: data[name] for name in data.columns}
     return data
 
 

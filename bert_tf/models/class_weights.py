@@ -39,8 +39,9 @@ def check_weights(sample_weight: Any) -> None:
     """Refuses arrays of weights that have a negative or non-finite one."""
     for weights in keras.tree.flatten(sample_weight):
         found = np.asarray(0.0 if weights is None else weights).reshape(-1)
-        if found.dtype.kind in "iuf" and len(wrong := np.flatnonzero(~(found >= 0))):
-            checked_weight(found[wrong[0]], f"sample_weight {wrong[0]}")
+        if found.dtype.kind in "iuf":
+            for place in np.flatnonzero(~((found >= 0) & (found < np.inf))):
+                checked_weight(found[place].item(), f"sample_weight {place}")
 
 
 def weights_of_labels(y: Any, sample_weight: Any, weights: Sequence[float], kind: str) -> Any:

@@ -127,10 +127,6 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
     if is_frame(x) or isinstance(x, Mapping):
         columns = dict(x.items()) if isinstance(x, Mapping) else {n: x[n] for n in columns_of(x)}
         given = by_role(task, columns)
-        if is_frame(x) and not hasattr(x, "column_names"):  # what is missing is an empty cell
-            for role in {"text", "text_pair"} & given.keys():
-                values = as_list(role, given[role])
-                given[role] = ["" if is_missing(value) else value for value in values]
         own = (task.label, "label", *(["answer"] if "question" in given else []))
         found = [name for name in own if name in columns and name not in given]
         if y is None and found:
@@ -141,6 +137,10 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
             y = answered(y, columns["is_impossible"])
     else:
         given = by_role(task, _parts(x, task))
+    for role in {"text", "text_pair"} & given.keys():
+        column = given[role]
+        if hasattr(column, "isna") or hasattr(column, "is_null"):  # of a frame: an empty cell
+            given[role] = ["" if is_missing(value) else value for value in as_list(role, column)]
     if "text_pair" in given and task.pair is None:
         task = replace(task, pair="text_pair")
     missing = [name for name in inputs_of(task) if name not in given]

@@ -50,7 +50,7 @@ def list_separator(labels: Iterable[str]) -> tuple[str, str] | None:
     At least half of the parts of lists are parts of another label, too, or labels themselves:
     "sea|cow" beside "cow|farm", but not "yes, of course" beside "no".
     """
-    known = {label.strip() for label in labels}
+    known = {label.strip().strip("[]") for label in labels}  # as data frames write lists
     for separator in _SEPARATORS:
         parts = {x: {part.strip() for part in x.split(separator)} - {""} for x in known}
         lists = sorted(label for label, own in parts.items() if len(own) > 1)

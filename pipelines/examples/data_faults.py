@@ -88,8 +88,8 @@ def spelt_twice(labels: Sequence[str]) -> dict[str, str]:
         alike[label.strip().lower()].append(label)
     found: dict[str, str] = {}
     for group in alike.values():
-        best = max(group, key=lambda label: (counts[label], label))
-        found |= {label: best for label in group if label != best}
+        best = max(group, key=lambda label: (counts[label], label)).strip()
+        found |= {label: best for label in group if label != best and len(group) > 1}
     return found
 
 

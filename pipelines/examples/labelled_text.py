@@ -26,7 +26,7 @@ _EXTENSIONS: dict[str, Format] = {
 # What the columns are for, and the option that names each.
 OPTIONS = {
     "text": "--text_column", "text_pair": "--pair_column", "label": "--label_column",
-    "labels": "--label_column",
+    "labels": "--label_column", "context": "--text_column", "choices": "--pair_column",
 }  # fmt: skip
 
 

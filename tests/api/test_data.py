@@ -65,6 +65,12 @@ def test_forms_give_the_same_examples(form):
     assert examples.columns == {"text": TEXTS, "label": LABELS}
 
 
+def test_missing_cells_of_a_frame_are_empty_texts():
+    frame = pytest.importorskip("pandas").DataFrame({"text": [*TEXTS[:2], None], "label": LABELS})
+    _, examples = examples_in_memory(find_task("classification"), frame, ["bad", "good"])
+    assert examples.columns == {"text": TEXTS, "label": LABELS}
+
+
 @pytest.mark.parametrize(
     ("name", "columns"), [("classification", "label"), ("multi_label", "bad, good")]
 )

@@ -40,6 +40,7 @@ TRAIN = "finetune --model models/tiny --train train.tsv --output o "
     [
         ("finetune --modle x", "there is no option --modle: did you mean --model?"),
         ("vocab --vocab_size 9", "there is no option --vocab_size; "),
+        ("ensemble --models a b", "there is no option --models: did you mean MODELS?"),
         ("finetune --no_bilsmt", "there is no option --no_bilsmt: did you mean --no_bilstm?"),
         ("fine-tune", "there is no command 'fine-tune': give finetune"),
         ("--modle x", "there is no command 'x': give one of vocab, "),

@@ -136,6 +136,8 @@ def test_texts_in_another_script():
     ("labels", "expected"),
     [
         (["Sport"] * 3 + ["sport ", " SPORT"], {"sport ": "Sport", " SPORT": "Sport"}),
+        (["Pos", "pos", "pos "], {"Pos": "pos", "pos ": "pos"}),
+        (["pos ", "neg"], {}),
         (["C", "C++", "C#", ">50K", "<=50K", "A+", "A-", "A", "world news", "world-news"], {}),
         (["กา", "กี", "กิ", "हिन्दी", "हिन्दु", "é", "e", "1.0", "1", "?", ""], {}),
     ],

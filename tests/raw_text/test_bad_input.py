@@ -18,10 +18,6 @@ from bert_tf.raw_text.inputs import given_examples
 PAIRS = (TEXTS, TEXTS[::-1])
 
 
-def column(*values):
-    return pytest.importorskip("pandas").Series(list(values))
-
-
 class Splits(dict):
     """As much of a `datasets.DatasetDict`."""
 
@@ -52,7 +48,7 @@ FIT = {
     "float ids": (["a", "b"], np.array([0.0, 1.0]), r"label 0 is 0.0: .*labels.astype\(int\)"),
     "text None": (["a", None], LABELS[:2], "text 1 is None: leave the example out, or give it a"),
     "all texts None": ([None, None], LABELS[:2], "text 0 is None: leave the example out"),
-    "text NaN": (lambda: column("a", float("nan")), LABELS[:2], "text 1 is nan: leave the example"),
+    "text NaN": (["a", float("nan")], LABELS[:2], "text 1 is nan: leave the example"),
     "a number": (["a", 3], LABELS[:2], r"text 1 is 3, no string: give texts, such as str\(3\)"),
     "single string": ("a good film", "good", r"a single string: give a list, such as \[text\]"),
     "single label": (TEXTS, "good", "labels is a single string: give a list of them"),

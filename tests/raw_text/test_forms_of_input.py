@@ -374,10 +374,11 @@ def test_frames_of_questions_have_answers(opened, name):
 
 
 def test_missing_cells_of_a_frame_are_empty_texts(classifier):
-    found = batches_of(classifier, frame(text=["a film", float("nan")], label=LABELS[:2]))
+    x = frame(text=["a film", float("nan")], label=LABELS[:2])
     expected = batches_of(classifier, ["a film", ""], LABELS[:2])
-    for one, other in zip(*map(keras.tree.flatten, (found, expected)), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for found in (batches_of(classifier, x), batches_of(classifier, x["text"], x["label"])):
+        for one, other in zip(*map(keras.tree.flatten, (found, expected)), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_labels_are_not_read_where_none_are_needed(classifier):

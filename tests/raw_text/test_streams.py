@@ -145,7 +145,8 @@ def test_weights_of_words_of_token_ids(opened):
     [
         ({"class_weight": {"odd": 1.0}}, "a label of class_weight is 'odd', none of"),
         ({"class_weight": {"good": -1.0}}, "class_weight of 'good' is -1.0: give a number of at"),
-        ({"sample_weight": np.array([1.0] * 7 + [-2.0])}, "sample_weight 7 is"),
+        ({"sample_weight": np.array([1.0] * 7 + [-2.0])}, "sample_weight 7 is -2.0: give"),
+        ({"sample_weight": np.array([1.0] * 7 + [np.inf])}, "sample_weight 7 is inf: give"),
     ],
 )
 def test_weights_that_are_refused(model, weights, told):

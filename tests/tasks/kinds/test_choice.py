@@ -69,6 +69,15 @@ def test_bad_rows_are_named(change, expected, read):
 
 
 @pytest.mark.parametrize(
+    ("columns", "option"),
+    [("sent1,sent2,label", "--pair_column"), ("q,ending0,label", "--text_column")],
+)
+def test_a_missing_column_names_its_option(columns, option, read):
+    with pytest.raises(InputError, match=f"give {option} one of these"):
+        read("data.csv", f"{columns}\n{','.join('0' * len(columns.split(',')))}\n")
+
+
+@pytest.mark.parametrize(
     ("labels", "targets", "is_doubted"),
     [(["A", "C", "B"], [0, 2, 1], False), (["1", "2", "1"], [1, 2, 1], True), (["0"], [0], False)],
 )

@@ -114,6 +114,8 @@ def test_a_label_never_seen_is_named_with_its_line():
 def test_labels_in_one_cell_are_doubted_in_classification():
     doubts = TASKS["classification"].kind.doubts(examples_of("sea,cow", "sea", "cow"))
     assert doubts[-1].endswith('did you mean --task multi_label --label_separator ","?')
+    doubts = TASKS["classification"].kind.doubts(examples_of("['sea', 'cow']", "['cow']", "[]"))
+    assert doubts[-1].endswith('did you mean --task multi_label --label_separator ","?')
     assert not TASKS["classification"].kind.doubts(examples_of("yes, of course", "no"))
     doubts = KIND.doubts(examples_of("sea|cow", "sea", "cow"))
     assert doubts[-1].endswith("contain '|': did you mean --label_separator \"|\"?")
