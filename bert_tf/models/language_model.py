@@ -50,8 +50,8 @@ class BertPreTrainer(PretrainedModel):
         encoder, dtype = encoder_for(encoder, seed, dtype)
         if encoder.config.is_distilbert:
             raise InputError(
-                "a DistilBERT predicts no next sentences: train it for masked words alone "
-                "(--objective mlm, bert_tf.BertMaskedLanguageModel)"
+                "a DistilBERT predicts no next sentences: train its masked words in Python, "
+                "with bert_tf.BertMaskedLanguageModel and fit, or pre-train a BERT"
             )
         masked_language_model = words_head(encoder, seed, dtype)
         next_sentence = ClassificationHead(

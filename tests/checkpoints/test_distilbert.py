@@ -163,7 +163,7 @@ def test_configs_that_are_refused(classifier, values, message):
 
 
 def test_what_it_does_not_compute(classifier):
-    with pytest.raises(InputError, match="no next sentences: train it for masked words alone"):
+    with pytest.raises(InputError, match="no next sentences: train its masked words in"):
         load_model(classifier, bert_tf.BertPreTrainer, allow_new_head=True)
     with pytest.raises(InputError, match="layer_norm_eps is 1e-05: give 1e-12"):
         load_model(classifier, layer_norm_eps=1e-5)
