@@ -20,6 +20,7 @@ from bert_tf.checkpoints.conversion import convert
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.models.task_models import BertSentenceEncoder
+from bert_tf.tasks.kinds.kind import checked_rows
 
 ARCHIVE = Path(__file__).parents[1] / "golden" / "distilbert.tar.xz"
 TOLERANCE = 1e-5
@@ -171,7 +172,16 @@ def test_what_it_does_not_compute(classifier):
         BertConfig(extra={"model_type": "distilbert"})
     with pytest.raises(InputError, match="type_vocab_size is 0: give a whole number from 1"):
         BertConfig.from_dict({"type_vocab_size": 0})
-    load_model(classifier).config.check_fits(length=8, pairs=True)
+
+
+def test_segments_change_nothing(classifier):
+    """Nor are they refused: packing counts the texts of a pair."""
+    model = load_model(classifier)
+    model.config.check_fits(length=8, pairs=True)
+    ids = tf.constant([[2, 7, 3, 5, 3]])
+    inputs = {"token_ids": ids, "segment_ids": ids, "padding_mask": tf.ones_like(ids)}
+    other = model({**inputs, "segment_ids": tf.zeros_like(ids)})
+    np.testing.assert_array_equal(model(checked_rows(inputs, model)), other)
 
 
 def test_weights_that_do_not_fit(classifier):
