@@ -8,6 +8,7 @@ import json
 import shutil
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 import bert_tf
 from bert_tf import BertConfig, load_model, save_model
 from bert_tf.checkpoints.conversion import convert
+from bert_tf.checkpoints.presets import HubModel, _files_of_bert
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.models.task_models import BertSentenceEncoder
@@ -133,6 +135,14 @@ def test_conversion(classifier, tmp_path):
         with pytest.raises(InputError, match=f"is a DistilBERT, and {to} holds BERTs: leave --to"):
             convert(classifier, tmp_path / to, to)
         assert not (tmp_path / to).exists()
+
+
+def test_the_hub_offers_it():
+    said = {"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"]}
+    names = ["config.json", "model.safetensors", "tf_model.h5", "vocab.txt"]
+    files = [SimpleNamespace(rfilename=name) for name in names]
+    found = _files_of_bert(HubModel("org/name"), SimpleNamespace(siblings=files, config=said))
+    assert [file.rfilename for file in found] == ["vocab.txt", "model.safetensors", "config.json"]
 
 
 def test_vectors_of_texts_need_no_pooler(saved, caplog):

@@ -169,7 +169,8 @@ def numbers(model, loss, targets) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("name", HEADS)
+# Of DistilBERT test_distilbert.py tests it.
+@pytest.mark.parametrize("name", [name for name in HEADS if not name.startswith("Distil")])
 def test_the_directory_is_hugging_faces_and_comes_back(name, tmp_path):
     model = made(name)
     save_model(model, tmp_path)
