@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from safetensors.numpy import load_file
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.conversion import convert
 from bert_tf.errors import InputError
+from bert_tf.finetuning import finetune as finetuning
 from bert_tf.finetuning.finetune import finetune
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.models.layer_distillation import LayerLoss
@@ -264,6 +267,25 @@ def test_a_teachers_own_outputs_cost_nothing_and_others_something(name):
         np.testing.assert_allclose(other, 4 * np.sum(p * np.log(p / q), -1), atol=1e-5)
     # Of SQuAD: the probability that the student gives to padding, which the teacher does not.
     assert np.max(other) > 0.1 and np.all(np.isfinite(other))
+
+
+@pytest.mark.parametrize(
+    ("temperature", "weight", "expected"), [(3.0, 0.25, (3.0, 5.0)), (None, None, (2.0, 7.6))]
+)
+def test_temperature_and_weight_are_those_of_the_options(
+    monkeypatch, temperature, weight, expected
+):
+    monkeypatch.setattr(FineTuned, "from_directory", MagicMock())
+    monkeypatch.setattr(finetuning, "_matched", MagicMock())
+    options = SimpleNamespace(
+        teacher="large", teacher_layers=None, teacher_temperature=temperature,
+        teacher_weight=weight,
+    )  # fmt: skip
+    student = MagicMock()
+    student.task.kind.soft_loss.return_value = lambda taught, own: 8.0
+    _, loss, _ = finetuning._taught_by(options, student, lambda labels, own: 4.0, "float32")
+    student.task.kind.soft_loss.assert_called_once_with(expected[0])
+    assert loss(None, ("own", "taught")) == pytest.approx(expected[1])
 
 
 def test_vectors_have_no_teacher():
