@@ -165,14 +165,14 @@ def test_every_step_is_logged_and_evaluations_are_where_they_belong(tmp_path):
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_score_that_is_not_finite_is_never_the_best(sign):
+def test_a_score_that_is_not_finite_or_no_better_is_never_the_best(sign):
     state = SimpleNamespace(best=None, step=0, evaluations_since_best=0)
     saved = []
     loop = SimpleNamespace(
         state=state, options=SimpleNamespace(patience=None), larger_is_better=sign > 0,
         _save=lambda name: saved.append((name, state.step)),
     )  # fmt: skip
-    for state.step, score in enumerate([np.nan, np.inf, 0.2, np.nan, 0.1, None, np.inf, 0.3]):
+    for state.step, score in enumerate([np.nan, np.inf, 0.2, np.nan, 0.2, None, np.inf, 0.3]):
         TrainingLoop._keep_best(loop, score and sign * score, None)
     assert saved == [("best", 2), ("best", 7)]
     assert (state.best, state.best_step, state.evaluations_since_best) == (sign * 0.3, 7, 0)

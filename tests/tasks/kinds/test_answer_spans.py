@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertTokenizer
-from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, best_answers
+from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, _answers, best_answers
 from bert_tf.tokenization.windows import QuestionPacker
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
@@ -168,3 +168,10 @@ def test_an_empty_batch(answers_of):
     *_, found = answers_of([], [], 1)
     assert {len(values) for values in found.values()} == {0}
     assert found["answers_text"].shape == (0, 21)
+
+
+def test_odds_at_the_threshold_are_answered():
+    rows = {"text": tf.constant([["sea"]] * 2), "probability": tf.constant([[0.4]] * 2)}
+    rows |= {name: tf.constant([[1]] * 2) for name in ("start", "end", "start_byte", "end_byte")}
+    one, odds, nothing = tf.constant([1, 1]), tf.constant([0.5, 0.75]), tf.constant([0.6, 0.6])
+    assert _answers(rows, one, odds, nothing, True, 0.5)["answer"].numpy().tolist() == [b"sea", b""]

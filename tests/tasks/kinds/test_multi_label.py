@@ -206,3 +206,8 @@ def test_examples_in_memory_become_files_that_are_read_back(tmp_path, label):
     lines = [json.dumps(row) for row in _rows(task, examples)]
     (tmp_path / "d.jsonl").write_text("\n".join(lines))
     assert task.read(tmp_path / "d.jsonl", "train").columns == examples.columns
+
+
+def test_a_probability_at_the_threshold_is_enough():
+    found = KIND.answers(tf.constant([[0.0, -1.0, 1.0]]), LABELS)
+    assert found["predicted_label"].numpy().tolist() == [[b"ship", b"cow"]]
