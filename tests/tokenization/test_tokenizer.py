@@ -211,6 +211,7 @@ word_lengths = st.sampled_from([1, 50, 51, 66, 67, 100, 101, 199, 200, 201, 267,
 
 
 @settings(max_examples=40, deadline=None)
+@example(texts=["𝛼" * 200], chinese=True)  # as many bytes as such a word can have
 @example(texts=[c * n for c in "aбก𝛼é" for n in (200, 201)], chinese=True)
 @given(
     texts=st.lists(
