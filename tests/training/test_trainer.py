@@ -450,7 +450,7 @@ def test_float16_overflow_is_no_divergence():
 
 def test_an_overflow_restarts_the_count_of_steps_at_a_scale():
     loss_scale = trainers.LossScale()
-    loss_scale.steps.assign(1999)
+    loss_scale.steps.assign(5)
     found = []
     for overflow in (True, False):
         loss_scale.update(tf.constant(overflow))
