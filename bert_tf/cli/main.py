@@ -151,7 +151,7 @@ def parser_message(message: str, options: type) -> str:
             return f"{found[1]!r} belongs to no option: put texts with spaces in quotes"
         negated = (f"no_{each}" for each in fields if hints[each] is bool)
         near = nearest(name[2:], [*fields, "config", "help", *negated])
-        return f"there is no option {name}" + f": did you mean {shown(near)}?" * bool(near)
+        return f"there is no option {name}" + (f": did you mean {shown(near)}?" if near else "")
     if found := re.match(r"the following arguments are required: (.*)", message, re.S):
         return f"give {' and '.join(shown(each.split('.')[-1]) for each in found[1].split(', '))}"
     if found := re.match(r'Parser key "(?:\w+\.)?(\w+)"', message):
