@@ -94,7 +94,8 @@ class Vocabulary(Stage):
         with input_errors():
             lines = read_lines(corpus)
             counts = count_words(lines, do_lower_case=self.do_lower_case, progress=show)
-        pieces = learn_vocabulary(counts, self.size)
+        # Its remarks are about the text, which all systems of a table share.
+        pieces = learn_vocabulary(counts, self.size, notice=lambda line: None)
         with replace_directory(cache.of(self)) as folder:
             BertTokenizer(pieces, do_lower_case=self.do_lower_case).save(folder)
         return {"pieces": len(pieces)}

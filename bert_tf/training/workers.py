@@ -17,6 +17,7 @@ from bert_tf.errors import InputError
 from bert_tf.owners import Layout, Mark
 from bert_tf.training.preemption import Preempted
 
+_HELD, _OF_ANOTHER = 1, 2  # why the chief cannot use a folder, for all workers
 _LOCK = ".lock"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
 
@@ -105,22 +106,23 @@ def hold_run_directory(
     block or process. Raises InputError in all workers if it is held, or the folder is another's.
     """
     with ExitStack() as stack:
-        mark, fault = None, f"{directory}: the chief cannot use it: see its error"
+        mark, fault, message = None, 0, f"{directory}: the chief cannot use it: see its error"
         if is_chief(strategy):
-            fault = ""
             if _is_held(stack, Path(directory)):
-                fault = (
-                    f"{directory}: another process is training there: wait until it ends, or give "
-                    "another --output"
-                )
+                fault = _HELD
             else:
                 try:
                     mark = None if layout is None else Mark.of(directory, layout)
                 except InputError as error:
-                    fault = str(error)
-        if any(from_all_replicas(strategy, int(is_chief(strategy) and bool(fault)))):
+                    fault, message = _OF_ANOTHER, str(error)
+        if fault := max(from_all_replicas(strategy, fault)):
             leave(strategy)
-            raise InputError(fault)
+            if fault == _HELD:
+                message = (
+                    f"{directory}: another process is training there: wait until it ends, or give "
+                    "another --output"
+                )
+            raise InputError(message)
         if is_chief(strategy):
             stack.enter_context(hold_output(directory, mark))
         yield mark
