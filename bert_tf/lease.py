@@ -88,8 +88,9 @@ class Lease:
                     return False
         _log.warning(
             "%s: another process was writing there: watching for up to %g s whether it still runs",
-            self._folder, _PATIENCE_SECONDS,
-        )  # fmt: skip
+            self._folder,
+            _PATIENCE_SECONDS,
+        )
         end = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < end:
             time.sleep(_BEAT_SECONDS / 4)

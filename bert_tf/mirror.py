@@ -176,8 +176,11 @@ def push(folder: Path) -> None:
             except (InputError, OSError) as error:
                 _log.warning(
                     "%s: the upload failed (%s): it is tried again at the next checkpoint; all "
-                    "files are in %s", mirror.url, error, mirror.path,
-                )  # fmt: skip
+                    "files are in %s",
+                    mirror.url,
+                    error,
+                    mirror.path,
+                )
 
 
 def is_mirrored(folder: Path) -> bool:

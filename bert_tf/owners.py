@@ -22,9 +22,15 @@ from bert_tf.outputs import is_one_of
 _OF_MODELS = ("*.json", "*.safetensors", "*.tsv", "*.conll", "*.png", "report.md", "conlleval.txt")
 _OLD_FILES = (
     *(f"{folder}/{name}" for folder in ("best", "last") for name in (*_OF_MODELS, "vocab.txt")),
-    "best/1_Pooling/config.json", "last/1_Pooling/config.json", "checkpoints/step-*.safetensors",
-    "data/train.jsonl", "data/validation.jsonl", "search.json", "seeds.json", "config.yaml",
-)  # fmt: skip
+    "best/1_Pooling/config.json",
+    "last/1_Pooling/config.json",
+    "checkpoints/step-*.safetensors",
+    "data/train.jsonl",
+    "data/validation.jsonl",
+    "search.json",
+    "seeds.json",
+    "config.yaml",
+)
 
 
 @dataclass(frozen=True)
@@ -48,28 +54,33 @@ def _is_old_run(folder: Path) -> bool:
 
 
 SEARCH = Layout(
-    "a search", ("best", "logs/", "search.json", "search.md", "search.png", "search.tsv"),
+    "a search",
+    ("best", "logs/", "search.json", "search.md", "search.png", "search.tsv"),
     lambda folder: (folder / "search.json").is_file(),
-)  # fmt: skip
+)
 SEEDS = Layout(
-    "runs of several seeds", ("best", "seeds.json"),
+    "runs of several seeds",
+    ("best", "seeds.json"),
     lambda folder: (folder / "seeds.json").is_file(),
-)  # fmt: skip
+)
 RUN = Layout(
     "a run of one seed", ("best", "last", "checkpoints/", "logs/", "config.yaml"), _is_old_run
 )
 EVALUATION = Layout(
-    "an evaluation", ("metrics.json", "report.md"),
+    "an evaluation",
+    ("metrics.json", "report.md"),
     lambda folder: _first_line(folder / "report.md") == "# Evaluation",
-)  # fmt: skip
+)
 CHECK = Layout(
-    "a check of data", ("cleaned", "report.md"),
+    "a check of data",
+    ("cleaned", "report.md"),
     lambda folder: _first_line(folder / "report.md") == "# Check of the data",
-)  # fmt: skip
+)
 INDEX = Layout(
-    "an index", ("index.json", "texts.jsonl", "vectors.npy"),
+    "an index",
+    ("index.json", "texts.jsonl", "vectors.npy"),
     lambda folder: (folder / "index.json").is_file() and (folder / "vectors.npy").is_file(),
-)  # fmt: skip
+)
 # The first that fits counts: a search has a config.yaml, too.
 _LAYOUTS = (SEARCH, SEEDS, RUN, EVALUATION, CHECK, INDEX)
 

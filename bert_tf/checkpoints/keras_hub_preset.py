@@ -19,9 +19,10 @@ from bert_tf.tokenization.tokenizer import BertTokenizer
 
 _TASK, _TASK_WEIGHTS = "task.json", "task.weights.h5"
 _PROBLEM_TYPES = {  # by the activation of a classifier
-    "linear": "single_label_classification", "softmax": "single_label_classification",
+    "linear": "single_label_classification",
+    "softmax": "single_label_classification",
     "sigmoid": MULTI_LABEL,
-}  # fmt: skip
+}
 _VOCABULARY = Path("assets", "tokenizer", "vocabulary.txt")
 _HEADS_DIFFER = (
     "KerasHub's masked language model head computes GELU exactly and adds 1e-5 to variances; "

@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 
 _VOCABULARY, _TOKENIZER_JSON = "vocab.txt", "tokenizer.json"
 _TOKENIZER = (
-    _VOCABULARY, _TOKENIZER_JSON, "tokenizer_config.json", "special_tokens_map.json",
+    _VOCABULARY,
+    _TOKENIZER_JSON,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
     "added_tokens.json",
-)  # fmt: skip
+)
 # Of sentence-transformers: pooling, length, prompts.
 _OF_SENTENCES = re.compile(
     r"(modules|sentence_bert_config|config_sentence_transformers|\d+_\w+/config)\.json"

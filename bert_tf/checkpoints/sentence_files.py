@@ -97,9 +97,13 @@ def _prompts(folder: Path) -> dict[str, str]:
 
 
 def write_prompts(
-    directory: str | Path, *, similarity: str, prompt: str, query_prompt: str | None,
+    directory: str | Path,
+    *,
+    similarity: str,
+    prompt: str,
+    query_prompt: str | None,
     document_prompt: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Writes similarity and prompts, the inverse of reading them, if they are not the usual."""
     roles = {"query": query_prompt, "document": document_prompt}
     prompts = {name: prompt if own is None else own for name, own in roles.items()}

@@ -62,9 +62,12 @@ def run(options: Options) -> None:
         column = options.text_column or "text"
         remarks: list[str] = []
         texts_of = read_located_texts(
-            options.input, text_column=column, format=options.format, header=options.header,
+            options.input,
+            text_column=column,
+            format=options.format,
+            header=options.header,
             remark=remarks.append,
-        )  # fmt: skip
+        )
         located = list(texts_of)
         if not located:
             nothing = f"{options.input} has no text: give a folder or a file that has"

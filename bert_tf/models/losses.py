@@ -10,9 +10,15 @@ from keras import ops
 from bert_tf.errors import InputError
 
 _OF_PROBABILITIES = (
-    "KLDivergence", "CategoricalGeneralizedCrossEntropy", "Dice", "Tversky", "kl_divergence",
-    "categorical_generalized_cross_entropy", "dice", "tversky",
-)  # fmt: skip
+    "KLDivergence",
+    "CategoricalGeneralizedCrossEntropy",
+    "Dice",
+    "Tversky",
+    "kl_divergence",
+    "categorical_generalized_cross_entropy",
+    "dice",
+    "tversky",
+)
 
 # Labels int [B] and logits [B, C]; labels 0 or 1 [B, C] and logits [B, C]; numbers [B].
 classes_loss = partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)

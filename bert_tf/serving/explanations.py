@@ -69,9 +69,12 @@ def explain(
         lambda rows: _of_rows(rows, parts), {**chosen, "label": number, "logit": logit}
     )
     found = {
-        "label": label, "probability": tf.gather_nd(probabilities, explained), "logit": logit,
-        "masked_logit": masked, "attribution": attribution,
-    }  # fmt: skip
+        "label": label,
+        "probability": tf.gather_nd(probabilities, explained),
+        "logit": logit,
+        "masked_logit": masked,
+        "attribution": attribution,
+    }
     first = {name: tf.boolean_mask(x, explained[:, 1] == 0) for name, x in found.items()}
     texts = tf.gather(tf.constant(tokenizer.vocabulary), inputs["token_ids"])
     mask = inputs["padding_mask"]

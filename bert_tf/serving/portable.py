@@ -35,9 +35,14 @@ _LENGTH = 16  # tokens of the row that a LiteRT file is timed with
 
 
 def export_portable(
-    model: Any, path: Path, format: str, *, files: Mapping[str, str], facts: Mapping[str, str],
+    model: Any,
+    path: Path,
+    format: str,
+    *,
+    files: Mapping[str, str],
+    facts: Mapping[str, str],
     int8: bool = False,
-) -> Path:  # fmt: skip
+) -> Path:
     """Writes a model as of `write_portable` with what its users need beside it; returns the file.
 
     Args:
@@ -219,8 +224,10 @@ def write_portable(model: Any, path: Path, format: str, *, int8: bool = False) -
     with _in_known_operations(model):
         outputs = sorted(function.get_concrete_function().structured_outputs)
     convert: dict[str, Callable[..., None]] = {
-        "litert": _write_litert, "onnx": _write_onnx, "openvino": _write_openvino,
-    }  # fmt: skip
+        "litert": _write_litert,
+        "onnx": _write_onnx,
+        "openvino": _write_openvino,
+    }
     convert[format](model, function, outputs, path, int8)
     return outputs
 

@@ -113,9 +113,10 @@ class BertTokenizer(tf.Module):
         pieces = self._vocabulary.pieces
         # No word has a blank piece: added tokens beyond the vocabulary are no part of words.
         self._wordpiece = WordPiece(
-            [*of_words, *" " * (len(pieces) - self._words)], self.unk_token,
+            [*of_words, *" " * (len(pieces) - self._words)],
+            self.unk_token,
             splits_words=tokenize_chinese_chars,
-        )  # fmt: skip
+        )
         self._pieces = host_constant(pieces)  # string [vocabulary_size]
         texts = [tf.TensorSpec([None], tf.string)]
         graph = tf.function(self._ids_in_parts, input_signature=texts, autograph=False)
@@ -248,9 +249,10 @@ class BertTokenizer(tf.Module):
             lower, strip = switches["do_lower_case"], switches.get("strip_accents")
             added = ", ".join(str(AddedToken(**t)) for t in switches.get("added_tokens", ()))
             return {
-                **switches, "strip_accents": lower if strip is None else strip,
+                **switches,
+                "strip_accents": lower if strip is None else strip,
                 "added_tokens": added or "none",
-            }  # fmt: skip
+            }
 
         mine, theirs = in_effect(self.settings), in_effect(settings)
         differing = [name for name in theirs if mine.get(name) != theirs[name]]
@@ -349,9 +351,11 @@ class BertTokenizer(tf.Module):
 
 
 def _normalized(
-    texts: tf.Tensor, normalizer: Normalizer, split: Callable[[tf.Tensor], Pieces],
+    texts: tf.Tensor,
+    normalizer: Normalizer,
+    split: Callable[[tf.Tensor], Pieces],
     get_offsets: bool,
-) -> Pieces:  # fmt: skip
+) -> Pieces:
     """Pieces of normalized texts, at their places in `texts`."""
     normalized, origins, origin_splits = normalizer(texts, get_offsets)
     ids, row_splits, starts, ends = split(normalized)

@@ -24,14 +24,21 @@ _CLASSES = re.compile(
 )
 _OF_JSON = ("PreTrainedTokenizerFast", "TokenizersBackend")  # what tokenizer.json says
 _FIXED: dict[str, Any] = {
-    "do_basic_tokenize": True, "word_tokenizer_type": "basic",
-    "subword_tokenizer_type": "wordpiece", "wordpieces_prefix": "##", "clean_text": True,
-    "padding_side": "right", "truncation_side": "right", "split_special_tokens": False,
+    "do_basic_tokenize": True,
+    "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "wordpiece",
+    "wordpieces_prefix": "##",
+    "clean_text": True,
+    "padding_side": "right",
+    "truncation_side": "right",
+    "split_special_tokens": False,
     **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},
-}  # fmt: skip
+}
 _FORMS: dict[str, type] = {
-    "never_split": list, "added_tokens_decoder": dict, "additional_special_tokens": list,
-}  # fmt: skip
+    "never_split": list,
+    "added_tokens_decoder": dict,
+    "additional_special_tokens": list,
+}
 _FLAGS = {field.name for field in fields(AddedToken)} - {"content"}
 
 
@@ -211,9 +218,12 @@ def _added_tokens(
         content = each.get("content")
         flags |= {name: each[name] for name in _FLAGS & each.keys()}
         is_number = number is None or (isinstance(number, int) and not isinstance(number, bool))
-        if not isinstance(content, str) or not content or not is_number or not all(
-            isinstance(value, bool) for value in flags.values()
-        ):  # fmt: skip
+        if (
+            not isinstance(content, str)
+            or not content
+            or not is_number
+            or not all(isinstance(value, bool) for value in flags.values())
+        ):
             raise InputError(
                 f"{folder}: the added token {each} is not in Hugging Face's form: restore the file"
             )

@@ -109,9 +109,13 @@ def divided(
 
 
 def vectors_of(
-    model: str | Path | Answering, texts: Sequence[str], batch_size: int,
-    answered: Progress = lambda _: None, *, role: str = "document",
-) -> tuple[np.ndarray, int]:  # fmt: skip
+    model: str | Path | Answering,
+    texts: Sequence[str],
+    batch_size: int,
+    answered: Progress = lambda _: None,
+    *,
+    role: str = "document",
+) -> tuple[np.ndarray, int]:
     """Vectors of texts, float32 [N, W], and how many texts were truncated.
 
     The texts are questions (`role` "query") or what is searched ("document"). Vectors have length

@@ -96,10 +96,14 @@ class Examples:
             faults["a text in a CSV's quotes, which a .tsv does not have"] = _is_quoted
         columns = [values for role, values in self.columns.items() if role != "label"]
         for what, has_fault in faults.items():
-            odd = sorted({
-                i for values in columns for i, x in enumerate(values)
-                if (has_fault(x) if isinstance(x, str) else any(map(has_fault, x)))
-            })  # fmt: skip
+            odd = sorted(
+                {
+                    i
+                    for values in columns
+                    for i, x in enumerate(values)
+                    if (has_fault(x) if isinstance(x, str) else any(map(has_fault, x)))
+                }
+            )
             if odd:
                 found.append(
                     f"{self.path}: {len(odd)} examples have {what}, the first in {self.row(odd[0])}"
@@ -296,9 +300,13 @@ def _open_table(
     shown = names if len(set(names)) == len(names) else _numbers(names)
     by_number = header and all(map(str.isdecimal, columns.values())) and names != _numbers(names)
     source = Source(
-        str(path), format, {role: [shown[i] for i in own] for role, own in places.items()},
-        shown, delimiter, names if by_number else (),
-    )  # fmt: skip
+        str(path),
+        format,
+        {role: [shown[i] for i in own] for role, own in places.items()},
+        shown,
+        delimiter,
+        names if by_number else (),
+    )
 
     def rows() -> Iterator[tuple[int, dict[str, Any]]]:
         for number, row in table[start + 1 if header else 0 :]:

@@ -295,9 +295,12 @@ class SentenceEmbedding(WindowedKind):
             return {score.__name__: score(truth, found) for score in (spearman, pearson)}
         first, second = (given.answers[name] for name in ("vector", "vector_pair"))
         return retrieval_scores(
-            first, second, columns["text"], columns["text_pair"],
+            first,
+            second,
+            columns["text"],
+            columns["text_pair"],
             by_cosine=self.similarity == "cosine",
-        )  # fmt: skip
+        )
 
     def report(self, given: Answered) -> Report:
         score = given.answers["score"]

@@ -166,9 +166,12 @@ def logits_of(probabilities: np.ndarray) -> np.ndarray:
 
 
 def retrieval_scores(
-    questions: np.ndarray, answers: np.ndarray, texts: Sequence[str], right: Sequence[str],
+    questions: np.ndarray,
+    answers: np.ndarray,
+    texts: Sequence[str],
+    right: Sequence[str],
     by_cosine: bool = True,
-) -> dict[str, float | None]:  # fmt: skip
+) -> dict[str, float | None]:
     """Mean reciprocal rank, and the share of right answers among the first 1 and 10.
 
     Vectors, float [E, W], are those of the questions `texts` and their `right` answers, compared by
