@@ -63,7 +63,8 @@ def export_portable(
         )
     path = path if path.suffix == suffix else path / f"model{suffix}"
     card = path.with_suffix(".md")
-    written = [path, card, *(path.parent / name for name in files)]
+    weights = [path.with_suffix(".bin")] if format == "openvino" else []
+    written = [path, *weights, card, *(path.parent / name for name in files)]
     if existing := [file for file in written if file.exists()]:
         raise InputError(
             f"{existing[0]} exists, and no export is overwritten: remove it, or give a folder of "
@@ -71,7 +72,7 @@ def export_portable(
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     outputs = write_portable(model, path, format, int8=int8)
-    size = sum(file.stat().st_size for file in (path, path.with_suffix(".bin")) if file.exists())
+    size = sum(file.stat().st_size for file in (path, *weights))
     facts = {**facts, "size": f"{size / 1e6:.1f} MB{', weights in int8' if int8 else ''}"}
     if format == "litert" and find_spec("ai_edge_litert"):
         facts["speed"] = (

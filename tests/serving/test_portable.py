@@ -215,6 +215,10 @@ def test_options_that_a_format_lacks_are_refused(preset, capsys, arguments, mess
 
 def test_what_cannot_be_written_is_refused(tmp_path, preset):
     model = BertClassifier.from_preset(preset)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "model.bin").write_text("a user's own")
+    with pytest.raises(InputError, match=r"model\.bin exists, and no export is overwritten"):
+        model.export(tmp_path / "own", format="openvino")
     with pytest.raises(
         InputError, match=r"m\.onnx: a file of litert ends in \.tflite: name it m\.tflite"
     ):
@@ -239,4 +243,4 @@ def test_what_cannot_be_written_is_refused(tmp_path, preset):
         InputError, match="reads long texts in windows cannot be written for litert"
     ):
         windows.export_portable(tmp_path / "m", "litert")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.rglob("*.*")) == [tmp_path / "own" / "model.bin"]
