@@ -11,7 +11,7 @@ Writes, each as NAME-train and NAME-test:
 
 Then it scores what needs no BERT: for `types` TF-IDF of words and pairs of words with a logistic
 regression for each label (scikit-learn), for `pos` each word's most frequent tag. The commands of
-docs/finetuning-scores.md fine-tune on the same files.
+docs/scores.md fine-tune on the same files.
 """
 
 import argparse

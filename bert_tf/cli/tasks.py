@@ -7,7 +7,7 @@ r"""List the tasks and data sets that --task knows, with their defaults and scor
 The first score chooses the best model. "paper" is what the paper reached with BERT-base and
 BERT-large: on the test sets of GLUE, SWAG and CoNLL-2003, on the development sets of SQuAD.
 "reached" is a development score of bert-tf with the weights named: MiniLM is all-MiniLM-L6-v2, a
-fifth of BERT-base; docs/finetuning-scores.md has the recipe. With a name, shows one task in full:
+fifth of BERT-base; docs/scores.md has the recipe. With a name, shows one task in full:
 columns, labels, files, an example.
 """
 

@@ -98,7 +98,7 @@ class Task:
     batch_size: int = 32
     learning_rate: float = 5e-5
     # Scores of BERT's paper by model size, on its "test" or "dev" set. Beside them, by weights,
-    # means over three seeds on the development set (docs/finetuning-scores.md).
+    # means over three seeds on the development set (docs/scores.md).
     paper: Mapping[str, float] = field(default_factory=dict)
     paper_split: str = "test"
     reached: Mapping[str, float] = field(default_factory=dict)
