@@ -50,12 +50,21 @@ def _cgroup_limit(folder: Path) -> Iterator[float]:
                 yield quota / period
 
 
+def has_accelerator() -> bool:
+    """Whether TensorFlow, where it is imported, sees a GPU or a TPU."""
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU"))
+
+
 def keep_freed_memory() -> None:
     """Lets glibc keep the memory of freed tensors for the next step.
 
     By default it returns blocks of over 128 kB to the system at once: every training step on a
-    CPU then takes them anew, page by page (benchmarks/training_step.py).
+    CPU then takes them anew, page by page (benchmarks/training_step.py). It does nothing where the
+    tensors of a step are in an accelerator's memory.
     """
+    if has_accelerator():
+        return
     trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # glibc's malloc.h
     with contextlib.suppress(OSError, AttributeError):  # another libc: it has no mallopt
         mallopt = ctypes.CDLL("libc.so.6").mallopt
@@ -96,12 +105,12 @@ def share_cores() -> None:
 
     By default TensorFlow has all cores work on one operation, and at its end the quicker ones wait
     for the others. Two halves that do not wait for each other keep all cores busy. It does nothing
-    if there is a GPU, or once TensorFlow has run an op or was told its threads.
+    if there is an accelerator, or once TensorFlow has run an op or was told its threads.
     """
     import tensorflow as tf
 
     threads = tf.config.threading
-    if tf.config.list_physical_devices("GPU") or threads.get_intra_op_parallelism_threads():
+    if has_accelerator() or threads.get_intra_op_parallelism_threads():
         return
     cores = available_cores()
     global _shares_cores

@@ -140,9 +140,9 @@ def _start() -> None:
             f"Keras runs on {backend} in this process: set KERAS_BACKEND=tensorflow before it is "
             "imported"
         )
-    keep_freed_memory()
     if "tensorflow_text" not in sys.modules:
         import_tensorflow()
+    keep_freed_memory()
 
 
 def _parameter(field: Any) -> inspect.Parameter:

@@ -275,8 +275,8 @@ def _run(called: str | None, arguments: Sequence[str], is_own_process: bool) -> 
     if hasattr(module, "prepare"):  # what needs no TensorFlow, whose import takes seconds
         module.prepare(options)
     if getattr(module, "needs_tensorflow", True):
-        keep_freed_memory()
         import_tensorflow(for_a_command=is_own_process)
+        keep_freed_memory()
     module.run(options)
 
 

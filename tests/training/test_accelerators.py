@@ -1,0 +1,122 @@
+"""On GPUs and TPUs a step has none of what was chosen for CPUs.
+
+`OneDeviceStrategy` takes a device that the machine lacks: its step is traced for that device.
+"""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import AdamWeightDecay, BertConfig, BertPreTrainer, startup
+from bert_tf.training.means import cross_entropy
+from bert_tf.training.trainer import Trainer
+
+# The word table is large enough to be worth compiling on a CPU.
+V, T, P, ROWS = 4100, 16, 3, 8
+CONFIG = BertConfig(
+    vocab_size=V,
+    hidden_size=64,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=128,
+    max_position_embeddings=T,
+)
+# Adam updates a parameter by one operation, or by several under XLA.
+UPDATES = """AddV2 AssignSubVariableOp AssignVariableOp Mul ReadVariableOp RealDiv ResourceApplyAdam
+    Sqrt Sub"""
+CALLS = "Const Identity NoOp PartitionedCall Placeholder StatefulPartitionedCall"
+
+
+@pytest.fixture(autouse=True)
+def shared_cores(monkeypatch):
+    """As `share_cores` leaves it on a machine without a GPU."""
+    monkeypatch.setattr(startup, "_shares_cores", True)
+
+
+def batches():
+    draw = np.random.default_rng(1)
+    inputs = {
+        "token_ids": draw.integers(V, size=(ROWS, T)),
+        "segment_ids": draw.integers(2, size=(ROWS, T)),
+        "padding_mask": np.ones((ROWS, T)),
+        "mask_positions": draw.integers(T, size=(ROWS, P)),
+    }
+    labels = {
+        "mlm_logits": draw.integers(V, size=(ROWS, P)),
+        "nsp_logits": draw.integers(2, size=ROWS),
+    }
+    arrays = tf.nest.map_structure(lambda x: x.astype(np.int32), (inputs, labels))
+    return tf.data.Dataset.from_tensors(arrays).repeat()
+
+
+def traced(strategy, step, **options):
+    """How often a step runs each operation, and the number of functions compiled within it."""
+    with strategy.scope():
+        trainer = Trainer(
+            BertPreTrainer(CONFIG, seed=1, dtype="mixed_bfloat16"),
+            AdamWeightDecay(1e-3),
+            loss=dict.fromkeys(("mlm_logits", "nsp_logits"), cross_entropy),
+            **options,
+        )
+        iterator = trainer.iterate(batches())
+        graph = getattr(trainer, step).get_concrete_function(iterator).graph.as_graph_def()
+    functions = {f.signature.name: f for f in graph.library.function}
+
+    def operations(nodes):
+        total = Counter(node.op for node in nodes)
+        for node in nodes:
+            for value in node.attr.values():
+                if value.func.name in functions:
+                    total += operations(functions[value.func.name].node_def)
+        return total
+
+    compiled = sum("_XlaMustCompile" in f.attr for f in functions.values())
+    return operations(graph.node), compiled
+
+
+def on(kind, step="_train"):
+    return traced(tf.distribute.OneDeviceStrategy(f"{kind}:0"), step)
+
+
+@pytest.fixture(scope="module")
+def under_xla():
+    operations, _ = traced(tf.distribute.get_strategy(), "_train", jit_compile=True)
+    return operations
+
+
+@pytest.mark.parametrize("kind", ["GPU", pytest.param("TPU", marks=pytest.mark.slow)])
+def test_the_step_is_the_one_that_xla_compiles(kind, under_xla):
+    """One pass over the whole batch, in the plain operations of keras.ops."""
+    operations, compiled = on(kind)
+    assert compiled == 0
+    different = (operations - under_xla) + (under_xla - operations)
+    assert different.keys() <= {*UPDATES.split(), *CALLS.split()}
+    assert operations["MatMul"] > 20
+
+
+def test_a_cpu_computes_halves_and_compiles_parts(under_xla):
+    """What the other tests look for is there."""
+    operations, compiled = on("CPU")
+    assert compiled > 0
+    assert operations["MatMul"] > 1.5 * under_xla["MatMul"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["GPU", "TPU"])
+def test_evaluation_computes_no_halves(kind):
+    operations, compiled = on(kind, "_test")
+    assert compiled == 0
+    # The block has 6 dense layers, embeddings, pooler and heads have 5 products.
+    assert operations["MatMul"] <= 6 + 5
+
+
+@pytest.mark.parametrize("kind", ["GPU", "TPU"])
+def test_the_process_keeps_its_settings(kind, monkeypatch):
+    """No malloc setting, no threads for halves of a batch."""
+    monkeypatch.setattr(startup, "_shares_cores", False)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda k=None: [k] * (k == kind))
+    monkeypatch.setattr(startup.ctypes, "CDLL", lambda name: pytest.fail("mallopt"))
+    startup.prepare_training()
+    assert not startup.shares_cores()
