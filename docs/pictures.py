@@ -5,8 +5,7 @@
   python docs/pictures.py tensorboard RUNS  # docs/tensorboard.png, of a folder of runs
   python docs/pictures.py card              # docs/card.png; docs/hooks.py writes titles on it
 
-`make docs-pictures` does the first two. The others need Chromium ($BERT_TF_CHROMIUM, or on the
-PATH).
+`make docs-pictures` does the first two. The others need Chromium on the PATH.
 `tests/serving/server/playground_pictures.py` takes those of the playground.
 """
 
@@ -139,12 +138,10 @@ def draw_speed() -> None:
 def take(url: str, name: str, size: tuple[int, int], ready: str = "true") -> None:
     """Takes a picture of a page into docs/, of few colors, when the expression is true there."""
     sys.path.insert(0, str(ROOT / "tests" / "processes"))
-    from chromium import Chromium, Page, find_chromium
+    from chromium import Chromium, Page
 
-    if (command := find_chromium()) is None:
-        raise SystemExit("Chromium is not on the PATH: name its command in BERT_TF_CHROMIUM")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        browser = Chromium(command, Path(profile))
+        browser = Chromium(Path(profile))
         page = Page(browser)
         page.size(*size)
         page.open(url, ready)

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from peer_programs import why_missing
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Tests train and answer in one process. Given, it is not measured either.
@@ -42,6 +43,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Else the other workers wait for them at the end.
     """
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test of a peer that is missing here (`peer_programs`)."""
+    for marker in item.iter_markers("peer"):
+        if reason := why_missing(*marker.args):
+            pytest.skip(reason)
 
 
 def pytest_collection_finish() -> None:

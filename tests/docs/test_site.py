@@ -1,15 +1,19 @@
-"""The site: it builds without a warning, and holds what it lists."""
+"""The site: it builds without a warning, holds what it lists, and works in a browser."""
 
+import contextlib
+import functools
 import os
 import re
-import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from chromium import Chromium, Page
 from PIL import Image
-from site_search import search_site
 
 from bert_tf.cli.main import COMMANDS
 
@@ -63,17 +67,6 @@ def site(made_once) -> Path:
     return made_once("site", build)
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node, which runs the site's search")
-def test_a_search_finds_the_page(site):
-    results = search_site(site, list(QUERIES))
-    missed = {
-        query: pages[:3]
-        for (query, page), pages in zip(QUERIES.items(), results, strict=True)
-        if f"{page}.html" not in pages[:3]
-    }
-    assert not missed
-
-
 def test_the_site(site):
     for name in COMMANDS:  # the page of `index` is not that of the folder
         page = "bert-tf-index" if name == "index" else name
@@ -95,3 +88,87 @@ def test_the_site(site):
                 assert picture.size == (1200, 630)
             cards.add(card)
     assert len(cards) > 50
+
+
+class Files(SimpleHTTPRequestHandler):
+    """Serves files without a log; a browser that closes a tab interrupts some answers."""
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+    def copyfile(self, source, outputfile) -> None:
+        with contextlib.suppress(ConnectionError):
+            super().copyfile(source, outputfile)
+
+
+@pytest.fixture(scope="module")
+def served(site) -> Iterator[str]:
+    """The site's URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Files, directory=site)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[Chromium]:
+    chromium = Chromium(tmp_path_factory.mktemp("profile"))
+    yield chromium
+    chromium.close()
+
+
+@pytest.fixture
+def page(browser, served) -> Iterator[Page]:
+    """A tab; at its end no script has failed, and nothing was loaded from elsewhere."""
+    tab = Page(browser)
+    yield tab
+    assert tab.complaints() == []
+    urls = [url for url in tab.requests() if not url.startswith(("about:", "data:"))]
+    assert len(urls) > 1
+    assert all(url.startswith(f"{served}/") for url in urls)
+    tab.close()
+
+
+def search(page: Page, query: str) -> list[str]:
+    """Types a query into the site's search; the pages that it lists, the best first."""
+    box = "document.querySelector('[data-md-component=search-query]')"
+    results = "document.querySelector('.md-search-result__meta').innerText"
+    page.evaluate(f"({box}.focus(), {box}.select())")
+    page.press("Delete")
+    page.wait(f"{results}.startsWith('Type to start')")
+    page.insert(query)
+    page.press("End")
+    page.wait(f"/ match|No match/.test({results})")
+    links = "Array.from(document.querySelectorAll('.md-search-result__item'), (e) => "
+    return page.evaluate(f"{links} new URL(e.querySelector('a').href).pathname.slice(1))")
+
+
+@pytest.mark.peer("chromium")
+def test_a_search_finds_the_page(page, served):
+    page.open(f"{served}/index.html", "document.querySelector('.md-search-result__meta') !== null")
+    results = {query: search(page, query)[:3] for query in QUERIES}
+    missed = {
+        query: pages for query, pages in results.items() if f"{QUERIES[query]}.html" not in pages
+    }
+    assert not missed
+
+
+@pytest.mark.peer("chromium")
+@pytest.mark.parametrize(
+    "name", ["index", "commands/finetune", "notebooks/question_answering", "python-api", "serve"]
+)
+def test_a_page_in_a_browser(name, page, served):
+    """On a wide screen and a phone nothing is wider than the window, and no picture is missing."""
+    wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    missing = "Array.from(document.images).filter((i) => !i.naturalWidth).map((i) => i.src)"
+    page.open(f"{served}/{name}.html", "document.readyState === 'complete'")
+    assert page.evaluate(wider) == 0
+    page.size(380, 800, phone=True)
+    assert page.evaluate(wider) == 0
+    assert page.evaluate(missing) == []
+    broken = [
+        event["response"]["url"]
+        for event in page.events("Network.responseReceived")
+        if event["response"]["status"] >= 400
+    ]
+    assert broken == [f"{served}/versions.json"]  # of published versions: `mike` writes it

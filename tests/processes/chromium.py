@@ -8,28 +8,23 @@ import fcntl
 import json
 import os
 import select
-import shutil
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
+from peer_programs import find_peer, why_missing
+
 SECONDS = 30.0  # for one step; a busy machine is slow to start a browser
-_KEYS = {"Enter": 13, "Tab": 9, " ": 32, "ArrowRight": 39, "ArrowLeft": 37, "End": 35}
-
-
-def find_chromium() -> str | None:
-    """The browser's command: `BERT_TF_CHROMIUM`, or the first of the usual names on the PATH."""
-    if named := os.environ.get("BERT_TF_CHROMIUM"):
-        return shutil.which(named)
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    return next(filter(None, map(shutil.which, names)), None)
+_KEYS = {"Enter": 13, "Tab": 9, " ": 32, "ArrowRight": 39, "ArrowLeft": 37, "End": 35, "Delete": 46}
 
 
 class Chromium:
     """A running browser; `close` ends it."""
 
-    def __init__(self, command: str, profile: Path) -> None:
+    def __init__(self, profile: Path) -> None:
+        if (command := find_peer("chromium")) is None:
+            raise FileNotFoundError(why_missing("chromium"))
         to_browser, from_browser = os.pipe(), os.pipe()
         # The browser's ends get numbers above the 3 and 4 that they will have there.
         commands, answers = (

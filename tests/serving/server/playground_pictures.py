@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "processes"))
-from chromium import Chromium, Page, find_chromium
+from chromium import Chromium, Page
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -44,11 +44,8 @@ def take(page: Page, name: str) -> None:
 
 def main(url: str) -> None:
     """Takes all pictures from a server's models `sentiment`, `entities` and `words`."""
-    command = find_chromium()
-    if command is None:
-        sys.exit("Chromium is not on the PATH: name its command in BERT_TF_CHROMIUM")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        browser = Chromium(command, Path(profile))
+        browser = Chromium(Path(profile))
         page = Page(browser)
         page.size(860, 600, 1.5)
         ask(page, url, "sentiment", "A stirring, funny and finally moving film.", (3, 3))

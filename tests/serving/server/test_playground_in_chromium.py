@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import pytest
 import uvicorn
-from chromium import Chromium, Page, find_chromium
+from chromium import Chromium, Page
 from credential_files import tokens_of
 from tensorflow.core.framework.types_pb2 import DataType
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
@@ -30,7 +30,7 @@ from bert_tf.serving.server.credentials import Tokens
 from bert_tf.serving.server.errors import ServingError
 from bert_tf.serving.server.metrics import Metrics
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
+pytestmark = [pytest.mark.slow, pytest.mark.peer("chromium")]
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 # Astral characters, a joined emoji, one with a skin tone, letters with combining marks.
@@ -262,9 +262,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory) -> Iterator[Chromium]:
-    if (command := find_chromium()) is None:
-        pytest.skip("needs Chromium on the PATH, or its command in BERT_TF_CHROMIUM")
-    found = Chromium(command, tmp_path_factory.mktemp("profile"))
+    found = Chromium(tmp_path_factory.mktemp("profile"))
     yield found
     found.close()
 
