@@ -44,7 +44,7 @@ _SERVE = "import sys; from bert_tf.cli.main import main; sys.exit(main(sys.argv[
 _AS_TENSORFLOW_SERVING = f"""
 import bert_tf.startup
 bert_tf.startup.import_tensorflow()
-from bert_tf.serving.server import batching
+from bert_tf.server import batching
 batching._bytes = lambda inputs: 0
 {_SERVE}
 """

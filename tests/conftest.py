@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from peer_programs import why_missing
 
+pytest_plugins = ["exported_models"]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Tests train and answer in one process. Given, it is not measured either.
 os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "0")
@@ -27,8 +28,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _GROWTH = 500_000  # kB of memory between two collections
 _OF_RUNS = (
-    "cli", "docs", "experiments", "finetuning", "migration", "pretraining", "raw_text", "tasks",
-    "trained", "training",
+    "cli", "docs", "finetuning", "migration", "paper", "pretraining", "raw_text", "tasks", "trained",
+    "training",
 )  # fmt: skip
 
 

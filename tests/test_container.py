@@ -17,8 +17,8 @@ from credential_files import write_certificate
 from prometheus_client.parser import text_string_to_metric_families
 
 from bert_tf.cli.main import read_options
-from bert_tf.serving.server.credentials import Certificate
-from bert_tf.serving.server.metrics import Metrics
+from bert_tf.server.credentials import Certificate
+from bert_tf.server.metrics import Metrics
 
 REPOSITORY = Path(__file__).parents[1]
 SERVING = REPOSITORY / "recipes" / "serving"

@@ -121,7 +121,7 @@ def test_the_wheel_alone_goes_from_text_to_predictions(tmp_path):
         subprocess.run(["cp", "-r", REPOSITORY / kept, source], check=True)
     subprocess.run([*build, "--wheel-dir", tmp_path, source], check=True)
     (wheel,) = tmp_path.glob("bert_tf-*.whl")
-    static = Path("bert_tf/serving/server/playground/static")
+    static = Path("bert_tf/server/playground/static")
     packed = set(zipfile.ZipFile(wheel).namelist())
     assert {str(static / file.name) for file in (REPOSITORY / static).iterdir()} <= packed
     assert {"bert_tf/py.typed", "bert_tf/migration/symbols.tsv"} <= packed

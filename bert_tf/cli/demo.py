@@ -68,7 +68,7 @@ def _command(name: str, /, **options: Any) -> None:
 
 def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
     """Writes labelled passages, and the corpus without those to test on; returns the latter."""
-    from bert_tf.experiments import installed_documentation, passages
+    from bert_tf.paper import installed_documentation, passages
     from bert_tf.pipelines.corpus.sources import find_files
 
     if options.corpus:

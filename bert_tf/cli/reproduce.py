@@ -53,11 +53,11 @@ class Options(CorpusOptions):
 def run(options: Options) -> None:
     share_cores()  # before a run's data is made with TensorFlow's ops
     with progress("planning") as bar:
-        from bert_tf.experiments.data_stages import Corpus
-        from bert_tf.experiments.plan import Plan, find_table, task_data
-        from bert_tf.experiments.reproduce import NOTE, Reproduction
-        from bert_tf.experiments.stage import Show, Stage
-        from bert_tf.experiments.tables import SCALES
+        from bert_tf.paper.data_stages import Corpus
+        from bert_tf.paper.plan import Plan, find_table, task_data
+        from bert_tf.paper.reproduce import NOTE, Reproduction
+        from bert_tf.paper.stage import Show, Stage
+        from bert_tf.paper.tables import SCALES
         from bert_tf.tasks.reports.report import markdown
 
         read_as = {field.name: getattr(options, field.name) for field in fields(CorpusOptions)}

@@ -172,13 +172,13 @@ def prepare(options: Options) -> None:
 
 def run(options: Options) -> None:
     tls, tokens = _credentials(options)
-    from bert_tf.serving.server import configuration, playground
-    from bert_tf.serving.server.app import METRICS_PATH, make_app
-    from bert_tf.serving.server.grpc_service import start_grpc
-    from bert_tf.serving.server.http import Limits
-    from bert_tf.serving.server.models import Models
-    from bert_tf.serving.server.records import AccessLog, Tracer
-    from bert_tf.serving.server.server import bind, serve, take_descriptors
+    from bert_tf.server import configuration, playground
+    from bert_tf.server.app import METRICS_PATH, make_app
+    from bert_tf.server.grpc_service import start_grpc
+    from bert_tf.server.http import Limits
+    from bert_tf.server.models import Models
+    from bert_tf.server.records import AccessLog, Tracer
+    from bert_tf.server.server import bind, serve, take_descriptors
 
     rest_socket = bind(options.host, _port(options, "rest_port", 8501), "--rest_port")
     # Found to be free now, before models are loaded.
@@ -266,7 +266,7 @@ def _port(options: Options, name: str, default: int) -> int:
 
 
 def _credentials(options: Options) -> tuple[Any, Any]:
-    from bert_tf.serving.server.credentials import Certificate, Tokens
+    from bert_tf.server.credentials import Certificate, Tokens
 
     certificate, key = options.tls_certificate, options.tls_key
     tls = Certificate(certificate, key) if certificate and key else None
@@ -294,7 +294,7 @@ def _bracketed(host: str) -> str:
 
 def _ready_lines(models: Any, options: Options, rest_port: int, grpc_port: int) -> list[str]:
     """Addresses, and a request that works."""
-    from bert_tf.serving.server.errors import ServingError
+    from bert_tf.server.errors import ServingError
 
     lines = []
     if not _is_loopback(options.host):

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from bert_tf.cli.main import main
-from bert_tf.experiments import tables
-from bert_tf.experiments.tables import SMALL
+from bert_tf.paper import tables
+from bert_tf.paper.tables import SMALL
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_a_full_disk_is_named_before_it_starts(corpus, labelled, tmp_path, capsy
     class Usage:
         free = 1
 
-    monkeypatch.setattr("bert_tf.experiments.reproduce.shutil.disk_usage", lambda place: Usage)
-    speed = "bert_tf.experiments.step_speed._pretraining_seconds"
+    monkeypatch.setattr("bert_tf.paper.reproduce.shutil.disk_usage", lambda place: Usage)
+    speed = "bert_tf.paper.step_speed._pretraining_seconds"
     monkeypatch.setattr(speed, lambda *arguments: 0.1)
     command = [
         "reproduce", "model-size", "--corpus", str(corpus), "--tasks",

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from bert_tf.serving.server.credentials import Tokens
+from bert_tf.server.credentials import Tokens
 
 
 def write_certificate(folder: Path, days: int = 2) -> tuple[Path, Path]:

@@ -1,7 +1,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 
-from bert_tf.serving.server.models import Models
+from bert_tf.server.models import Models
 
 
 @contextlib.asynccontextmanager

@@ -25,10 +25,10 @@ from starlette.testclient import TestClient
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from bert_tf import BertTokenizer
+from bert_tf.server.app import make_app
+from bert_tf.server.models import Models
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.saved_model import LoadedModel
-from bert_tf.serving.server.app import make_app
-from bert_tf.serving.server.models import Models
 from bert_tf.serving.signatures import DEFAULT
 from bert_tf.serving.warmup_requests import requests
 

@@ -18,6 +18,7 @@ from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.cli.main import main
 from bert_tf.models.task_models import BertClassifier
+from bert_tf.server.configuration import BatchingParameters, read_batching_parameters
 from bert_tf.serving.export import (
     ASSETS,
     BATCHING_FILE,
@@ -28,7 +29,6 @@ from bert_tf.serving.export import (
     set_labels,
 )
 from bert_tf.serving.saved_model import LoadedModel, nodes_of, read_saved_model
-from bert_tf.serving.server.configuration import BatchingParameters, read_batching_parameters
 from bert_tf.serving.signatures import CLASSIFY, REGRESS
 from bert_tf.serving.warmup_requests import (
     WARMUP_FILE,

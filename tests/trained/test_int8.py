@@ -18,11 +18,11 @@ from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.primitives import int8 as plans
 from bert_tf.primitives.int8 import quantize_weights
 from bert_tf.primitives.on_tensorflow import inferring_with
+from bert_tf.server.servable import _load_error
 from bert_tf.serving import precisions
 from bert_tf.serving.precisions import fastest, same_in_other_types, type_of
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.saved_model import LoadedModel
-from bert_tf.serving.server.servable import _load_error
 from bert_tf.tasks.table import find_task
 from bert_tf.trained import export_precisions
 from bert_tf.trained.fine_tuned import FineTuned

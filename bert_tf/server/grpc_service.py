@@ -1,0 +1,358 @@
+"""TensorFlow Serving's gRPC services, PredictionService and ModelService, and grpc.health.v1."""
+
+import asyncio
+import dataclasses
+import functools
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from grpc.aio import ServicerContext as Context
+from grpc_health.v1.health import SERVICE_NAME
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from tensorflow_serving.apis.classification_pb2 import ClassificationRequest, ClassificationResponse
+from tensorflow_serving.apis.get_model_metadata_pb2 import (
+    GetModelMetadataRequest,
+    GetModelMetadataResponse,
+    SignatureDefMap,
+)
+from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusRequest
+from tensorflow_serving.apis.model_pb2 import ModelSpec
+from tensorflow_serving.apis.predict_pb2 import PredictRequest, PredictResponse
+from tensorflow_serving.apis.regression_pb2 import RegressionRequest, RegressionResponse
+
+from bert_tf.server.connections import HEAD_BYTES
+from bert_tf.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
+from bert_tf.server.credentials import Certificate, Tokens
+from bert_tf.server.errors import ServingError, invalid
+from bert_tf.server.example_requests import classify, listed_examples, regress
+from bert_tf.server.http import LONGEST_NAME
+from bert_tf.server.models import Models
+from bert_tf.server.records import REQUEST_ID, AccessLog, Tracer, identity, recorded
+from bert_tf.server.servable import Servable
+from bert_tf.server.tensors import predict_inputs, to_proto
+
+_LOG = logging.getLogger(__name__)
+_LONGEST_MESSAGE = 1024  # characters of an error: gRPC limits the header that it is sent in
+_MOST_CALLS = 1000
+# Time in which the message of a call must arrive. Where so many calls wait for theirs that these,
+# whose size gRPC does not tell, might exceed the bytes in work, a new one gets the shorter time:
+# clients send the message with the head of a call.
+_MESSAGE_SECONDS = 30.0
+_MOST_PATIENT = 64
+_PROMPT_SECONDS = 2.0
+# Streams of health stay open: anyone may ask for them, and they take the place of other calls.
+_MOST_WATCHERS = 64
+_WATCH_SECONDS = 0.1  # between two looks at the models
+_YEAR = 365 * 24 * 3600.0
+# Answers a request, until a moment of `time.monotonic()`.
+_Method = Callable[[Models, Any, float], Awaitable[Message]]
+_Rpc = tuple[type[Message], _Method]  # the type of its requests, and what answers them
+
+
+async def start_grpc(
+    models: Models,
+    address: str = "127.0.0.1:8500",
+    *,
+    max_request_bytes: int = 2**25,
+    max_held_bytes: int = 2**28,
+    most_connections: int = 1000,
+    tls: Certificate | None = None,
+    tokens: Tokens | None = None,
+    access_log: AccessLog | None = None,
+    tracer: Tracer | None = None,
+) -> tuple["GrpcServer", int]:
+    """Starts a server of the services and returns it with its port; port 0 takes a free one.
+
+    Requests beyond `max_request_bytes`, or beyond `max_held_bytes` in work, get RESOURCE_EXHAUSTED.
+    """
+    server = grpc.aio.server(
+        maximum_concurrent_rpcs=_MOST_CALLS,
+        options=[
+            ("grpc.max_receive_message_length", max_request_bytes),
+            ("grpc.max_send_message_length", -1),
+            # By default calls of 8 to 16 KiB of metadata are refused by chance.
+            ("grpc.max_metadata_size", HEAD_BYTES),
+            ("grpc.absolute_max_metadata_size", HEAD_BYTES),
+            # Two servers on one port would share its clients.
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_allowed_incoming_connections", most_connections),
+        ],
+    )
+    patient = min(_MOST_PATIENT, max_held_bytes // max_request_bytes)
+    started = GrpcServer(server, models, max_held_bytes, patient, tokens, access_log, tracer)
+    services = {
+        service: {
+            # It reads the message itself: gRPC's own handlers would wait for it without a limit.
+            api: grpc.stream_unary_rpc_method_handler(functools.partial(started.call, api, rpc))
+            for api, rpc in rpcs.items()
+        }
+        for service, rpcs in _RPCS.items()
+    }
+    services[SERVICE_NAME] = {
+        "Check": grpc.stream_unary_rpc_method_handler(started.check),
+        "Watch": grpc.stream_stream_rpc_method_handler(started.watch),
+    }
+    for service, handlers in services.items():
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    if tls:
+        port = server.add_secure_port(address, _credentials(tls))
+    else:
+        port = server.add_insecure_port(address)
+    await server.start()
+    return started, port
+
+
+def _credentials(tls: Certificate) -> grpc.ServerCredentials:
+    """Credentials that each new connection finds up to date."""
+    last = tls.pair
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal last
+        if tls.pair is last:
+            return None
+        last = tls.pair
+        return grpc.ssl_server_certificate_configuration([last])
+
+    first = grpc.ssl_server_certificate_configuration([last])
+    return grpc.dynamic_ssl_server_credentials(first, changed)
+
+
+async def _predict(models: Models, request: PredictRequest, deadline: float) -> PredictResponse:
+    with models.servable(*_asked(request.model_spec)) as servable:
+        is_large = request.ByteSize() > LARGE_BODY
+        name, arrays = await in_thread_if(is_large, predict_inputs, servable.signatures, request)
+        outputs = servable.signatures[name].outputs
+        chosen = list(request.output_filter) or list(outputs)
+        for place, alias in enumerate(chosen):
+            if alias not in outputs:
+                raise invalid(
+                    f"output tensor alias not found in signature: {alias} "
+                    f"Outputs expected to be in the set {{{','.join(sorted(outputs))}}}."
+                )
+            if alias in chosen[:place]:
+                raise invalid(f"duplicate output tensor alias: {alias}")
+        answer = await servable.predict(name, arrays, deadline)
+        response = PredictResponse(model_spec=_spec(servable, request.model_spec))
+
+        def write() -> None:
+            for alias in chosen:
+                response.outputs[alias].CopyFrom(to_proto(answer[alias]))
+
+        values = sum(answer[alias].size for alias in chosen)
+        await in_thread_if(values > LARGE_ANSWER, write)
+        return response
+
+
+def _of_examples(call: Any, response: type[Message]) -> _Method:
+    async def answer(models: Models, request: Any, deadline: float) -> Message:
+        with models.servable(*_asked(request.model_spec)) as servable:
+            models.metrics.examples(servable.name, len(listed_examples(request.input)))
+            run = functools.partial(servable.predict, deadline=deadline)
+            name = request.model_spec.signature_name
+            result = await call(run, servable.signatures, name, request.input)
+            return response(result=result, model_spec=_spec(servable, request.model_spec))
+
+    return answer
+
+
+async def _metadata(models: Models, request: Any, deadline: float) -> Message:
+    if not request.metadata_field:
+        raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
+    for field in request.metadata_field:
+        if field != "signature_def":
+            raise invalid(f"Metadata field {field} is not supported")
+    with models.servable(*_asked(request.model_spec)) as servable:
+        spec = ModelSpec(name=servable.name, version={"value": servable.version})
+        response = GetModelMetadataResponse(model_spec=spec)
+        signatures = SignatureDefMap(signature_def=servable.signatures)
+        response.metadata["signature_def"].Pack(signatures)
+        return response
+
+
+async def _status(models: Models, request: GetModelStatusRequest, deadline: float) -> Message:
+    return models.status(*_asked(request.model_spec))
+
+
+# HandleReloadConfigRequest, by which clients change the models, and MultiInference are left out.
+_RPCS: dict[str, dict[str, _Rpc]] = {
+    "tensorflow.serving.PredictionService": {
+        "Predict": (PredictRequest, _predict),
+        "Classify": (ClassificationRequest, _of_examples(classify, ClassificationResponse)),
+        "Regress": (RegressionRequest, _of_examples(regress, RegressionResponse)),
+        "GetModelMetadata": (GetModelMetadataRequest, _metadata),
+    },
+    "tensorflow.serving.ModelService": {"GetModelStatus": (GetModelStatusRequest, _status)},
+}
+
+
+@dataclasses.dataclass
+class GrpcServer:
+    """What all calls have in common: tokens, limits, errors, metrics, log and spans; and health.
+
+    The service grpc.health.v1, which asks for no token, reports whether all models are ready, and
+    each under its name. Its package's own forgets watchers when one of several leaves.
+    """
+
+    server: grpc.aio.Server
+    models: Models
+    max_held_bytes: int
+    most_patient: int  # calls that may wait long for their message
+    tokens: Tokens | None
+    access_log: AccessLog | None
+    tracer: Tracer | None
+    arriving: int = 0  # calls that wait for their message
+    held_bytes: int = 0
+    watchers: int = 0
+    is_stopping: bool = False
+
+    async def call(self, api: str, rpc: _Rpc, messages: Any, context: Context) -> bytes:
+        started, code = time.monotonic(), grpc.StatusCode.OK
+        headers = {k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
+        fields: dict[str, Any] = {"client": context.peer(), "protocol": "gRPC", "method": api}
+        fields |= identity(headers) | {"request_bytes": 0}
+        trailer = ((REQUEST_ID, fields["request_id"]),)
+        context.set_trailing_metadata(trailer)
+        metrics = self.models.metrics
+        records = recorded(self.access_log, self.tracer, api, headers, fields)
+        with records, metrics.in_flight.labels("GRPC").track_inprogress():
+            try:
+                return await self._answer(rpc, headers, fields, context)
+            except ServingError as error:
+                metrics.refusals.labels(error.reason).inc()
+                code = error.code
+                await context.abort(code, error.message[:_LONGEST_MESSAGE], trailer)
+            except asyncio.CancelledError:
+                code = grpc.StatusCode.CANCELLED
+                raise
+            except Exception:
+                _LOG.exception("a request failed, %s", fields["request_id"])
+                code = grpc.StatusCode.INTERNAL
+                await context.abort(code, "Internal error: see the server's log", trailer)
+            finally:
+                fields["status"] = code.name
+                if api != "GetModelStatus":
+                    seconds, model = time.monotonic() - started, fields.get("model", "")
+                    metrics.request(model, api, "GRPC", code, seconds)
+        raise AssertionError("abort raises")
+
+    async def _answer(
+        self, rpc: _Rpc, headers: Mapping[str, str], fields: dict[str, Any], context: Context
+    ) -> bytes:
+        request_type, method = rpc
+        if self.tokens:
+            name = self.tokens.name_of(headers.get("authorization", ""))
+            if name is None:
+                text = "send the metadata authorization: Bearer <token>"
+                raise ServingError(grpc.StatusCode.UNAUTHENTICATED, text, "token")
+            fields["token"] = name
+        with self.models.metrics.stages.labels("read").time():
+            message = await self.message(context)
+        size = fields["request_bytes"] = len(message)
+        if self.held_bytes + size > self.max_held_bytes:
+            text = f"More than {self.max_held_bytes} bytes of requests are in work"
+            raise ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, "held_bytes")
+        self.held_bytes += size
+        try:
+            with self.models.metrics.stages.labels("parse").time():
+                request: Any = await in_thread_if(size > LARGE_BODY, _parsed, request_type, message)
+            del message
+            spec = request.model_spec
+            fields["model"] = spec.name[:LONGEST_NAME]
+            fields["signature"] = spec.signature_name[:LONGEST_NAME]
+            if not request.HasField("model_spec"):
+                raise invalid("Missing ModelSpec")
+            remaining = context.time_remaining()  # centuries without a deadline
+            is_endless = remaining is None or remaining > _YEAR
+            deadline = math.inf if is_endless else time.monotonic() + remaining
+            response = await method(self.models, request, deadline)
+            if spec := getattr(response, "model_spec", None):
+                fields |= {"signature": spec.signature_name, "version": spec.version.value}
+            with self.models.metrics.stages.labels("write").time():
+                is_large = response.ByteSize() > LARGE_BODY
+                return await in_thread_if(is_large, response.SerializeToString)
+        finally:
+            self.held_bytes -= size
+
+    async def message(self, context: Context) -> bytes:
+        """Reads the message of a call; raises ServingError if it does not arrive in time."""
+        seconds = _MESSAGE_SECONDS if self.arriving < self.most_patient else _PROMPT_SECONDS
+        self.arriving += 1
+        try:
+            async with asyncio.timeout(seconds):
+                message = await context.read()
+        except TimeoutError:
+            text = f"No message arrived within {seconds:g} s"
+            raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, text, "body_seconds") from None
+        finally:
+            self.arriving -= 1
+        if message is grpc.aio.EOF:
+            raise invalid("The call has no message")
+        return message
+
+    async def stop(self, grace: float | None) -> None:
+        """Refuses new calls, gives those accepted so many seconds, and ends streams of health."""
+        self.is_stopping = True
+        await self.server.stop(grace)
+
+    async def check(self, messages: Any, context: Context) -> bytes:
+        status = self._status(await self._service(context))
+        if status == HealthCheckResponse.SERVICE_UNKNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
+        return HealthCheckResponse(status=status).SerializeToString()
+
+    async def watch(self, messages: Any, context: Context) -> None:
+        service, last = await self._service(context), None
+        if self.watchers >= _MOST_WATCHERS:
+            text = f"{_MOST_WATCHERS} clients watch already: call Check"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        self.watchers += 1
+        try:
+            while True:
+                is_last = self.is_stopping
+                if (status := self._status(service)) != last:
+                    await context.write(HealthCheckResponse(status=status).SerializeToString())
+                if is_last:
+                    return
+                last = status
+                await asyncio.sleep(_WATCH_SECONDS)
+        finally:
+            self.watchers -= 1
+
+    async def _service(self, context: Context) -> str:
+        try:
+            return _parsed(HealthCheckRequest, await self.message(context)).service
+        except ServingError as error:
+            await context.abort(error.code, error.message)
+            raise
+
+    def _status(self, service: str) -> int:
+        found, is_whole = self.models.readiness(), service in ("", *_RPCS)
+        if not is_whole and service not in found:
+            return HealthCheckResponse.SERVICE_UNKNOWN
+        is_ready = self.models.is_ready if is_whole else found[service]
+        if is_ready and not self.is_stopping:
+            return HealthCheckResponse.SERVING
+        return HealthCheckResponse.NOT_SERVING
+
+
+def _parsed(request_type: type[Message], message: bytes) -> Any:
+    try:
+        return request_type.FromString(message)
+    except DecodeError as error:
+        raise invalid(f"The message is no {request_type.DESCRIPTOR.name}: {error}") from error
+
+
+def _asked(spec: ModelSpec) -> tuple[str, int | None, str | None]:
+    version = spec.version.value if spec.HasField("version") else None
+    label = spec.version_label if spec.HasField("version_label") else None
+    return spec.name, version, label
+
+
+def _spec(servable: Servable, asked: ModelSpec) -> ModelSpec:
+    name, version = asked.signature_name or "serving_default", {"value": servable.version}
+    return ModelSpec(name=servable.name, signature_name=name, version=version)

@@ -1,0 +1,380 @@
+"""Servables: the versions of models that a server has loaded, found by name, version or label."""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import gc
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from grpc import StatusCode
+from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
+from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, ModelServerConfig
+
+from bert_tf.errors import InputError
+from bert_tf.server.batching import Workers
+from bert_tf.server.configuration import BatchingParameters, read_models_config
+from bert_tf.server.errors import ServingError, invalid
+from bert_tf.server.metrics import Metrics
+from bert_tf.server.servable import Servable
+from bert_tf.serving.precisions import fastest, versions
+
+_LOG = logging.getLogger(__name__)
+
+# Versions that were unloaded and are still reported as such, per model.
+_REMEMBERED = 16
+
+
+class Models:
+    """The models of a server. All methods belong to the thread of one event loop.
+
+    New versions are found by polling, loaded and warmed up while the old one serves, then take
+    over; the old one is unloaded after its last request. So are versions whose folder is another or
+    whose files have changed. A version that fails to load is tried again once its files change, or
+    after a minute, then two, up to an hour. A model whose whole folder disappears stays loaded, as
+    in TensorFlow Serving.
+
+    `source` is a folder of models (<name>/<version>), a folder of one model, which `name` names
+    otherwise, or a models.config, whose changes are followed. Of a model exported in several types
+    the fastest version is served, unless the file has a policy. `batching` has the number of
+    threads, and defaults for what a version's `batching_params.pbtxt` omits; `overrides` replace
+    fields of every version. With `refuses_truncated`, texts that do not fit are refused.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        *,
+        name: str | None = None,
+        poll_seconds: float = 1.0,
+        batching: BatchingParameters | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        refuses_truncated: bool = False,
+    ) -> None:
+        self.metrics = Metrics()
+        batching = batching or BatchingParameters()
+        self._folder = Path(source)
+        self._name = name or self._folder.resolve().name
+        self._source: Path | ModelServerConfig = self._folder
+        self._complaint = ""
+        self._remarks: set[str] = set()
+        self._poll_seconds = poll_seconds
+        self._workers = Workers(batching.num_batch_threads)
+        self._servable = functools.partial(
+            Servable,
+            workers=self._workers,
+            metrics=self.metrics,
+            parameters=dataclasses.replace(batching, num_batch_threads=0),
+            overrides=dict(overrides or {}),
+            refuses_truncated=refuses_truncated,
+        )
+        # One model loads at a time, or both would need the memory of their loading at once.
+        self._loader = ThreadPoolExecutor(1, "load")
+        self._servables: dict[str, dict[int, Servable]] = {}
+        self._former: list[Servable] = []  # of versions that were replaced, until others serve
+        self._wanted: dict[str, dict[int, Path]] = {}
+        self._labels: dict[str, dict[str, int]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ready: set[str] = set()  # models that have been complete and still answer
+        self._is_started = False
+        self._is_closing = False
+
+    async def start(self) -> None:
+        """Loads the first versions and begins to watch; raises InputError if none can be loaded."""
+        folder = self._folder
+        try:
+            self._is_configured = folder.is_file()
+            if self._is_configured:
+                self._source = read_models_config(folder)
+            elif versions(folder):
+                self._source = ModelServerConfig()
+                base_path = str(folder.absolute())
+                self._source.model_config_list.config.add(name=self._name, base_path=base_path)
+            await self._poll()
+        except OSError as error:
+            raise InputError(f"{self._source} cannot be read ({error}): check it") from error
+        if isinstance(self._source, Path) and not self._wanted:
+            await self.close()
+            raise InputError(
+                f"{self._source} holds no models: give a folder of exports, as `bert-tf export` "
+                "writes them (<name>/<version>/saved_model.pb)"
+            )
+        unloaded = (ModelVersionStatus.START, ModelVersionStatus.LOADING)
+        while any(each.state in unloaded for each in self._all()):
+            await asyncio.sleep(0.01)
+        failed = [f"{each.directory}: {each.error.message}" for each in self._all() if each.error]
+        if failed and not self.names:
+            await self.close()
+            raise InputError(f"no model can be loaded ({'; '.join(failed)}): fix or replace them")
+        self._is_started = True
+        self._begin(self._watch())
+
+    async def close(self) -> None:
+        """Refuses new requests with UNAVAILABLE, waits for those accepted, and frees the models."""
+        self._is_closing = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(servable.drained() for servable in self._all()))
+        for servable in self._all():
+            if servable.state in (ModelVersionStatus.AVAILABLE, ModelVersionStatus.UNLOADING):
+                await self._in_loader(servable.unload)
+        self._workers.close()
+        self._loader.shutdown(wait=False, cancel_futures=True)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_seconds)
+            try:
+                if self._is_configured:
+                    await self._follow()
+                await self._poll()
+            except OSError as error:  # a network's file system comes back
+                _LOG.warning("looking for models failed: %s", error)
+            except Exception:  # a defect, which must not end the watch
+                _LOG.exception("looking for models failed")
+
+    async def _follow(self) -> None:
+        """Reads a models.config again; a wrong one changes nothing, and is reported once."""
+        try:
+            self._source = await asyncio.to_thread(read_models_config, self._folder)
+            self._complaint = ""
+        except InputError as error:
+            if str(error) != self._complaint:
+                _LOG.warning("%s; the models stay as they are", error)
+            self._complaint = str(error)
+
+    async def _poll(self) -> None:
+        tried = [each for each in self._all() if each.error or each.is_available]
+        look = functools.partial(_look, self._source, {*self._wanted}, tried, self._is_started)
+        found, changed = await asyncio.to_thread(look)
+        for servable in changed:
+            if self._servables[servable.name].get(servable.version) is servable:
+                self._supersede(servable)
+        self._label()
+        self._wanted |= found
+        for name in self._wanted:
+            self._settle(name)
+        for servable in tried:
+            is_wanted = servable.version in self._wanted.get(servable.name, {})
+            is_due = servable.error and servable.retry_at <= time.monotonic()
+            if servable not in changed and is_wanted and is_due:
+                servable.error, servable.state = None, ModelVersionStatus.START
+                self._begin(self._load(servable))
+        self._former = [each for each in self._former if each.state != ModelVersionStatus.END]
+        self.metrics.models = {name for name, wanted in self._wanted.items() if wanted}
+        self._remark()
+
+    def _supersede(self, servable: Servable) -> None:
+        """Has a version loaded anew; the former one answers until then."""
+        del self._servables[servable.name][servable.version]
+        if servable.state != ModelVersionStatus.END:
+            self._former.append(servable)
+
+    def _remark(self) -> None:
+        """Warns, once, of what a models.config names and is not there."""
+        remarks = set()
+        if isinstance(self._source, ModelServerConfig):
+            for model in self._source.model_config_list.config:
+                wanted, place = self._wanted.get(model.name, {}), f"{self._folder}: {model.name}"
+                asked = {*model.model_version_policy.specific.versions}
+                if not wanted or not asked <= wanted.keys():
+                    which = "".join(f" {version}" for version in sorted(asked - wanted.keys()))
+                    cure = f"correct base_path{' or specific' * bool(which)}, or export it there"
+                    remarks.add(f"{place} has no version{which} in {model.base_path}: {cure}")
+                remarks |= {
+                    f"{place} labels version {version} {label}, which it does not serve: add it to "
+                    "specific { versions }, or correct version_labels"
+                    for label, version in model.version_labels.items()
+                    if wanted and version not in wanted
+                }
+        for remark in sorted(remarks - self._remarks):
+            _LOG.warning(remark)
+        self._remarks = remarks
+
+    def rows_waiting(self) -> dict[str, int]:
+        return {
+            name: sum(each.rows_waiting for each in servables.values())
+            for name, servables in self._servables.items()
+        }
+
+    def readiness(self) -> dict[str, bool]:
+        """Whether each configured model is ready.
+
+        It is once all versions that it should serve are loaded, and while one of them, or the one
+        that they replace, answers: a new version that fails takes no server out of service.
+        """
+        names = {name for name, wanted in self._wanted.items() if wanted}
+        if isinstance(self._source, ModelServerConfig):
+            names = {model.name for model in self._source.model_config_list.config}
+        answering = {each.name for each in self._all() if each.is_available}
+        complete = {
+            name
+            for name in names & answering
+            if self._available(name).keys() >= self._wanted[name].keys()
+        }
+        self._ready = (self._ready | complete) & answering & names
+        return {name: name in self._ready for name in sorted(names)}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests to all configured models are answered."""
+        return self._is_started and not self._is_closing and all(self.readiness().values())
+
+    def _all(self) -> list[Servable]:
+        newest = [each for versions in self._servables.values() for each in versions.values()]
+        return self._former + newest
+
+    def _available(self, name: str) -> dict[int, Servable]:
+        """The versions that can be asked, by number."""
+        every = [each for each in self._former if each.name == name]
+        every += self._servables.get(name, {}).values()
+        return {each.version: each for each in every if each.is_available}
+
+    def _label(self) -> None:
+        """Moves labels; one whose version is not loaded yet names its old version until then."""
+        if isinstance(self._source, ModelServerConfig):
+            self._labels, before = {}, self._labels
+            for model in self._source.model_config_list.config:
+                known = before.get(model.name, {})
+                available = self._available(model.name)
+                self._labels[model.name] = {
+                    label: version if version in available else known.get(label, version)
+                    for label, version in model.version_labels.items()
+                }
+
+    def _settle(self, name: str) -> None:
+        """Starts to load the versions that are wanted; retires others when one of these serves."""
+        wanted, servables = self._wanted[name], self._servables.setdefault(name, {})
+        for version, directory in wanted.items():
+            known = servables.get(version)
+            if known and known.directory != directory:
+                self._supersede(known)
+                known = None
+            if known is None or (known.state == ModelVersionStatus.END and not known.error):
+                servables[version] = self._servable(name, version, directory)
+                self._begin(self._load(servables[version]))
+        is_served = not wanted or any(servables[version].is_available for version in wanted)
+        ended = []
+        for version, servable in servables.items():
+            if version not in wanted and servable.is_available and is_served:
+                self._retire(servable)
+            elif version not in wanted and servable.state == ModelVersionStatus.END:
+                ended.append(version)
+        for former in self._former:
+            is_replaced = former.version in servables and servables[former.version].is_available
+            is_over = is_replaced or (former.version not in wanted and is_served)
+            if former.name == name and former.is_available and is_over:
+                self._retire(former)
+        for version in sorted(ended)[:-_REMEMBERED]:
+            self.metrics.forget(str(servables.pop(version).directory))
+
+    async def _load(self, servable: Servable) -> None:
+        await self._in_loader(servable.load)
+        self._label()
+        self._settle(servable.name)
+
+    def _retire(self, servable: Servable) -> None:
+        servable.state = ModelVersionStatus.UNLOADING
+        self._begin(self._unload(servable))
+
+    async def _unload(self, servable: Servable) -> None:
+        await servable.drained()
+        await self._in_loader(servable.unload)
+        # A graph and its operations refer to each other, and may hold the weights as constants.
+        await self._in_loader(gc.collect)
+
+    async def _in_loader(self, call: Callable[[], object]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._loader, call)
+
+    def _begin(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted({each.name for each in self._all() if each.is_available})
+
+    def servable(
+        self, name: str, version: int | None = None, label: str | None = None
+    ) -> contextlib.AbstractContextManager[Servable]:
+        """Keeps the version that a request asks for, by default the newest, loaded in a block."""
+        if self._is_closing or not self._is_started:
+            reason, more = ("stopping", "") if self._is_closing else ("loading", " its models")
+            raise ServingError(StatusCode.UNAVAILABLE, f"The server is {reason}{more}", reason)
+        version, servables = self._asked(name, version, label)
+        available = self._available(name)
+        chosen = max(available, default=-1) if version is None else version
+        if chosen not in available:
+            if label is not None and chosen in servables and not servables[chosen].error:
+                text = f"Version {version} of {name}, which has the label {label}, is loading"
+                raise ServingError(StatusCode.UNAVAILABLE, text, "loading")
+            asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+            raise ServingError(StatusCode.NOT_FOUND, f"Servable not found for request: {asked}")
+        return available[chosen].held()
+
+    def _asked(
+        self, name: str, version: int | None, label: str | None
+    ) -> tuple[int | None, dict[int, Servable]]:
+        """The number of the version that is asked for, if any, and the model's versions."""
+        if not name:
+            raise invalid("ModelSpec has no name specified.")
+        if label is not None:
+            version = self._labels.get(name, {}).get(label)
+            if version is None:
+                raise invalid(f"Unrecognized servable version label: {label}")
+        return version, self._servables.get(name, {})
+
+    def status(
+        self, name: str, version: int | None = None, label: str | None = None
+    ) -> GetModelStatusResponse:
+        """The state of each version of a model, or of one, as ModelService reports it."""
+        version, servables = self._asked(name, version, label)
+        # The newest first, as TensorFlow Serving lists them.
+        asked = sorted(servables, reverse=True) if version is None else [version]
+        if not servables.keys() & asked:
+            which = "any versions" if version is None else f"version {version}"
+            raise ServingError(StatusCode.NOT_FOUND, f"Could not find {which} of model {name}")
+        return GetModelStatusResponse(model_version_status=[servables[x].status() for x in asked])
+
+
+def _look(
+    source: Path | ModelServerConfig, known: set[str], tried: list[Servable], is_serving: bool
+) -> tuple[dict[str, dict[int, Path]], list[Servable]]:
+    """Finds name -> version -> folder to serve, and those `tried` whose files have changed."""
+    found: dict[str, dict[int, Path]] = {}
+    if isinstance(source, ModelServerConfig):
+        listed = source.model_config_list.config
+        found |= {name: {} for name in known - {model.name for model in listed}}
+        for model in listed:
+            folders = versions(model.base_path)
+            if folders or Path(model.base_path).is_dir():
+                found[model.name] = _chosen(model, folders, is_serving)
+    elif source.is_dir():
+        for path in source.iterdir():
+            if folders := versions(path):
+                found[path.name] = _fastest(folders, is_serving)
+            elif path.is_dir() and path.name in known:
+                found[path.name] = {}
+    return found, [servable for servable in tried if servable.has_changed()]
+
+
+def _chosen(model: ModelConfig, folders: Mapping[int, Path], is_serving: bool) -> dict[int, Path]:
+    policy = model.model_version_policy
+    choice = policy.WhichOneof("policy_choice")
+    if choice is None:
+        return _fastest(folders, is_serving) if folders else {}
+    if choice == "specific":
+        return {each: folders[each] for each in policy.specific.versions if each in folders}
+    most = len(folders) if choice == "all" else policy.latest.num_versions or 1
+    return {each: folders[each] for each in sorted(folders)[-most:]}
+
+
+def _fastest(folders: Mapping[int, Path], is_serving: bool) -> dict[int, Path]:
+    chosen = fastest(folders[max(folders)], is_quiet=not is_serving)
+    return {int(chosen.name): chosen}

@@ -1,0 +1,72 @@
+"""The playground: a page at `/`, in `static/` as it is served, for trying models in a browser."""
+
+import contextlib
+from collections.abc import Mapping
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from tensorflow.core.framework.types_pb2 import DataType
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
+
+from bert_tf.server.errors import ServingError
+from bert_tf.server.models import Models
+from bert_tf.server.tensors import sizes_of
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+def routes(models: Models) -> list[Route]:
+    """The page, its files, and JSON with the models and whether the browser had to show a token."""
+
+    async def list_models(request: Request) -> Response:
+        found = {"models": describe(models), "token": "authorization" in request.headers}
+        return JSONResponse(found, headers=HEADERS)
+
+    def file_route(file: Traversable) -> Route:
+        content, media_type = file.read_bytes(), _TYPES[file.name.rpartition(".")[2]]
+
+        async def answer(request: Request) -> Response:
+            return Response(content, headers=HEADERS, media_type=media_type)
+
+        return Route("/" if file.name == "index.html" else f"/playground/{file.name}", answer)
+
+    static = resources.files(__package__) / "static"
+    return [Route("/playground/models", list_models), *map(file_route, static.iterdir())]
+
+
+def describe(models: Models) -> list[dict[str, Any]]:
+    """The models that can be asked, each with its versions, newest first, and their signatures."""
+    versions: dict[str, list[dict[str, Any]]] = {name: [] for name in models.names}
+    for name, found in versions.items():
+        with contextlib.suppress(ServingError):  # no version has been loaded yet
+            for number in [each.version for each in models.status(name).model_version_status]:
+                # One that is retired meanwhile is none to ask.
+                with contextlib.suppress(ServingError), models.servable(name, number) as held:
+                    signatures = {key: _described(each) for key, each in held.signatures.items()}
+                    found.append({"version": number, "signatures": signatures})
+    return [{"name": name, "versions": found} for name, found in versions.items() if found]
+
+
+def _described(signature: SignatureDef) -> dict[str, Any]:
+    inputs, outputs = _tensors(signature.inputs), _tensors(signature.outputs)
+    return {"method": signature.method_name, "inputs": inputs, "outputs": outputs}
+
+
+def _tensors(tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
+    found = {}
+    for name, info in sorted(tensors.items()):
+        shape = None if info.tensor_shape.unknown_rank else sizes_of(info)
+        found[name] = {"dtype": DataType.Name(info.dtype), "shape": shape}
+    return found

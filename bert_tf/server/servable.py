@@ -1,0 +1,380 @@
+"""One version of a model: loading, warm-up, requests, retirement."""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import itertools
+import logging
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from grpc import StatusCode
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
+from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+
+from bert_tf.errors import InputError
+from bert_tf.server.batching import Arrays, BatchQueue, Workers, row_count
+from bert_tf.server.configuration import BatchingParameters, read_batching_parameters
+from bert_tf.server.conversion import LARGE_ANSWER, in_thread_if
+from bert_tf.server.errors import ServingError, from_tensorflow, invalid
+from bert_tf.server.example_requests import classify, regress
+from bert_tf.server.metrics import Metrics
+from bert_tf.server.tensors import can_join, check_inputs, predict_inputs
+from bert_tf.serving.export import ASSETS, BATCHING_FILE
+from bert_tf.serving.precisions import load_error
+from bert_tf.serving.saved_model import LoadedModel
+from bert_tf.serving.signatures import TEXTS
+from bert_tf.serving.warmup_requests import WARMUP_FILE
+from bert_tf.startup import return_freed_memory
+from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
+from bert_tf.tokenization.words import code_points
+
+REQUESTS = Path(ASSETS, WARMUP_FILE)
+_MOST = 1000  # of them
+
+_LARGEST_ANSWER = 2**28  # bytes: about the attention of 28 texts of BERT-base
+_MOST_PIECES = 2**18  # of an answer to `:tokenize`: 15 MB of JSON
+# A failure may pass: memory is freed, a network's file system comes back.
+_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 60.0, 3600.0
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(eq=False)
+class Servable:
+    """One version of a model. It stays loaded while a request holds it.
+
+    If the version's folder or `overrides` have batching parameters, requests are joined, and, as in
+    TensorFlow Serving, refused if they have more rows than a batch may have.
+    """
+
+    name: str
+    version: int
+    directory: Path
+    workers: Workers
+    metrics: Metrics
+    parameters: BatchingParameters
+    overrides: Mapping[str, Any]
+    refuses_truncated: bool = False  # requests with texts that the model cannot read whole
+    state: int = ModelVersionStatus.START
+    error: ServingError | None = None  # why loading failed
+    retry_at: float = 0.0  # moment of `time.monotonic()`
+    stamp: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # of loaded files
+    seen: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # at the last look
+
+    def __post_init__(self) -> None:
+        observe = functools.partial(self.metrics.batch, self.name)
+        self._queue = BatchQueue(self.workers, self.parameters, observe)
+        self._model: LoadedModel
+        self._retry_seconds = _FIRST_RETRY_SECONDS
+        self._holders = 0
+
+    @property
+    def rows_waiting(self) -> int:
+        return self._queue.rows
+
+    @property
+    def is_available(self) -> bool:
+        return self.state == ModelVersionStatus.AVAILABLE
+
+    def load(self) -> None:
+        """Loads and warms up the model, in a thread of its own; the state tells the outcome."""
+        self.state = ModelVersionStatus.LOADING
+        path, started = str(self.directory), time.monotonic()
+        try:
+            self.stamp = stamp(self.directory)
+            self._load()
+        except Exception as error:
+            self.retry_at = time.monotonic() + self._retry_seconds
+            self._retry_seconds = min(2 * self._retry_seconds, _LAST_RETRY_SECONDS)
+            self.error = _load_error(error, self.directory)
+            self.metrics.loads.labels(path, self.error.code.name).inc()
+            self.state = ModelVersionStatus.END
+            _LOG.warning("%s cannot be loaded: %s", self.directory, self.error.message)
+            return
+        self.metrics.loads.labels(path, StatusCode.OK.name).inc()
+        self.state = ModelVersionStatus.AVAILABLE
+        _LOG.info("loaded %s in %.1f s", self.directory, time.monotonic() - started)
+
+    def _load(self) -> None:
+        parameters, file = self.parameters, self.directory / BATCHING_FILE
+        is_batched = bool(self.overrides) or file.exists()
+        if file.exists():
+            parameters = read_batching_parameters(file, parameters)
+        self._queue.parameters = parameters = parameters.overridden(self.overrides)
+        self.most_rows = parameters.max_batch_size if is_batched else sys.maxsize  # of a request
+        self._word_pieces: WordPieces | None = None
+        if (self.directory / ASSETS / VOCABULARY_FILE).is_file():
+            with contextlib.suppress(InputError):  # of another's model
+                tokenizer = BertTokenizer.from_directory(self.directory / ASSETS)
+                self._word_pieces = WordPieces(tokenizer)
+        self._model = LoadedModel(self.directory)
+        known = self.signatures.items() if is_batched else ()
+        self._joined = {name for name, each in known if each.inputs and can_join(each)}
+        started, requests = time.monotonic(), self.directory / REQUESTS
+        try:
+            if requests.exists() and asyncio.run(_warm_up(self._model, requests)):
+                spent = time.monotonic() - started
+                self.metrics.warm_ups.labels(str(self.directory), "OK").observe(1e6 * spent)
+        except BaseException:
+            self._model.close()
+            raise
+        return_freed_memory()
+
+    def has_changed(self) -> bool:
+        """Whether the files are others than those loaded, and the same as at the last look."""
+        now, before = stamp(self.directory), self.seen
+        self.seen = now
+        # A version that serves stays as it is where its files are gone.
+        return now == before != self.stamp and bool(now or self.error)
+
+    def unload(self) -> None:
+        """Frees the memory, once nobody holds it; in the thread that loads."""
+        if self.state == ModelVersionStatus.END:
+            return
+        self.state = ModelVersionStatus.UNLOADING
+        self._model.close()
+        self.state = ModelVersionStatus.END
+        _LOG.info("unloaded %s", self.directory)
+
+    async def drained(self) -> None:
+        # A batch outlives requests whose clients have gone.
+        while self._holders or self._queue.running:
+            await asyncio.sleep(0.01)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator["Servable"]:
+        self._holders += 1
+        try:
+            yield self
+        finally:
+            self._holders -= 1
+
+    @property
+    def signatures(self) -> Mapping[str, SignatureDef]:
+        return self._model.signatures
+
+    def signature(self, signature_name: str) -> SignatureDef:
+        """The signature of this name; an empty one means `serving_default`."""
+        name = signature_name or "serving_default"
+        if name not in self.signatures:
+            raise invalid(f'Serving signature name: "{name}" not found in signature def')
+        return self.signatures[name]
+
+    def check_rows(self, count: int) -> None:
+        """Refuses a request with more rows than a batch may have (INVALID_ARGUMENT)."""
+        if count > self.most_rows:
+            message = f"Task size {count} is larger than maximum input batch size {self.most_rows}"
+            raise invalid(message, "too_many_rows")
+
+    async def count_pieces(self, texts: np.ndarray, deadline: float) -> np.ndarray:
+        """The number of word pieces of each text, int64 [B]; 0 without a tokenizer."""
+        if self._word_pieces is None:
+            return np.zeros(len(texts), np.int64)
+        inputs = {"text": texts}
+        return (await self._queue.run(self._word_pieces.counts, inputs, None, deadline))["counts"]
+
+    async def tokenize(self, texts: np.ndarray, deadline: float) -> list[dict[str, Any]]:
+        """The `pieces` of each text [B], with id, text, and start and end in its code points.
+
+        INVALID_ARGUMENT for a version without a tokenizer, too many texts or too many pieces.
+        """
+        found = self._word_pieces
+        if found is None:
+            raise invalid(f"{self.name} has no vocab.txt in {ASSETS}: export it with bert-tf")
+        self.check_rows(len(texts))
+        columns = await self._queue.run(found.pieces, {"text": texts}, None, deadline)
+        return await in_thread_if(len(columns["id"]) > LARGE_ANSWER, found.rows, columns)
+
+    async def predict(
+        self,
+        signature_name: str,
+        inputs: Arrays,
+        deadline: float = math.inf,
+        *,
+        may_truncate: bool = False,
+    ) -> dict[str, np.ndarray]:
+        """Runs a signature until a moment of `time.monotonic()`, joined with other requests.
+
+        An empty name means `serving_default`. Strings are bytes in arrays of objects. Raises
+        ServingError: INVALID_ARGUMENT, UNAVAILABLE for a full queue, DEADLINE_EXCEEDED.
+        """
+        signature = self.signature(signature_name)
+        check_inputs(signature, inputs)
+        self.check_rows(row_count(inputs))
+        name, started = signature_name or "serving_default", time.monotonic()
+        key = name if name in self._joined else None
+        outputs = await self._queue.run(functools.partial(self._run, name), inputs, key, deadline)
+        microseconds = 1e6 * (time.monotonic() - started)
+        self.metrics.runtime.labels(self.name, "Predict", "TF1").observe(microseconds)
+        if self.refuses_truncated and not may_truncate:
+            refuse_truncated(outputs)
+        return without_padding(signature, outputs)
+
+    def _run(self, name: str, inputs: Arrays, deadline: float) -> dict[str, np.ndarray]:
+        started = time.monotonic()
+        outputs = self._model.run(name, inputs, deadline)
+        self.metrics.stages.labels("compute").observe(time.monotonic() - started)
+        size = sum(array.nbytes for array in outputs.values())
+        texts = (array.flat for array in outputs.values() if array.dtype == object)
+        size += sum(map(len, itertools.chain.from_iterable(texts)))
+        if size > _LARGEST_ANSWER:
+            raise invalid(
+                f"The answer has {size} bytes, more than {_LARGEST_ANSWER}: send fewer rows or "
+                "shorter texts",
+                "answer_bytes",
+            )
+        return outputs
+
+    def status(self) -> ModelVersionStatus:
+        error = {}
+        if self.error:
+            error = {"error_code": self.error.code.value[0], "error_message": self.error.message}
+        return ModelVersionStatus(version=self.version, state=self.state, status=error)
+
+
+class WordPieces:
+    """A tokenizer, with one graph for texts of any number and length."""
+
+    def __init__(self, tokenizer: BertTokenizer) -> None:
+        self._vocabulary = tokenizer.vocabulary
+
+        @tf.function(input_signature=[TEXTS], autograph=False)
+        def pieces(texts: tf.Tensor) -> dict[str, tf.Tensor]:
+            ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
+            rows = ids.value_rowids()
+            places = {"start": starts.flat_values, "end": ends.flat_values}
+            points = {name: code_points(texts, rows, each) for name, each in places.items()}
+            return {"split": ids.row_splits, "id": ids.flat_values, **points}
+
+        @tf.function(input_signature=[TEXTS], autograph=False)
+        def counts(texts: tf.Tensor) -> tf.Tensor:
+            return tokenizer.tokenize(texts).row_lengths()
+
+        self._pieces, self._counts = pieces, counts
+
+    def pieces(self, inputs: Arrays, deadline: float) -> dict[str, np.ndarray]:
+        """Columns of all pieces, and where each text's begin; too many are INVALID_ARGUMENT."""
+        texts = inputs["text"]
+        if sum(map(len, texts)) > _MOST_PIECES:  # a piece has a byte at least
+            count = self.counts(inputs, deadline)["counts"].sum()
+            if count > _MOST_PIECES:
+                message = f"The texts have {count} word pieces, more than {_MOST_PIECES}"
+                raise invalid(f"{message}: send fewer or shorter texts", "answer_bytes")
+        found = self._pieces(tf.constant(texts, tf.string))
+        return {name: each.numpy() for name, each in found.items()}
+
+    def counts(self, inputs: Arrays, deadline: float) -> dict[str, np.ndarray]:
+        """The number of pieces of each text, without [CLS] and [SEP], int64 [B]."""
+        return {"counts": self._counts(tf.constant(inputs["text"], tf.string)).numpy()}
+
+    def rows(self, columns: Arrays) -> list[dict[str, Any]]:
+        split, *lists = (columns[name].tolist() for name in ("split", "id", "start", "end"))
+        pieces = [
+            {"id": number, "text": self._vocabulary[number], "start": start, "end": end}
+            for number, start, end in zip(*lists, strict=True)
+        ]
+        return [{"pieces": pieces[start:end]} for start, end in itertools.pairwise(split)]
+
+
+async def _warm_up(model: LoadedModel, path: Path) -> int:
+    """Runs the requests of a warm-up file, so that no client waits for a cold model."""
+    number = 0
+    try:
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            number += 1
+            if number > _MOST:
+                raise invalid(f"Number of warmup records exceeeds the maximum ({_MOST}) at {path}")
+            await _replay(model, PredictionLog.FromString(record))
+    except tf.errors.DataLossError as damage:
+        message = f"{damage.message}. Please verify your warmup data is in TFRecord format."
+        raise ServingError(StatusCode.DATA_LOSS, message) from damage
+    except (tf.errors.OpError, ServingError) as failure:
+        error = failure if isinstance(failure, ServingError) else from_tensorflow(failure)
+        message = f"warm-up request {number} of {path} failed: {error.message}"
+        raise ServingError(error.code, message) from failure
+    return number
+
+
+async def _replay(model: LoadedModel, log: PredictionLog) -> None:
+    async def predict(name: str, inputs: Arrays) -> dict[str, np.ndarray]:
+        name = name or "serving_default"
+        check_inputs(model.signatures[name], inputs)
+        return model.run(name, inputs)
+
+    kind = log.WhichOneof("log_type")
+    if kind == "predict_log":
+        await predict(*predict_inputs(model.signatures, log.predict_log.request))
+    elif kind in ("classify_log", "regress_log"):
+        call, request = classify if kind == "classify_log" else regress, getattr(log, kind).request
+        await call(predict, model.signatures, request.model_spec.signature_name, request.input)
+    elif kind not in (None, "multi_inference_log"):  # which no client can ask here
+        raise ServingError(StatusCode.UNIMPLEMENTED, f"Unsupported log_type for warmup: {kind}")
+
+
+def stamp(directory: Path) -> dict[str, tuple[int, int]]:
+    """Sizes and times of the files in a folder: a version still being copied changes them."""
+    found = {}
+    for path in directory.rglob("*"):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            status = path.stat()
+            found[str(path)] = status.st_size, status.st_mtime_ns
+    return found
+
+
+def refuse_truncated(outputs: Arrays) -> None:
+    """Refuses (INVALID_ARGUMENT) truncated rows; signatures without `truncated` cannot tell."""
+    truncated = outputs.get("truncated")
+    if truncated is not None and truncated.any():
+        place = tuple(np.argwhere(truncated)[0])
+        text = f", text {place[1]}," if truncated[0].size > 1 else ""  # of a list
+        raise invalid(
+            f"Row {place[0]}{text} is {int(truncated[place])} word pieces longer than the model "
+            "reads: shorten or split it",
+            "truncated",
+        )
+
+
+def without_padding(signature: SignatureDef, outputs: Arrays) -> dict[str, np.ndarray]:
+    """Cuts lists `<list>_...`, padded for other requests, to the longest of `<list>_count`."""
+    shorter = dict(outputs)
+    for counted, counts in outputs.items():
+        if not counted.endswith("_count") or counts.ndim != 1:
+            continue
+        width, prefix = int(counts.max(initial=0)), counted.removesuffix("count")
+        for name, array in outputs.items():
+            dimensions = signature.outputs[name].tensor_shape.dim
+            is_list = name.startswith(prefix) and array.ndim > 1 and len(dimensions) > 1
+            # Nothing but padding is cut, whatever the names mean in another's model.
+            if is_list and dimensions[1].size == -1 and not array[:, width:].any():
+                shorter[name] = array[:, :width]
+    return shorter
+
+
+def _load_error(error: Exception, directory: Path) -> ServingError:
+    if cure := load_error(directory, str(error)):
+        return ServingError(StatusCode.UNIMPLEMENTED, cure)
+    match error:
+        case ServingError():
+            return error
+        case tf.errors.OpError():
+            return from_tensorflow(error)
+        case FileNotFoundError():
+            missing = "Could not find SavedModel .pb or .pbtxt at supplied export directory path"
+            return ServingError(StatusCode.NOT_FOUND, f"{missing}: {directory}")
+        case OSError():
+            return ServingError(StatusCode.UNAVAILABLE, str(error))
+        case MemoryError():
+            return ServingError(StatusCode.RESOURCE_EXHAUSTED, "Out of memory")
+        case DecodeError() | ValueError() | InputError():
+            return invalid(str(error).splitlines()[0])
+    _LOG.error("a defect while loading %s", directory, exc_info=error)
+    return ServingError(StatusCode.INTERNAL, f"{type(error).__name__}: {error}")

@@ -1,0 +1,122 @@
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.paper import installed_documentation as module
+from bert_tf.paper.installed_documentation import (
+    STANDARD_LIBRARY,
+    LabelledDocument,
+    installed_documentation,
+)
+from bert_tf.paper.passages import (
+    labelled_passages,
+    read_labelled_documents,
+    without_names,
+    write_corpus,
+    write_labelled,
+)
+
+SENTENCE = "This sentence of document {} speaks at some length about subject number {} only."
+
+
+def documents(labels: int = 2, each: int = 30) -> list[LabelledDocument]:
+    return [
+        LabelledDocument(f"label {label}", [[SENTENCE.format(n, i) for i in range(8)]])
+        for label in range(labels)
+        for n in range(label * each, (label + 1) * each)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Use tf.data or TensorFlow's own.", "Use data or 's own."),
+        ("Tensorflows and stuff", "Tensorflows and stuff"),
+        ("keras_hub models of keras hub", "models of"),
+        ("np.zeros, an np array", "zeros, an array"),
+    ],
+)
+def test_names_are_taken_out_as_words(text, expected):
+    names = ["tf", "tensorflow", "keras_hub", "keras hub", "np"]
+    assert without_names(text, names) == expected
+
+
+def test_splits_are_balanced_and_share_no_document():
+    sizes = {"train": 20, "validation": 5, "test": 10}
+    splits, held_out = labelled_passages(documents(3), examples_per_label=sizes, seed=1)
+    seen: dict[str, set[str]] = {}
+    for split, examples in splits.items():
+        labels = [label for _, label in examples]
+        assert {labels.count(label) for label in set(labels)} == {sizes[split]}
+        seen[split] = {passage.split()[4] for passage, _ in examples}  # the document's number
+        assert all(120 <= len(passage) <= 400 for passage, _ in examples)
+    assert not seen["train"] & (seen["validation"] | seen["test"])
+    assert not seen["validation"] & seen["test"]
+    assert {int(number) for number in seen["validation"] | seen["test"]} == held_out
+
+
+def test_the_draw_is_the_seeds():
+    sizes = {"train": 20, "validation": 5, "test": 10}
+    first = labelled_passages(documents(), examples_per_label=sizes, seed=1)
+    assert labelled_passages(documents(), examples_per_label=sizes, seed=1) == first
+    assert labelled_passages(documents(), examples_per_label=sizes, seed=2) != first
+
+
+def test_text_from_one_place_has_no_labels_to_tell_apart():
+    sizes = {"train": 2, "validation": 1, "test": 1}
+    with pytest.raises(InputError, match="give more text"):
+        labelled_passages(documents(1), examples_per_label=sizes, seed=1)
+
+
+def test_own_text_is_labelled_by_file_or_by_quarter(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        write_corpus(tmp_path / name, documents(1, each=8))
+    files = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    both = read_labelled_documents(files)
+    assert [d.label for d in both] == ["a.txt"] * 8 + ["b.txt"] * 8
+    assert both[0].paragraphs == documents(1, each=8)[0].paragraphs
+    one = read_labelled_documents(files[:1])
+    assert [d.label for d in one] == [f"part {i} of 4" for i in (1, 1, 2, 2, 3, 3, 4, 4)]
+
+
+def test_a_long_document_is_cut(tmp_path):
+    (tmp_path / "novel.txt").write_text("A sentence of the only chapter.\n" * 2000)
+    cut = read_labelled_documents([str(tmp_path / "novel.txt")])
+    assert sum(len(document.paragraphs[0]) for document in cut) == 2000
+    assert all(sum(map(len, document.paragraphs[0])) < 7000 for document in cut)
+
+
+def test_labelled_text_is_one_row_an_example(tmp_path):
+    write_labelled(tmp_path / "x.tsv", [("two\nlines\tand a tab", "a"), ('"quoted', "b")])
+    assert (tmp_path / "x.tsv").read_text().splitlines() == [
+        "text\tlabel", "two lines and a tab\ta", '"quoted\tb',
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_documentation_is_read_in_order_and_without_repetition(monkeypatch):
+    names = ("json/", "keras/src/losses/", "numpy/linalg/")
+    sources = [s for s in module._sources() if any(name in s[1].as_posix() for name in names)]
+    monkeypatch.setattr(module, "_sources", lambda: iter(sources))
+    modules = installed_documentation()
+    first = [m.paragraphs[0][0] for m in modules]
+    own = [(package, {s for d in module._docstrings((package, path)) for s in d})
+           for package, path in sources]  # fmt: skip
+    places = [next(n for n, (_, texts) in enumerate(own) if text in texts) for text in first]
+    assert len(places) > 5 and places == sorted(set(places))
+    assert [m.label for m in modules] == [own[place][0] for place in places]
+    assert {m.label for m in modules} == {STANDARD_LIBRARY, "keras", "numpy"}
+    sentences = [s for m in modules for d in m.paragraphs for s in d]
+    assert any("JSON (JavaScript Object Notation)" in s for s in sentences)
+    assert len(sentences) == len(set(sentences))
+    assert [s for s in sentences if "\n" in s] == []
+
+
+@pytest.mark.slow
+def test_the_corpus_is_that_of_the_dependencies_alone():
+    """Test tools and other packages beside bert-tf change nothing in the demo."""
+    packages = {package for package, _ in module._sources()}
+    assert {STANDARD_LIBRARY, "tensorflow", "keras", "numpy"} <= packages
+    assert not packages & {"_pytest", "hypothesis", "mypy", "apache_beam", "keras_nlp"}
+    # Dozens of distributions share this top-level package; of these, protobuf is a dependency.
+    google = [path for package, path in module._sources() if package == "google"]
+    assert google and all("protobuf" in path.parts for path in google)

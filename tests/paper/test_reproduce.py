@@ -1,0 +1,436 @@
+"""A table of toy systems, from text to the result; killed, and made again."""
+
+import itertools
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_tf.errors import InputError
+from bert_tf.finetuning.finetune import FinetuningResult
+from bert_tf.paper import data_stages, stage, training_stages
+from bert_tf.paper.data_stages import Corpus, TaskData
+from bert_tf.paper.plan import Plan, task_data
+from bert_tf.paper.reproduce import Reproduction
+from bert_tf.paper.stage import Cache
+from bert_tf.paper.step_speed import StepSpeed
+from bert_tf.paper.tables import PAPER, PERPLEXITY, SMALL, TABLES, Column, PaperTable, System
+from bert_tf.pipelines.data_options import CorpusOptions
+from bert_tf.trained.fine_tuned import Evaluation
+
+TOY_SCALE = replace(
+    SMALL, vocabulary_size=60, lengths=(16,), seeds=2, checkpoint_every=4,
+    shards={**SMALL.shards, "held_out_share": 0.2, "num_shards": 1},
+    pretraining={
+        **SMALL.pretraining, "size": "1x16x2", "batch_size": 4, "steps": 8, "evaluate_every": 4,
+        "evaluation_batches": 1, "precision": "float32",
+    },
+    finetuning={
+        **SMALL.finetuning, "batch_size": [8], "epochs": [1], "max_length": 8,
+        "precision": "float32",
+    },
+    tasks={},
+)  # fmt: skip
+
+TOY_TABLE = PaperTable(
+    name="toy", title="Toys", source="no table",
+    systems=lambda scale: [
+        System(name="best"),
+        System(name="after 4 steps", step=4),
+    ],
+    columns=[
+        Column(title="Acc", task="classification"),
+        Column(title="QNLI", task="qnli"),
+        Column(title=PERPLEXITY, task=""),
+    ],
+    numbers={"best": [12.5, 1.0], "human": [99.0]},
+)  # fmt: skip
+
+_SENTENCES = {"wet": "the ship sailed the deep sea .", "dry": "a cow ate grass on the farm ."}
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing of ours catches it."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    orders = itertools.islice(itertools.product(_SENTENCES.values(), repeat=6), 60)
+    documents = ["\n".join(sentences) + "\n" for sentences in orders]  # no two alike
+    (folder / "corpus.txt").write_text("\n".join(documents))
+    rows = [f"{text}\t{label}" for label, text in _SENTENCES.items()] * 12
+    for split in ("train", "validation"):
+        (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    return folder
+
+
+def toy(data, output, table=TOY_TABLE, scale=TOY_SCALE):
+    corpus = Corpus(given=[str(data / "corpus.txt")], options=CorpusOptions())
+    tasks = task_data([f"classification={data}/train.tsv,{data}/validation.tsv"])
+    return Reproduction(Plan(table, scale, corpus, tasks), str(output))
+
+
+def planned_on_documentation(table, scale, tasks=()):
+    corpus = Corpus(given=[], options=CorpusOptions())
+    return Plan(table, scale, corpus, tasks or task_data([]))
+
+
+def make(reproduction):
+    """Makes a table; returns the kinds of stages that were made."""
+    made = []
+
+    def started(stage, number, total):
+        made.append(type(stage).__name__)
+        return lambda completed, total=None: None
+
+    return made, reproduction.make(started)
+
+
+RATES = SMALL.finetuning["learning_rate"]
+
+
+def learned(options, listener):
+    """A fine-tuning without training: the last rate is best with the first seed, then the worst."""
+    best = Path(options.output) / "best"
+    best.mkdir(parents=True, exist_ok=True)
+    (best / "model").write_text("")
+    is_last = options.learning_rate == RATES[-1]
+    score = (0.75 if is_last else 0.5) if options.seed == 1 else (0.25 if is_last else 0.5)
+    return FinetuningResult(
+        training=None, best_by="accuracy", train_examples=8, evaluations=3,
+        evaluation=Evaluation(None, {"accuracy": score}, []),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def no_finetuning(monkeypatch):
+    monkeypatch.setattr(training_stages, "finetune", learned)
+
+
+@pytest.fixture(scope="module")
+def made(data, tmp_path_factory):
+    """The finished table: its folder and rows."""
+    output = tmp_path_factory.mktemp("output")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_stages, "finetune", learned)
+        return made_in(data, output)
+
+
+def made_in(data, output):
+    kinds, rows = make(toy(data, output))
+    assert kinds == ["Vocabulary", "Shards", "Pretraining", "Finetuning", "Finetuning"]  # fmt: skip
+    return output, rows
+
+
+@pytest.mark.slow
+def test_the_result(made):
+    output, rows = made
+    assert {path.name for path in (output / "toy").iterdir()} == {
+        "table.md", "table.json", "table.png"
+    }  # fmt: skip
+    header = ["system", "Acc", "paper", "QNLI", "paper", f"{PERPLEXITY}, not in the paper"]
+    assert rows[0] == header
+    names = [row[0] for row in rows[1:]]
+    assert names == ["best", "after 4 steps", "human"]
+    by_name = {row[0]: row[1:] for row in rows[1:]}
+    assert by_name["best"][1:4] == ["12.5", "not run here", "1"]
+    assert by_name["after 4 steps"][1] == "not in the paper"
+    assert by_name["human"] == [
+        "not run here", "99", "not run here", "not in the paper", "not run here"
+    ]  # fmt: skip
+    table = json.loads((output / "toy" / "table.json").read_text())
+    score = table["rows"][0]["scores"]["Acc"]
+    assert score["scores"] == [75, 25] and table["seeds"] == [1, 2]  # of the rate chosen by seed 1
+    assert score["setting"] == f"batch size 8, learning rate {RATES[-1]:g}, 1 epoch"
+    assert by_name["best"][0] == "50.0 ± 35.4"
+    # The same pre-training, looked at earlier.
+    assert table["rows"][0]["scores"][PERPLEXITY] == table["rows"][1]["scores"][PERPLEXITY]
+    # Eight steps are too few: the reader is told.
+    page = " ".join((output / "toy" / "table.md").read_text().split())
+    assert "each is the best of a run's evaluations on the validation examples" in page
+    assert "best of 3 evaluations" in page
+    scores = table["held_out"]["pre-training: BERT"]
+    assert f"| pre-training: BERT | {scores['step']} | {scores['mlm_loss']:.2f} |" in page
+    assert "Learned little but how frequent words are: pre-training: BERT." in page
+
+
+@pytest.mark.slow
+def test_a_table_made_twice_is_the_same(made, data):
+    output, rows = made
+    before = [path.read_bytes() for path in sorted((output / "toy").iterdir())]
+    again = toy(data, output)
+    planned = again.estimate()
+    assert all(line.is_done for line in planned) and not sum(line.seconds for line in planned)
+    kinds, same = make(again)
+    assert kinds == [] and same == rows
+    assert [path.read_bytes() for path in sorted((output / "toy").iterdir())] == before
+
+
+@pytest.mark.slow
+def test_more_seeds_are_added(made, data, tmp_path, monkeypatch):
+    output, rows = made
+    shutil.copytree(output, tmp_path, dirs_exist_ok=True)
+    tuned = []
+    monkeypatch.setattr(
+        training_stages,
+        "finetune",
+        lambda *given, **named: tuned.append(given[0].seed) or learned(*given),
+    )
+    kinds, more = make(toy(data, tmp_path, scale=replace(TOY_SCALE, seeds=3)))
+    assert kinds == ["Finetuning"] * 2 and tuned == [3, 3]
+    assert more[1][1] == "41.7 ± 28.9"
+    kinds, fewer = make(toy(data, tmp_path))
+    assert kinds == [] and fewer == rows
+
+
+@pytest.mark.slow
+def test_a_table_takes_the_runs_of_another(made, data):
+    output, _ = made
+    other = replace(TOY_TABLE, name="other", systems=lambda scale: [System(name="same")])
+    kinds, _ = make(toy(data, output, other))
+    assert kinds == []
+
+
+@pytest.mark.slow
+def test_data_whose_outcome_was_not_written(made, data, tmp_path):
+    """Killed between the last file of a run and its outcome."""
+    output, rows = made
+    shutil.copytree(output, tmp_path, dirs_exist_ok=True)
+    for kind in ("vocabulary", "shards"):
+        (record,) = (tmp_path / "runs").glob(f"{kind}-*.json")
+        record.unlink()
+    kinds, same = make(toy(data, tmp_path))
+    assert kinds == ["Vocabulary", "Shards"] and same == rows
+
+
+KILLS = (("save_model", 1), ("load_weights", 2), ("write_json", 1), ("finetune", 2))
+
+
+@pytest.mark.slow
+def test_a_table_that_is_killed_again_and_again_goes_on(made, data, tmp_path, no_finetuning):
+    """Killed before an outcome is written, between and within two runs."""
+
+    def killed_at(at, whole):
+        calls = []
+
+        def called(*arguments, **named):
+            calls.append(arguments)
+            if len(calls) == at:
+                raise Killed
+            return whole(*arguments, **named)
+
+        return called
+
+    # What was made so far is the same: begin with it.
+    output, _ = made
+    shutil.copytree(output / "runs", tmp_path / "runs")
+    records = {path.name.partition("-")[0]: path for path in (tmp_path / "runs").glob("*.json")}
+    for kind in ("pretraining", "finetuning"):
+        for path in (tmp_path / "runs").glob(f"{kind}-*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert {"vocabulary", "shards"} <= records.keys()
+    finished = []
+    for name, at in KILLS:
+        module = stage if name == "write_json" else training_stages
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(module, name, killed_at(at, getattr(module, name)))
+            make(toy(data, tmp_path))
+        finished.append(sum(line.is_done for line in toy(data, tmp_path).estimate()))
+    assert finished == [2, 2, 2, 3]
+    kinds, _ = make(toy(data, tmp_path))
+    assert kinds == ["Finetuning", "Finetuning"]
+    same = (tmp_path / "toy" / "table.json").read_bytes()
+    assert same == (output / "toy" / "table.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_the_last_checkpoint_is_the_last_model(data, tmp_path, no_finetuning):
+    system = System(name="one", pretraining={"objective": "bilm"})
+    reproduction = toy(data, tmp_path, replace(TOY_TABLE, systems=lambda scale: [system]))
+    make(reproduction)
+    (folder,) = (tmp_path / "runs").glob("pretraining-*/")
+    last, kept = (load_file(folder / name / "model.safetensors") for name in ("last", "step-8"))
+    assert last.keys() == kept.keys()
+    assert all(np.array_equal(last[name], kept[name]) for name in last)
+
+
+@pytest.mark.slow
+def test_a_table_that_trains_is_killed_and_goes_on(made, data, tmp_path):
+    """Killed at a step of the pre-training and at a step of a fine-tuning."""
+    table = replace(TOY_TABLE, systems=lambda scale: [System(name="best")])
+    finetuning = {**TOY_SCALE.finetuning, "learning_rate": RATES[:1]}
+    given = (table, replace(TOY_SCALE, finetuning=finetuning, seeds=1))
+    # What was made so far is the same: begin with it.
+    output, _ = made
+    for name, parts in (("whole", "*"), ("killed", "[!p]*")):
+        (tmp_path / name).mkdir()
+        for path in (output / "runs").glob(parts):
+            copy = tmp_path / name / "runs" / path.name
+            if path.is_dir():
+                shutil.copytree(path, copy)
+            elif not path.name.startswith("finetuning"):
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copy(path, copy)
+    kinds, _ = make(toy(data, tmp_path / "whole", *given))
+    assert kinds == ["Finetuning"]
+
+    for kind, step in (("Pretraining", 6), ("Finetuning", 2)):
+
+        def started(stage, number, total, kind=kind, step=step):
+            left = step
+
+            def update(completed, total=None):
+                nonlocal left
+                left -= type(stage).__name__ == kind
+                if left == 0:
+                    raise Killed
+
+            return update
+
+        with pytest.raises(Killed):
+            toy(data, tmp_path / "killed", *given).make(started)
+    kinds, _ = make(toy(data, tmp_path / "killed", *given))
+    assert kinds == ["Finetuning"]
+    same = [(tmp_path / name / "toy" / "table.json").read_bytes() for name in ("whole", "killed")]
+    assert same[0] == same[1]
+
+
+def test_options_change_the_name_of_a_run_and_content_counts(data, tmp_path):
+    def names(folder, **options):
+        scale = replace(TOY_SCALE, pretraining={**TOY_SCALE.pretraining, **options})
+        plan = toy(folder, tmp_path / "out", scale=scale).plan
+        return {stage.title: stage.name for stage in plan.stages}
+
+    plain = names(data)
+    changed = names(data, learning_rate=1e-5)
+    assert changed["shards"] == plain["shards"]
+    assert changed["pre-training: BERT"] != plain["pre-training: BERT"]
+    assert names(data, log_every=7) == plain
+
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for path in data.iterdir():
+        (moved / path.name).write_bytes(path.read_bytes())
+    assert names(moved) == plain
+    train = moved / "train.tsv"
+    train.write_text(train.read_text().replace("grass", "hay"))
+    other = names(moved)
+    assert other["pre-training: BERT"] == plain["pre-training: BERT"]
+    assert other["fine-tuning: best, Acc"] != plain["fine-tuning: best, Acc"]
+
+
+def test_a_typo_fails_when_the_table_is_planned(data, tmp_path):
+    typo = replace(
+        TOY_TABLE, systems=lambda scale: [System(name="x", pretraining={"learning_rat": 1})]
+    )
+    with pytest.raises(TypeError, match="learning_rat"):
+        toy(data, tmp_path, typo).estimate()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("mrpc", "give TASK=FOLDER"),
+        ("mrpc=nowhere", "nowhere does not exist"),
+        ("mprc=here", "did you mean mrpc"),
+        ("masked_words=here", "no task to fine-tune on"),
+        ("mrpc={folder}", "lacks train.tsv"),
+    ],
+)
+def test_tasks_that_cannot_be_used(given, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        task_data([given.format(folder=tmp_path)])
+
+
+def test_a_corpus_that_is_too_small(data, tmp_path):
+    assert toy(data, tmp_path).plan.corpus_shortage is None
+    scale = replace(TOY_SCALE, pretraining={**TOY_SCALE.pretraining, "steps": 40_000})
+    shortage = toy(data, tmp_path, scale=scale).plan.corpus_shortage
+    assert "0.0 MB of text are too few" in shortage and "give at least 0 MB" in shortage
+
+
+def test_nothing_held_out(data, tmp_path):
+    (tmp_path / "corpus.txt").write_text("the ship .\na cow .\n\nthe sea .\n" * 60)
+    corpus = Corpus(given=[str(tmp_path / "corpus.txt")], options=CorpusOptions())
+    scale = replace(TOY_SCALE, shards={**TOY_SCALE.shards, "held_out_share": 0.0})
+    tasks = task_data([f"classification={data}/train.tsv"])
+    reproduction = Reproduction(Plan(TOY_TABLE, scale, corpus, tasks), str(tmp_path / "out"))
+    with pytest.raises(InputError, match="no text was held out"):
+        make(reproduction)
+
+
+@pytest.mark.parametrize("scale", [SMALL, PAPER], ids=lambda scale: scale.name)
+@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
+def test_every_table_plans(table, scale, monkeypatch):
+    """With examples of every task of the table."""
+    names = list(dict.fromkeys(column.task for column in table.columns if column.task))
+    monkeypatch.setattr(data_stages, "data_content", lambda options: options.task)
+    tasks = [TaskData(name, "folder") for name in names]
+    plan = planned_on_documentation(table, scale, tasks)
+    assert len({system.name for system in plan.systems}) == len(plan.systems)
+    assert len(plan.cells) == len(plan.systems) * len(plan.columns)
+    assert plan.pretrainings
+    assert all(stage.options.seeds == scale.seeds for stage in plan.finetunings)
+    if scale is PAPER and table.published:  # the paper's rows are those that are run
+        ours = {system.name for system in plan.systems}
+        assert ours & table.published.keys()
+        assert {column.title for column in plan.columns} >= {
+            title for row in table.published.values() for title in row
+        }
+
+
+def test_the_ablations_share_berts_pre_training():
+    """In all but the one on layers, at the small scale."""
+    names = ("pretraining-tasks", "model-size", "training-steps", "masking", "recipe")
+    shared = []
+    for name in names:
+        plan = planned_on_documentation(TABLES[name], SMALL)
+        shared.append({stage.name for stage in plan.pretrainings})
+    assert len(set.intersection(*shared)) == 1
+
+
+@pytest.mark.parametrize("scale", [SMALL, PAPER], ids=lambda scale: scale.name)
+def test_the_recipes_read_as_many_sequences(scale):
+    plan = planned_on_documentation(TABLES["recipe"], scale)
+    trained = [stage.options for stage in plan.pretrainings]
+    assert len({options.steps * options.mean_batch_size for options in trained}) == 1
+    late = {options.late_batch_size for options in trained} - {None}
+    assert late == ({96} if scale is SMALL else set())  # the paper's has long sequences late
+
+
+def test_a_damaged_record_is_named(data, tmp_path):
+    reproduction = toy(data, tmp_path)
+    first = reproduction.plan.stages[0]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / f"{first.name}.json").write_text("{")
+    with pytest.raises(InputError, match="delete it to repeat the run"):
+        Cache(tmp_path / "runs").outcome(first)
+
+
+def test_a_run_that_another_version_would_make_otherwise(data, tmp_path, monkeypatch):
+    """A default that has changed, or the order of the data; older records say neither."""
+    reproduction = toy(data, tmp_path)
+    run = reproduction.plan.pretrainings[0]
+    cache = Cache(tmp_path / "runs")
+    monkeypatch.setattr(type(run), "make", lambda *arguments: {"held_out": {}})
+    cache.make(run, None)
+    assert cache.outcome(run) == {"held_out": {}}
+    record = tmp_path / "runs" / f"{run.name}.json"
+    content = json.loads(record.read_text())
+    for name, value in (("version", 0), ("weight_decay", [0.5])):
+        changed = {**content, "made_with": {**content["made_with"], name: value}}
+        record.write_text(json.dumps(changed))
+        with pytest.raises(InputError, match=rf"was made with {name} .*: delete it and"):
+            cache.outcome(run)
+    del content["made_with"]
+    record.write_text(json.dumps(content))
+    assert cache.outcome(run) == {"held_out": {}}
+
+
+def test_the_rate_of_an_lstm_is_measured():
+    assert 1e3 < StepSpeed().of_lstm(4, "float32") < 1e12

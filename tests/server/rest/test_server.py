@@ -1,0 +1,389 @@
+"""The whole server in a process of its own, over real sockets."""
+
+import asyncio
+import errno
+import http.client
+import json
+import re
+import resource
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+import tensorflow as tf
+from preloaded import start_command
+from tensorflow_serving.apis.predict_pb2 import PredictRequest
+from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
+
+from bert_tf.cli.main import main
+from bert_tf.errors import InputError
+from bert_tf.server import server
+
+# Models are found as soon as the address is printed.
+PATH = "/v1/models/half_plus_three:predict"
+BODY = '{"instances": [1.0, 2.0, 5.0]}'
+
+
+@contextmanager
+def running(*arguments: object, setup: str = ""):
+    """A server in a process: its REST port and the process."""
+    process = start_command(["serve", *arguments, "--rest_port=0", "--grpc_port=0"], setup=setup)
+    try:
+        yield _port(process), process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _port(process) -> int:
+    deadline = time.monotonic() + 120
+    text = ""
+    while not (found := re.search(r"Try: curl .*https?://[^/]*:(\d+)/", text)):
+        assert process.poll() is None and time.monotonic() < deadline, text
+        time.sleep(0.02)
+        text += process.stderr.read()
+    return int(found[1])
+
+
+def ask(port: int, body: str | bytes = BODY, path=PATH, method="POST", **options):
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request(method, path, body, **options)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def _raw(port: int, data: bytes, *, patience: float = 30) -> bytes:
+    """What the server answers to bytes, until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=patience) as connection:
+        connection.sendall(data)
+        received = b""
+        try:
+            while chunk := connection.recv(65536):
+                received += chunk
+                if b"\r\n\r\n" in received and b"onnection: close" not in received:
+                    break
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        return received
+
+
+@pytest.fixture
+def benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
+
+
+def test_a_server_from_its_first_request_to_its_last(toy_models, tmp_path, benchmarks):
+    import serving_fuzz
+
+    log = tmp_path / "access.jsonl"
+    with running(toy_models, "--access_log", log) as (port, process):
+        status, body = ask(port)
+        assert (status, json.loads(body)) == (200, {"predictions": [3.5, 4.0, 5.5]})
+        assert ask(port, path="/", method="GET")[0] == 200
+        assert ask(port, headers={"Host": "evil.example"})[0] == 403
+        process.stderr.seek(0)
+        printed = re.search(r"Try: curl -d '(.*)' http", process.stderr.read())[1]
+        assert ask(port, printed)[0] == 200
+        assert json.loads(_logged(log, '"rows"')[0])["rows"] == 3
+        _check_refusals(port)
+        seen = serving_fuzz.fuzz(port, 300, 1, serving_fuzz.signatures_of(port))
+        assert serving_fuzz.refusals(seen) == []
+        assert seen.total() == 300
+        assert ask(port)[0] == 200
+        _check_grpc(process, log)
+        errors = _stopped(port, process)
+        assert "Stopping" in errors
+        assert "Traceback" not in errors
+        for line in log.read_text().splitlines():
+            json.loads(line)
+
+
+def _check_grpc(process, log: Path) -> None:
+    process.stderr.seek(0)
+    port = re.search(r"gRPC: \S+:(\d+)", process.stderr.read())[1]
+    request = PredictRequest()
+    request.model_spec.name = "half_plus_three"
+    request.inputs["x"].CopyFrom(tf.make_tensor_proto([1.0, 2.0]))
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        answer = PredictionServiceStub(channel).Predict(request, timeout=60)
+    assert tf.make_ndarray(answer.outputs["y"]).tolist() == [3.5, 4.0]
+    assert json.loads(_logged(log, '"gRPC"')[-1])["protocol"] == "gRPC"
+
+
+def _logged(log: Path, text: str) -> list[str]:
+    """The lines of the access log once it has a text; they are written after the answer."""
+    deadline = time.monotonic() + 60
+    while text not in (lines := log.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return lines.splitlines()
+
+
+def _check_refusals(port: int) -> None:
+    """What is not HTTP, too much of it, or cut off."""
+    assert _raw(port, b"\x16\x03\x01 not http\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert _raw(port, b"GET /v1/\xff HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert b"too long" in _raw(port, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 50_000)
+    huge = b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n"
+    assert _raw(port, huge).startswith(b"HTTP/1.1 400 ")  # a path that is no model's
+    huge = huge.replace(b"/v1/x", PATH.encode())
+    assert _raw(port, huge).startswith(b"HTTP/1.1 413 ")
+    chunked = (
+        f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        f"{len(BODY):x}\r\n{BODY}\r\n0\r\n\r\n"
+    )
+    assert _raw(port, chunked.encode()).startswith(b"HTTP/1.1 200 ")
+    for part in (b"POST", b"POST /v1/models/a:predict HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(part)  # and gone
+
+
+def _stopped(port: int, process) -> str:
+    """SIGTERM while a body arrives, which is still answered; returns standard error."""
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(BODY)}\r\n\r\n"
+    begun = socket.create_connection(("127.0.0.1", port), timeout=30)
+    begun.sendall((head + BODY[:5]).encode())
+    idle = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    idle.request("POST", PATH, BODY)
+    idle.getresponse().read()
+    time.sleep(0.3)  # the head has been read
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    begun.sendall(BODY[5:].encode())
+    received = b""
+    while chunk := begun.recv(65536):
+        received += chunk
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert b"onnection: close" in received
+    assert b"3.5,4.0,5.5" in received
+    assert process.wait(60) == 0
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    return process.stderr.read()
+
+
+def test_what_is_not_done_when_the_grace_ends_is_told_so(toy_models):
+    with running(toy_models, "--deadline=0.5") as (port, process):
+        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(BODY)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as never_ends:
+            never_ends.sendall((head + BODY[:5]).encode())
+            time.sleep(0.3)
+            process.send_signal(signal.SIGTERM)
+            received = b"".join(iter(lambda: never_ends.recv(65536), b""))  # until it is closed
+        assert received.startswith(b"HTTP/1.1 503 ") and b"The server is stopping" in received
+        assert process.wait(60) == 0
+        assert "Traceback" not in process.stderr.read()
+
+
+_NEVER_LOADS = """
+import time
+from bert_tf.server.servable import Servable
+Servable.load = lambda self: print("loads", flush=True) or time.sleep(600)
+"""
+
+
+def test_a_signal_while_models_load_is_obeyed_at_once(toy_models):
+    arguments = ["serve", toy_models, "--rest_port=0", "--grpc_port=0"]
+    process = start_command(arguments, setup=_NEVER_LOADS)
+    try:
+        deadline = time.monotonic() + 120
+        while "loads" not in process.stdout.read():
+            assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+_NEVER_ANSWERS = """
+import time
+import bert_tf.cli.serve
+from bert_tf.serving.saved_model import LoadedModel
+bert_tf.cli.serve._LAST_SECONDS = 0.1
+LoadedModel.run = lambda *arguments: time.sleep(600)
+"""
+
+
+def test_a_graph_that_runs_on_delays_no_end_and_a_second_signal_ends_everything(toy_models):
+    for options, signals, expected in [
+        (["--deadline=0.1"], 1, 0),
+        (["--deadline=60"], 2, 128 + signal.SIGTERM),
+    ]:
+        with running(toy_models, *options, setup=_NEVER_ANSWERS) as (port, process):
+            asking = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            asking.request("POST", PATH, BODY)
+            time.sleep(0.5)
+            for _ in range(signals):
+                process.send_signal(signal.SIGTERM)
+                time.sleep(0.3)
+            assert process.wait(30) == expected
+
+
+@pytest.mark.slow
+def test_saturation_a_swap_and_sigterm_lose_nothing(toy_models, benchmarks):
+    import serving_load
+
+    assert serving_load.load(toy_models, seconds=6, clients=8) == []
+
+
+@pytest.mark.slow
+def test_small_questions_are_answered_beside_expensive_ones(saved_models, benchmarks):
+    from serving_expensive import expensive
+    from serving_load import Served, _ports
+
+    process = start_command(
+        ["serve", saved_models, "--rest_port=0", "--grpc_port=0", "--max_request_mb=2"]
+    )
+    errors = Path(process.stderr.name)
+    try:
+        server = Served(process, *_ports(process, errors), errors)
+        seen, problems = expensive(server, 2 * 2**20, times=1, seconds=60)
+        assert problems == []
+        assert seen.total() >= 16
+        assert "Traceback" not in errors.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_tls_and_the_token(toy_models, tmp_path):
+    certificate, key, token = tmp_path / "c.pem", tmp_path / "k.pem", tmp_path / "token"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    token.write_text("s3cret\n")
+    guards = ["--tls_certificate", certificate, "--tls_key", key, "--token_file", token]
+    with running(toy_models, *guards) as (port, _):
+        context = ssl.create_default_context(cafile=certificate)
+        with closing(
+            http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+        ) as connection:
+            connection.request("POST", PATH, BODY)
+            answer = connection.getresponse()
+            assert (answer.status, json.loads(answer.read())) == (
+                401,
+                {"error": "Missing or wrong token"},
+            )
+            connection.request("POST", PATH, BODY, {"Authorization": "Bearer s3cret"})
+            assert connection.getresponse().status == 200
+
+
+@pytest.mark.parametrize(
+    ("hard", "connections"), [(1024, 384), (2**20, 2**13), (resource.RLIM_INFINITY, 2**13)]
+)
+def test_the_limit_of_open_files_is_raised_and_shared(hard, connections, monkeypatch):
+    limits = [256, hard]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(limits))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, given: limits.__setitem__(0, given[0]))
+    assert server.take_descriptors() == connections
+    assert limits == [hard, hard]
+
+
+def test_missing_descriptors_are_reported_once(caplog):
+    async def test():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(server._Complaints())
+        for _ in range(1000):
+            error = OSError(errno.EMFILE, "Too many open files")
+            loop.call_exception_handler({"message": "socket.accept()", "exception": error})
+        loop.call_exception_handler({"message": "another", "exception": ValueError()})
+
+    asyncio.run(test())
+    assert [each.split(":")[0] for each in caplog.messages] == [
+        "connections wait for a free file descriptor", "another"
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_idle_connections_leave_room_for_others(toy_models):
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))"
+    with running(toy_models, setup=limit) as (port, process):
+        address = ("127.0.0.1", port)
+        idle = [socket.create_connection(address, timeout=30) for _ in range(400)]
+        for _ in range(3):
+            assert ask(port)[0] == 200
+        for each in idle:
+            each.close()
+        process.stderr.seek(0)
+        assert "Traceback" not in process.stderr.read()
+
+
+@pytest.fixture
+def without_tensorflow(monkeypatch):
+    """Ends a command before it imports TensorFlow."""
+
+    def stop(**_):
+        raise InputError("TensorFlow would be imported")
+
+    monkeypatch.setattr("bert_tf.cli.main.import_tensorflow", stop)
+
+
+def test_serve_says_at_once_what_it_loads(toy_models, capsys, without_tensorflow):
+    assert main(["serve", str(toy_models)]) == 2
+    said, end = capsys.readouterr().err.splitlines()
+    assert said == f"Loading TensorFlow, then the models of {toy_models}: half_plus_three"
+    assert end.endswith("TensorFlow would be imported")
+
+
+def test_serve_without_its_packages(toy_models, capsys, without_tensorflow, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", str(toy_models)]) == 2
+    assert "pip install 'grpcio>=1.76'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("token", ["", "pässword", "a\x07b"])
+def test_a_token_that_no_request_could_show(
+    token, toy_models, tmp_path, capsys, without_tensorflow
+):
+    file = tmp_path / "token"
+    file.write_text(f"{token}\n", encoding="utf-8")
+    assert main(["serve", str(toy_models), "--token_file", str(file)]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert str(file) in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gone"], "gone: no such folder: give the one that bert-tf export writes to"),
+        ([".", "--tls_key", "k"], "give --tls_certificate and --tls_key"),
+        ([".", "--tls_key", "k", "--tls_certificate", "c"], "c and k are no certificate and its"),
+        ([".", "--token_file", "none"], "none cannot be read"),
+        ([".", "--batching_parameters_file", "none"], "none has no batching parameters"),
+        ([".", "--access_log", "none/log"], "none/log cannot be written (No such file or dir"),
+        (["."], "holds no models: give a folder of exports"),
+        ([".", "--host", "192.0.2.1"], "192.0.2.1 is no address of this machine"),
+        ([".", "--host", "no such host"], "no such host is no address of this machine"),
+    ],
+)
+def test_options_that_cannot_be_used(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", *arguments, "--rest_port=0", "--grpc_port=0"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_port_in_use_and_an_environment_that_has_no_port(capsys, tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("REST_PORT", str(port))
+        assert main(["serve", str(tmp_path)]) == 2
+        line = f"port {port} of 127.0.0.1 is in use: give another --rest_port, or 0"
+        assert line in capsys.readouterr().err
+        assert main(["serve", str(tmp_path), "--rest_port=0", f"--grpc_port={port}"]) == 2
+        assert "give another --grpc_port" in capsys.readouterr().err
+    monkeypatch.setenv("REST_PORT", "http")
+    assert main(["serve", str(tmp_path)]) == 2
+    assert "$REST_PORT is 'http': give a port, or --rest_port" in capsys.readouterr().err

@@ -1,0 +1,491 @@
+"""gRPC through the official stubs, as their users call it."""
+
+import asyncio
+import json
+import shutil
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+from credential_files import tokens_of, write_certificate
+from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from running_models import running
+from tensorflow.core.framework.tensor_pb2 import TensorProto
+from tensorflow_serving.apis import (
+    classification_pb2,
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    inference_pb2,
+    input_pb2,
+    model_management_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+    regression_pb2,
+)
+
+from bert_tf import BertTokenizer
+from bert_tf.server import grpc_service
+from bert_tf.server.credentials import Certificate
+from bert_tf.server.grpc_service import start_grpc
+from bert_tf.server.models import Models
+from bert_tf.server.records import AccessLog
+from bert_tf.serving.saved_model import LoadedModel
+from bert_tf.serving.warmup_requests import requests
+
+Code = grpc.StatusCode
+
+
+@asynccontextmanager
+async def served(folder: Path, credentials=None, overrides=None, **options):
+    """A server and a client of it."""
+    models = Models(folder, poll_seconds=0.05, overrides=overrides)
+    async with running(models):
+        server, port = await start_grpc(models, "127.0.0.1:0", **options)
+        address = f"127.0.0.1:{port}"
+        channel = (
+            grpc.aio.secure_channel(address, credentials)
+            if credentials
+            else grpc.aio.insecure_channel(address)
+        )
+        try:  # a server that is not stopped hangs the process
+            async with channel:
+                yield SimpleNamespace(
+                    models=models,
+                    server=server,
+                    port=port,
+                    channel=channel,
+                    predictions=prediction_service_pb2_grpc.PredictionServiceStub(channel),
+                    statuses=model_service_pb2_grpc.ModelServiceStub(channel),
+                )
+        finally:
+            await server.stop(None)
+
+
+def predict_request(texts=("abc", "é"), name="toy", **spec) -> predict_pb2.PredictRequest:
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = name
+    for key, value in spec.items():
+        if key == "version":
+            request.model_spec.version.value = value
+        else:
+            setattr(request.model_spec, key, value)
+    request.inputs["text"].CopyFrom(tf.make_tensor_proto(list(texts)))
+    return request
+
+
+def examples(*numbers: float) -> input_pb2.Input:
+    found = input_pb2.Input()
+    for number in numbers:
+        example = found.example_list.examples.add()
+        example.features.feature["x"].float_list.value.append(number)
+    return found
+
+
+async def refusal(call, request, **arguments) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call(request, **arguments)
+    return refused.value.code(), refused.value.details()
+
+
+async def test_predict_answers_and_filters(toys):
+    async with served(toys) as client:
+        response = await client.predictions.Predict(predict_request())
+        assert response.model_spec.version.value == 1
+        assert response.model_spec.signature_name == "serving_default"
+        # In the fields of their types, as clients of TensorFlow Serving read them.
+        assert list(response.outputs["length"].float_val) == [3, 1]
+        assert tf.make_ndarray(response.outputs["letters_text"]).tolist() == [
+            [b"a", b"b", b"c"],
+            ["é".encode(), b"", b""],
+        ]
+        filtered = predict_request(version=1)
+        filtered.output_filter.append("length")
+        response = await client.predictions.Predict(filtered)
+        assert list(response.outputs) == ["length"]
+        answers = await asyncio.gather(
+            *(client.predictions.Predict(predict_request(["x" * n])) for n in range(40))
+        )
+        assert [answer.outputs["length"].float_val[0] for answer in answers] == list(range(40))
+        # As wide as alone, whatever ran beside it.
+        widths = [tf.make_ndarray(answer.outputs["letters_text"]).shape[1] for answer in answers]
+        assert widths == list(range(40))
+        text = client.models.metrics.render().decode()
+        assert ':tensorflow:serving:request_count{model_name="toy",status="OK"} 42.0' in text
+        assert (
+            ':tensorflow:serving:request_latency_bucket{API="Predict",entrypoint="GRPC",'
+            'le="+Inf",model_name="toy"} 42.0'
+        ) in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "asked"),
+    [
+        ("multi_label-windows", ["serving_default"]),
+        ("tagging", ["serving_default", "words"]),
+        ("embedding-windows", ["serving_default", "compare", "rerank"]),
+    ],
+)
+async def test_kinds_answer_as_their_exports_do(export_of, kind, asked):
+    """To the bit."""
+    directory = export_of(kind)
+    exported = LoadedModel(directory)
+    tokenizer = BertTokenizer.from_directory(directory / "assets.extra")
+    made_of = [
+        made
+        for made in requests(exported.signatures, tokenizer, 64)
+        if made.size in ("short", "batch")
+    ]
+    assert set(asked) <= {made.signature_name for made in made_of}
+    async with served(directory.parents[1]) as client:
+        for made in (each for each in made_of if each.signature_name in asked):
+            request = predict_pb2.PredictRequest()
+            request.model_spec.name = kind
+            request.model_spec.signature_name = made.signature_name
+            for name, values in made.inputs.items():
+                request.inputs[name].CopyFrom(tf.make_tensor_proto(values))
+            outputs = (await client.predictions.Predict(request)).outputs
+            expected = exported.run(made.signature_name, made.inputs)
+            assert outputs.keys() == expected.keys()
+            for name, values in expected.items():
+                np.testing.assert_array_equal(tf.make_ndarray(outputs[name]), values)
+    exported.close()
+
+
+async def test_what_cannot_be_answered_is_refused_in_the_words_of_tensorflow_serving(toys):
+    async with served(toys) as client:
+        call = client.predictions.Predict
+        assert await refusal(call, predict_pb2.PredictRequest()) == (
+            Code.INVALID_ARGUMENT, "Missing ModelSpec"
+        )  # fmt: skip
+        for request, code, message in [
+            (predict_request(name=""), Code.INVALID_ARGUMENT,
+             "ModelSpec has no name specified."),
+            (predict_request(name="foo"), Code.NOT_FOUND,
+             "Servable not found for request: Latest(foo)"),
+            (predict_request(version=50), Code.NOT_FOUND,
+             "Servable not found for request: Specific(toy, 50)"),
+            (predict_request(version_label="x"), Code.INVALID_ARGUMENT,
+             "Unrecognized servable version label: x"),
+            (predict_request(signature_name="x"), Code.FAILED_PRECONDITION,
+             'Serving signature key "x" not found.'),
+        ]:  # fmt: skip
+            assert await refusal(call, request) == (code, message)
+        duplicate = predict_request()
+        duplicate.output_filter.extend(["length", "length"])
+        assert (await refusal(call, duplicate))[1] == "duplicate output tensor alias: length"
+        absent = predict_request()
+        absent.output_filter.append("x")
+        assert (
+            "alias not found in signature: x Outputs expected to be in the set {leng"
+            in (await refusal(call, absent))[1]
+        )
+        extra = predict_request()
+        extra.inputs["b"].CopyFrom(tf.make_tensor_proto(1))
+        assert (
+            "2!=1 len({b,text}) != len({text}). Sent extra: {b}." in (await refusal(call, extra))[1]
+        )
+        code, message = await refusal(call, predict_request([b"\xff"]))
+        assert code == Code.INVALID_ARGUMENT and "{{" not in message and "\n" not in message
+        text = client.models.metrics.render().decode()
+        assert 'model_name="",status="NOT_FOUND"} 1.0' in text and "foo" not in text
+
+
+def shaped(*sizes: int, values=(b"a",), dtype=tf.string, **fields) -> TensorProto:
+    proto = TensorProto(dtype=dtype.as_datatype_enum, string_val=values, **fields)
+    for size in sizes:
+        proto.tensor_shape.dim.add(size=size)
+    return proto
+
+
+HOSTILE = {
+    "many values in few bytes": shaped(2**40),
+    "more equal values than TensorFlow's clients leave out": shaped(2**20),
+    "no values in a huge shape": shaped(0, 2**40),
+    "content that ends early": shaped(2, values=(), tensor_content=b"\1\1a"),
+    "content of lengths alone": shaped(2, values=(), tensor_content=b"\x81"),
+    "a length without end": shaped(1, values=(), tensor_content=b"\xff" * 9 + b"\0"),
+    "more content than the shape": shaped(1, values=(), tensor_content=b"\1ab"),
+    "a product that overflows": shaped(2**62, 2**62),
+    "a negative size": shaped(-1),
+    "more values than the shape": shaped(1, values=[b"a", b"b"]),
+    "another type": tf.make_tensor_proto([1.0]),
+    "no type": TensorProto(),
+    "a resource": shaped(1, dtype=tf.resource),
+    "an unknown type": TensorProto(dtype=9999),
+    "another rank": shaped(1, 1),
+    "a scalar": shaped(),
+}
+
+
+async def test_hostile_tensors_are_refused(toys):
+    async with served(toys) as client:
+        unknown = shaped(1)
+        unknown.tensor_shape.unknown_rank = True
+        for name, proto in {**HOSTILE, "an unknown rank": unknown}.items():
+            request = predict_request()
+            request.inputs["text"].CopyFrom(proto)
+            code, message = await refusal(client.predictions.Predict, request)
+            assert code == Code.INVALID_ARGUMENT, (name, message)
+            assert 'input "text"' in message, (name, message)
+        request.inputs["text"].CopyFrom(shaped(3))  # the value repeats: TensorFlow's rule
+        response = await client.predictions.Predict(request)
+        assert list(response.outputs["text"].string_val) == [b"a"] * 3
+
+
+async def test_classify_and_regress(toys):
+    async with served(toys) as client:
+        request = classification_pb2.ClassificationRequest(input=examples(0.5, 2))
+        request.model_spec.name, request.model_spec.signature_name = "toy", "classify"
+        result = (await client.predictions.Classify(request)).result
+        assert [
+            [(found.label, found.score) for found in each.classes]
+            for each in result.classifications
+        ] == [[("c", 0.5), ("c", -0.5)], [("c", 2), ("c", -2)]]
+        request = regression_pb2.RegressionRequest()
+        request.model_spec.name, request.model_spec.signature_name = "toy", "regress"
+        with_context = request.input.example_list_with_context
+        with_context.context.features.feature["x"].float_list.value.append(3)
+        with_context.examples.add()
+        result = (await client.predictions.Regress(request)).result
+        assert [each.value for each in result.regressions] == [3]
+        wrong = classification_pb2.ClassificationRequest(input=examples(1))
+        wrong.model_spec.name, wrong.model_spec.signature_name = "toy", "regress"
+        assert await refusal(client.predictions.Classify, wrong) == (
+            Code.INVALID_ARGUMENT,
+            "Expected classification signature method_name to be "
+            "tensorflow/serving/classify. Was: tensorflow/serving/regress",
+        )
+        empty = classification_pb2.ClassificationRequest()
+        empty.model_spec.name, empty.model_spec.signature_name = "toy", "classify"
+        assert await refusal(client.predictions.Classify, empty) == (
+            Code.INVALID_ARGUMENT, "Input is empty."
+        )  # fmt: skip
+
+
+async def test_metadata_and_status_and_no_client_changes_the_models(toys):
+    async with served(toys) as client:
+        request = get_model_metadata_pb2.GetModelMetadataRequest()
+        request.model_spec.name = "toy"
+        assert (await refusal(client.predictions.GetModelMetadata, request))[1] == (
+            "GetModelMetadataRequest must specify at least one metadata_field"
+        )
+        request.metadata_field.append("signature_def")
+        response = await client.predictions.GetModelMetadata(request)
+        spec = response.model_spec
+        assert (spec.name, spec.version.value) == ("toy", 1)
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        response.metadata["signature_def"].Unpack(signatures)
+        assert set(signatures.signature_def) == {"serving_default", "classify", "regress"}
+
+        reload = model_management_pb2.ReloadConfigRequest()
+        config = reload.config.model_config_list.config.add(name="other")
+        config.base_path = str(toys / "toy")
+        call = client.statuses.HandleReloadConfigRequest
+        assert (await refusal(call, reload))[0] == Code.UNIMPLEMENTED
+        assert client.models.names == ["toy"]
+        both = inference_pb2.MultiInferenceRequest()
+        assert (await refusal(client.predictions.MultiInference, both))[0] == Code.UNIMPLEMENTED
+
+        status = get_model_status_pb2.GetModelStatusRequest()
+        status.model_spec.name = "toy"
+        (version,) = (await client.statuses.GetModelStatus(status)).model_version_status
+        assert version.state == get_model_status_pb2.ModelVersionStatus.AVAILABLE
+        status.model_spec.name = "foo"
+        assert await refusal(client.statuses.GetModelStatus, status) == (
+            Code.NOT_FOUND, "Could not find any versions of model foo"
+        )  # fmt: skip
+
+
+async def test_limits_deadlines_the_token_and_the_log(toys, tmp_path):
+    # Nothing runs before the deadline.
+    slow = {"batch_timeout_micros": 60_000_000}
+    log = AccessLog(tmp_path / "access.log")
+    options = {
+        "tokens": tokens_of(tmp_path, "app secret"),
+        "max_request_bytes": 10_000,
+        "access_log": log,
+    }
+    async with served(toys, overrides=slow, **options) as client:
+        call, metadata = client.predictions.Predict, [("authorization", "Bearer secret")]
+        for wrong in (None, [("authorization", "Bearer secre")]):
+            assert (await refusal(call, predict_request(), metadata=wrong))[0] == (
+                Code.UNAUTHENTICATED
+            )
+        large = predict_request(["x" * 20_000])
+        assert (await refusal(call, large, metadata=metadata))[0] == Code.RESOURCE_EXHAUSTED
+        code, _ = await refusal(call, predict_request(), metadata=metadata, timeout=0.2)
+        assert code == Code.DEADLINE_EXCEEDED
+        with client.models.servable("toy") as servable:
+            queue = servable._queue
+        abandoned = call(predict_request(), metadata=metadata)
+        async with asyncio.timeout(30):
+            while not queue.rows:
+                await asyncio.sleep(0.01)
+            abandoned.cancel()
+            while queue.rows:
+                await asyncio.sleep(0.01)
+        assert queue.running == 0
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines()]
+    assert {"DEADLINE_EXCEEDED", "CANCELLED"} & {line["status"] for line in lines}
+    refused = {line["status"] for line in lines if "token" not in line}
+    assert {line["token"] for line in lines if "token" in line} == {"app"}
+    assert "UNAUTHENTICATED" in refused
+    assert "abc" not in str([line | {"request_id": ""} for line in lines])
+
+
+async def test_a_call_without_a_message_is_refused_at_once_without_the_token_and_in_time_with_it(
+    toys, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(grpc_service, "_MESSAGE_SECONDS", 0.3)
+    monkeypatch.setattr(grpc_service, "_PROMPT_SECONDS", 0.1)
+    # Together with what waits, a message of any size might exceed the bytes in work.
+    options = {"max_request_bytes": 2**20, "max_held_bytes": 2**20}
+    async with served(toys, tokens=tokens_of(tmp_path, "secret"), **options) as client:
+        open_call = client.channel.stream_unary("/tensorflow.serving.PredictionService/Predict")
+        stranger = open_call(timeout=60)
+        assert await stranger.code() == Code.UNAUTHENTICATED
+        metadata = [("authorization", "Bearer secret")]
+        calls = [open_call(metadata=metadata, timeout=60) for _ in range(3)]
+        assert {await call.code() for call in calls} == {Code.DEADLINE_EXCEEDED}
+        assert sorted([await call.details() for call in calls]) == [
+            "No message arrived within 0.1 s",
+            "No message arrived within 0.1 s",
+            "No message arrived within 0.3 s",
+        ]
+        ended = open_call(metadata=metadata, timeout=60)
+        await ended.done_writing()
+        assert await ended.code() == Code.INVALID_ARGUMENT
+        await client.predictions.Predict(predict_request(), metadata=metadata)
+
+
+async def test_requests_of_too_many_bytes_at_once_are_refused(toys):
+    slow = {"batch_timeout_micros": 300_000}
+    async with served(toys, overrides=slow, max_held_bytes=1500) as client:
+        calls = [client.predictions.Predict(predict_request(["x" * 1000])) for _ in range(3)]
+        codes = sorted([(await call.code()).name for call in calls])
+        assert codes == ["OK", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"]
+        await client.predictions.Predict(predict_request(["x" * 1000]))
+
+
+async def test_tls_follows_its_files(toys, tmp_path):
+    tls = Certificate(*write_certificate(tmp_path))
+    credentials = grpc.ssl_channel_credentials(tls.pair[1])
+    async with served(toys, credentials, tls=tls) as client:
+        response = await client.predictions.Predict(predict_request(["ab"]))
+        np.testing.assert_array_equal(tf.make_ndarray(response.outputs["length"]), [2])
+        write_certificate(tmp_path)
+        tls.refresh()
+        address = f"127.0.0.1:{client.port}"
+        renewed = grpc.ssl_channel_credentials((tmp_path / "chain.pem").read_bytes())
+        async with grpc.aio.secure_channel(address, renewed) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            await stub.Predict(predict_request(["ab"]), timeout=30)
+        async with grpc.aio.secure_channel(address, credentials) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            assert (await refusal(stub.Predict, predict_request(["ab"]), timeout=30))[0] == (
+                Code.UNAVAILABLE
+            )
+
+
+async def test_a_stop_finishes_what_was_accepted(toys):
+    slow = {"batch_timeout_micros": 300_000}
+    async with served(toys, overrides=slow) as client:
+        call = client.predictions.Predict(predict_request(["abcd"]))
+        with client.models.servable("toy") as servable:
+            while not servable._queue.rows:
+                await asyncio.sleep(0.01)
+        await asyncio.gather(client.server.stop(30), client.models.close())
+        assert list((await call).outputs["length"].float_val) == [4]
+
+
+async def test_a_health_client_follows_the_models_without_the_token(toys, tmp_path):
+    shutil.copytree(toys, tmp_path / "models")
+    (tmp_path / "models" / "broken" / "1").mkdir(parents=True)
+    async with served(tmp_path / "models", tokens=tokens_of(tmp_path, "secret")) as client:
+        stub = health_pb2_grpc.HealthStub(client.channel)
+        serving, not_serving, unknown = (
+            HealthCheckResponse.ServingStatus.Value(name)
+            for name in ("SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
+        )
+
+        async def status(service: str) -> int:
+            return (await stub.Check(HealthCheckRequest(service=service), timeout=30)).status
+
+        predictions = "tensorflow.serving.PredictionService"
+        assert [await status(name) for name in ("toy", "broken", "", predictions)] == [
+            serving, not_serving, not_serving, not_serving
+        ]  # fmt: skip
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await status("foo")
+        assert refused.value.code() == Code.NOT_FOUND
+        watching = stub.Watch(HealthCheckRequest(service=""), timeout=60)
+        assert (await watching.read()).status == not_serving
+        assert (await stub.Watch(HealthCheckRequest(service="foo")).read()).status == unknown
+        shutil.copytree(
+            toys / "toy" / "1", tmp_path / "models" / "broken" / "1", dirs_exist_ok=True
+        )
+        assert (await watching.read()).status == serving
+        assert await status(predictions) == serving
+        # It ends the stream, and does not wait for it.
+        stopping = asyncio.create_task(client.server.stop(60))
+        assert (await watching.read()).status == not_serving
+        assert await watching.read() is grpc.aio.EOF
+        async with asyncio.timeout(30):
+            await stopping
+
+
+async def test_health_takes_no_more_calls_than_it_should(toys, monkeypatch):
+    monkeypatch.setattr(grpc_service, "_MESSAGE_SECONDS", 0.1)
+    monkeypatch.setattr(grpc_service, "_MOST_WATCHERS", 2)
+    async with served(toys) as client:
+        silent = client.channel.stream_unary("/grpc.health.v1.Health/Check")(timeout=60)
+        assert await silent.code() == Code.DEADLINE_EXCEEDED
+        stub = health_pb2_grpc.HealthStub(client.channel)
+        watching = [stub.Watch(HealthCheckRequest()) for _ in range(2)]
+        for each in watching:
+            await each.read()
+        assert await stub.Watch(HealthCheckRequest()).code() == Code.RESOURCE_EXHAUSTED
+        watching.pop().cancel()
+        async with asyncio.timeout(30):
+            while not await watches(stub):  # the server learns of the end of a call a little later
+                await asyncio.sleep(0.01)
+
+
+async def watches(stub: health_pb2_grpc.HealthStub) -> bool:
+    """Whether the server takes one client more. A refusal is an end, or comes as an error."""
+    call = stub.Watch(HealthCheckRequest())
+    try:
+        return await call.read() is not grpc.aio.EOF
+    except grpc.aio.AioRpcError as error:
+        assert error.code() == Code.RESOURCE_EXHAUSTED
+        return False
+    finally:
+        call.cancel()
+
+
+async def test_a_call_has_an_id_and_a_trace(toys, tmp_path):
+    log = AccessLog(tmp_path / "log")
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    async with served(toys, access_log=log) as client:
+        call = client.predictions.Predict(
+            predict_request(),
+            metadata=[("x-request-id", "a-1"), ("traceparent", f"00-{trace}-00f067aa0ba902b7-01")],
+        )
+        assert dict(await call.trailing_metadata())["x-request-id"] == "a-1"
+        refused = client.predictions.Predict(
+            predict_request(name="foo"), metadata=[("x-request-id", "x" * 15_000)]
+        )
+        assert len(dict(await refused.trailing_metadata())["x-request-id"]) == 32
+    log.close()
+    first, second = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    assert (first["request_id"], first["trace_id"]) == ("a-1", trace)
+    assert (first["signature"], first["version"]) == ("serving_default", 1)
+    assert second.keys().isdisjoint({"trace_id", "version"})

@@ -1,0 +1,129 @@
+"""The playground's routes and files, without a browser."""
+
+import asyncio
+import contextlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from starlette.applications import Starlette
+from tensorflow.core.framework.types_pb2 import DT_INT32, DT_STRING
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse
+
+from bert_tf.server import playground
+from bert_tf.server.errors import ServingError
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGE = REPOSITORY / "bert_tf/server/playground"
+FILES = sorted((PACKAGE / "static").iterdir())
+
+
+class SomeModels:
+    """Version 2 of "a" is loaded and version 3 is loading; version 1 goes; "b" has failed."""
+
+    names = ("a", "b")
+
+    def status(self, name: str) -> GetModelStatusResponse:
+        if name == "b":
+            raise ServingError(grpc.StatusCode.NOT_FOUND, "Could not find any versions of model b")
+        response = GetModelStatusResponse()
+        for version, state in ((3, "LOADING"), (2, "AVAILABLE"), (1, "AVAILABLE")):
+            response.model_version_status.add(version=version, state=state)
+        return response
+
+    @contextlib.contextmanager
+    def servable(self, name: str, version: int) -> Iterator[SimpleNamespace]:
+        if version != 2:
+            message = f"Servable not found for request: Specific(a, {version})"
+            raise ServingError(grpc.StatusCode.NOT_FOUND, message)
+        signature = SignatureDef(method_name="tensorflow/serving/predict")
+        signature.inputs["text"].dtype = DT_STRING
+        signature.inputs["text"].tensor_shape.dim.add(size=-1)
+        signature.outputs["any"].dtype = DT_INT32
+        signature.outputs["any"].tensor_shape.unknown_rank = True
+        yield SimpleNamespace(signatures={"serving_default": signature})
+
+
+def get(path: str, method: str = "GET", headers: Any = ()) -> SimpleNamespace:
+    app = Starlette(routes=playground.routes(SomeModels()))  # type: ignore[arg-type]
+    scope = {"type": "http", "method": method, "path": path, "headers": headers}
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app({**scope, "query_string": b"", "root_path": ""}, receive, send))
+    found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    body = b"".join(message.get("body", b"") for message in sent[1:])
+    return SimpleNamespace(status=sent[0]["status"], headers=found, body=body)
+
+
+def test_the_list_has_what_can_be_asked():
+    answer = get("/playground/models")
+    described = {
+        "method": "tensorflow/serving/predict",
+        "inputs": {"text": {"dtype": "DT_STRING", "shape": [-1]}},
+        "outputs": {"any": {"dtype": "DT_INT32", "shape": None}},
+    }
+    versions = [{"version": 2, "signatures": {"serving_default": described}}]
+    models = [{"name": "a", "versions": versions}]
+    assert json.loads(answer.body) == {"models": models, "token": False}
+    shown = get("/playground/models", headers=[(b"authorization", b"Basic OnNlY3JldA==")])
+    assert json.loads(shown.body)["token"] is True
+
+
+@pytest.mark.parametrize("path", ["/", "/playground/models"])
+def test_the_policy_allows_nothing_from_elsewhere_and_no_inline_script(path):
+    headers = get(path).headers
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'self';")
+    assert "unsafe" not in policy and "*" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_the_page_names_only_files_that_are_served():
+    page = get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    named = re.findall(r'(?:src|href)="([^"]*)"', page.body.decode())
+    assert set(named) == {f"playground/{file.name}" for file in FILES if file.suffix != ".html"}
+    types = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+    for name in named:
+        served = get(f"/{name}")
+        assert served.status == 200
+        assert served.headers["content-type"].startswith(types[Path(name).suffix])
+    assert get("/playground/..%2f__init__.py").status == 404
+    assert get("/playground/", "POST").status == 404
+    assert get("/", "POST").status == 405
+
+
+def test_the_files_are_small_and_fetch_nothing_from_elsewhere():
+    assert sum(len(file.read_bytes()) for file in FILES) < 60_000
+    for file in FILES:
+        text = file.read_text(encoding="utf-8")
+        elsewhere = set(
+            re.findall(r"""(?:https?:)?//[\w.]+""", re.sub(r"^\s*//.*", "", text, flags=re.M))
+        )
+        assert elsewhere <= {"http://www.w3.org"}, file  # the name space of SVG
+    scripts = "".join(file.read_text() for file in FILES if file.suffix == ".js")
+    parses_markup = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\("
+    assert not re.search(parses_markup, scripts)
+    assert not re.search(r"<script(?![^>]*src=)|\son\w+=|style=|<style", get("/").body.decode())
+
+
+def test_the_files_are_package_data():
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    data = settings["tool"]["setuptools"]["package-data"]
+    patterns = data["bert_tf.server.playground"]
+    packed = {file for pattern in patterns for file in PACKAGE.glob(pattern)}
+    assert packed == set(FILES)

@@ -1,0 +1,61 @@
+"""Exports of every kind, with random weights: fixtures of all tests."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bert_tf import BertConfig, BertTokenizer
+from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
+from bert_tf.tasks.table import TASKS
+from bert_tf.trained.export_precisions import Calibration, make_plan_for
+from bert_tf.trained.fine_tuned import FineTuned
+
+PIECES = [
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship", "left", "harbour", "at", "dawn",
+    "##s", "sea", "crew", "set", "sail", "when", "did", "leave", "?", ".", "é", "海",
+]  # fmt: skip
+LABELS = {
+    "classification": ["bad", "good"],
+    "multi_label": ["calm", "cold", "deep"],
+    "tags": ["DT", "NN", "VB"],
+    "tagging": ["O", "B-LOC", "I-LOC"],
+    "conll2003": ["O", "B-LOC", "I-LOC", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-MISC", "I-MISC"],
+}
+
+
+@pytest.fixture(scope="session")
+def export_of(made_once, exports_of) -> Callable[[str], Path]:
+    """Version 1 of the export of a task, alone in its folder: "tags", "tags-windows", "x-int8".
+
+    Those of "classification" alone have the encoder's signatures, which are the same for all kinds;
+    none has "top_20", the default signature with more words.
+    """
+
+    def write(root: Path, served: str) -> None:
+        name, _, how = served.partition("-")
+        windows = {"long_texts": "windows"} if how == "windows" else {}
+        config = BertConfig(
+            vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+            intermediate_size=16, max_position_embeddings=64, initializer_range=1.0,
+        )  # fmt: skip
+        task = TASKS[name].with_settings({"max_length": 32, **windows})
+        head = {"labels": LABELS[name]} if name in LABELS else {}
+        model = task.kind.model_class(config, seed=0, **head)
+        tuned = FineTuned(task, model, BertTokenizer(PIECES), LABELS.get(name, []))
+        if how == "int8":
+            texts = ["the ship left .", "sea crew set sails at dawn ?"] * 16
+            rows = Examples("rows", list(range(32)), {"text": texts})
+            tuned = replace(tuned, plan=make_plan_for(tuned, Calibration(rows, rows)))
+        names = task.kind.all_signatures(task).keys()
+        if name != "classification":
+            names -= {*ENCODER_SIGNATURES, "top_20"}
+        with exports_of(*names):
+            tuned.export(served, root=root)
+
+    def export(served: str) -> Path:
+        return made_once(f"export_{served}", lambda root: write(root, served)) / served / "1"
+
+    return export
