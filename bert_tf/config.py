@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from bert_tf.atomic import StrPath, write_text
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import StrPath, write_text
 
 # Layers, hidden size, attention heads: base and large from the paper, section 3; the others from
 # Turc et al. 2019, "Well-Read Students Learn Better".

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import StrPath
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from bert_tf.atomic import write_json
-from bert_tf.cache import cache_folder
+from bert_tf.files.atomic import write_json
+from bert_tf.files.cache import cache_folder
 
 _CPU = Path("/proc/cpuinfo")
 _FLAGS = r"\b(?:avx2|avx512_bf16|avx512_vnni|avx_vnni|amx_bf16|amx_int8|bf16)\b"

@@ -28,8 +28,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _GROWTH = 500_000  # kB of memory between two collections
 _OF_RUNS = (
-    "cli", "docs", "finetuning", "migration", "paper", "pretraining", "raw_text", "tasks", "trained",
-    "training",
+    "cli", "docs", "finetuning", "migration", "paper", "pretraining", "raw_text", "tasks",
+    "trained", "training",
 )  # fmt: skip
 
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import write_text
+from bert_tf.files.outputs import GIVEN_DATA, check_output_folder
+from bert_tf.files.owners import RUN, SEARCH, SEEDS, Mark
+from bert_tf.files.storage import is_remote
 from bert_tf.finetuning.finetuning_options import FinetuningSetup, SearchOptions
-from bert_tf.outputs import GIVEN_DATA, check_output_folder
-from bert_tf.owners import RUN, SEARCH, SEEDS, Mark
-from bert_tf.storage import is_remote
 
 if TYPE_CHECKING:
     from bert_tf.pipelines.examples.labelled_text import Examples

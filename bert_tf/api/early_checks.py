@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from bert_tf.errors import InputError
-from bert_tf.mirror import fetched
-from bert_tf.outputs import check_output_file, check_output_folder
-from bert_tf.storage import is_remote
+from bert_tf.files.mirror import fetched
+from bert_tf.files.outputs import check_output_file, check_output_folder
+from bert_tf.files.storage import is_remote
 
 _MODELS = ("model", "models")
 _CONFIG = "config.json"

@@ -11,9 +11,9 @@ from bert_tf.api.data import examples_in_memory, is_in_memory
 from bert_tf.api.keywords import Data, PathName, Verbosity, keywords
 from bert_tf.api.progress import progress, scores_line
 from bert_tf.api.result import Result, Table, report_pictures, score_table
+from bert_tf.files.outputs import check_output_folder
+from bert_tf.files.owners import EVALUATION, owned
 from bert_tf.options import option
-from bert_tf.outputs import check_output_folder
-from bert_tf.owners import EVALUATION, owned
 from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:

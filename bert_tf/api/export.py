@@ -9,9 +9,9 @@ from bert_tf.api.keywords import PathName, Verbosity, keywords
 from bert_tf.api.progress import progress
 from bert_tf.api.result import Result
 from bert_tf.errors import InputError
-from bert_tf.mirror import joined, mirrored
+from bert_tf.files.mirror import joined, mirrored
+from bert_tf.files.outputs import check_output_folder
 from bert_tf.options import option
-from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.task_options import TaskOptions
 
 

@@ -10,10 +10,10 @@ from bert_tf.api.keywords import Data, PathName, Verbosity, keywords
 from bert_tf.api.progress import RunProgress, outcome_lines, progress, scores_line
 from bert_tf.api.result import Result, Table, report_pictures, score_table
 from bert_tf.errors import InputError
+from bert_tf.files.mirror import joined, mirrored
+from bert_tf.files.storage import is_remote
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
-from bert_tf.mirror import joined, mirrored
 from bert_tf.options import option
-from bert_tf.storage import is_remote
 
 if TYPE_CHECKING:
     from bert_tf.finetuning.finetune import FinetuningResult

@@ -11,8 +11,8 @@ from bert_tf.api.keywords import Data, PathName, Texts, Verbosity, keywords
 from bert_tf.api.progress import progress
 from bert_tf.api.result import Result, Table
 from bert_tf.errors import InputError
+from bert_tf.files.outputs import check_output_file, check_output_folder
 from bert_tf.options import option
-from bert_tf.outputs import check_output_file, check_output_folder
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bert_tf.api.keywords import PathName, Verbosity, keywords
 from bert_tf.api.progress import RunProgress, outcome_lines, progress
 from bert_tf.api.result import Result, Table, score_table
-from bert_tf.mirror import joined, mirrored
+from bert_tf.files.mirror import joined, mirrored
 from bert_tf.options import option
 from bert_tf.pretraining.pretraining_options import PretrainingOptions
 

@@ -12,12 +12,12 @@ from bert_tf.api.progress import duration, progress
 from bert_tf.api.result import Result, Table
 from bert_tf.api.vocabulary import Documents, faults
 from bert_tf.errors import InputError
-from bert_tf.mirror import joined
+from bert_tf.files.mirror import joined
+from bert_tf.files.outputs import check_output_folder
+from bert_tf.files.storage import is_remote
 from bert_tf.options import CheckedOptions, option
-from bert_tf.outputs import check_output_folder
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.startup import available_cores
-from bert_tf.storage import is_remote
 
 if TYPE_CHECKING:
     from bert_tf.pipelines.shards.manifest import Manifest

@@ -12,10 +12,10 @@ from bert_tf.api.data import documents_as_file
 from bert_tf.api.keywords import PathName, PathNames, Texts, Verbosity, keywords
 from bert_tf.api.progress import progress
 from bert_tf.api.result import Result
-from bert_tf.atomic import replace_directory, replace_file
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import replace_directory, replace_file
+from bert_tf.files.outputs import check_output_folder
 from bert_tf.options import option
-from bert_tf.outputs import check_output_folder
 from bert_tf.pipelines.data_options import CorpusOptions
 
 FILES = ("vocab.txt", "tokenizer_config.json")

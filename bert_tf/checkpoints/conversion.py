@@ -3,7 +3,6 @@
 import shutil
 from dataclasses import dataclass
 
-from bert_tf.atomic import StrPath, replace_directory
 from bert_tf.checkpoints import model_garden_checkpoint as model_garden
 from bert_tf.checkpoints import sentence_files
 from bert_tf.checkpoints.formats import TITLES, Format, Location, locate
@@ -14,7 +13,8 @@ from bert_tf.checkpoints.stored_model import StoredModel, check_vocabulary
 from bert_tf.checkpoints.tensorflow_checkpoint import read_tf1, write_tf1
 from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
-from bert_tf.outputs import check_output_folder
+from bert_tf.files.atomic import StrPath, replace_directory
+from bert_tf.files.outputs import check_output_folder
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.tokenization.tokenizer_files import (
     TOKENIZER_JSON,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bert_tf.atomic import StrPath
 from bert_tf.checkpoints.weights_files import H5, WEIGHTS, WEIGHTS_FILES
 from bert_tf.config import BertConfig, read_json_object
 from bert_tf.errors import InputError
-from bert_tf.storage import sha256
+from bert_tf.files.atomic import StrPath
+from bert_tf.files.storage import sha256
 
 Format = Literal["hugging_face", "tf1", "keras_hub", "model_garden", "tf_hub"]
 TITLES: dict[Format, str] = {

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from bert_tf.atomic import StrPath, claim
 from bert_tf.checkpoints import weight_names, weights_files
 from bert_tf.checkpoints.formats import CONFIG, Location, read_config
 from bert_tf.checkpoints.sentence_files import read_sentence_files, write_sentence_files
@@ -18,6 +17,7 @@ from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vo
 from bert_tf.checkpoints.weight_names import Head
 from bert_tf.config import BertConfig, read_small_file
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import StrPath, claim
 from bert_tf.layers.bert_layer import encoders_of_files
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_class

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_tf.atomic import StrPath
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.weights_files import H5, INDEX, PICKLE, WEIGHTS, WEIGHTS_FILES
 from bert_tf.config import read_json_object, refuse_other_classes
 from bert_tf.errors import InputError
-from bert_tf.storage import sha256
+from bert_tf.files.atomic import StrPath
+from bert_tf.files.storage import sha256
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo, RepoSibling

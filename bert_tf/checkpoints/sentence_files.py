@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bert_tf.atomic import write_json
 from bert_tf.config import BertConfig, read_json_object, read_small_file
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import write_json
 
 MODULES = "modules.json"
 _LENGTH = "sentence_bert_config.json"

@@ -19,9 +19,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from bert_tf.atomic import replace_file, temporary_folder, write_text
 from bert_tf.config import BertConfig, read_json_object
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import replace_file, temporary_folder, write_text
 
 Tensors = Mapping[str, np.ndarray]
 WEIGHTS = "model.safetensors"

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.api.progress import ProgressBar, console, progress
-from bert_tf.atomic import write_text, write_tsv
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import write_text, write_tsv
+from bert_tf.files.owners import CHECK, Mark, owned
 from bert_tf.options import option
-from bert_tf.owners import CHECK, Mark, owned
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 
 if TYPE_CHECKING:

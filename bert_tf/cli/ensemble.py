@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from bert_tf.api.progress import console, progress, scores_line
 from bert_tf.errors import InputError
+from bert_tf.files.outputs import check_output_folder
+from bert_tf.files.owners import EVALUATION, owned
 from bert_tf.options import option
-from bert_tf.outputs import check_output_folder
-from bert_tf.owners import EVALUATION, owned
 from bert_tf.tasks.task_options import EvaluationOptions
 
 

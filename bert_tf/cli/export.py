@@ -22,7 +22,7 @@ For runtimes other than TensorFlow, which take token ids (docs/other-runtimes.md
 from bert_tf.api.export import ExportOptions as Options
 from bert_tf.api.export import export_model
 from bert_tf.api.progress import console, typed
-from bert_tf.mirror import joined
+from bert_tf.files.mirror import joined
 from bert_tf.serving.packed_weights import pack_weights
 
 

@@ -17,8 +17,8 @@ from typing import Literal
 
 from bert_tf.api.progress import console, progress
 from bert_tf.errors import InputError
+from bert_tf.files.outputs import check_output_file
 from bert_tf.options import option
-from bert_tf.outputs import check_output_file
 from bert_tf.tasks.task_options import FileOptions
 
 

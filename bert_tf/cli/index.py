@@ -16,9 +16,9 @@ from pathlib import Path
 
 from bert_tf.api.progress import console, progress
 from bert_tf.errors import InputError
+from bert_tf.files.outputs import check_output_folder
+from bert_tf.files.owners import INDEX, owned
 from bert_tf.options import option
-from bert_tf.outputs import check_output_folder
-from bert_tf.owners import INDEX, owned
 from bert_tf.tasks.task_options import FileOptions
 
 

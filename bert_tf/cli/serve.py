@@ -25,11 +25,11 @@ from typing import Any
 
 from bert_tf.api.progress import console, progress
 from bert_tf.errors import InputError, pip_install
-from bert_tf.mirror import fetched
+from bert_tf.files.mirror import fetched
+from bert_tf.files.storage import is_remote
 from bert_tf.options import CheckedOptions, option
 from bert_tf.serving.packed_weights import pack_weights, types_of
 from bert_tf.startup import limit_threads
-from bert_tf.storage import is_remote
 
 _LAST_SECONDS = 5  # after the last answers, for what still computes or loads
 _PACKAGES = (

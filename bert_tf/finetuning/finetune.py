@@ -14,6 +14,7 @@ import tensorflow as tf
 from bert_tf.checkpoints.formats import content_hash, read_config
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.errors import InputError
+from bert_tf.files.storage import is_remote
 from bert_tf.finetuning.data import FinetuningData
 from bert_tf.finetuning.feature_cache import FeatureCache
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup
@@ -22,7 +23,6 @@ from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.pretraining.word_frequencies import plateau_notice
 from bert_tf.primitives.devices import device_type
-from bert_tf.storage import is_remote
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.of_model import of_model
 from bert_tf.tasks.task import Task

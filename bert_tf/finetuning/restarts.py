@@ -10,13 +10,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.atomic import replace_directory, write_json
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import replace_directory, write_json
+from bert_tf.files.outputs import check_output_folder
+from bert_tf.files.owners import SEEDS
 from bert_tf.finetuning.finetune import FinetuningResult, finetune
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup
 from bert_tf.options import identity
-from bert_tf.outputs import check_output_folder
-from bert_tf.owners import SEEDS
 from bert_tf.training.listener import Listener
 from bert_tf.training.loop import DivergedError
 from bert_tf.training.workers import hold_run_directory

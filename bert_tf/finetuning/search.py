@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import write_json, write_text, write_tsv
 from bert_tf.errors import InputError, pip_install
+from bert_tf.files.atomic import write_json, write_text, write_tsv
+from bert_tf.files.outputs import check_output_folder
+from bert_tf.files.owners import SEARCH, Mark
 from bert_tf.finetuning import restarts
 from bert_tf.finetuning.finetune import finetune, run_identity, task_to_train
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup, SearchOptions
 from bert_tf.finetuning.restarts import OneRun, Restarts
 from bert_tf.options import identity, joined
-from bert_tf.outputs import check_output_folder
-from bert_tf.owners import SEARCH, Mark
 from bert_tf.pipelines.examples.records import is_dataset_name
 from bert_tf.tasks.reports.report import curves, markdown, save_png
 from bert_tf.training.listener import Listener

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_tf.atomic import replace_directory
+from bert_tf.files.atomic import replace_directory
+from bert_tf.files.storage import sha256
 from bert_tf.finetuning.finetuning_options import SearchOptions
 from bert_tf.finetuning.search import data_content
 from bert_tf.paper.installed_documentation import installed_documentation
@@ -19,7 +20,6 @@ from bert_tf.pipelines.data_options import CorpusOptions, PretrainingDataOptions
 from bert_tf.pipelines.examples.records import is_dataset_name
 from bert_tf.pipelines.shards.manifest import FILE_NAME, Manifest
 from bert_tf.pipelines.shards.writing import write_shards_of_lengths
-from bert_tf.storage import sha256
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
 
 BYTES_PER_TOKEN = 5  # of text; 4.5 in English

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_tf.atomic import replace_file, write_tsv
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import replace_file, write_tsv
 from bert_tf.paper.installed_documentation import STANDARD_LIBRARY, LabelledDocument
 from bert_tf.pipelines.corpus.text_files import read_blocks, strip
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import write_json, write_text
 from bert_tf.errors import InputError
-from bert_tf.outputs import check_output_folder
+from bert_tf.files.atomic import write_json, write_text
+from bert_tf.files.outputs import check_output_folder
 from bert_tf.paper.plan import Plan
 from bert_tf.paper.stage import Cache, Show, Stage
 from bert_tf.paper.step_speed import StepSpeed

@@ -13,8 +13,8 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from bert_tf.atomic import write_json
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import write_json
 from bert_tf.options import CheckedOptions
 from bert_tf.paper.step_speed import StepSpeed
 from bert_tf.version import TRAJECTORY

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bert_tf.atomic import replace_directory
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import replace_directory
 from bert_tf.finetuning.finetune import feature_settings, finetune
 from bert_tf.finetuning.finetuning_options import SearchOptions
 from bert_tf.finetuning.restarts import Restarts, best_of

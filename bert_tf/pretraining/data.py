@@ -11,6 +11,7 @@ import tensorflow as tf
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.files.storage import open_folder
 from bert_tf.pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
 from bert_tf.pipelines.shards.manifest import FILE_NAME as MANIFEST
 from bert_tf.pipelines.shards.pretraining_batches import (
@@ -20,7 +21,6 @@ from bert_tf.pipelines.shards.pretraining_batches import (
     pretraining_batches,
 )
 from bert_tf.pretraining.pretraining_options import LATE_SHARE, LONG_SHARE, PretrainingOptions
-from bert_tf.storage import open_folder
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.strategy import Batches, distribute_batches, share_batches
 

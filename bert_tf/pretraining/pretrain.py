@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bert_tf.atomic import write_json
 from bert_tf.checkpoints.formats import content_hash
 from bert_tf.checkpoints.model_directory import load_model, read_weights, save_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import write_json
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer

@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from bert_tf.atomic import replace_file, write_text
 from bert_tf.errors import InputError, pip_install
+from bert_tf.files.atomic import replace_file, write_text
 from bert_tf.primitives import activations
 from bert_tf.primitives.on_tensorflow import inferring_with
 from bert_tf.primitives.table import Primitives

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bert_tf.atomic import write_tsv
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import write_tsv
 from bert_tf.pipelines.examples.labelled_text import (
     Examples,
     Format,

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import StrPath, write_text
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import StrPath, write_text
 from bert_tf.startup import available_cores
 from bert_tf.tokenization.added_tokens import AddedToken, AddedTokens
 from bert_tf.tokenization.normalizer import Normalizer, unreachable_pieces

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_tf.atomic import write_text, write_tsv
+from bert_tf.files.atomic import write_text, write_tsv
 
 
 def is_table(path: str | Path) -> bool:

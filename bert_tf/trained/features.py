@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import replace_file
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import replace_file
 from bert_tf.layers.heads import summary
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import check_layers, choose_layers

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_tf.atomic import claim, write_json
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import claim, write_json
 from bert_tf.pipelines.examples.labelled_text import (
     MissingColumnError,
     check_columns,

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.atomic import replace_file, write_text
+from bert_tf.files.atomic import replace_file, write_text
 from bert_tf.training.plan import Phase
 from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.state import TrainingState

@@ -13,7 +13,7 @@ from tensorboard.plugins.hparams import api as hparams_api
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.summary import session_end_pb
 
-from bert_tf.atomic import replace_file, write_text
+from bert_tf.files.atomic import replace_file, write_text
 from bert_tf.training.logs import EventFolder, as_system_errors
 from bert_tf.training.state import TrainingState
 

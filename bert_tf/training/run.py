@@ -13,8 +13,8 @@ from tensorflow.python.framework import config as tf_config
 from tensorflow.python.framework import ops
 
 from bert_tf.device_errors import memory_errors
-from bert_tf.outputs import check_output_folder
-from bert_tf.owners import RUN
+from bert_tf.files.outputs import check_output_folder
+from bert_tf.files.owners import RUN
 from bert_tf.training import workers
 from bert_tf.training.device_speed import fast_precision
 from bert_tf.training.loop import TrainingLoop, TrainingResult

@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from bert_tf.files.storage import is_remote
 from bert_tf.options import identity
 from bert_tf.startup import share_cores
-from bert_tf.storage import is_remote
 from bert_tf.training.monitoring import Histograms, HyperParameters, Profile
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.run import Run

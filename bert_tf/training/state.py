@@ -23,8 +23,8 @@ from safetensors import SafetensorError, safe_open
 
 from bert_tf.checkpoints.weights_files import write_tensors
 from bert_tf.errors import InputError
-from bert_tf.mirror import is_mirrored, push
-from bert_tf.owners import Mark
+from bert_tf.files.mirror import is_mirrored, push
+from bert_tf.files.owners import Mark
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import is_chief
 

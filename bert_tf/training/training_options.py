@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import write_text
 from bert_tf.options import CheckedOptions, option
 
 

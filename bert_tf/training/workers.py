@@ -12,9 +12,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from bert_tf.atomic import hold_output
 from bert_tf.errors import InputError
-from bert_tf.owners import Layout, Mark
+from bert_tf.files.atomic import hold_output
+from bert_tf.files.owners import Layout, Mark
 from bert_tf.training.preemption import Preempted
 
 _HELD, _OF_ANOTHER = 1, 2  # why the chief cannot use a folder, for all workers

@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.files.storage import file_state
 from bert_tf.pipelines.corpus import sources, text_files
 from bert_tf.pipelines.corpus.sources import TFDS, Corpus, Slice
 from bert_tf.pipelines.corpus.text_files import LONG_LINE_BYTES, Block, read_blocks, strip
 from bert_tf.pipelines.data_options import CorpusOptions
 from bert_tf.pipelines.datasets import dataset_options
-from bert_tf.storage import file_state
 
 _WRAPPED_LINE = 120  # characters of the longest one in plain text
 _BATCH_ROWS = 256  # of Parquet files

@@ -17,12 +17,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError, pip_install
+from bert_tf.files.atomic import StrPath
+from bert_tf.files.storage import State, file_state, find_objects, is_remote, open_for_reading
 from bert_tf.pipelines.corpus import text_files
 from bert_tf.pipelines.corpus.text_files import COMPRESSED, UnreadableFile
 from bert_tf.pipelines.data_options import CorpusOptions
-from bert_tf.storage import State, file_state, find_objects, is_remote, open_for_reading
 
 Item = TypeVar("Item")
 CorpusInputs = StrPath | Iterable[StrPath]

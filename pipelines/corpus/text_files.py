@@ -33,7 +33,14 @@ import numpy as np
 from backports import zstd
 
 from bert_tf.errors import InputError
-from bert_tf.storage import State, file_state, is_remote, open_for_reading, remote_errors, state_of
+from bert_tf.files.storage import (
+    State,
+    file_state,
+    is_remote,
+    open_for_reading,
+    remote_errors,
+    state_of,
+)
 
 _READ_ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, zstd.ZstdError)
 try:

@@ -15,8 +15,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import StrPath
 from bert_tf.pipelines.examples import records as files
 
 Format = Literal["tsv", "csv", "jsonl", "lines", "conll"]

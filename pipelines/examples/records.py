@@ -11,8 +11,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import StrPath
 from bert_tf.pipelines.corpus.sources import TFDS, dataset_errors, open_dataset, tensorflow_datasets
 
 Record = tuple[int, str, dict[str, Any]]  # line, place for messages, fields

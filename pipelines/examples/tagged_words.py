@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import StrPath
 from bert_tf.pipelines.examples import records as files
 from bert_tf.pipelines.examples.labelled_text import (
     Examples,

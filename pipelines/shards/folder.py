@@ -25,13 +25,13 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import StrPath
+from bert_tf.files.storage import Folder, fetch_ranges, is_remote, open_folder
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.instances import schemas
 from bert_tf.pipelines.shards import manifest as manifests
 from bert_tf.pipelines.shards.manifest import BLOCK_RECORDS, FRAME_BYTES, Manifest
-from bert_tf.storage import Folder, fetch_ranges, is_remote, open_folder
 from bert_tf.tokenization import BertTokenizer
 
 # TensorFlow's errors for a record of another kind; the second if it quotes the record.

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.atomic import TEMPORARY_NAMES
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import TEMPORARY_NAMES
+from bert_tf.files.storage import Folder, RemoteFolder, sha256
 from bert_tf.pipelines.corpus.documents import DocumentPlan
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.instances.records import InstanceCounts
 from bert_tf.pipelines.shards.manifest import JOURNAL, Shard
-from bert_tf.storage import Folder, RemoteFolder, sha256
 
 _PLAN, _DOCUMENTS, _LOCK = "plan.json", "documents.json", "lock"
 _ENTRY = re.compile(r"(\d+)-(\d+)(?:-last)?\.json")

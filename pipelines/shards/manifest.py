@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import StrPath
+from bert_tf.files.storage import Folder, open_folder, sha256
 from bert_tf.pipelines.data_options import PretrainingDataOptions
-from bert_tf.storage import Folder, open_folder, sha256
 
 FILE_NAME = "manifest.json"
 BLOCKS_NAME = "blocks.npy"

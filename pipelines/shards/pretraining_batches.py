@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import StrPath
-from bert_tf.cache import cache_bytes, cache_folder
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import StrPath
+from bert_tf.files.cache import cache_bytes, cache_folder
+from bert_tf.files.storage import fetch_ranges, is_remote
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.datasets import dataset_options
 from bert_tf.pipelines.instances.masking import Objective, as_it_was, mask_tokens, next_tokens
@@ -37,7 +38,6 @@ from bert_tf.pipelines.shards.folder import (
     tokenizer_of_shards,
 )
 from bert_tf.startup import available_cores
-from bert_tf.storage import fetch_ranges, is_remote
 from bert_tf.tokenization import BertTokenizer
 
 WINDOW_BLOCKS = 64  # loaded and shuffled together: 16,384 records

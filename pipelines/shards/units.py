@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.device_errors import full_disk_errors
+from bert_tf.files.storage import Folder, is_remote, open_folder, sha256
 from bert_tf.pipelines.corpus.documents import DocumentPlan, UnitReader
 from bert_tf.pipelines.corpus.formats import input_errors
 from bert_tf.pipelines.corpus.sources import Slice
@@ -20,7 +21,6 @@ from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.instances.records import RecordBatch, record_batches
 from bert_tf.pipelines.shards.journal import FinishedGroup, Journal
 from bert_tf.pipelines.shards.manifest import BLOCK_RECORDS, FRAME_BYTES, Shard
-from bert_tf.storage import Folder, is_remote, open_folder, sha256
 from bert_tf.tokenization import BertTokenizer
 
 _OPEN_FILES = 4096

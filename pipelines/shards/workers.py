@@ -72,9 +72,9 @@ def work(task: Task) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _shared(folder: str, plan_hash: str) -> "tuple[BertTokenizer, DocumentPlan]":
+    from bert_tf.files.storage import open_folder
     from bert_tf.pipelines.shards.folder import stored_tokenizer
     from bert_tf.pipelines.shards.journal import Journal
-    from bert_tf.storage import open_folder
 
     journal = Journal(open_folder(folder), [])
     documents = journal.documents

@@ -16,9 +16,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from bert_tf.atomic import TEMPORARY_NAMES, StrPath
 from bert_tf.errors import InputError
-from bert_tf.outputs import check_output_folder, is_one_of
+from bert_tf.files.atomic import TEMPORARY_NAMES, StrPath
+from bert_tf.files.outputs import check_output_folder, is_one_of
+from bert_tf.files.storage import Folder, check_output_url, is_remote, open_folder
 from bert_tf.pipelines.corpus import documents
 from bert_tf.pipelines.corpus.formats import (
     WITHOUT,
@@ -48,7 +49,6 @@ from bert_tf.pipelines.shards.manifest import (
     Shard,
 )
 from bert_tf.pipelines.shards.units import Report, ShardsJob, Unit, write_units
-from bert_tf.storage import Folder, check_output_url, is_remote, open_folder
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.tokenization.normalizer import decomposed_letters, is_chinese
 from bert_tf.version import __version__

@@ -16,11 +16,11 @@ from safetensors.numpy import load_file, save_file
 
 import bert_tf
 from bert_tf import BertConfig, BertEncoder, load_model
-from bert_tf.atomic import hold_output
 from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import hold_output
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import (
     BertChooser,
@@ -706,7 +706,7 @@ def test_front_door():
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bert_tf.atomic import hold_output
+from bert_tf.files.atomic import hold_output
 from bert_tf.checkpoints import weights_files
 
 def killed(tensors, file, metadata):

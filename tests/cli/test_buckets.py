@@ -11,11 +11,11 @@ import pytest
 from preloaded import start_command
 from s3_server import Faults, bucket
 
-from bert_tf import cache as caches
-from bert_tf import lease, mirror, storage
 from bert_tf.cli import serve
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
+from bert_tf.files import cache as caches
+from bert_tf.files import lease, mirror, storage
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ from PIL import Image
 
 from bert_tf import BertTokenizer
 from bert_tf.api.search import SearchResult
-from bert_tf.atomic import hold_output, write_text
 from bert_tf.cli.search import run as run_search
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import hold_output, write_text
+from bert_tf.files.owners import RUN, Mark
 from bert_tf.finetuning.finetune import FinetuningResult
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, SearchOptions
 from bert_tf.finetuning.restarts import finetune_seeds
 from bert_tf.finetuning.search import Setting, picture, ranked, search, table
-from bert_tf.owners import RUN, Mark
 from bert_tf.tasks.reports.report import markdown
 from bert_tf.trained.fine_tuned import Evaluation
 from bert_tf.training.listener import Listener

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from s3_server import Faults, bucket
 
-from bert_tf import storage
 from bert_tf.errors import InputError
+from bert_tf.files import storage
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards.folder import open_shards, tokenizer_of_shards
 from bert_tf.pipelines.shards.manifest import Manifest, verify

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.atomic import temporary_name
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import temporary_name
+from bert_tf.files.storage import LocalFolder
 from bert_tf.pipelines.corpus import formats
 from bert_tf.pipelines.corpus.sources import open_corpus
 from bert_tf.pipelines.corpus.text_files import UnreadableFile
@@ -30,7 +31,6 @@ from bert_tf.pipelines.shards.writing import (
     write_shards,
     write_shards_of_lengths,
 )
-from bert_tf.storage import LocalFolder
 
 
 def options(**changed):

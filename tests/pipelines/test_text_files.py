@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
+from bert_tf.files.storage import state_of
 from bert_tf.pipelines.corpus import text_files
 from bert_tf.pipelines.corpus.text_files import (
     frame_starts,
@@ -25,7 +26,6 @@ from bert_tf.pipelines.corpus.text_files import (
     read_blocks,
     strip,
 )
-from bert_tf.storage import state_of
 
 
 def lines_of(path, *bounds, counts=None, **options):

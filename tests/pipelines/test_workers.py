@@ -22,12 +22,12 @@ from preloaded import run_code, run_command, start_command
 from bert_tf import make_shards
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
+from bert_tf.files.storage import LocalFolder, open_folder, sha256
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards import workers
 from bert_tf.pipelines.shards.journal import Journal
 from bert_tf.pipelines.shards.workers import ExecutorRunner, dask_workers, process_pool
 from bert_tf.pipelines.shards.writing import UnitShare, write_shards
-from bert_tf.storage import LocalFolder, open_folder, sha256
 from bert_tf.tokenization import BertTokenizer
 
 WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.atomic import write_json
+from bert_tf.files.atomic import write_json
 from bert_tf.pretraining.word_frequencies import METRICS, plateau_notice, word_frequency_loss
 
 

@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from bert_tf import storage
+from bert_tf.files import storage
 
 
 class Faults(BaseHTTPRequestHandler):

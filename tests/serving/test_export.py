@@ -10,8 +10,8 @@ import tensorflow as tf
 from rounding import rounding
 
 from bert_tf import BertConfig, BertTokenizer
-from bert_tf.atomic import hold_output, temporary_name
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import hold_output, temporary_name
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving import export as exporting
 from bert_tf.serving.export import SERVED_TEXT_OPS, export, refuse_unservable

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import write_tsv
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import write_tsv
 from bert_tf.options import CheckedOptions
 from bert_tf.pipelines.examples.labelled_text import Examples, MissingColumnError
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import write_json
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import write_json
 from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.pipelines.examples.squad import read_questions

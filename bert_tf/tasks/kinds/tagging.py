@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
+from bert_tf.files.atomic import write_text
 from bert_tf.models.task_models import BertTagger
 from bert_tf.pipelines.examples import tagged_words
 from bert_tf.pipelines.examples.labelled_text import Examples, format_of

@@ -16,7 +16,7 @@ import uuid
 from pathlib import Path
 
 from bert_tf.errors import InputError
-from bert_tf.storage import RemoteFolder
+from bert_tf.files.storage import RemoteFolder
 
 _log = logging.getLogger(__name__)
 _NAME = ".bert-tf-lease-"

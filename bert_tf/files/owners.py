@@ -1,8 +1,8 @@
 """Owner's marks: what a command wrote into its output folder, and may therefore replace.
 
 The mark is a file of the folder, `.bert-tf.json`: the kind of output, the settings that it was made
-with, and its files. All that `bert_tf.atomic` writes into a held folder is entered before it is
-written, and what is there without an entry is another's: it is refused by name, never replaced.
+with, and its files. All that `bert_tf.files.atomic` writes into a held folder is entered before it
+is written, and what is there without an entry is another's: it is refused by name, never replaced.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_tf.atomic import MARK, StrPath, hold_output, write_json
 from bert_tf.errors import InputError
-from bert_tf.outputs import is_one_of
+from bert_tf.files.atomic import MARK, StrPath, hold_output, write_json
+from bert_tf.files.outputs import is_one_of
 
 # Files of models in outputs of earlier versions, which have no marks.
 _OF_MODELS = ("*.json", "*.safetensors", "*.tsv", "*.conll", "*.png", "report.md", "conlleval.txt")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.atomic import MARK, hold_output, replace_directory, replace_file, write_text
 from bert_tf.errors import InputError
-from bert_tf.owners import CHECK, EVALUATION, INDEX, RUN, SEARCH, SEEDS, Mark, owned
+from bert_tf.files.atomic import MARK, hold_output, replace_directory, replace_file, write_text
+from bert_tf.files.owners import CHECK, EVALUATION, INDEX, RUN, SEARCH, SEEDS, Mark, owned
 from bert_tf.training.training_options import TrainingOptions, save_config
 
 

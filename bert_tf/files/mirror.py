@@ -16,11 +16,18 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from bert_tf.atomic import MARK, StrPath
-from bert_tf.cache import cache_bytes, cache_folder
 from bert_tf.errors import InputError
-from bert_tf.lease import Lease, LostLeaseError
-from bert_tf.storage import RemoteFolder, State, check_output_url, find_objects, is_remote, state_of
+from bert_tf.files.atomic import MARK, StrPath
+from bert_tf.files.cache import cache_bytes, cache_folder
+from bert_tf.files.lease import Lease, LostLeaseError
+from bert_tf.files.storage import (
+    RemoteFolder,
+    State,
+    check_output_url,
+    find_objects,
+    is_remote,
+    state_of,
+)
 
 _MARKS = ("config.json", "models.config", "saved_model.pb")
 _KEY_LENGTH = 16  # of the names of cached copies

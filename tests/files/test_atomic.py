@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.atomic import (
+from bert_tf.files.atomic import (
     hold_output,
     move_directory,
     replace_directory,

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from bert_tf.atomic import StrPath, replace_file, sync
 from bert_tf.errors import InputError, pip_install
+from bert_tf.files.atomic import StrPath, replace_file, sync
 
 # Size of a file, and what tells its content from an earlier one: a time or a hash.
 State = tuple[int, int]

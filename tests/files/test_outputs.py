@@ -3,7 +3,7 @@ import os
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.outputs import check_output_file, check_output_folder
+from bert_tf.files.outputs import check_output_file, check_output_folder
 
 
 @pytest.fixture

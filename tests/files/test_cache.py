@@ -2,9 +2,9 @@
 
 import pytest
 
-from bert_tf import mirror
-from bert_tf.cache import CACHE_FOLDER, CACHE_GIGABYTES, cache_bytes, cache_folder
 from bert_tf.errors import InputError
+from bert_tf.files import mirror
+from bert_tf.files.cache import CACHE_FOLDER, CACHE_GIGABYTES, cache_bytes, cache_folder
 from bert_tf.processor import Remembered
 
 

@@ -17,7 +17,7 @@ MARK = ".bert-tf.json"  # file of an output folder that lists what bert-tf wrote
 
 
 class Claims(Protocol):
-    """Refuses, with InputError, to replace what bert-tf did not write; see `bert_tf.owners`."""
+    """Refuses to replace what bert-tf did not write; see `bert_tf.files.owners`."""
 
     def claim(self, path: Path) -> None: ...
     def claim_folder(self, path: Path, names: Iterable[Path]) -> None: ...

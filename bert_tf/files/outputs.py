@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
-from bert_tf.atomic import StrPath
 from bert_tf.errors import InputError
-from bert_tf.mirror import local_path
-from bert_tf.storage import is_remote
+from bert_tf.files.atomic import StrPath
+from bert_tf.files.mirror import local_path
+from bert_tf.files.storage import is_remote
 
 GIVEN_DATA = "data"  # subfolder of a run for the examples that a Python call was given
 # Files and folders that a command reads; None and "-", standard input, stand for no file.
