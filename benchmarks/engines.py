@@ -145,7 +145,7 @@ def products(side: Side, folder: Path, threads: int) -> Engine:
 
     def product(x: Any, kernel: Any, bias: Any) -> Any:
         if side.dtype == "int8":
-            from bert_tf.primitives.int8 import int8_product
+            from bert_tf.networks.tensorflow.int8 import int8_product
 
             x, scale = tf.bitcast(x, tf.qint8), np.ones(kernel.shape[1], np.float32)
             return int8_product(x, kernel.read_value(), scale, bias.read_value(), 1.0)

@@ -86,7 +86,7 @@ def ours_to_peer(python: Path, corpus: Path, tokenizer: Path, work: Path) -> Non
     import numpy as np
 
     run(
-        [sys.executable, "-m", "bert_tf.cli.main", "shards", "--corpus", corpus, "--tokenizer",
+        [sys.executable, "-m", "bert_tf.cli", "shards", "--corpus", corpus, "--tokenizer",
          tokenizer, "--output", work / "ours", "--max_seq_length", LENGTH]
     )  # fmt: skip
     files = sorted((work / "ours").glob("*.tfrecord"))
@@ -142,7 +142,7 @@ def peer_to_ours(python: Path, corpus: Path, tokenizer: Path, work: Path) -> Non
         },
     )
     run(
-        [sys.executable, "-m", "bert_tf.cli.main", "pretrain", "--shards", folder, "--tokenizer",
+        [sys.executable, "-m", "bert_tf.cli", "pretrain", "--shards", folder, "--tokenizer",
          tokenizer, "--size", "tiny", "--steps", 4, "--batch_size", 8, "--output", work / "run"]
     )  # fmt: skip
     print("Model Garden's shards: 4 steps of bert-tf pretrain on them")

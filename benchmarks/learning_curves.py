@@ -49,7 +49,7 @@ def learning_rate(step: int, options: argparse.Namespace) -> float:
 
 def make_shards(options: argparse.Namespace, work: Path) -> Path:
     """Makes vocabulary and shards with the commands."""
-    from bert_tf.cli.main import main as bert_tf
+    from bert_tf.cli import main as bert_tf
 
     corpus, corpus_format = options.corpus, options.corpus_format
     if not corpus:
@@ -105,7 +105,7 @@ def prepare(options: argparse.Namespace, work: Path) -> None:
 
 def train_here(options: argparse.Namespace, work: Path) -> None:
     """Trains with `bert-tf pretrain`, which resumes by itself."""
-    from bert_tf.cli.main import main as bert_tf
+    from bert_tf.cli import main as bert_tf
 
     command = [
         "pretrain", "--shards", str(work / "shards"), "--model", str(work / "start"),

@@ -326,7 +326,7 @@ class _Watched:
 def _watched(command: list[str], until: Callable[[], bool] = lambda: False) -> _Watched:
     """Runs bert-tf until it ends, or kills it."""
     began, memory, before = time.monotonic(), [0.0], _of_children()
-    process = subprocess.Popen([sys.executable, "-m", "bert_tf.cli.main", *command])
+    process = subprocess.Popen([sys.executable, "-m", "bert_tf.cli", *command])
     while process.poll() is None:
         memory.append(_resident(process.pid))
         if until():

@@ -63,7 +63,7 @@ def served(models: str | Path, *arguments: str) -> Iterator[Served]:
     """Starts `bert-tf serve` on free ports of 127.0.0.1, and ends it."""
     with tempfile.TemporaryDirectory() as scratch:
         errors = Path(scratch) / "errors"
-        command = [sys.executable, "-m", "bert_tf.cli.main", "serve", str(models)]
+        command = [sys.executable, "-m", "bert_tf.cli", "serve", str(models)]
         command += ["--rest_port=0", "--grpc_port=0", *arguments]
         with errors.open("wb") as file:
             process = subprocess.Popen(command, stderr=file, stdout=subprocess.DEVNULL)

@@ -39,7 +39,7 @@ HERE = Path(__file__).parent
 SHORT_WORDS, LONG_WORDS = 8, 100
 _WORDS = ["the", "old", "farm", "by", "sea", "was", "sold", "to", "a", "man", "who", "never"]
 LOADS = {"short": (SHORT_WORDS,), "long": (LONG_WORDS,), "mixed": (SHORT_WORDS, LONG_WORDS)}
-_SERVE = "import sys; from bert_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
+_SERVE = "import sys; from bert_tf.cli import main; sys.exit(main(sys.argv[1:]))"
 # Requests of all lengths are one group.
 _AS_TENSORFLOW_SERVING = f"""
 import bert_tf.startup
@@ -175,7 +175,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         models = Path(options.models or stack.enter_context(tempfile.TemporaryDirectory()))
         if not options.models:
-            export = [sys.executable, "-m", "bert_tf.cli.main", "export", "--name", "encoder"]
+            export = [sys.executable, "-m", "bert_tf.cli", "export", "--name", "encoder"]
             export += ["--model", options.model, "--output", str(models)]
             subprocess.run(export, check=True, stdout=subprocess.DEVNULL)
         rows: dict[str, dict[str, float]] = {}

@@ -30,7 +30,7 @@ PEERS = {
 
 def work(peers: dict[str, str], model: Path) -> dict[str, list[str]]:
     """Command lines by name."""
-    bert_tf = [sys.executable, "-m", "bert_tf.cli.main"]
+    bert_tf = [sys.executable, "-m", "bert_tf.cli"]
     lines = {
         "bert-tf --help": [*bert_tf, "--help"],
         "bert-tf finetune --help": [*bert_tf, "finetune", "--help"],

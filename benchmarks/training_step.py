@@ -127,7 +127,8 @@ def ours(side: str, size: Size, precision: str) -> Callable[[], Any]:
     import tensorflow as tf
 
     from bert_tf import AdamWeightDecay, BertPreTrainer, WarmupLinearDecay
-    from bert_tf.primitives import on_tensorflow, table
+    from bert_tf.networks import table
+    from bert_tf.networks.tensorflow import on_tensorflow
     from bert_tf.startup import keep_freed_memory, share_cores
     from bert_tf.training.means import accuracy, cross_entropy
     from bert_tf.training.strategy import without_autotuning

@@ -24,7 +24,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "large": (24, 1024, 16),
 }
 
-# Hugging Face's names; `bert_tf.primitives.activations` computes them.
+# Hugging Face's names; `bert_tf.networks.activations` computes them.
 ACTIVATIONS = (
     "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh",
 )  # fmt: skip

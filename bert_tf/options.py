@@ -1,6 +1,6 @@
 """Declarations of options: default, range, identity and help beside each field.
 
-A command's options are a dataclass; `bert_tf.cli.main` turns it into a command line.
+A command's options are a dataclass; `bert_tf.cli` turns it into a command line.
 Importing this module is quick, as `--help` needs it.
 """
 

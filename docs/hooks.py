@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 import bert_tf
 from bert_tf.api.descriptions import is_required, option_helps, titled_fields
-from bert_tf.cli.main import COMMANDS, usage
+from bert_tf.cli import COMMANDS, usage
 from bert_tf.options import choices_of
 
 ROOT = Path(__file__).parents[1]
@@ -81,7 +81,7 @@ def commands_page() -> str:
 
 def command_page(name: str) -> str:
     """A command's help with a heading for each option, so that search finds it."""
-    module = importlib.import_module(f"bert_tf.cli.{name}")
+    module = importlib.import_module(f"bert_tf.commands.{name}")
     options = module.Options
     summary, _, rest = inspect.cleandoc(module.__doc__ or "").partition("\n")
     lines = [f"# bert-tf {name}", "", summary, "", "```", usage(name, options), "```", ""]

@@ -28,7 +28,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _GROWTH = 500_000  # kB of memory between two collections
 _OF_RUNS = (
-    "cli", "docs", "finetuning", "migration", "paper", "pretraining", "raw_text", "tasks",
+    "commands", "docs", "finetuning", "migration", "paper", "pretraining", "raw_text", "tasks",
     "trained", "training",
 )  # fmt: skip
 

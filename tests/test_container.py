@@ -16,7 +16,7 @@ import yaml
 from credential_files import write_certificate
 from prometheus_client.parser import text_string_to_metric_families
 
-from bert_tf.cli.main import read_options
+from bert_tf.cli import read_options
 from bert_tf.server.credentials import Certificate
 from bert_tf.server.metrics import Metrics
 

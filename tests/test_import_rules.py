@@ -23,7 +23,7 @@ def test_an_arrow_that_runs_upwards_is_found(tmp_path):
             copy.write_bytes(source.read_bytes())
     (tmp_path / "bert_tf" / "pipelines").symlink_to("../pipelines")
     (tmp_path / "pyproject.toml").write_bytes((REPOSITORY / "pyproject.toml").read_bytes())
-    with (tmp_path / "bert_tf" / "layers" / "embeddings.py").open("a") as file:
+    with (tmp_path / "bert_tf" / "networks" / "embeddings.py").open("a") as file:
         file.write(
             "\n\ndef late():\n    import bert_tf.training.training_options\n    import tensorflow\n"
         )
@@ -32,22 +32,19 @@ def test_an_arrow_that_runs_upwards_is_found(tmp_path):
         env={"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "bert_tf.layers.embeddings -> bert_tf.training.training_options" in done.stdout
-    assert "bert_tf.layers.embeddings -> tensorflow" in done.stdout
+    assert "bert_tf.networks.embeddings -> bert_tf.training.training_options" in done.stdout
+    assert "bert_tf.networks.embeddings -> tensorflow" in done.stdout
 
 
-def test_the_picture_has_the_packages_of_each_layer():
-    """docs/architecture.svg shows them row by row, from the top; CONTRIBUTING.md describes each."""
+def test_contributing_describes_the_packages_layer_by_layer():
+    """CONTRIBUTING.md's table has a row for each package, from the top layer to the lowest."""
     rules = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]
     (layers,) = (x["layers"] for x in rules["contracts"] if "bert_tf.cli" in x.get("layers", ()))
-    rows = [[name.replace(".", "/") for name in layer.split(" | ")] for layer in layers]
-    packages = [[x for x in row if (REPOSITORY / x).is_dir()] for row in rows]
-    packages = [["pipelines" if x == "bert_tf/pipelines" else x for x in row] for row in packages]
-    picture = (REPOSITORY / "docs" / "architecture.svg").read_text(encoding="utf-8")
-    drawn: dict[str, list[str]] = {}
-    for y, title in re.findall(r'y="(\d+)" [^>]*class="title">([\w/]+)<', picture):
-        drawn.setdefault(y, []).append(title)
-    assert [sorted(row) for row in drawn.values()] == [sorted(row) for row in packages if row]
-    described = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    for row in packages:
-        assert all(f"`{name}`" in described for name in row), row
+    expected = [sorted(name.replace(".", "/") for name in layer.split(" | ")) for layer in layers]
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.split("| layer | modules |")[1].split("\n\n")[0]
+    rows: dict[str, list[str]] = {}
+    for number, modules in re.findall(r"^\| (\d+) \| (.*?) \|", table, re.MULTILINE):
+        rows.setdefault(number, []).extend(re.findall(r"`(bert_tf/[\w/]+)`", modules))
+    assert [sorted(row) for row in rows.values()] == expected
+    assert list(rows) == [str(n) for n in range(len(expected), 0, -1)]

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_tf import load_model, save_model
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 

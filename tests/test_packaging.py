@@ -98,7 +98,7 @@ def link_files(distribution: metadata.Distribution, folder: Path) -> None:
 
 IN_ONE_PROCESS = """
 import sys
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 import tensorflow
 # As `graphs_as_traced` in conftest.py.
 tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

@@ -58,13 +58,13 @@ def test_keras_finds_a_class_after_importing_the_package_alone(imports):
     code = (
         f"import {imports}\n"
         "config = {'class_name': 'Pooler', 'registered_name': 'bert_tf>Pooler',\n"
-        "          'module': 'bert_tf.layers.heads',\n"
+        "          'module': 'bert_tf.networks.heads',\n"
         "          'config': {'config': bert_tf.BertConfig().to_dict()}}\n"
         "print(type(keras.saving.deserialize_keras_object(config)).__module__)\n"
     )
     env = {**os.environ, "KERAS_BACKEND": "numpy"}  # starts sooner
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.stdout == "bert_tf.layers.heads\n", done.stderr
+    assert done.stdout == "bert_tf.networks.heads\n", done.stderr
 
 
 def test_every_registered_class_has_a_stand_in():

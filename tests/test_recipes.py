@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bert_tf.cli.main import read_options
+from bert_tf.cli import read_options
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetuning_options import FinetuningOptions

@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.layers import MaskedLanguageModelHead
+from bert_tf.networks import MaskedLanguageModelHead
 from bert_tf.models import task_models
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import LstmEncoder, TwoEncoders

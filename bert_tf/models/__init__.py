@@ -1,1 +1,1 @@
-"""The models: layers of `bert_tf.layers` composed, written in keras.ops alone."""
+"""The models: layers of `bert_tf.networks` composed, written in keras.ops alone."""

@@ -7,9 +7,9 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.layers import ClassificationHead, MaskedLanguageModelHead
-from bert_tf.layers.bert_layer import part
-from bert_tf.layers.heads import take_tokens
+from bert_tf.networks import ClassificationHead, MaskedLanguageModelHead
+from bert_tf.networks.bert_layer import part
+from bert_tf.networks.heads import take_tokens
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_for
 from bert_tf.models.losses import WordCrossentropy

@@ -9,7 +9,7 @@ from keras import ops
 
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder, observed_states
-from bert_tf.primitives.table import halves
+from bert_tf.networks.table import halves
 
 _FAR = -1e9  # added to scores of padding
 

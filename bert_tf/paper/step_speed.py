@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.layers.lstm import new_lstm
+from bert_tf.networks.lstm import new_lstm
 from bert_tf.models.cost import lstm_flops, pretraining_flops
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.pretraining.data import DIRECTIONS

@@ -91,7 +91,7 @@ class PaperTable:
 
 
 # A narrow model and minutes of training: no dropout, larger initial weights and a high learning
-# rate, with which it soon learns more than word frequencies (see bert_tf/cli/demo.py).
+# rate, with which it soon learns more than word frequencies (see bert_tf/commands/demo.py).
 SMALL = Scale(
     name="small", vocabulary_size=8192, do_lower_case=True, lengths=(64,),
     shards={"masking": "dynamic", "dupe_factor": 2, "held_out_share": 0.02, "seed": 1},

@@ -18,7 +18,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 from bert_tf.device_errors import full_disk_errors
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, replace_directory, write_text
-from bert_tf.primitives import int8
+from bert_tf.networks.tensorflow import int8
 from bert_tf.serving.precisions import versions
 from bert_tf.serving.saved_model import LoadedModel, nodes_of, read_saved_model
 from bert_tf.serving.signatures import RawTextModel

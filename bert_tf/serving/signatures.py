@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.primitives.int8 import Int8, ProductPlan
-from bert_tf.primitives.on_tensorflow import CopiedWeights, inferring_with
+from bert_tf.networks.tensorflow.int8 import Int8, ProductPlan
+from bert_tf.networks.tensorflow.on_tensorflow import CopiedWeights, inferring_with
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 DEFAULT = "serving_default"

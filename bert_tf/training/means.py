@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.primitives.vocabulary_loss import argmax
-from bert_tf.primitives.vocabulary_loss import cross_entropy as cross_entropy
+from bert_tf.networks.tensorflow.vocabulary_loss import argmax
+from bert_tf.networks.tensorflow.vocabulary_loss import cross_entropy as cross_entropy
 
 Values = Callable[[Any, Any], Any]  # (labels, outputs) -> float values of the labels' shape
 

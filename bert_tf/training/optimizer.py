@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.primitives.passes import pays
+from bert_tf.networks.tensorflow.passes import pays
 
 # Keras' weight decay and clipping, which every optimizer takes, would come on top: they stay off.
 _KERAS_OWN = ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay")

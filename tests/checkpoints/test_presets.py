@@ -20,7 +20,7 @@ import bert_tf
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.api.early_checks import open_models
 from bert_tf.checkpoints.presets import find_model, hub_hint
-from bert_tf.cli import main as cli
+from bert_tf import cli
 from bert_tf.errors import InputError
 
 COMMIT, OLD = "0123456789abcdef" * 2 + "01234567", "fedcba9876543210" * 2 + "fedcba98"
@@ -439,7 +439,7 @@ def test_hints_are_for_names():
 
 
 def test_options_that_hold_models_get_their_folders(cached):
-    from bert_tf.cli.ensemble import Options as OfEnsemble
+    from bert_tf.commands.ensemble import Options as OfEnsemble
     from bert_tf.finetuning.finetuning_options import FinetuningOptions
 
     options = FinetuningOptions(model=NAME, train="train.tsv", output="out")
@@ -453,7 +453,7 @@ def test_options_that_hold_models_get_their_folders(cached):
 def test_every_command_that_reads_a_model_takes_a_name():
     marked, read = set(), set()
     for command in cli.COMMANDS:
-        options = importlib.import_module(f"bert_tf.cli.{command}").Options
+        options = importlib.import_module(f"bert_tf.commands.{command}").Options
         for field in dataclasses.fields(options):
             if field.metadata.get("model"):
                 marked.add(f"{command} {field.name}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from bert_tf.cli.main import COMMANDS, read_options
+from bert_tf.cli import COMMANDS, read_options
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "saved_models/README.md"]
@@ -16,11 +16,11 @@ _FENCE = re.compile(r"(?:<!-- not run: (.+?) -->\n)?```(\w*)\n(.*?)```", re.DOTA
 _TARGETS = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
 # The test that runs all Python of the page, one block after the other or each by itself.
 RUN_BY = {
-    "docs/adding-a-task.md": "tests/cli/test_labelled_data.py",
+    "docs/adding-a-task.md": "tests/commands/test_labelled_data.py",
     "docs/features.md": "tests/trained/test_features.py",
     "docs/hugging-face-to-server.md": "tests/docs/test_tutorials.py",
     **{
-        f"docs/{page}.md": "tests/cli/test_python_page.py"
+        f"docs/{page}.md": "tests/commands/test_python_page.py"
         for page in ("python", "multi-label", "sentence-vectors")
     },
     "README.md": "tests/docs/test_tutorials.py",

@@ -15,7 +15,7 @@ import pytest
 from chromium import Chromium, Page
 from PIL import Image
 
-from bert_tf.cli.main import COMMANDS
+from bert_tf.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 URL = "https://bert-tf.example/docs/"

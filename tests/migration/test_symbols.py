@@ -9,7 +9,7 @@ import pytest
 
 import bert_tf
 from bert_tf.api.descriptions import option_helps
-from bert_tf.cli.main import COMMANDS
+from bert_tf.cli import COMMANDS
 from bert_tf.migration.symbols import LIBRARIES, find, table
 from bert_tf.tasks.table import TASKS
 
@@ -43,7 +43,7 @@ def test_no_row_is_hidden_by_an_earlier_one():
 def test_commands_and_options_that_it_names_exist():
     """An option belongs to the command before it, or to any where there is none."""
     options = {
-        name: set(option_helps(importlib.import_module(f"bert_tf.cli.{name}").Options))
+        name: set(option_helps(importlib.import_module(f"bert_tf.commands.{name}").Options))
         for name in COMMANDS
     }
     everywhere = set().union(*options.values()) | {"config"}
@@ -98,7 +98,7 @@ def test_names_that_it_gives_exist():
         at = bert_tf
         for part in path.rstrip(".").split("."):
             if at is bert_tf and part == "layers":
-                at = importlib.import_module("bert_tf.layers")
+                at = importlib.import_module("bert_tf.networks")
             else:
                 assert hasattr(at, part), path
                 at = getattr(at, part)

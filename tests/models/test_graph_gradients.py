@@ -8,8 +8,8 @@ import tensorflow as tf
 from tensorflow.python.framework.ops import gradient_registry
 
 from bert_tf import BertClassifier, BertConfig
-from bert_tf.primitives.activations import gelu
-from bert_tf.primitives.graph_gradients import custom_gradient, recomputed
+from bert_tf.networks.activations import gelu
+from bert_tf.networks.tensorflow.graph_gradients import custom_gradient, recomputed
 
 X = tf.constant([1.0, -2.0, 3.0])
 

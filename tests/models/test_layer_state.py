@@ -8,7 +8,7 @@ import pytest
 from keras.src.models.cloning import clone_model
 
 from bert_tf import BertClassifier, BertConfig, BertEncoder
-from bert_tf.layers import TransformerBlock
+from bert_tf.networks import TransformerBlock
 from bert_tf.models.encoders import TwoEncoders
 from bert_tf.models.language_model import BertPreTrainer
 

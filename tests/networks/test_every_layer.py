@@ -8,7 +8,7 @@ import pytest
 from rounding import half_rounding
 
 from bert_tf import BertConfig
-from bert_tf.layers import (
+from bert_tf.networks import (
     BertEmbeddings,
     ClassificationHead,
     FeedForward,

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertConfig
-from bert_tf.layers import (
+from bert_tf.networks import (
     BertEmbeddings,
     ClassificationHead,
     FeedForward,
@@ -18,9 +18,9 @@ from bert_tf.layers import (
     SelfAttention,
     TransformerBlock,
 )
-from bert_tf.layers.bert_layer import child_seed
+from bert_tf.networks.bert_layer import child_seed
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.primitives.activations import ACTIVATIONS
+from bert_tf.networks.activations import ACTIVATIONS
 
 B, T, P, H, N, V = 3, 6, 2, 8, 2, 13
 CONFIG = BertConfig(

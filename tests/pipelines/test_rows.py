@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from rounding import rounding
 
 from bert_tf import BertConfig, BertPreTrainer
-from bert_tf.cli.inspect import displayed_instances
+from bert_tf.commands.inspect import displayed_instances
 from bert_tf.errors import InputError
 from bert_tf.models.encoders import encoder_for
 from bert_tf.pipelines.data_options import PretrainingDataOptions

@@ -20,7 +20,7 @@ import pytest
 from preloaded import run_code, run_command, start_command
 
 from bert_tf import make_shards
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.files.storage import LocalFolder, open_folder, sha256
 from bert_tf.pipelines.data_options import PretrainingDataOptions

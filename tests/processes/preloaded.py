@@ -26,8 +26,8 @@ from pathlib import Path
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["tensorflow", "tensorflow_text", "keras", "bert_tf", "bert_tf.cli.main",
-     "bert_tf.cli.pretrain", "bert_tf.cli.shards", "bert_tf.pretraining.pretrain",
+    ["tensorflow", "tensorflow_text", "keras", "bert_tf", "bert_tf.cli",
+     "bert_tf.commands.pretrain", "bert_tf.commands.shards", "bert_tf.pretraining.pretrain",
      "bert_tf.pipelines.shards.writing"]
 )  # fmt: skip
 
@@ -35,7 +35,7 @@ _CONTEXT.set_forkserver_preload(
 # second thread that reads it at the same time gets 255.
 _LOCK = threading.Lock()
 
-_COMMAND = "import sys; from bert_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
+_COMMAND = "import sys; from bert_tf.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def _main(

@@ -21,7 +21,7 @@ from bert_tf import (
     Predictor,
     save_model,
 )
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.serving.predictor import answer_rows
 

@@ -18,7 +18,7 @@ from rounding import assert_equal_but_for_rounding, rounding
 from starlette.testclient import TestClient
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, Predictor, save_model
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.server import dialects
 from bert_tf.server.app import make_app
 from bert_tf.server.models import Models

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from running_models import running
 from starlette.testclient import TestClient
 
-from bert_tf.cli.serve import translated
+from bert_tf.commands.serve import translated
 from bert_tf.errors import InputError
 from bert_tf.server.app import make_app
 from bert_tf.server.configuration import read_metrics_path

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.serving import packed_weights
 from bert_tf.serving.packed_weights import VARIABLE, pack_weights, types_of
 from bert_tf.serving.precisions import types_text
@@ -87,7 +87,7 @@ def test_commands_that_answer_ask(monkeypatch, tmp_path):
     asked = []
     for command in ("predict", "evaluate", "serve"):
         monkeypatch.setattr(
-            f"bert_tf.cli.{command}.pack_weights", lambda types: asked.append(types)
+            f"bert_tf.commands.{command}.pack_weights", lambda types: asked.append(types)
         )
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "rows.tsv").write_text("text\tlabel\na\tb\n")

@@ -25,7 +25,7 @@ from bert_tf import (
     BertTokenizer,
     save_model,
 )
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.models.encoders import LstmEncoder
 from bert_tf.serving.portable import SUFFIXES, named, write_portable

@@ -16,7 +16,7 @@ from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from bert_tf import BertConfig, BertTokenizer
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.server.configuration import BatchingParameters, read_batching_parameters
 from bert_tf.serving.export import (

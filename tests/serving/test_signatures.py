@@ -21,7 +21,7 @@ from bert_tf import (
     load_model,
     save_model,
 )
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel

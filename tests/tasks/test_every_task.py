@@ -240,7 +240,7 @@ assert set(_RESUMED) <= set(_CASES)
 assert _OF_KIND.keys() == {type(TASKS[name].kind) for name in _TRAINED}
 
 
-@pytest.mark.slow  # tests/cli/test_commands.py goes this way for one task each time
+@pytest.mark.slow  # tests/commands/test_commands.py goes this way for one task each time
 @pytest.mark.parametrize(("name", "trained"), _CASES)
 def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     name, trained, encoder, tmp_path, monkeypatch, exports_of
@@ -340,7 +340,7 @@ def test_a_task_of_a_kind_is_evaluated_and_read_back(name, encoder, tmp_path):
     assert FineTuned.from_directory(tmp_path / "copy", task.settings()).labels == labels
 
 
-@pytest.mark.slow  # tests/cli/test_ensemble.py has one each time
+@pytest.mark.slow  # tests/commands/test_ensemble.py has one each time
 @pytest.mark.parametrize("name", [n for n in _OF_KIND.values() if n not in ("embedding", "tags")])
 def test_an_ensemble_of_equal_models_answers_as_one(name, encoder, tmp_path):
     """Whatever the order of their labels is.

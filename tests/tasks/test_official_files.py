@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertClassifier, BertConfig, BertTokenizer
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier, BertTagger
 from bert_tf.pipelines.examples.labelled_text import Examples

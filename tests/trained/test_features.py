@@ -12,7 +12,7 @@ import tensorflow as tf
 from rounding import rounding
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, Packer, save_model
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import CHOICES, check_layers, choose_layers
 from bert_tf.pipelines.examples.tagged_words import read_texts

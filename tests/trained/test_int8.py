@@ -15,9 +15,9 @@ import tensorflow as tf
 from bert_tf import BertClassifier, BertConfig, BertTokenizer, export_model
 from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import FeatureEncoder
-from bert_tf.primitives import int8 as plans
-from bert_tf.primitives.int8 import quantize_weights
-from bert_tf.primitives.on_tensorflow import inferring_with
+from bert_tf.networks.tensorflow import int8 as plans
+from bert_tf.networks.tensorflow.int8 import quantize_weights
+from bert_tf.networks.tensorflow.on_tensorflow import inferring_with
 from bert_tf.server.servable import _load_error
 from bert_tf.serving import precisions
 from bert_tf.serving.precisions import fastest, same_in_other_types, type_of
@@ -128,7 +128,7 @@ def logits_of_answers(found) -> np.ndarray:
 
 _OF_PRODUCTS = """
 import sys, numpy as np, tensorflow as tf
-from bert_tf.primitives.int8 import int8_product, quantize, quantize_weights
+from bert_tf.networks.tensorflow.int8 import int8_product, quantize, quantize_weights
 random = np.random.default_rng(0)
 K, M, n = 512, 48, 5
 # As large as they can be: where sums of two products overflow in 16 bits, these do.

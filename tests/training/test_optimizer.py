@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from preloaded import run_code
 
-from bert_tf.primitives import passes
+from bert_tf.networks.tensorflow import passes
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.schedule import WarmupLinearDecay
 
@@ -213,7 +213,7 @@ def test_gradients_accumulate():
 
 TWO_DEVICES = """
 import keras, numpy as np, tensorflow as tf
-from bert_tf.primitives import passes
+from bert_tf.networks.tensorflow import passes
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay
 

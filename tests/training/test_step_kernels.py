@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.primitives import passes, step_kernels
-from bert_tf.primitives.step_kernels import StepKernels, step_kernel
+from bert_tf.networks.tensorflow import passes, step_kernels
+from bert_tf.networks.tensorflow.step_kernels import StepKernels, step_kernel
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.trainer import Trainer

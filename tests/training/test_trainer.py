@@ -12,7 +12,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.primitives import on_tensorflow, passes
+from bert_tf.networks.tensorflow import on_tensorflow, passes
 from bert_tf.training import trainer as trainers
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.means import accuracy, cross_entropy
@@ -510,7 +510,7 @@ def test_the_whole_step_is_one_program_of_fixed_shapes():
     """As a TPU takes it: lowered by XLA, without strings, ragged tensors or Python.
 
     That XLA compiles and runs it is seen in `test_rows_of_unknown_number_compile_once_padded` and,
-    for the masked language model, in tests/cli/test_training_options.py.
+    for the masked language model, in tests/commands/test_training_options.py.
     """
     trainer = pretraining(dropout=0.1, gradient_accumulation_steps=2)
     batch = tf.nest.map_structure(tf.constant, BATCHES[0])

@@ -22,7 +22,7 @@ from preloaded import start_command
 from tensorflow_serving.apis.predict_pb2 import PredictRequest
 from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.server import server
 
@@ -206,9 +206,9 @@ def test_a_signal_while_models_load_is_obeyed_at_once(toy_models):
 
 _NEVER_ANSWERS = """
 import time
-import bert_tf.cli.serve
+import bert_tf.commands.serve
 from bert_tf.serving.saved_model import LoadedModel
-bert_tf.cli.serve._LAST_SECONDS = 0.1
+bert_tf.commands.serve._LAST_SECONDS = 0.1
 LoadedModel.run = lambda *arguments: time.sleep(600)
 """
 
@@ -328,7 +328,7 @@ def without_tensorflow(monkeypatch):
     def stop(**_):
         raise InputError("TensorFlow would be imported")
 
-    monkeypatch.setattr("bert_tf.cli.main.import_tensorflow", stop)
+    monkeypatch.setattr("bert_tf.cli.import_tensorflow", stop)
 
 
 def test_serve_says_at_once_what_it_loads(toy_models, capsys, without_tensorflow):

@@ -10,7 +10,7 @@ import tensorflow as tf
 from rounding import rounding
 
 from bert_tf import BertConfig, BertPreTrainer, BertTokenizer, load_model, save_model
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.pretraining.guesses import MaskedWords
 from bert_tf.serving.predictor import Predictor, answer

@@ -10,7 +10,7 @@ import tensorflow as tf
 from rounding import rounding
 
 from bert_tf import BertConfig, BertTokenizer, save_model
-from bert_tf.cli.main import main
+from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.pipelines.examples.labelled_text import Examples

@@ -1,0 +1,172 @@
+"""Run the whole flow on text that every machine has: from raw text to a served model, in minutes.
+
+  bert-tf demo                    # the documentation inside this Python installation
+  bert-tf demo --corpus text/     # your own text
+
+Learns a vocabulary, writes shards, pre-trains a small BERT and shows its guesses for hidden words.
+Fine-tunes it to tell where a passage comes from, and does the same from random weights; compares
+both on held-out passages. Exports the pre-trained one and asks the SavedModel. Every step is
+printed as the command that does it.
+"""
+
+import json
+import random
+import re
+import shlex
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from bert_tf.api.progress import console, progress, typed
+from bert_tf.cli import main
+from bert_tf.errors import InputError
+from bert_tf.options import CheckedOptions, option
+from bert_tf.startup import share_cores
+
+_LENGTH = 64  # tokens; short, so that minutes are enough
+_GUESSES = 8  # sentences with a hidden word
+_EPOCHS = 8  # both models' validation scores have stopped rising by then
+
+
+@dataclass(kw_only=True)
+class Options(CheckedOptions):
+    """Options of `bert-tf demo`."""
+
+    output: str = option("runs/demo", writes="folder")
+    """folder for everything the demo makes."""
+    corpus: list[str] = option(factory=list, path=True)
+    """your own text instead: files, folders or globs in the format of `bert-tf vocab`."""
+    steps: int = option(1500, at_least=1)
+    """pre-training steps; with less than half the default, random weights may win."""
+    size: str = "tiny"
+    """size of the model, as in `bert-tf pretrain`."""
+    seed: int = option(1, at_least=0)
+    """random seed for the data and the training."""
+
+
+def _command(name: str, /, **options: Any) -> None:
+    """Prints a `bert-tf` command as a user types it, then runs it in this process."""
+    arguments = [name]
+    for flag, value in options.items():
+        if value is True:
+            arguments.append(f"--{flag}")
+        elif value is not False:
+            values = value if isinstance(value, list) else [str(value)]
+            arguments += [f"--{flag}", *values]
+    console.rule(style="dim")
+    console.print(f"$ bert-tf {shlex.join(arguments)}", style="bold")
+    started = time.perf_counter()
+    if code := main(arguments):
+        raise SystemExit(code)
+    console.print(f"({name}: {time.perf_counter() - started:.0f} s)", style="dim")
+
+
+def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
+    """Writes labelled passages, and the corpus without those to test on; returns the latter."""
+    from bert_tf.paper import installed_documentation, passages
+    from bert_tf.pipelines.corpus.sources import find_files
+
+    if options.corpus:
+        documents = passages.read_labelled_documents(find_files(options.corpus))
+    else:
+        with progress("reading the installed documentation", total=1) as bar:
+            documents = installed_documentation.installed_documentation(progress=bar.update)
+    written = passages.write_task(
+        documents, corpus, labelled, has_names=not options.corpus, seed=options.seed
+    )
+    console.print(
+        f"{corpus}: {corpus.stat().st_size / 1e6:.1f} MB of text, {len(documents)} documents\n"
+        + "  ".join(f"{labelled / split}.tsv: {n}" for split, n in written.examples.items())
+        + f"\nThe task: which of these is a passage from? {', '.join(written.labels)}",
+    )
+    return written.left_out
+
+
+def _show_guesses(model_directory: str, sentences: Sequence[str], seed: int) -> None:
+    """Hides a word in each of some sentences drawn at random, and prints the model's guesses."""
+    from bert_tf import BertPreTrainer, BertTokenizer, load_model
+    from bert_tf.pretraining.guesses import MaskedWords
+
+    tokenizer = BertTokenizer.from_directory(model_directory)
+    known = {piece for piece in tokenizer.vocabulary if piece.isalpha() and len(piece) > 1}
+    hidden: dict[str, str] = {}
+    draw = random.Random(seed)
+    for sentence in draw.sample(sentences, len(sentences)):
+        words = re.findall(r"\w+|\W+", sentence)
+        places = [place for place, word in enumerate(words) if word in known]
+        # Prose that a person can judge: no code, no lists.
+        prose = re.fullmatch(r"[A-Z][\w ,'-]{50,110}\.", sentence)
+        if len(hidden) < _GUESSES and prose and places:
+            place = draw.choice(places)
+            word, words[place] = words[place], "[MASK]"
+            hidden["".join(words)] = word
+    if not hidden:
+        return
+    title = "Words hidden in text that the pre-training has not seen"
+    table = Table("sentence", "hidden word", "best guesses", show_lines=True, title=title)
+    model = load_model(model_directory, BertPreTrainer)
+    guesses = MaskedWords(model, tokenizer, list(hidden), guesses=3)()
+    for (text, word), (best, *_) in zip(hidden.items(), guesses, strict=True):
+        listed = ", ".join(f"{guess.piece} {guess.probability:.0%}" for guess in best)
+        table.add_row(text, word, listed)
+    console.print(table)
+
+
+def run(options: Options) -> None:
+    started = time.perf_counter()
+    output = Path(options.output)
+    if output.exists() or output.is_symlink():
+        raise InputError(f"{output} exists already: delete it, or give another --output")
+    share_cores()  # before the first command runs TensorFlow's ops
+    unseen = _write_texts(options, output / "corpus.txt", output / "labelled")
+    _command("vocab", corpus=[f"{output}/corpus.txt"], output=f"{output}/vocab", size=8192)
+    _command(
+        "shards", corpus=[f"{output}/corpus.txt"], tokenizer=f"{output}/vocab",
+        output=f"{output}/shards", max_seq_length=_LENGTH, dupe_factor=2, held_out_share=0.02,
+        seed=options.seed,
+    )  # fmt: skip
+    # A narrow model and a few minutes: no dropout, and larger initial weights, with which it
+    # learns more than word frequencies within the first few hundred steps.
+    _command(
+        "pretrain", shards=f"{output}/shards", size=options.size, output=f"{output}/pretrained",
+        dropout=0.0, initializer_range=0.06, batch_size=64, steps=options.steps,
+        learning_rate=1e-3, precision="auto", evaluate_every=max(1, options.steps // 8),
+        evaluation_batches=30, seed=options.seed,
+    )  # fmt: skip
+    _show_guesses(f"{output}/pretrained/best", unseen, options.seed)
+    labelled = {s: f"{output}/labelled/{s}.tsv" for s in ("train", "validation", "test")}
+    scores = {}
+    # Small models know so few passages by heart after some epochs: these do need dropout. The
+    # positions from _LENGTH on are learned here alone.
+    for name, from_scratch in (("from_pretrained", False), ("from_random", True)):
+        run = f"{output}/{name}"
+        _command(
+            "finetune", model=f"{output}/pretrained/best", train=labelled["train"],
+            validation=labelled["validation"], output=run, from_scratch=from_scratch,
+            epochs=_EPOCHS, learning_rate=2e-4, dropout=0.1, max_length=2 * _LENGTH,
+            seed=options.seed,
+        )  # fmt: skip
+        _command("evaluate", model=f"{run}/best", data=labelled["test"], output=f"{run}/test")
+        scores[name] = json.loads(Path(run, "test", "metrics.json").read_text())["accuracy"]
+    best, exports = f"{output}/from_pretrained/best", f"{output}/saved_models"
+    _command("export", model=best, name="demo", output=exports)
+    lines = Path(labelled["test"]).read_text(encoding="utf-8").splitlines()[1:]
+    texts, truth = zip(*(line.split("\t") for line in lines), strict=True)
+    _command("predict", model=f"{exports}/demo", text=list(texts[:5]))
+    console.print("They are from: " + ", ".join(truth[:5]))
+
+    majority = Counter(truth).most_common(1)[0][1] / len(truth)
+    title = f"Where is it from? Accuracy on {len(texts)} held-out passages"
+    table = Table("model", "accuracy", title=title)
+    table.add_row("always the majority class", f"{majority:.1%}")
+    table.add_row("fine-tuned from random weights", f"{scores['from_random']:.1%}")
+    table.add_row("pre-trained, then fine-tuned", f"{scores['from_pretrained']:.1%}")
+    console.print(table)
+    console.print(f"Made in {(time.perf_counter() - started) / 60:.1f} minutes: {output}")
+    console.print(f"SavedModel for TensorFlow Serving: {exports}/demo")
+    console.print(f"Curves: {typed('bert-tf')} monitor {output}")

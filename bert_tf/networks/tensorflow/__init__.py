@@ -1,0 +1,1 @@
+"""The interface of the kernels again, in fewer and larger operations for TensorFlow."""

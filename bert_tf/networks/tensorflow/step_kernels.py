@@ -1,0 +1,126 @@
+"""Kernels and word tables of one training step, in the compute dtype.
+
+Without them each half of a batch and each micro-batch would cast the variables, and its gradients
+back. The step's graph makes them from the variables, so they are never older than these.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager.record import could_possibly_record
+
+from bert_tf.networks.context import set_within
+from bert_tf.networks.tensorflow.passes import in_few_passes
+
+
+class _Kernel(NamedTuple):
+    variables: list[keras.Variable]
+    scale: float  # of the first variable
+    value: tf.Tensor  # the variables side by side, along the last axis
+
+
+class StepKernels:
+    """The kernels of the step whose graph is being traced, made when a layer first reads them."""
+
+    def __init__(self) -> None:
+        self._graph = tf.compat.v1.get_default_graph()
+        self._made: dict[Any, _Kernel] = {}
+
+    def read_under(self, tape: tf.GradientTape) -> AbstractContextManager:
+        """Within it layers read these kernels, and the tape can give their gradients."""
+        return set_within(_reading, (self, tape))
+
+    def read(
+        self, variables: Sequence[keras.Variable], dtype: str, scale: float, tape: tf.GradientTape
+    ) -> tf.Tensor:
+        key = dtype, scale, *(id(variable) for variable in variables)
+        if key not in self._made:
+            # In the step's own graph, where all halves and micro-batches find it.
+            with tape.stop_recording(), self._graph.as_default():
+                value = side_by_side(variables, dtype, scale)
+            self._made[key] = _Kernel(list(variables), scale, value)
+        value = self._made[key].value
+        if any(variable.trainable for variable in variables):
+            tape.watch(value)
+        return value
+
+    def gradients(
+        self, tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[keras.Variable]
+    ) -> tuple[list[Any], list[Any]]:
+        """Gradients of variables, where they are read themselves, and of kernels, or None."""
+        return tape.gradient(loss, (list(variables), [each.value for each in self._made.values()]))
+
+    def summed(
+        self, gradients: Sequence[tuple[list[Any], list[Any]]], variables: Sequence[keras.Variable]
+    ) -> list[tf.Tensor | None]:
+        """The sum of several `gradients` for each variable, in its dtype; None without any."""
+        of_variables = list(zip(*(own for own, _ in gradients), strict=True))
+        of_kernels = zip(*(own for _, own in gradients), strict=True)
+        # Of tables: the gradients of looked-up rows, each followed by its places.
+        rows = {
+            id(variable): [x for half in halves for x in (half.values, half.indices)]
+            for variable, halves in zip(variables, of_variables, strict=True)
+            if isinstance(halves[0], tf.IndexedSlices)
+        }
+        totals: dict[int, tf.Tensor] = {}
+
+        def add(variable: keras.Variable, gradient: tf.Tensor) -> None:
+            before = totals.get(id(variable))
+            totals[id(variable)] = gradient if before is None else before + gradient
+
+        for kernel, halves in zip(self._made.values(), of_kernels, strict=True):
+            if halves[0] is None:
+                continue
+            first, *others = kernel.variables
+            own = [] if others else rows.pop(id(first), [])
+            widths = tuple(variable.shape[-1] for variable in kernel.variables)
+            sums = _summed(first.dtype, widths, len(halves), *halves, *own)
+            if kernel.scale != 1.0:
+                sums = [sums[0] * kernel.scale, *sums[1:]]
+            for variable, gradient in zip(kernel.variables, sums, strict=True):
+                add(variable, gradient)
+        for variable, halves in zip(variables, of_variables, strict=True):
+            if looked_up := rows.get(id(variable)):
+                values, places = tf.concat(looked_up[::2], 0), tf.concat(looked_up[1::2], 0)
+                add(variable, tf.math.unsorted_segment_sum(values, places, variable.shape[0]))
+            elif isinstance(halves[0], tf.Tensor):
+                add(variable, tf.add_n(halves))
+        return [totals.get(id(variable)) for variable in variables]
+
+
+@in_few_passes
+def _summed(dtype: str, widths: tuple[int, ...], number: int, *parts: tf.Tensor) -> list[tf.Tensor]:
+    """The sum of a number of tensors [..., M], cut into the widths of its last axis.
+
+    After them come rows to add, each tensor [n, M] followed by its places [n].
+    """
+    total = tf.add_n([tf.cast(part, dtype) for part in parts[:number]])
+    rows = parts[number:]
+    for values, places in zip(rows[::2], rows[1::2], strict=True):
+        total = tf.tensor_scatter_nd_add(total, places[:, tf.newaxis], values)
+    return tf.split(total, widths, -1) if len(widths) > 1 else [total]
+
+
+_reading: ContextVar[Any] = ContextVar("reading", default=None)  # (StepKernels, tf.GradientTape)
+
+
+def step_kernel(variables: Sequence[Any], dtype: str, scale: float = 1.0) -> tf.Tensor:
+    """Kernels [.., M] `side_by_side`: the step's, if it has them, or made here."""
+    are_variables = all(isinstance(variable, keras.Variable) for variable in variables)
+    # Without a record, as within `keras.remat`, their gradient would be lost.
+    if (reading := _reading.get()) and are_variables and could_possibly_record():
+        kernels, tape = reading
+        return kernels.read(variables, dtype, scale, tape)
+    return side_by_side(variables, dtype, scale)
+
+
+def side_by_side(variables: Sequence[Any], dtype: str, scale: float = 1.0) -> tf.Tensor:
+    """Weights along the last axis in a dtype, the first ones multiplied by `scale`."""
+    first, *others = variables
+    weights = [first if scale == 1.0 else first * scale, *others]
+    values = [tf.cast(each, dtype) for each in weights]
+    return tf.concat(values, -1) if len(values) > 1 else values[0]

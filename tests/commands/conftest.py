@@ -1,0 +1,120 @@
+"""One small run through every command, made once and looked at by many tests."""
+
+import pydoc_data.topics
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bert_tf.cli import main
+
+WORDS = {
+    "sea": ("ship", "sailed", "deep", "water", "waves", "harbour", "wind"),
+    "farm": ("cow", "grass", "barn", "farmer", "golden", "wheat"),
+}
+
+
+def run(*arguments: object) -> None:
+    assert main([str(argument) for argument in arguments]) == 0
+
+
+def write_tsv(path: Path, count: int, seed: int) -> None:
+    draw = random.Random(seed)
+    rows = ["text\tlabel"]
+    for _ in range(count):
+        label = draw.choice(sorted(WORDS))
+        rows.append(" ".join(draw.choices(WORDS[label], k=8)) + f"\t{label}")
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def corpus(made_once) -> Path:
+    """Forty topics of Python's own language reference: a document each, a sentence a line."""
+    documents = []
+    for topic in sorted(pydoc_data.topics.topics)[:40]:
+        text = " ".join(pydoc_data.topics.topics[topic].split())
+        documents.append("\n".join(re.split(r"(?<=[.!?]) (?=[A-Z])", text)))
+    text = "\n\n".join(documents) + "\n"
+    return made_once("corpus.txt", lambda path: path.write_text(text, encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(made_once, corpus) -> Path:
+    return made_once(
+        "vocab", lambda path: run("vocab", "--corpus", corpus, "--output", path, "--size", 600)
+    )
+
+
+def write_shards(corpus: Path, tokenizer: Path, *more: object) -> Callable[[Path], None]:
+    return lambda path: run(
+        "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", path,
+        "--max-seq-length", 32, "--held-out-share", 0.2, "--num-shards", 2, *more,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def shards(made_once, corpus, tokenizer) -> Path:
+    return made_once("shards", write_shards(corpus, tokenizer))
+
+
+@pytest.fixture(scope="session")
+def dynamic_shards(made_once, corpus, tokenizer) -> Path:
+    return made_once("dynamic_shards", write_shards(corpus, tokenizer, "--masking", "dynamic"))
+
+
+@pytest.fixture(scope="session")
+def small_config(made_once, tokenizer) -> Path:
+    from bert_tf import BertConfig
+
+    entries = len((tokenizer / "vocab.txt").read_text(encoding="utf-8").splitlines())
+    config = BertConfig(
+        vocab_size=entries, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=32,
+    )  # fmt: skip
+    return made_once("config.json", config.to_json)
+
+
+@pytest.fixture(scope="session")
+def pretrained(made_once, shards, small_config) -> Path:
+    return made_once(
+        "pretrained",
+        lambda path: run(
+            "pretrain", "--shards", shards, "--size", small_config, "--output", path,
+            "--steps", 20, "--batch-size", 8, "--log-every", 5, "--evaluate-every", 10,
+            "--evaluation-batches", 2, "--learning-rate", 1e-3,
+        ),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def labelled(made_once) -> Path:
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        write_tsv(folder / "train.tsv", 96, seed=1)
+        write_tsv(folder / "test.tsv", 24, seed=2)
+
+    return made_once("labelled", write)
+
+
+@pytest.fixture(scope="session")
+def finetuned(made_once, labelled, pretrained) -> Path:
+    return made_once(
+        "finetuned",
+        lambda path: run(
+            "finetune", "--model", pretrained / "last", "--train", labelled / "train.tsv",
+            "--output", path, "--epochs", 4, "--batch-size", 8, "--log-every", 4,
+            "--learning-rate", 5e-3, "--max-length", 16,
+        ),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def exported(made_once, finetuned) -> Path:
+    return made_once(
+        "where",
+        lambda path: run(
+            "export", "--model", finetuned / "best", "--name", path.name, "--output", path.parent
+        ),
+    )

@@ -1,0 +1,210 @@
+"""bert-tf check: findings of every kind, the report, the cleaned copy."""
+
+import json
+
+import numpy as np
+import pytest
+from rounding import rounding
+
+from bert_tf.cli import main
+
+LONG = "the ship left the harbour at dawn and was far out at sea before noon"
+TRAIN = [
+    (LONG, "Sea"),
+    (f"{LONG}!", "Sea"),  # a duplicate
+    ("the old cow stands in the barn and eats hay all day", "Land"),  # a leak
+    ("a quiet farm with two barns and a dozen brown cows", "land"),
+    (" ", "Land"),
+    ("schÃ¶n ist das Meer", "Sea"),
+    ("корабль ушёл в море", "Sea"),
+    ("one and the same words", "Land"),
+    ("one and the same words", "Sea"),
+]
+TEST = ["the old cow stands in the barn and eats hay all day long", "nothing like it anywhere"]
+
+
+@pytest.fixture
+def files(tmp_path):
+    lines = [f"{i}\t{text}\t{label}" for i, (text, label) in enumerate(TRAIN)]
+    (tmp_path / "train.tsv").write_text("\n".join(["id\ttext\tlabel", *lines]) + "\n")
+    (tmp_path / "test.tsv").write_text("\n".join(["text", *TEST]) + "\n")
+    return ["--train", str(tmp_path / "train.tsv"), "--test", str(tmp_path / "test.tsv")]
+
+
+def rows_of(file):
+    return [line.split("\t") for line in file.read_text().splitlines()[1:]]
+
+
+def test_every_kind_is_found_and_cleaned(files, tmp_path, capsys):
+    output = tmp_path / "checked"
+    assert main(["check", *files, "--output", str(output), "--clean"]) == 0
+    told = capsys.readouterr()
+    assert "checked 9 train, 2 test examples" in told.out + told.err
+    found = {file.stem: rows_of(file) for file in output.glob("*.tsv")}
+    assert {kind: len(rows) for kind, rows in found.items()} == {
+        "empty": 1, "damaged": 1, "script": 1, "spelling": 1, "conflict": 2, "leak": 1,
+        "duplicate": 2,
+    }  # fmt: skip
+    assert found["duplicate"][0][1:3] == [f"{files[1]}, line 3", f"100% of {files[1]}, line 2"]
+    assert found["leak"][0][2].startswith(f"like {files[3]}, line 2: the old cow")
+    assert found["spelling"][0][2] == "'land' for 'Land'"
+    assert found["script"][0][2] == "cyrillic, where most are latin"
+    report = (output / "report.md").read_text()
+    assert "## Near-duplicates within a split: 2" in report and "line 3" in report
+    # The very rows, but for the label that was spelt in another way.
+    read = (tmp_path / "train.tsv").read_text().replace("\tland\n", "\tLand\n").splitlines(True)
+    kept = [read[0], *(read[1 + number] for number in (0, 3, 5, 6, 7, 8))]
+    assert (output / "cleaned" / "train.tsv").read_text() == "".join(kept)
+    assert found["duplicate"][1][2].endswith(", line 9 (another label)")
+    cleaned = (output / "cleaned" / "test.tsv").read_text()
+    assert cleaned == (tmp_path / "test.tsv").read_text()
+
+
+SEA, LIKE_SEA = LONG, f"{LONG}!"
+HAY, SKY = "the old cow stands in the barn and eats hay all day", "a sky without any cloud at all"
+
+
+def question(number, text, **more):
+    return {"id": number, "question": text, "answers": [{"text": "t", "answer_start": 0}]} | more
+
+
+def squad(*paragraphs):
+    return json.dumps(
+        {"version": "v", "data": [{"title": "é", "paragraphs": [
+            {"context": context, "qas": [question(*each) for each in own], "more": 1}
+            for context, *own in paragraphs
+        ]}]},
+        ensure_ascii=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "content", "cleaned"),
+    [
+        (
+            "squad", "train.json",
+            squad((SEA, (1, "who left?"), (2, SKY), (3, f"{SKY}?")), (HAY, (4, SKY))),
+            squad((SEA, (1, "who left?"), (2, SKY)), (HAY, (4, SKY))) + "\n",
+        ),
+        (
+            "squad", "train.jsonl",
+            "\n".join(json.dumps(question(n, SKY, context=SEA)) for n in range(2)) + "\n\n",
+            json.dumps(question(0, SKY, context=SEA)) + "\n\n",
+        ),
+        (
+            "tags", "train.conll",
+            "# id = 1\nthe DT\nsea NN\nrises VB\n\n# id = 2\nthe DT\nsea NN\nrises VB\n\nno UH\n",
+            "# id = 1\nthe DT\nsea NN\nrises VB\n\nno UH\n",
+        ),
+        (
+            "tags", "train.jsonl",
+            '{"words": ["the", "sea"], "label": ["a", "b"], "n": 1}\n' * 2 + '{"words": ["x"], '
+            '"label": ["a"]}\n',
+            '{"words": ["the", "sea"], "label": ["a", "b"], "n": 1}\n{"words": ["x"], '
+            '"label": ["a"]}\n',
+        ),
+        (
+            "multi_label", "train.jsonl",
+            f'{{"text": "{SEA}", "label": ["a", "b"]}}\n{{"text": "{LIKE_SEA}", "label": ["b"]}}\n'
+            f'{{"text": "{LIKE_SEA}", "label": ["b", "a"], "n": 1.50}}\n',
+            f'{{"text": "{SEA}", "label": ["a", "b"]}}\n{{"text": "{LIKE_SEA}", "label": ["b"]}}\n',
+        ),
+        (
+            "classification", "train.csv",
+            f'id;text;label\r\n1;"{SEA}";a\r\n\r\n2;"{SEA}\n";A \r\n3;"{SKY}\n";A \r\n4;x;a\r\n',
+            f'id;text;label\r\n1;"{SEA}";a\r\n\r\n3;"{SKY}\n";a\r\n4;x;a\r\n',
+        ),
+    ],
+)  # fmt: skip
+def test_a_cleaned_copy_is_in_the_format_of_its_file(tmp_path, task, name, content, cleaned):
+    (tmp_path / name).write_bytes(content.encode())
+    paths = ["--train", str(tmp_path / name), "--output", str(tmp_path / "out")]
+    assert main(["check", "--task", task, *paths, "--clean"]) == 0
+    assert (tmp_path / "out" / "cleaned" / name).read_bytes().decode() == cleaned
+
+
+def test_labels_by_number_are_cleaned(tmp_path):
+    content = f"1\t{SEA}\tGood\n2\t{HAY}\tGood\n3\t{SKY}\tgood\n"
+    (tmp_path / "a.tsv").write_text(content)
+    own = ["--train", str(tmp_path / "a.tsv"), "--text_column", "1", "--label_column", "2"]
+    assert main(["check", *own, "--no_header", "--output", str(tmp_path / "out"), "--clean"]) == 0
+    cleaned = (tmp_path / "out" / "cleaned" / "train.tsv").read_text()
+    assert cleaned == content.replace("good", "Good")
+
+
+def test_pairs_are_alike_if_both_texts_are(tmp_path):
+    """Several hypotheses of a premise are several examples, and so are two labels of a pair."""
+    rows = [(SEA, "it left", "yes"), (SEA, "it stayed", "no"), (SEA, SKY, "no"),
+            (LIKE_SEA, f"{SKY}.", "no"), (LIKE_SEA, f"{SKY}!", "yes")]  # fmt: skip
+    lines = ["sentence1\tsentence2\tlabel", *map("\t".join, rows)]
+    (tmp_path / "a.tsv").write_text("\n".join(lines) + "\n")
+    own = ["--text_column", "sentence1", "--pair_column", "sentence2"]
+    output = tmp_path / "out"
+    assert main(["check", "--train", str(tmp_path / "a.tsv"), *own, "--output", str(output),
+                 "--clean"]) == 0  # fmt: skip
+    assert [row[1].rpartition(", ")[2] for row in rows_of(output / "duplicate.tsv")] == [
+        "line 5", "line 6",
+    ]  # fmt: skip
+    cleaned = (output / "cleaned" / "train.tsv").read_text().splitlines()
+    assert cleaned == [*lines[:4], lines[5]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "x"], "give exactly one of --data and --train"),
+        (["--clean"], "give --output a folder"),
+        (["--label_column", "mark"], "no column 'mark'"),
+        (["--by_vectors"], "--by_vectors needs a model: name its directory with --model"),
+    ],
+)
+def test_mistakes_are_a_line(files, tmp_path, capsys, arguments, message):
+    (tmp_path / "x").mkdir()
+    arguments = [str(tmp_path / "x") if each == "x" else each for each in arguments]
+    assert main(["check", *files, *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def model(tmp_path):
+    from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship"]
+    config = BertConfig(
+        vocab_size=len(pieces), hidden_size=4, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=4, max_position_embeddings=16,
+    )  # fmt: skip
+    save_model(BertEncoder(config), tmp_path / "model", BertTokenizer(pieces))
+    return str(tmp_path / "model")
+
+
+def test_texts_that_a_model_cuts(files, model, tmp_path):
+    more = ["--model", model, "--max_length", "16"]
+    assert main(["check", *files, *more, "--output", str(tmp_path / "out")]) == 0
+    rows = rows_of(tmp_path / "out" / "cut.tsv")
+    assert [row[2] for row in rows] == ["17 tokens, 16 are read", "18 tokens, 16 are read"]
+
+
+def test_vectors_of_a_model_doubt_labels(files, model, monkeypatch, capsys):
+    """Those of the texts that have a label and words."""
+    from bert_tf import BertEncoder
+    from bert_tf.pipelines.examples import data_faults
+
+    given = {}
+
+    def doubted_labels(texts, labels, vectors, **more):
+        given.update(texts=texts, vectors=vectors)
+        return []
+
+    monkeypatch.setattr(data_faults, "doubted_labels", doubted_labels)
+    more = ["--model", model, "--max_length", "16"]
+    assert main(["check", *files, *more]) == 0
+    assert given["vectors"] is None
+    assert main(["check", *files, *more, "--by_vectors"]) == 0
+    assert given["texts"] == [text for text, _ in TRAIN if text.strip()]
+    expected = [row["mean"] for row in BertEncoder.from_preset(model).embed(given["texts"])]
+    # A block of width 4, in batches that are padded to other lengths.
+    np.testing.assert_allclose(given["vectors"], expected, rtol=0, atol=rounding(12, 4))
+    no_class = ["--task", "regression", "--by_vectors"]
+    assert main(["check", *files, *more, *no_class]) == 2
+    assert "--by_vectors is for texts with one label each" in capsys.readouterr().err

@@ -1,0 +1,301 @@
+"""A run that is killed goes on from its last checkpoint and ends as if nothing had happened."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from preloaded import run_code, run_command, start_command
+
+from bert_tf.cli import main
+from bert_tf.pipelines.shards.manifest import verify
+from bert_tf.training.state import read_checkpoint
+
+
+def pretraining(shards, small_config, output, steps) -> list[str]:
+    return [
+        "pretrain", "--shards", str(shards), "--size", str(small_config), "--output", str(output),
+        "--steps", str(steps), "--batch-size", "8", "--save-every", "5", "--log-every", "7",
+        "--evaluate-every", "40", "--evaluation-batches", "2",
+    ]  # fmt: skip
+
+
+def newest_checkpoint(output) -> int:
+    names = [path.name for path in (output / "checkpoints").glob("step-*.safetensors")]
+    return max((int(name[5:13]) for name in names), default=-1)
+
+
+def wait_for_progress(process, output) -> None:
+    """Until the process has written a checkpoint of its own."""
+    before = newest_checkpoint(output)
+    deadline = time.monotonic() + 120
+    while newest_checkpoint(output) <= before:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def kill_at_random_moments(command: list[str], output: Path, kills: int, setup: str = "") -> None:
+    draw = random.Random(kills)
+    for _ in range(kills):
+        process = start_command(command, setup=setup)
+        wait_for_progress(process, output)
+        time.sleep(draw.random() * 0.2)  # tens of steps, checkpoints and evaluations
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    assert not (output / "last").exists()
+
+
+def models(output: Path) -> list[bytes]:
+    return [(output / name / "model.safetensors").read_bytes() for name in ("best", "last")]
+
+
+def logged(output) -> tuple[list, list]:
+    """The lines of scalars.jsonl and the TensorBoard events, but for how long things took."""
+    text = (output / "logs" / "scalars.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    events = [
+        (path.parent.name, event.step, value.tag, float(tf.make_ndarray(value.tensor)))
+        for path in (output / "logs").rglob("*.tfevents.*")
+        if path.parent.name in ("train", "held_out")
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.HasField("tensor") and value.tensor.dtype == tf.float32.as_datatype_enum
+    ]
+    timed = ("per_second", "seconds", "share_of_peak", "minutes_left")
+    for line in lines:
+        for name in [name for name in line if name.endswith(timed)]:
+            del line[name]
+    return lines, sorted(event for event in events if not event[2].endswith(timed))
+
+
+@pytest.mark.slow  # tests of test_pretrain.py resume a copy made where a kill could be
+def test_sigkill_of_pre_training_at_random_moments(shards, small_config, tmp_path):
+    killed, undisturbed, steps = tmp_path / "killed", tmp_path / "undisturbed", 200
+    kill_at_random_moments(pretraining(shards, small_config, killed, steps), killed, 2)
+    assert main(pretraining(shards, small_config, killed, steps)) == 0
+    assert not list((killed / "checkpoints").glob(".*"))
+    assert main(pretraining(shards, small_config, undisturbed, steps)) == 0
+    lines, events = logged(killed)
+    expected_lines, expected_events = logged(undisturbed)
+    assert [line["step"] for line in lines if line["kind"] == "held_out"] == [
+        *range(40, steps + 1, 40)
+    ]
+    assert lines == expected_lines
+    assert events == expected_events
+    assert len(events) > len(lines)
+    assert models(killed) == models(undisturbed)
+
+
+@pytest.mark.slow
+def test_sigkill_of_fine_tuning_on_micro_batches(pretrained, labelled, tmp_path):
+    """The last batch of an epoch divides unevenly; graphs are optimized, as for users."""
+    optimized = """
+import tensorflow as tf
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+"""
+    killed, undisturbed = (
+        [
+            "finetune", "--model", str(pretrained / "last"), "--output", str(tmp_path / name),
+            "--train", str(labelled / "train.tsv"), "--max-length", "16", "--batch-size", "9",
+            "--gradient_accumulation_steps", "3", "--epochs", "24", "--save-every", "5",
+        ]
+        for name in ("killed", "undisturbed")
+    )  # fmt: skip
+    kill_at_random_moments(killed, tmp_path / "killed", 1, optimized)
+    for command in (killed, undisturbed):
+        done = run_command(command, setup=optimized, check=True)
+    assert "86 training" in done.stderr  # 9 x 9 + 5
+    assert models(tmp_path / "killed") == models(tmp_path / "undisturbed")
+
+
+@pytest.mark.slow
+def test_a_run_keeps_others_out_until_sigterm(
+    shards, small_config, labelled, pretrained, tmp_path, capsys
+):
+    output = tmp_path / "run"
+    process = start_command(pretraining(shards, small_config, output, 100_000))
+    try:
+        wait_for_progress(process, output)
+        config = (output / "config.yaml").read_bytes()
+        finetuning = [
+            "finetune", "--model", str(pretrained / "last"), "--max-length", "16",
+            "--train", str(labelled / "train.tsv"), "--output", str(output),
+        ]  # fmt: skip
+        for command in (pretraining(shards, small_config, output, 5), finetuning):
+            assert main(command) == 2
+            (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+            assert f"{output}: another process is training there: wait until it ends" in line
+        assert (output / "config.yaml").read_bytes() == config
+        assert process.poll() is None
+    finally:
+        process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 75, errors
+    last = errors.splitlines()[-1]
+    assert last.startswith(f"bert-tf pretrain: stopped at step {newest_checkpoint(output)}"), last
+
+
+# As `unshare --map-root-user --mount`, then `mount`.
+_ON_A_SMALL_DISK = """
+import ctypes, os, shutil, sys
+from pathlib import Path
+from bert_tf.cli import main
+
+folder, kilobytes, left, *arguments = sys.argv[1:]
+libc, user, group = ctypes.CDLL(None), os.getuid(), os.getgid()
+new_user, new_mount = 0x10000000, 0x00020000
+try:
+    if libc.unshare(new_user | new_mount):
+        raise OSError
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    if libc.mount(b"tmpfs", folder.encode(), b"tmpfs", 0, f"size={kilobytes}k".encode()):
+        raise OSError
+except OSError:
+    sys.exit("no small disk")
+try:
+    sys.exit(main(arguments))
+finally:
+    shutil.copytree(folder, left)
+"""
+
+
+def on_a_small_disk(
+    folder, kilobytes: int, command: list[str], copy_to, setup=""
+) -> subprocess.CompletedProcess:
+    """Runs a command with a small file system at `folder`, and copies out what it left there."""
+    folder.mkdir()
+    done = run_code(f"{setup}{_ON_A_SMALL_DISK}", [folder, kilobytes, copy_to, *command])
+    if done.stderr == "no small disk\n":
+        pytest.skip("needs to mount a small file system")
+    return done
+
+
+@pytest.mark.slow
+def test_a_full_disk_during_pre_training(shards, small_config, tmp_path):
+    small, left = tmp_path / "small", tmp_path / "left"
+    arguments = pretraining(shards, small_config, small / "run", 100_000)
+    # Lines for each step fill the disk.
+    arguments[arguments.index("--log-every") + 1] = "1"
+    arguments[arguments.index("--evaluate-every") + 1] = "100000"
+    done = on_a_small_disk(small, 600, arguments, left)
+    assert done.returncode == 2, done.stderr
+    (error,) = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert "the disk is full" in error
+    assert str(small / "run") in error
+    checkpoints = left / "run" / "checkpoints"
+    files = sorted(path.name for path in checkpoints.iterdir())
+    assert 1 <= len(files) <= 2
+    assert all(name.startswith("step-") for name in files)
+    for name in files:
+        read_checkpoint(checkpoints / name)  # raises on a damaged one
+
+
+@pytest.mark.slow
+def test_a_shard_deleted_under_pre_training(shards, small_config, tmp_path):
+    copy, output = tmp_path / "shards", tmp_path / "run"
+    shutil.copytree(shards, copy)
+    arguments = pretraining(copy, small_config, output, 100_000)
+    # The fewer batches, the sooner the shard is read again.
+    arguments[arguments.index("--batch-size") + 1] = "64"
+    process = start_command(arguments)
+    wait_for_progress(process, output)
+    deleted = sorted(copy.glob("train*"))[0]
+    deleted.unlink()
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 2, errors
+    assert str(deleted) in errors.splitlines()[-1]
+    newest = newest_checkpoint(output)
+    assert newest > 0
+    read_checkpoint(output / "checkpoints" / f"step-{newest:08d}.safetensors")
+
+
+# Units of work so small that a small corpus has many.
+SMALL_UNITS = """
+import bert_tf.pipelines.corpus.sources, bert_tf.pipelines.corpus.documents
+bert_tf.pipelines.corpus.sources.UNIT_BYTES = 40_000
+bert_tf.pipelines.corpus.documents.GROUP_BYTES = 10_000
+"""
+
+
+def contents(folder):
+    return {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+@pytest.mark.slow
+def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path):
+    def command(output) -> list[str]:
+        return [
+            "shards", "--corpus", str(corpus), "--tokenizer",
+            str(tokenizer), "--output", str(tmp_path / output), "--max-seq-length", "32", "64",
+            "--dupe-factor", "2", "--buffer-bytes", "2000",
+        ]  # fmt: skip
+
+    began = time.monotonic()
+    run_command(command("undisturbed"), setup=SMALL_UNITS, check=True)
+    seconds = time.monotonic() - began
+    draw = random.Random(1)
+    unfinished = tmp_path / "killed"
+    killed = 0
+    finished: dict[Path, int] = {}  # shards in the journal at the last kill, by their time
+    for _ in range(3):
+        process = start_command(command("killed"), setup=SMALL_UNITS)
+        journal = sorted(unfinished.glob(".journal/*-*.json"))
+        deadline = time.monotonic() + 10 * seconds + 60
+        # Not before it does something, or most kills would fall into its start.
+        while process.poll() is None and sorted(unfinished.glob(".journal/*-*.json")) == journal:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        time.sleep(draw.random() * 0.1)
+        process.kill()
+        if process.wait() == 0:  # it was done before
+            break
+        assert process.returncode == -signal.SIGKILL
+        killed += 1
+        if (tmp_path / "killed" / "64" / "manifest.json").exists():
+            assert verify(tmp_path / "killed" / "64")
+            if not (tmp_path / "killed" / ".journal").exists():  # killed as it was about to end
+                break
+        finished |= {
+            path.relative_to(unfinished): path.stat().st_mtime_ns
+            for entry in unfinished.glob(".journal/*-*.json")
+            for splits in json.loads(entry.read_text())["shards"]
+            for shards in splits.values()
+            for shard in shards
+            for path in unfinished.glob(f"*/{shard['file']}")
+        }
+    assert killed > 1
+    if not (tmp_path / "killed" / "64" / "manifest.json").exists():
+        run_command(command("killed"), setup=SMALL_UNITS, check=True)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "undisturbed")
+    assert finished
+    for path, time_made in finished.items():  # what was finished was not made again
+        assert (tmp_path / "killed" / path).stat().st_mtime_ns == time_made
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_in_one_line_and_the_run_is_continued(corpus, tokenizer, tmp_path):
+    small, left = tmp_path / "small", tmp_path / "left"
+    arguments = [
+        "shards", "--corpus", str(corpus), "--tokenizer", str(tokenizer), "--max-seq-length",
+        "32", "--dupe-factor", "2", "--buffer-bytes", "2000", "--output",
+    ]  # fmt: skip
+    done = on_a_small_disk(small, 500, [*arguments, str(small / "shards")], left, SMALL_UNITS)
+    assert done.returncode == 2, done.stderr
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert len(errors) == 1
+    assert "the disk is full" in errors[0]
+    assert {path.name for path in left.iterdir()} == {"shards"}
+    assert not list(left.rglob("*.tmp"))
+    for output in (left / "shards", tmp_path / "whole"):
+        run_command([*arguments, output], setup=SMALL_UNITS, check=True)
+    assert contents(left / "shards") == contents(tmp_path / "whole")

@@ -1,0 +1,495 @@
+"""Fine-tuning, evaluation, prediction and export, from files as people have them."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bert_tf
+from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, load_model, save_model
+from bert_tf.cli import main
+from bert_tf.errors import InputError
+from bert_tf.finetuning.finetune import task_to_train
+from bert_tf.finetuning.finetuning_options import FinetuningOptions, SearchOptions
+from bert_tf.finetuning.search import data_content
+from bert_tf.models.task_models import BertRegressor
+from bert_tf.tasks.table import find_task
+from bert_tf.trained.fine_tuned import FineTuned
+
+ROOT = Path(__file__).parents[2]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
+CONFIG = BertConfig(
+    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=16, max_position_embeddings=16, initializer_range=0.5,
+)  # fmt: skip
+
+
+def saved(model, folder) -> Path:
+    save_model(model, folder, tokenizer=BertTokenizer(PIECES))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory) -> Path:
+    return saved(BertEncoder(CONFIG, seed=0), tmp_path_factory.mktemp("encoder"))
+
+
+@pytest.fixture(scope="module")
+def hugging_face(tmp_path_factory) -> Path:
+    """A classifier of pairs, as Hugging Face has it: no task.json."""
+    model = BertClassifier(CONFIG, labels=["LABEL_0", "LABEL_1"], seed=0)
+    return saved(model, tmp_path_factory.mktemp("classifier"))
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def call(capsys, *arguments: object) -> tuple[str, str]:
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 0
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
+def refused(capsys, *arguments: object) -> str:
+    """Runs a command that must fail; returns its one line."""
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.strip().splitlines()
+    return line
+
+
+@pytest.mark.slow
+def test_a_classifier_of_hugging_face_is_evaluated_answers_and_is_exported(
+    hugging_face, tmp_path, capsys
+):
+    """Columns, length and labels could not be said; 128 tokens were assumed for 16 positions."""
+    data = write(tmp_path / "d.tsv", "one\ttwo\tis", "sea\tship\tno", "cow\tfarm\tyes")
+    columns = ["--text_column", "one", "--pair_column", "two"]
+    names = ["--label_map", "LABEL_0=no", "LABEL_1=yes"]
+    out, err = call(
+        capsys, "evaluate", "--model", hugging_face, "--data", data, *columns, *names,
+        "--label_column", "is",
+    )  # fmt: skip
+    assert json.loads(out)["examples"] == 2
+    assert "f1 is the F1 score of the label 'yes'" in err
+    line = refused(
+        capsys,
+        "evaluate",
+        "--model",
+        hugging_face,
+        "--data",
+        data,
+        *columns,
+        "--label_column",
+        "is",
+    )
+    assert "d.tsv, line 2: the label 'no'" in line and "LABEL_0, LABEL_1" in line
+    expected, _ = call(
+        capsys, "predict", "--model", hugging_face, "--input", data, *columns, *names
+    )
+    call(
+        capsys, "export", "--model", hugging_face, "--name", "m", "--output", tmp_path / "served",
+        "--pair_column", "two", *names,
+    )  # fmt: skip
+    served, _ = call(
+        capsys, "predict", "--model", tmp_path / "served" / "m", "--input", data, *columns
+    )
+    for one, other in zip(expected.splitlines(), served.splitlines(), strict=True):
+        one, other = json.loads(one), json.loads(other)
+        assert set(one["probabilities"]) == {"no", "yes"}
+        assert (one["text"], one["pair"], one["label"]) == tuple(
+            other[key] for key in ("text", "pair", "label")
+        )
+    line = refused(
+        capsys, "export", "--model", hugging_face, "--name", "m", "--max_length", 17, "--output",
+        tmp_path / "served",
+    )  # fmt: skip
+    assert "17 tokens" in line and "16 positions" in line
+    line = refused(
+        capsys, "evaluate", "--model", hugging_face, "--data", data, "--label_map", "x=y"
+    )
+    assert "--label_map x=y" in line
+
+
+def test_a_regression_model_of_hugging_face_answers_with_a_score(tmp_path, capsys):
+    """One-label models were softmax classifiers that always answered 1.0."""
+    model = saved(BertRegressor(CONFIG, seed=0), tmp_path / "model")
+    out, _ = call(capsys, "predict", "--model", model, "--text", "sea", "cow")
+    scores = [json.loads(line)["score"] for line in out.splitlines()]
+    assert scores[0] != scores[1]
+    constant = write(tmp_path / "d.tsv", "text\tlabel", "sea\t1.5", "sea\t2.5")
+    out, err = call(capsys, "evaluate", "--model", model, "--data", constant)
+    assert json.loads(out) == {"examples": 2, "pearson": None, "spearman": None}
+    assert "pearson, spearman: undefined for constant values" in err
+
+
+@pytest.fixture(scope="module")
+def numbered(encoder, tmp_path_factory) -> Path:
+    """A folder with examples without a header, rows.txt, and a run on them by column numbers."""
+    folder = tmp_path_factory.mktemp("numbered")
+    rows = [f"id{i}\t{'no' if i % 2 else 'yes'}\t{'sea' if i % 2 else 'cow'}" for i in range(12)]
+    arguments = [
+        "finetune", "--model", encoder, "--train", write(folder / "rows.txt", *rows),
+        "--output", folder / "run", "--format", "tsv", "--no_header", "--text_column", 2,
+        "--label_column", 1, "--epochs", 1, "--max_length", 8, "--validation_share", 0.34,
+        "--best_by", "matthews_correlation",
+    ]  # fmt: skip
+    assert main([str(argument) for argument in arguments]) == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_predict_reads_what_the_model_was_trained_on(numbered, capsys, monkeypatch):
+    """No header, columns by number, standard input; the trained column was forgotten."""
+    model, data = numbered / "run" / "best", numbered / "rows.txt"
+    out, _ = call(capsys, "predict", "--model", model, "--input", data)
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["cow", "sea"] * 6
+    with data.open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        same, _ = call(capsys, "predict", "--model", model, "--input", "-")
+    assert same == out
+
+
+@pytest.mark.slow
+def test_a_saved_model_reads_what_it_was_trained_on(numbered, tmp_path, capsys):
+    model, data = numbered / "run" / "best", numbered / "rows.txt"
+    call(capsys, "export", "--model", model, "--name", "m", "--output", tmp_path)
+    expected, found = (
+        call(capsys, "predict", "--model", each, "--input", data)[0].splitlines()
+        for each in (model, tmp_path / "m")
+    )
+    for name in ("text", "label"):
+        assert [json.loads(x)[name] for x in found] == [json.loads(x)[name] for x in expected]
+    line = refused(capsys, "predict", "--model", tmp_path / "m", "--text", "x", "--max_length", 9)
+    assert "--max_length is fixed in a SavedModel" in line
+
+
+@pytest.mark.slow
+def test_evaluate_prints_what_finetune_wrote_of_its_best_model(numbered, tmp_path, capsys):
+    run = numbered / "run"
+    rows = (numbered / "rows.txt").read_text().splitlines()
+    metrics = json.loads((run / "best" / "metrics.json").read_text())
+    assert metrics["examples"] == 4
+    kept = write(tmp_path / "kept.txt", *(rows[i] for i in validation_rows(run, rows)))
+    out, _ = call(capsys, "evaluate", "--model", run / "best", "--data", kept)
+    assert json.loads(out) == metrics
+
+
+def validation_rows(run, rows) -> list[int]:
+    """Rows as many of each label as predictions.tsv has: its texts tell the label."""
+    _, *lines = (run / "best" / "predictions.tsv").read_text().splitlines()
+    found = [line.split("\t")[1] for line in lines]
+    of = {label: [i for i, row in enumerate(rows) if f"\t{label}\t" in row] for label in set(found)}
+    return [of[label].pop() for label in found]
+
+
+@pytest.mark.slow
+def test_predict_keeps_the_columns_of_its_input(hugging_face, tmp_path, capsys, monkeypatch):
+    """The id was lost, and a .csv held JSON lines."""
+    data = write(tmp_path / "d.csv", "id,one,label", '7,"sea, ship",no', "8,cow,yes")
+    command = ["predict", "--model", hugging_face, "--text_column", "one", "--input"]
+    call(capsys, *command, data, "--output", tmp_path / "answers.csv")
+    header, first, second = (tmp_path / "answers.csv").read_text().splitlines()
+    assert header.startswith("id,one,input_label,label,probability,truncated,probabilities_")
+    assert first.startswith('7,"sea, ship",no,LABEL_') and second.startswith("8,cow,yes,LABEL_")
+    out, _ = call(capsys, *command, data)
+    with data.open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        assert call(capsys, *command, "-", "--format", "csv")[0] == out
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["text"] for row in rows] == ["sea, ship", "cow"]
+    assert [(row["id"], row["input_label"]) for row in rows] == [("7", "no"), ("8", "yes")]
+    assert "one" not in rows[0]
+
+
+def test_columns_of_the_input_go_by_their_names(hugging_face, tmp_path, capsys):
+    """Not by their values: a column "text" stood in place of the review that was answered."""
+    row = {"review": "sea", "text": "cow", "same": "sea"}
+    data = write(tmp_path / "d.jsonl", json.dumps(row))
+    columns = ["--text_column", "review", "--input", data]
+    out, _ = call(capsys, "predict", "--model", hugging_face, *columns)
+    expected = {"text": "sea", "input_text": "cow", "same": "sea"}
+    assert dict(list(json.loads(out).items())[:3]) == expected
+    (found,) = bert_tf.predict(model=hugging_face, input=[row], text_column="review")
+    assert found == json.loads(out)
+
+
+def test_predict_reads_a_txt_file_as_a_text_per_line(hugging_face, tmp_path, capsys):
+    data = write(tmp_path / "d.txt", "sea ship", "cow")
+    out, _ = call(capsys, "predict", "--model", hugging_face, "--input", data)
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["sea ship", "cow"]
+
+
+@pytest.mark.parametrize("size", [-1, 0])
+def test_a_batch_size_that_answers_nothing_is_refused(hugging_face, tmp_path, capsys, size):
+    """-1 replaced the earlier file by an empty one, 0 was a traceback."""
+    earlier = write(tmp_path / "answers.jsonl", "earlier")
+    line = refused(
+        capsys, "predict", "--model", hugging_face, "--text", "sea", "--output", earlier,
+        "--batch_size", size,
+    )  # fmt: skip
+    assert "--batch_size" in line and "at least 1" in line
+    assert earlier.read_text() == "earlier\n"
+
+
+def test_outputs_that_are_folders_or_inputs_are_refused(hugging_face, tmp_path, capsys):
+    data = write(tmp_path / "d.tsv", "text\tlabel", "sea\tLABEL_0")
+    command = ["predict", "--model", hugging_face, "--input", data, "--output"]
+    assert "is a folder" in refused(capsys, *command, tmp_path)
+    refused(capsys, *command, data)
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(tmp_path / "target.jsonl")
+    call(capsys, *command, link)
+    assert link.is_symlink() and (tmp_path / "target.jsonl").read_text()
+    refused(capsys, "evaluate", "--model", hugging_face, "--data", data, "--output", hugging_face)
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "message"),
+    [
+        (["sea\ta", "cow\t ", "ship\tb"], [], r"train\.tsv, line 3: the label is blank"),
+        (["sea\ta", "cow\tb"], ["--best_by", "f2"], r"--best_by f2 .* accuracy, f1, matthews"),
+        (["sea\ta", "cow\tb"], ["--task", "colla"], "no task 'colla': did you mean cola"),
+        (["sea\tx", "cow\t1"], ["--task", "regression"], r"line 2: the label 'x' is not a number"),
+        (
+            ["sea\t1", "cow\t2"],
+            ["--task", "regression", "--label_smoothing", "0.1"],
+            "leave it out",
+        ),
+        (["sea\ta"], [], "one label only, 'a'"),
+        (["sea\ta", "cow\tb"], ["--pair_column", "no"], "no column 'no'.* give --pair_column"),
+        (["sea\ta", "cow\tb"], ["--label_smoothing", "1"], "--label_smoothing is 1.0: give"),
+        (["sea\ta"], ["--doc_stride", "8"], "--doc_stride is not for the task classification"),
+    ],
+)
+def test_training_data_that_cannot_be_used(encoder, tmp_path, capsys, rows, more, message):
+    train = write(tmp_path / "train.tsv", "text\tlabel", *rows)
+    line = refused(
+        capsys, "finetune", "--model", encoder, "--train", train, "--output", tmp_path / "run",
+        "--max_length", 8, *more,
+    )  # fmt: skip
+    assert re.search(message, line), line
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_label_of_the_validation_file_names_its_line(encoder, tmp_path, capsys):
+    """«label 'c' of example 4» counted a shuffled subset and named no file."""
+    train = write(tmp_path / "train.tsv", "text\tlabel", "sea\ta", "cow\tb")
+    dev = write(tmp_path / "dev.tsv", "text\tlabel", "sea\ta", "cow\tc")
+    line = refused(
+        capsys, "finetune", "--model", encoder, "--train", train, "--validation", dev,
+        "--max_length", 8, "--output", tmp_path / "run",
+    )  # fmt: skip
+    assert "dev.tsv, line 3: the label 'c' is not one of the model's (a, b)" in line
+
+
+@pytest.mark.slow
+def test_a_data_set_of_tensorflow_datasets_up_to_the_official_file(
+    encoder, tmp_path, capsys, tensorflow_datasets
+):
+    texts = ["sea ship", "cow", "farm cow", "sea"]
+    records = [{"sentence": t, "label": i % 2, "idx": i} for i, t in enumerate(texts)][::-1]
+    run, best = tmp_path / "run", tmp_path / "run" / "best"
+    name = "tfds:glue/sst2"
+    data = ["--data", name]
+    with tensorflow_datasets(records) as asked:
+        call(capsys, "finetune", "--task", "sst2", "--model", encoder, *data, "--output", run,
+             "--max_steps", 1, "--max_length", 8)  # fmt: skip
+        out, _ = call(capsys, "evaluate", "--model", best, *data)
+        call(capsys, "predict", "--model", best, "--input", name, "--output", tmp_path / "answers",
+             "--submission", tmp_path / "files")  # fmt: skip
+    assert asked == ["train", "validation", "test", "validation", "test"]
+    assert json.loads(out) == json.loads((best / "metrics.json").read_text())
+    answers = (tmp_path / "answers").read_text().splitlines()
+    labels = [json.loads(line)["label"] for line in answers]
+    rows = (tmp_path / "files" / "SST-2.tsv").read_text().splitlines()
+    assert rows == ["index\tprediction", *(f"{i}\t{label}" for i, label in enumerate(labels))]
+
+
+@pytest.mark.slow
+def test_a_class_missing_from_the_validation_file_is_said(encoder, tmp_path, capsys):
+    train = write(tmp_path / "train.tsv", "text\tlabel", "sea\ta", "cow\tb")
+    dev = write(tmp_path / "dev.tsv", "text\tlabel", "sea\ta")
+    _, err = call(
+        capsys, "finetune", "--model", encoder, "--train", train, "--validation", dev,
+        "--max_length", 8, "--output", tmp_path / "run", "--dry_run",
+    )  # fmt: skip
+    assert "dev.tsv: no example has the label b" in err
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_what_is_odd_answers_the_longest_texts_and_writes_nothing(
+    encoder, tmp_path, capsys, monkeypatch
+):
+    answered, answers = [], FineTuned.answers
+
+    def watched(self, examples, size):
+        answered.append((examples.columns["text"], size))
+        return answers(self, examples, size)
+
+    monkeypatch.setattr(FineTuned, "answers", watched)
+    train = write(tmp_path / "train.tsv", "text\tlabel", *["sea\t1.5", "\t2.25"] * 4)
+    texts = [" ".join(["sea"] * (1 + number)) for number in range(9)]
+    dev = write(tmp_path / "dev.tsv", "text\tlabel", *[f"{text}\t1.5" for text in texts])
+    _, err = call(
+        capsys, "finetune", "--model", encoder, "--train", train, "--output", tmp_path / "run",
+        "--validation", dev, "--max_length", 8, "--batch_size", 4,
+        "--gradient_accumulation_steps", 2, "--dry_run",
+    )  # fmt: skip
+    said = " ".join(err.split())
+    assert answered == [(texts[-4:], 2)]  # micro-batches, of which two are computed at once
+    assert "CPU, float32: 8 training and 9 validation examples, 2 labels (1.5 4, 2.25 4)" in said
+    assert "always answering '1.5' has an accuracy of 100.0% on the validation examples" in said
+    assert "f1 is the F1 score of the label '2.25'" in said
+    assert "labels such as 1.5 are numbers with decimals; for regression give --task" in said
+    assert "4 examples have a blank text, the first in line 3" in said
+    assert "parameters" in said and "GiB of memory" in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_seeds_are_summed_up(encoder, tmp_path, capsys):
+    train = write(tmp_path / "train.tsv", "text\tlabel", *["sea\ta", "cow\tb"] * 8)
+    run = tmp_path / "run"
+    _, err = call(
+        capsys, "finetune", "--model", encoder, "--train", train, "--output", run, "--epochs", 1,
+        "--max_length", 8, "--seeds", 2, "--seed", 5, "--class_weights", "balanced",
+        "--label_smoothing", 0.1, "--max_steps", 2, "--batch_size", 4,
+    )  # fmt: skip
+    summary = json.loads((run / "seeds.json").read_text())
+    each = [
+        json.loads((run / f"seed-{seed}" / "best" / "metrics.json").read_text())["accuracy"]
+        for seed in (5, 6)
+    ]
+    assert summary["accuracy"]["mean"] == sum(each) / 2
+    assert summary["accuracy"]["best"] == max(each)
+    assert "accuracy: mean" in err
+    assert FineTuned.from_directory(run / "best").labels == ["a", "b"]
+
+
+PAGE = (ROOT / "docs" / "adding-a-task.md").read_text(encoding="utf-8")
+DOCUMENTED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, capsys):
+    task = write(tmp_path / "stars.py", DOCUMENTED[1])
+    data = write(tmp_path / "d.tsv", "text\tstars", *["sea ship\t5", "farm cow\t1", "sea\t4"] * 4)
+    run = ["--train", data, "--validation", data, "--output", tmp_path / "run", "--epochs", 2]
+    call(capsys, "finetune", "--task", task, "--model", encoder, *run, "--learning_rate", 0.01,
+         "--batch_size", 4, "--max_length", 8, "--highest", 6)  # fmt: skip
+    best = tmp_path / "run" / "best"
+    assert json.loads((best / "task.json").read_text())["highest"] == 6
+    assert "highest: 6.0\n" in (tmp_path / "run" / "config.yaml").read_text()
+    assert json.loads((best / "config.json").read_text())["architectures"] == ["Rater"]
+    scores = json.loads((best / "metrics.json").read_text())
+    assert list(scores) == ["examples", "spearman", "pearson"]
+    out, _ = call(capsys, "predict", "--model", best, "--text", "sea ship", "farm cow")
+    stars = [json.loads(line)["stars"] for line in out.splitlines()]
+    assert len(stars) == 2 and 1 < min(stars) <= max(stars) < 5
+    with pytest.raises(InputError, match="holds a Rater, which cannot be used as it is"):
+        load_model(best)
+    # Trained further, it is of the same task.
+    model = FineTuned.from_directory(best)
+    assert type(model.model).__name__ == "Rater"
+    options = FinetuningOptions(model=str(best), train=str(data), output="run")
+    assert task_to_train(options).kind == model.task.kind
+    # Its option is known from the model, too; another kind's is refused.
+    out, _ = call(capsys, "predict", "--model", best, "--text", "sea ship", "--highest", 1e6)
+    assert json.loads(out)["stars"] > 100
+    assert main(["predict", "--model", str(best), "--text", "a", "--doc_stride", "8"]) == 2
+    assert "--doc_stride is not for the task" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_documented_task_can_be_fine_tuned(encoder, tmp_path, capsys, monkeypatch):
+    write(tmp_path / "reviews.py", DOCUMENTED[0])
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("train.tsv", "dev.tsv"):
+        write(folder / name, "review\tverdict", *["sea\tgood", "cow\tbad"] * 4)
+    monkeypatch.chdir(tmp_path)
+    _, err = call(
+        capsys, "finetune", "--task", "reviews.py", "--model", encoder, "--train", folder,
+        "--output", "run", "--epochs", 1, "--max_length", 8,
+    )  # fmt: skip
+    assert "f1 is the F1 score of the label 'good'" in err
+    monkeypatch.chdir("/")
+    out, _ = call(
+        capsys, "evaluate", "--model", tmp_path / "run" / "best", "--data", folder / "dev.tsv",
+        "--task", tmp_path / "reviews.py",
+    )  # fmt: skip
+    assert list(json.loads(out)) == ["examples", "f1", "accuracy"]
+
+
+@pytest.mark.parametrize("place", ["{0}/code.py", "code.py", "/proc/self/cwd/code.py"])
+def test_code_that_a_model_names_is_not_run(place, hugging_face, tmp_path, capsys, monkeypatch):
+    model, elsewhere = tmp_path / "model", tmp_path / "elsewhere"
+    FineTuned.from_directory(hugging_face).save(model)
+    elsewhere.mkdir()
+    write(elsewhere / "code.py", "raise SystemExit(7)")
+    task = {"task": place.format(elsewhere)}
+    (model / "task.json").write_text(json.dumps(task))
+    monkeypatch.chdir(elsewhere)
+    line = refused(capsys, "predict", "--model", model, "--text", "sea")
+    assert "code.py, which runs only if you name it" in line and "--task" in line
+    with pytest.raises(InputError, match="runs only if you name it"):
+        find_task(task["task"], brought_by="the Keras file")
+
+
+def test_an_old_task_file_is_a_classifier_s(hugging_face, tmp_path):
+    model = FineTuned.from_directory(hugging_face)
+    model.save(tmp_path)
+    old = {"text_column": "q", "pair_column": None, "label_column": "y", "max_length": 9}
+    (tmp_path / "task.json").write_text(json.dumps(old))
+    task = FineTuned.from_directory(tmp_path).task
+    assert (task.name, task.text, task.pair, task.label, task.max_length) == (
+        "classification", "q", None, "y", 9,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def similarity(tmp_path) -> Path:
+    """A model that was trained for STS-B, with columns of its own."""
+    model = saved(BertRegressor(CONFIG, seed=0), tmp_path / "similarity")
+    columns = {"text_column": "a", "pair_column": "b", "label_column": "y", "max_length": 9}
+    (model / "task.json").write_text(json.dumps({"task": "stsb", **columns}))
+    return model
+
+
+@pytest.mark.slow
+def test_a_model_is_trained_further_for_its_own_task(similarity, tmp_path, capsys):
+    data = write(tmp_path / "more.tsv", "a\tb\ty", *["sea\tship\t4.5", "sea\tcow\t0.5"] * 6)
+    command = ["--model", similarity, "--train", data, "--output", tmp_path / "run", "--dry_run"]
+    _, err = call(capsys, "finetune", *command, "--epochs", 1, "--batch_size", 4)
+    assert "labels" not in err  # a classifier would have 4.5 and 0.5
+    options = FinetuningOptions(model=str(similarity), train=str(data), output="run")
+    task = task_to_train(options)
+    assert (task.name, task.text, task.max_length) == ("stsb", "a", 9)
+    other = task_to_train(replace(options, task="classification", pair_column="c"))
+    assert (other.name, other.text, other.pair, other.max_length) == (
+        "classification", "text", "c", 128,
+    )  # fmt: skip
+    # The search hashes the examples of the same task.
+    assert data_content(SearchOptions(model=str(similarity), data=str(data), output="run"))
+
+
+def test_a_pre_trained_model_that_has_a_task_is_trained_as_a_classifier(similarity):
+    (similarity / "task.json").write_text('{"task": "masked_words"}')
+    options = FinetuningOptions(model=str(similarity), train="x", output="run")
+    assert task_to_train(options).name == "classification"
+
+
+def test_another_task_has_columns_of_its_own(similarity):
+    task = FineTuned.from_directory(similarity, {"task": "regression"}).task
+    assert (task.text, task.pair, task.label) == ("text", None, "label")
+    assert task.max_length == 9  # the model's
+    task = FineTuned.from_directory(similarity, {"task": "stsb"}).task
+    assert (task.text, task.pair, task.label) == ("a", "b", "y")

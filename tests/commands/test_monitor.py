@@ -1,0 +1,27 @@
+import urllib.request
+
+import pytest
+
+from bert_tf.cli import main
+
+
+def test_tensorboard_serves_a_run(pretrained, capsys, monkeypatch):
+    found = []
+
+    def look_and_interrupt():
+        address = capsys.readouterr().err.split("TensorBoard: ")[1].split()[0]
+        with urllib.request.urlopen(f"{address}data/environment") as answer:
+            found.append(answer.read().decode())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bert_tf.commands.monitor.wait_for_interrupt", look_and_interrupt)
+    assert main(["monitor", str(pretrained), "--port", "0"]) == 130
+    assert str(pretrained) in found[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("gone", "no such file or folder"), ("", "no TensorBoard")]
+)
+def test_a_folder_without_logs_is_refused(tmp_path, capsys, name, message):
+    assert main(["monitor", str(tmp_path / name)]) == 2
+    assert message in capsys.readouterr().err

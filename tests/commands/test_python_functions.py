@@ -1,0 +1,279 @@
+"""The commands, from Python: the same bytes, data in memory, results, errors."""
+
+import csv
+import inspect
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bert_tf
+from bert_tf.api.data import examples_in_memory
+from bert_tf.cli import main
+from bert_tf.errors import InputError
+from bert_tf.trained.fine_tuned import FineTuned
+
+FUNCTIONS = {
+    "evaluate": "evaluate", "export_model": "export", "finetune": "finetune",
+    "learn_vocabulary": "vocab", "make_shards": "shards", "predict": "predict",
+    "pretrain": "pretrain", "search": "search",
+}  # fmt: skip
+
+
+def table(path: Path) -> tuple[list[str], list[str]]:
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    texts, labels = zip(*rows, strict=True)
+    return list(texts), list(labels)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {f.name: f.read_bytes() for f in sorted(folder.iterdir()) if f.is_file()}
+
+
+@pytest.fixture(scope="module")
+def settings(pretrained):
+    return {
+        "model": pretrained / "last", "epochs": 4, "batch_size": 8, "learning_rate": 5e-3,
+        "max_length": 16, "log_every": 4,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory, labelled, settings):
+    """A run with examples in memory."""
+    output = tmp_path_factory.mktemp("python") / "run"
+    return bert_tf.finetune(**settings, train=table(labelled / "train.tsv"), output=output)
+
+
+@pytest.mark.slow
+def test_finetune_and_the_command_give_the_same_bytes(tuned, labelled, settings, tmp_path):
+    options = [text for name, value in settings.items() for text in (f"--{name}", str(value))]
+    train, output = labelled / "train.tsv", tmp_path / "command"
+    assert main(["finetune", *options, "--train", str(train), "--output", str(output)]) == 0
+    assert files(tuned.best) == files(output / "best")
+    assert {"model.safetensors", "metrics.json", "predictions.tsv"} <= set(files(tuned.best))
+    assert tuned.scores == json.loads((output / "best" / "metrics.json").read_text())
+
+
+@pytest.mark.slow
+def test_a_dry_run_is_shown_on_request(labelled, settings, tmp_path, capfd):
+    shared = {**settings, "train": table(labelled / "train.tsv"), "dry_run": True}
+    result = bert_tf.finetune(**shared, output=tmp_path / "run", verbose=True)
+    assert "86 training and 10 validation examples" in capfd.readouterr().err
+    assert any("86 training and 10 validation examples" in line for line in result.notices)
+    assert result.best is None and not result.lines()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_run_keeps_its_data_and_is_resumed_by_both(tuned, labelled, settings, capfd):
+    """The command reads the files that the call has written."""
+    kept = tuned.output / "data" / "train.jsonl"
+    texts, labels = table(labelled / "train.tsv")
+    rows = [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()]
+    assert rows == [{"text": t, "label": x} for t, x in zip(texts, labels, strict=True)]
+    assert main(["finetune", "--config", str(tuned.output / "config.yaml")]) == 0
+    assert "The run was complete" in capfd.readouterr().err
+    again = bert_tf.finetune(**settings, train=(texts, labels), output=tuned.output)
+    assert capfd.readouterr() == ("", "")
+    assert any("86 training and 10 validation examples" in line for line in again.notices)
+    assert again.run.training.started_at == again.run.training.step
+    with pytest.raises(InputError, match="holds a run with other data for train"):
+        bert_tf.finetune(**settings, train=(texts[1:], labels[1:]), output=tuned.output)
+    assert kept.read_text(encoding="utf-8").count("\n") == len(texts)
+
+
+@pytest.mark.slow
+def test_evaluate_reads_data_in_memory_as_the_file(tuned, labelled, tmp_path):
+    texts, labels = table(labelled / "test.tsv")
+    records = [{"review": text, "stars": label} for text, label in zip(texts, labels, strict=True)]
+    of_file = bert_tf.evaluate(
+        model=tuned.best, data=labelled / "test.tsv", output=tmp_path / "file"
+    )
+    found = bert_tf.evaluate(
+        model=str(tuned.best), data=records, text_column="review", label_column="stars",
+        output=tmp_path / "memory",
+    )  # fmt: skip
+    assert found.scores == of_file.scores
+    for name in ("metrics.json", "predictions.tsv", "classes.tsv"):
+        written = (tmp_path / "memory" / name).read_text(encoding="utf-8")
+        of_columns = written.replace("review\t", "text\t", 1)
+        assert of_columns == (tmp_path / "file" / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_predict_answers_as_the_command(tuned, labelled, tmp_path, capsys):
+    texts, _ = table(labelled / "test.tsv")
+    answers = bert_tf.predict(model=tuned.best, text=np.array(texts))
+    assert len(answers) == len(texts) and answers[0]["label"] in ("farm", "sea")
+    assert capsys.readouterr().out == ""
+    assert main(["predict", "--model", str(tuned.best), "--text", *texts]) == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert printed == list(answers)
+    columns = {"text": texts, "label": [str(number) for number in range(len(texts))]}
+    kept = bert_tf.predict(model=tuned.best, input=columns)
+    assert [row["input_label"] for row in kept] == columns["label"]
+    assert [row["label"] for row in kept] == [row["label"] for row in answers]
+    single = bert_tf.predict(model=tuned.best, text=texts[0], output=tmp_path / "one.csv")
+    (row,) = csv.DictReader((tmp_path / "one.csv").open(encoding="utf-8"))
+    assert row["label"] == single[0]["label"] == answers[0]["label"]
+    assert len(single) == 1
+
+
+@pytest.mark.slow
+def test_results_show_themselves_in_a_notebook(tuned, labelled):
+    scores = bert_tf.evaluate(model=tuned.best, data=table(labelled / "test.tsv"))
+    shown = scores._repr_html_()
+    assert "<table>" in shown and "accuracy" in shown
+    for name in ("confusion", "calibration"):
+        assert f'alt="{name} plot" src="data:image/png;base64,' in shown
+    assert "Fine-tuned on 86 examples" in tuned._repr_html_()
+    assert str(tuned.best) in str(tuned)
+    answers = bert_tf.predict(model=tuned.best, text=["<b>sea</b>"])
+    assert "&lt;b&gt;sea&lt;/b&gt;" in answers._repr_html_()
+    assert "<b>" not in answers._repr_html_()
+    long = bert_tf.predict(model=tuned.best, text=["a sentence to be read from the left edge on"])
+    assert '<td style="text-align: left">a sentence to be read' in long._repr_html_()
+
+
+@pytest.mark.slow
+def test_export_model_writes_a_version(tuned, tmp_path):
+    made = bert_tf.export_model(model=tuned.best, name="where", output=tmp_path)
+    assert made.path == tmp_path / "where" / "1"
+    assert made.inputs == {"text": 1}
+    answer = bert_tf.predict(model=made.path, text=["ship sailed deep"])
+    assert answer[0]["label"] == "sea"
+
+
+@pytest.mark.slow
+def test_search_tries_settings_on_data_in_memory(labelled, settings, tmp_path):
+    lists = {"batch_size": [8], "learning_rate": [5e-3, 1e-6], "epochs": 2}
+    found = bert_tf.search(
+        **{**settings, **lists}, train=table(labelled / "train.tsv"), output=tmp_path / "search"
+    )
+    assert found.best_setting.learning_rate == 5e-3
+    assert len(found.trials) == 2
+    assert (found.best / "model.safetensors").is_file()
+    assert "batch size" in found._repr_html_() and "image/png" in found._repr_html_()
+
+
+@pytest.mark.slow
+def test_a_vocabulary_and_shards_of_documents_in_memory(corpus, tokenizer, shards, tmp_path):
+    """As those of a file of JSON lines, which is left nowhere."""
+    documents = [" ".join(d.split("\n")) for d in corpus.read_text().split("\n\n")]
+    made = bert_tf.learn_vocabulary(documents=documents, output=tmp_path / "vocab", size=600)
+    assert len(made.pieces) <= 600 and str(made.output) in str(made)
+    vocabulary = (tmp_path / "vocab" / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    assert vocabulary == made.pieces
+    lines = (json.dumps({"text": document}) for document in documents)
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    options = {"max_seq_length": 32, "num_shards": 2, "held_out_share": 0.2}
+    of_file = bert_tf.make_shards(
+        corpus=tmp_path / "corpus.jsonl", tokenizer=made.output, output=tmp_path / "a", **options
+    )
+    in_memory = bert_tf.make_shards(
+        documents=np.array(documents), tokenizer=made.output, output=tmp_path / "b", **options
+    )
+    assert in_memory.manifests[0].instances() == of_file.manifests[0].instances() > 0
+    shards_of = [sorted(folder.glob("*.tfrecord")) for folder in (tmp_path / "a", tmp_path / "b")]
+    for a, b in zip(*shards_of, strict=True):
+        assert a.read_bytes() == b.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "corpus.jsonl", "vocab"]
+
+
+@pytest.mark.slow
+def test_pretrain_returns_the_loss(shards, small_config, tmp_path):
+    result = bert_tf.pretrain(
+        shards=shards, size=str(small_config), output=tmp_path / "run", steps=2, batch_size=4,
+        evaluate_every=2, evaluation_batches=1,
+    )  # fmt: skip
+    assert result.model == tmp_path / "run" / "best"
+    assert result.loss == pytest.approx(result.training.best)
+    assert f"held-out loss {result.loss:.4f}" in str(result)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_signatures_and_docstrings_hold_every_option(name):
+    function = getattr(bert_tf, name)
+    options = __import__(f"bert_tf.commands.{FUNCTIONS[name]}", fromlist=["Options"]).Options
+    parameters = inspect.signature(function).parameters
+    own = {"verbose"} | ({"documents"} if "corpus" in parameters else set())
+    assert set(parameters) == {f.name for f in options.__dataclass_fields__.values()} | own
+    assert all(each.kind is each.KEYWORD_ONLY for each in parameters.values())
+    for each in parameters:
+        assert f"\n    {each}: " in function.__doc__
+    assert not any(f"--{each}" in function.__doc__.replace('"--runner', "") for each in parameters)
+    for part in ("Args:", "Returns:", "Raises:", "InputError"):
+        assert part in function.__doc__
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        ({"bath_size": 8}, TypeError, "no argument 'bath_size': did you mean batch_size"),
+        ({"batch_size": "8"}, InputError, "batch_size is '8': give a whole number"),
+        ({"batch_size": 0}, InputError, "batch_size is 0: give at least 1"),
+        ({"learning_rate": True}, InputError, "learning_rate is True: give a number"),
+        ({"optimizer": "sgd"}, InputError, "optimizer is 'sgd': give one of adam, lamb"),
+        ({"data": "a"}, InputError, "give exactly one of data and train"),
+        ({"train": "none.tsv"}, InputError, "train none.tsv: no such file or folder"),
+        ({"train": ["a", "b"]}, InputError, "train: the data has no labels"),
+        ({"train": (["a"], ["x", "y"])}, InputError, "train: 2 labels for 1 examples"),
+        ({"train": (["a", None], ["x", "y"])}, InputError, "text 1 is None: leave the example out"),
+        ({"train": (["a", "b"], ["x", None])}, InputError, "label 1 is None: leave the example"),
+        ({"train": {"words": ["a"]}}, InputError, "train: the data has no labels"),
+        ({"output": "."}, InputError, "output . "),
+    ],
+)
+def test_mistakes_are_one_line(call, error, message, labelled, settings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = {**settings, "train": (["a", "b"], ["x", "y"]), "output": tmp_path / "run"}
+    if "output" in call:
+        call = {"output": settings["model"]}
+        message = "is the input|holds the input"
+    with pytest.raises(error, match=message) as raised:
+        bert_tf.finetune(**{**values, **call})
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_missing_is_named():
+    with pytest.raises(TypeError, match=r"finetune\(\) needs output and model"):
+        bert_tf.finetune(train="a.tsv")
+    with pytest.raises(TypeError, match=r"predict\(\) takes its arguments by name"):
+        bert_tf.predict("models/base", ["a"])
+    with pytest.raises(InputError, match="give exactly one of corpus and documents"):
+        bert_tf.learn_vocabulary(output="vocab")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "train", "more"),
+    [
+        ("classification", ((["a", "b"] * 8, ["c", "d"] * 8), [0, 1] * 8), {}),
+        (
+            "regression",
+            {"text": ["a b", "c d"] * 8, "score": [0.5, 1.5] * 8},
+            {"label_column": "score"},
+        ),
+        ("tagging", ([["Ada", "sailed"], ["deep"]] * 8, [["B-PER", "O"], ["O"]] * 8), {}),
+        ("swag", ((["He"] * 8, [["ran", "sat", "hid", "ate"]] * 8), [0, 1, 2, 3] * 2), {}),
+        (
+            "squad",
+            ((["Who?"] * 8, [f"It was Ada {i}" for i in range(8)]), ["Ada"] * 8),
+            {"max_length": 32},
+        ),
+    ],
+)  # fmt: skip
+def test_every_kind_of_task_takes_data_in_memory(task, train, more, settings, tmp_path):
+    options = {**settings, "epochs": 1, **more}
+    result = bert_tf.finetune(**options, task=task, train=train, output=tmp_path / "run")
+    assert result.best_by in result.scores
+    found = bert_tf.evaluate(model=result.best, data=train, batch_size=4)
+    assert found.scores["examples"] in (8, 16)
+    # The file that the run keeps has the same examples.
+    model = FineTuned.from_directory(result.best, {"format": "jsonl"})
+    _, examples = examples_in_memory(model.task, train, model.labels)
+    kept = model.task.read(tmp_path / "run" / "data" / "train.jsonl", "train")
+    assert kept.columns == examples.columns

@@ -1,0 +1,94 @@
+"""`bert-tf reproduce`: what it shows before it starts, and toys from the command line."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from bert_tf.cli import main
+from bert_tf.paper import tables
+from bert_tf.paper.tables import SMALL
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model-sise"], "there is no table 'model-sise': did you mean model-size? There are glue"),
+        (["glue", "--tasks", "mrpc=nowhere"], "nowhere does not exist: check the path"),
+        (["glue", "--corpus", "nowhere"], "nowhere: no such file or folder"),
+    ],
+)
+def test_what_is_named_before_it_starts(arguments, message, tmp_path, capsys):
+    output = tmp_path / "out"
+    assert main(["reproduce", *arguments, "--output", str(output)]) == 2
+    assert message in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_a_small_corpus_is_named_before_it_starts(corpus, tmp_path, capsys):
+    command = ["reproduce", "glue", "--scale", "paper", "--corpus", str(corpus), "--output"]
+    assert main([*command, str(tmp_path / "out")]) == 2
+    assert "MB of text are too few to pre-train on" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def toy_scale(monkeypatch):
+    """The small scale, much smaller."""
+    toy = replace(
+        SMALL, vocabulary_size=500, lengths=(16,), seeds=1, checkpoint_every=2,
+        pretraining={
+            **SMALL.pretraining, "size": "1x16x2", "batch_size": 4, "steps": 4, "evaluate_every": 2,
+            "precision": "float32",
+        },
+        finetuning={
+            **SMALL.finetuning, "learning_rate": [1e-3], "epochs": [1], "max_length": 16,
+            "precision": "float32",
+        },
+        tasks={}, training_steps=(4,),
+        sizes={"1 layer": {"size": "1x16x2"}, "2 layers": {"size": "2x16x2"}},
+    )  # fmt: skip
+    monkeypatch.setitem(tables.SCALES, "small", toy)
+
+
+def test_a_full_disk_is_named_before_it_starts(corpus, labelled, tmp_path, capsys, monkeypatch,
+                                               toy_scale):  # fmt: skip
+    class Usage:
+        free = 1
+
+    monkeypatch.setattr("bert_tf.paper.reproduce.shutil.disk_usage", lambda place: Usage)
+    speed = "bert_tf.paper.step_speed._pretraining_seconds"
+    monkeypatch.setattr(speed, lambda *arguments: 0.1)
+    command = [
+        "reproduce", "model-size", "--corpus", str(corpus), "--tasks",
+        f"classification={labelled}/train.tsv", "--output", str(tmp_path / "out"),
+    ]  # fmt: skip
+    assert main(command) == 2
+    assert "0.0 GB are free: free some space" in capsys.readouterr().err
+    assert main([*command, "--dry_run"]) == 0
+    shown = capsys.readouterr().err
+    assert "pre-training: size 2x16x2" in shown and "in all on this machine" in shown
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_table_from_the_command_line(corpus, labelled, tmp_path, capsys, toy_scale):
+    command = [
+        "reproduce", "training-steps", "--corpus", str(corpus), "--tasks",
+        f"classification={labelled}/train.tsv,{labelled}/test.tsv", "--output", str(tmp_path),
+    ]  # fmt: skip
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert "measuring a step of 4 x 16 tokens, 1 layer(s) 16 wide" in err
+    assert "run 6 of 6: fine-tuning: LTR, 4 steps, classification" in err
+    folder = tmp_path / "training-steps"
+    assert f"Table, settings and picture: {folder}/table.md, table.json, table.png" in err
+    assert out.strip() in (folder / "table.md").read_text()
+    made = (folder / "table.json").read_bytes()
+    scores = json.loads(made)["rows"][1]["scores"]
+    assert len(scores["classification"]["scores"]) == 1
+
+    assert main(command) == 0
+    again, err = capsys.readouterr()
+    assert again == out and "run 1 of" not in err and "measuring" not in err
+    assert (folder / "table.json").read_bytes() == made

@@ -1,0 +1,133 @@
+"""`bert-tf search` with models that train: the whole of it, and killed."""
+
+import contextlib
+import io
+import json
+import signal
+import time
+
+import pytest
+from preloaded import start_command
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.plugins.hparams.metadata import EXPERIMENT_TAG, SESSION_START_INFO_TAG
+
+from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf.cli import main
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A model and examples."""
+    folder = tmp_path_factory.mktemp("data")
+    config = BertConfig(
+        vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=16, initializer_range=0.5,
+    )  # fmt: skip
+    save_model(BertEncoder(config, seed=0), folder / "model", tokenizer=BertTokenizer(PIECES))
+    rows = ["text\tlabel", *["sea ship\twet", "farm cow\tdry", "cow\tdry"] * 10]
+    (folder / "train.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return folder
+
+
+def command(data, output, *more: object) -> list[str]:
+    arguments = [
+        "search", "--model", data / "model", "--train", data / "train.tsv", "--validation",
+        data / "train.tsv", "--output", output, "--max_length", 8, "--strategy", "one", *more,
+    ]  # fmt: skip
+    return [str(argument) for argument in arguments]
+
+
+MORE = (
+    "--batch_size", 8, "--learning_rate", 1e-3, 1e-4, "--epochs", 20, "--seeds", 2,
+    "--save_every", 10, "--evaluate_every", 60,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data, tmp_path_factory):
+    """The output folder of a search, and what it wrote to standard output and standard error."""
+    output = tmp_path_factory.mktemp("undisturbed") / "run"
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert main(command(data, output, *MORE)) == 0
+    return output, out.getvalue(), err.getvalue()
+
+
+@pytest.mark.slow
+def test_a_search_from_the_command_line(data, undisturbed, capsys):
+    output, out, err = undisturbed
+    arguments = command(data, output, *MORE)
+    assert out == (output / "search.md").read_text()
+    assert [line.split("|")[2].strip() for line in out.splitlines()[2:4]] == ["0.001", "0.0001"]
+    assert "Setting 2 of 2: batch size 8, learning rate 0.0001, 20 epochs\n" in err
+    assert f"best model: {output}/best" in err
+    score = json.loads((output / "best" / "metrics.json").read_text())["accuracy"]
+    assert f"{score:.4g}" == out.splitlines()[2].split("|")[4].strip()
+
+    # TensorBoard's HParams tab: the columns, and a session for each run.
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(output)).Reload()
+    tags = multiplexer.PluginRunToTagToContent("hparams")
+    assert EXPERIMENT_TAG in tags.pop("logs")
+    sessions = {run for run, found in tags.items() if SESSION_START_INFO_TAG in found}
+    assert sessions == {
+        f"batch-8_rate-{rate}_epochs-20/seed-{seed}/logs"
+        for rate in ("0.001", "0.0001")
+        for seed in (12345, 12346)
+    }
+
+    # The same command has nothing left to do, and says the same.
+    assert main(arguments) == 0
+    again, err = capsys.readouterr()
+    assert again == out and "Setting" not in err
+
+    assert main([*arguments, "--weight_decay", "0.5"]) == 2
+    assert "holds a search with another --weight_decay" in capsys.readouterr().err
+    text = (data / "train.tsv").read_text()
+    try:
+        (data / "train.tsv").write_text(text.replace("wet", "dry", 1))
+        assert main(arguments) == 2
+    finally:
+        (data / "train.tsv").write_text(text)
+    assert "holds a search with another content of the data" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_sigkill_between_and_within_the_runs(data, undisturbed, tmp_path):
+    """The search goes on with the run that was killed, from its last checkpoint."""
+    killed = tmp_path / "killed"
+
+    def runs() -> int:
+        if not (killed / "search.json").exists():
+            return 0
+        trials = json.loads((killed / "search.json").read_text())["trials"]
+        return sum(len(trial["runs"]) for trial in trials)
+
+    def kill_when(happened) -> None:
+        process = start_command(command(data, killed, *MORE))
+        deadline = time.monotonic() + 300
+        while not happened():
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+
+    kill_when(lambda: runs() == 1)  # between two runs of a setting
+    kill_when(lambda: runs() == 2)  # between two settings
+    third = killed / "batch-8_rate-0.0001_epochs-20" / "seed-12345"
+
+    def newest() -> int:
+        checkpoints = (third / "checkpoints").glob("step-*.safetensors")
+        return max((int(path.stem.removeprefix("step-")) for path in checkpoints), default=0)
+
+    kill_when(lambda: newest() >= 30)
+    assert runs() == 2
+    assert main(command(data, killed, *MORE)) == 0
+    for name in ("search.tsv", "search.png", "best/model.safetensors"):
+        assert (killed / name).read_bytes() == (undisturbed[0] / name).read_bytes()
+    lines = (third / "logs" / "scalars.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
+    assert steps == sorted(steps)  # it went on; it did not begin anew
+    assert not [*killed.rglob(".*.tmp")]

@@ -1,0 +1,142 @@
+"""Effects of the training step's options on the results of the commands."""
+
+import json
+
+import numpy as np
+import pytest
+from rounding import half_rounding, rounding
+from safetensors.numpy import load_file
+
+from bert_tf.checkpoints.model_directory import save_model
+from bert_tf.cli import main
+from bert_tf.config import BertConfig
+from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.pretraining.pretraining_options import PretrainingOptions
+
+# How far weights may be apart: by a share of their updates, each at most 7.3 times its rate, whose
+# sum is 0.0045. The share is what the 20 products on the way to a gradient, of sums of up to 256
+# terms (the tokens of a batch), round in float32.
+CLOSE = 7.3 * 0.0045 * 20 * 256 * 2.0**-24
+
+
+def train(shards, config, output, *options):
+    """Eight steps of `bert-tf pretrain`; the last weights, and the lines of the log."""
+    arguments = [
+        "pretrain", "--shards", shards, "--size", config, "--output", output, "--steps", 8,
+        "--batch-size", 8, "--log-every", 2, "--evaluate-every", 4, "--evaluation-batches", 2,
+        "--learning-rate", 1e-3, "--warmup-steps", 2, "--dropout", 0, *options,
+    ]  # fmt: skip
+    assert main([str(argument) for argument in arguments]) == 0
+    lines = [json.loads(line) for line in (output / "logs/scalars.jsonl").read_text().splitlines()]
+    losses = {(line["kind"], line["step"]): line["loss"] for line in lines}
+    return load_file(output / "last" / "model.safetensors"), losses
+
+
+@pytest.fixture(scope="module")
+def plain(shards, small_config, tmp_path_factory):
+    return train(shards, small_config, tmp_path_factory.mktemp("plain") / "run")
+
+
+def initial(config, folder):
+    """The weights that every run here begins with."""
+    model = BertPreTrainer(BertConfig.from_json(config), seed=PretrainingOptions.seed)
+    save_model(model, folder / "initial")
+    return load_file(folder / "initial" / "model.safetensors")
+
+
+def largest_difference(weights, others):
+    assert weights.keys() == others.keys()
+    return max(float(np.abs(weights[name] - others[name]).max()) for name in weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "factor"),
+    [
+        (["--gradient-accumulation-steps", 4], 1),
+        (["--rematerialize", "--strategy", "one", "--steps-per-execution", 2, "--save-every", 2,
+          "--keep", 1], 1),
+        (["--jit-compile"], 10),  # XLA's functions are some units off
+        (["--strategy", "mirrored"], 1),
+    ],
+    ids=lambda value: "_".join(map(str, value)).strip("-") if isinstance(value, list) else "",
+)  # fmt: skip
+def test_the_way_of_computing_does_not_change_the_result(
+    plain, shards, small_config, tmp_path, options, factor
+):
+    weights, losses = train(shards, small_config, tmp_path / "run", *options)
+    assert largest_difference(weights, plain[0]) <= factor * CLOSE
+    assert losses == pytest.approx(plain[1], rel=factor * rounding(20, 256), abs=0)
+
+
+@pytest.mark.slow  # tests/commands/test_pretrain.py trains in float16
+def test_low_precision_learns_much_the_same(plain, shards, small_config, tmp_path):
+    options = ["--precision", "mixed_bfloat16"]
+    weights, losses = train(shards, small_config, tmp_path / "run", *options)
+    assert {weight.dtype for weight in weights.values()} == {np.dtype("float32")}
+    share = half_rounding(24, "bfloat16")
+    assert losses == pytest.approx(plain[1], rel=share)
+    assert losses != plain[1]
+
+
+@pytest.mark.slow
+def test_an_epsilon_above_all_gradients_keeps_the_weights(plain, shards, small_config, tmp_path):
+    before = initial(small_config, tmp_path)
+    options = ["--epsilon", 1e6, "--weight-decay", 0]
+    after, _ = train(shards, small_config, tmp_path / "run", *options)
+    assert largest_difference(after, before) < 1e-6 < 1e-3 < largest_difference(plain[0], before)
+
+
+@pytest.mark.slow
+def test_lamb_takes_steps_of_the_size_of_the_weights_and_frozen_layers_stay(
+    shards, small_config, tmp_path
+):
+    """Each weight moves by the learning rate times its own norm (You et al. 2020)."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**json.loads(small_config.read_text()), "num_hidden_layers": 2}))
+    options = ["--optimizer", "lamb", "--steps", 1, "--warmup-steps", 0, "--freeze-layers", 1]
+    before = initial(config, tmp_path)
+    after, _ = train(shards, config, tmp_path / "run", *options, "--learning-rate", 0.01)
+    for name, weight in after.items():
+        frozen = name.startswith(("bert.embeddings.", "bert.encoder.layer.0."))
+        assert np.array_equal(weight, before[name]) == frozen, name
+    kernel = "bert.encoder.layer.1.attention.self.query.weight"
+    moved = np.linalg.norm(after[kernel] - before[kernel])
+    assert moved == pytest.approx(0.01 * np.linalg.norm(before[kernel]), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        (["--gradient-accumulation-steps", 3], "does not divide into 3 micro-batches"),
+        (["--gradient-accumulation-steps", 0], "give at least 1"),
+        (["--steps-per-execution", 3], "--steps_per_execution 3 does not divide"),
+        (["--freeze-layers", 7], "the encoder has 1"),
+        (["--keep", 0], "--keep is 0: give at least 1"),
+        (["--strategy", "mirrored", "--jit-compile"], "leave --jit_compile out"),
+        (["--strategy", "tpu"], "no TPU answers"),
+        (["--steps", 0], "--steps is 0"),
+        (["--batch-size", 0], "--batch_size is 0"),
+        (["--evaluate-every", 0], "--evaluate_every is 0"),
+        (["--log-every", 0], "--log_every is 0"),
+        (["--save-every", -1], "--save_every is -1"),
+        (["--skip-nonfinite", -1], "--skip_nonfinite is -1: give at least 0"),
+        (["--learning-rate", 0], "--learning_rate is 0.0: give above 0"),
+        (["--epsilon", 0], "--epsilon is 0.0: give above 0"),
+        (["--decay-share", 0.1], "--decay_share is for --schedule warmup_stable_decay, not linear"),
+        (
+            ["--schedule", "warmup_stable_decay", "--decay-share", 1, "--warmup-steps", 1],
+            "1 warm-up steps and 8 of decay do not fit 8 training steps",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(
+    shards, small_config, tmp_path, capsys, options, cause
+):
+    arguments = ["pretrain", "--shards", shards, "--size", small_config, "--output", tmp_path / "r"]
+    arguments += ["--batch-size", 8, "--evaluate-every", 4, "--steps", 8, *options]
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("bert-tf pretrain: error: ") and cause in line
+    assert not (tmp_path / "r").exists()

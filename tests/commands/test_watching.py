@@ -1,0 +1,347 @@
+"""Monitoring of the training commands: lines, TensorBoard, and its plugins' answers."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import time
+import urllib.parse
+import urllib.request
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from bert_tf.cli import main
+from bert_tf.pipelines.shards.manifest import Manifest
+from bert_tf.training.monitoring import ProjectorLog
+from bert_tf.training.preemption import Preempted
+
+SCALARS = {
+    "loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "gradient_norm",
+    "learning_rate", "examples_per_second", "tokens_per_second", "share_of_peak", "minutes_left",
+}  # fmt: skip
+SCORES = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
+
+
+def pretraining(shards, config, output, *more):
+    arguments = [
+        "pretrain", "--shards", shards, "--size", config, "--output", output, "--steps", 10,
+        "--batch-size", 8, "--log-every", 5, "--evaluate-every", 5, "--evaluation-batches", 2,
+        "--learning-rate", 1e-3, *more,
+    ]  # fmt: skip
+    return [str(argument) for argument in arguments]
+
+
+def lines_of(arguments) -> list[str]:
+    """Runs a command; the lines about its steps."""
+    with contextlib.redirect_stderr(io.StringIO()) as shown:
+        assert main(arguments) == 0
+    return [line for line in shown.getvalue().splitlines() if line.startswith("step ")]
+
+
+def logged(output) -> list[dict]:
+    text = (output / "logs" / "scalars.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def series(folder) -> dict[str, list[tuple[int, np.ndarray]]]:
+    """Tag -> steps and values of all the events in a folder."""
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0}).Reload()
+    return {
+        tag: [(event.step, tf.make_ndarray(event.tensor_proto)) for event in events.Tensors(tag)]
+        for tag in events.Tags()["tensors"]
+    }
+
+
+def steps(folder) -> dict[str, list[int]]:
+    return {tag: [step for step, _ in events] for tag, events in series(folder).items()}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("watched")
+
+
+@pytest.fixture(scope="module")
+def watched(runs, shards, small_config) -> tuple[Path, list[str]]:
+    """A run with all there is to see, and the lines it showed."""
+    arguments = pretraining(
+        shards, small_config, runs / "pretrained", "--watch_text", "the [MASK] is", "a [MASK]",
+        "--histograms_every", 5, "--profile", "2:3",
+    )  # fmt: skip
+    lines = lines_of(arguments)
+    return runs / "pretrained", lines
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(runs, labelled, watched) -> tuple[Path, list[str]]:
+    arguments = [
+        "finetune", "--model", watched[0] / "last", "--train", labelled / "train.tsv",
+        "--output", runs / "finetuned", "--epochs", 2, "--batch-size", 8, "--log-every", 6,
+        "--max-length", 16, "--histograms_every", 11, "--profile", "3:4",
+    ]  # fmt: skip
+    return runs / "finetuned", lines_of([str(argument) for argument in arguments])
+
+
+@pytest.mark.slow
+def test_the_terminal_shows_what_is_logged(watched):
+    output, lines = watched
+    told = logged(output)
+    assert [(line["kind"], line["step"]) for line in told] == [
+        ("train", 5), ("held_out", 5), ("train", 10), ("held_out", 10),
+    ]  # fmt: skip
+    for shown, line in zip(lines, told, strict=True):
+        held_out = "  held-out" if line["kind"] == "held_out" else ""
+        begin = (
+            f"step {line['step']:>2}/10{held_out}  loss {line['loss']:.3f} "
+            f"(mlm {line['mlm_loss']:.3f} nsp {line['nsp_loss']:.3f})  "
+            f"accuracy mlm {line['mlm_accuracy']:.1%} nsp {line['nsp_accuracy']:.1%}"
+        )
+        assert shown.startswith(begin)
+        rest = shown.removeprefix(begin)
+        if held_out:
+            assert not rest
+        else:
+            rate = r"  lr \S+  [\d,]+ tokens/s  [\d.]+% of peak  \d+ (s|min) left"
+            assert re.fullmatch(rate, rest), rest
+
+
+@pytest.mark.slow
+def test_tensorboard_has_the_scalars_of_every_line(watched):
+    output, _ = watched
+    for kind, names in (("train", SCALARS), ("held_out", SCORES)):
+        found = series(output / "logs" / kind)
+        assert set(found) == names
+        for name in names:
+            expected = [line[name] for line in logged(output) if line["kind"] == kind]
+            assert [step for step, _ in found[name]] == [5, 10]
+            np.testing.assert_array_equal(
+                [value for _, value in found[name]], np.float32(expected), err_msg=name
+            )
+
+
+@pytest.mark.slow
+def test_guesses_histograms_and_a_profile(watched, small_config):
+    output, _ = watched
+    texts = series(output / "logs" / "masked_words")
+    assert {tag: [step for step, _ in events] for tag, events in texts.items()} == {
+        "masked_words/0": [5, 10], "masked_words/1": [5, 10],
+    }  # fmt: skip
+    shown = texts["masked_words/0"][1][1].item().decode()
+    assert shown.startswith("the **[MASK]** is\n\n") and len(re.findall(r"\d%", shown)) == 5
+
+    histograms = series(output / "logs" / "histograms")
+    activations = {tag: found for tag, found in histograms.items() if "activations" in tag}
+    assert set(activations) == {"activations/hidden_state_0", "activations/hidden_state_1"}
+    weights = {tag: found for tag, found in histograms.items() if tag.startswith("weights/")}
+    assert len(weights) + len(activations) == len(histograms)
+    last = load_file(output / "last" / "model.safetensors")
+    table = last["bert.embeddings.word_embeddings.weight"]
+    (of_table,) = [found for tag, found in weights.items() if "word_embeddings" in tag]
+    assert [step for step, _ in of_table] == [5, 10]
+    counts = of_table[1][1]  # (buckets, [left, right, count])
+    assert counts[:, 2].sum() == table.size
+    np.testing.assert_allclose([counts[0, 0], counts[-1, 1]], [table.min(), table.max()])
+
+    assert len(list((output / "logs").rglob("*.xplane.pb"))) == 1
+
+
+@pytest.mark.slow
+def test_fine_tuning_shows_as_much(fine_tuned):
+    output, lines = fine_tuned
+    told = logged(output)
+    assert len(lines) == len(told) > 3
+    for shown, line in zip(lines, told, strict=True):
+        held_out = "  held-out" if line["kind"] == "held_out" else ""
+        assert shown.startswith(
+            f"step {line['step']:>2}/22{held_out}  loss {line['loss']:.3f}  "
+            f"accuracy {line['accuracy']:.1%}"
+        )
+        assert bool(held_out) != bool(
+            re.search(r"  lr \S+  [\d,]+ tokens/s  [\d.]+% of peak  \d+ (s|min) left$", shown)
+        )
+    (tokens,) = {
+        round(line["tokens_per_second"] / line["examples_per_second"], 6)
+        for line in told
+        if "tokens_per_second" in line
+    }
+    assert 10 < tokens <= 16  # eight words an example, [CLS] and [SEP]; longer ones are cut
+    histograms = steps(output / "logs" / "histograms")
+    assert {"activations/hidden_state_0", "activations/hidden_state_1"} < set(histograms)
+    assert all(found == [11, 22] for found in histograms.values())
+    assert len(list((output / "logs").rglob("*.xplane.pb"))) == 1
+
+
+def asked(monkeypatch, folder, ask) -> list[str]:
+    """Calls `ask` with the address of `bert-tf monitor FOLDER`; the lines it showed."""
+
+    def ask_and_interrupt():
+        ask(re.search(r"http://\S+/", shown.getvalue())[0])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bert_tf.commands.monitor.wait_for_interrupt", ask_and_interrupt)
+    with contextlib.redirect_stderr(io.StringIO()) as shown:
+        assert main(["monitor", str(folder), "--port", "0"]) == 130
+    return shown.getvalue().splitlines()
+
+
+def get(address, route, body=None, **query) -> bytes:
+    request = urllib.request.Request(
+        f"{address}data/{route}?{urllib.parse.urlencode(query)}",
+        None if body is None else json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as answer:
+        return answer.read()
+
+
+@pytest.mark.slow
+def test_tensorboards_plugins_show_the_runs(watched, fine_tuned, runs, tokenizer, monkeypatch):
+    found = {}
+
+    def ask(address):
+        deadline = time.monotonic() + 60
+        while True:  # it reads the logs while it serves
+            tags = json.loads(get(address, "plugin/scalars/tags"))
+            if {"best_loss"} <= set(tags.get("pretrained/logs", {})) and {"best_accuracy"} <= set(
+                tags.get("finetuned/logs", {})
+            ):
+                break
+            assert time.monotonic() < deadline, tags
+            time.sleep(0.2)
+        run = "pretrained/logs/train"
+        found["projected"] = json.loads(get(address, "plugin/projector/runs"))
+        found["info"] = json.loads(get(address, "plugin/projector/info", run=run))
+        name = found["info"]["embeddings"][0]["tensorName"]
+        for route in ("metadata", "tensor"):
+            found[route] = get(address, f"plugin/projector/{route}", run=run, name=name)
+        statuses = ["STATUS_UNKNOWN", "STATUS_SUCCESS", "STATUS_FAILURE", "STATUS_RUNNING"]
+        body = {"allowedStatuses": statuses, "colParams": [], "startIndex": 0, "sliceSize": 10}
+        found["sessions"] = json.loads(get(address, "plugin/hparams/session_groups", body))
+
+    shown = asked(monkeypatch, runs, ask)
+    # A profile is there; how to see it is told where its tab is not.
+    assert any("xprof" in line for line in shown) == (find_spec("xprof") is None)
+
+    assert found["projected"] == ["pretrained/logs/train"]
+    (embedding,) = found["info"]["embeddings"]
+    last = load_file(watched[0] / "last" / "model.safetensors")
+    table = last["bert.embeddings.word_embeddings.weight"]
+    assert embedding["tensorName"] == "word_embeddings_step_10"
+    assert embedding["tensorShape"] == [*table.shape]
+    assert found["tensor"] == table.tobytes()
+    rows = [line.split("\t") for line in found["metadata"].decode().rstrip("\n").split("\n")]
+    pieces = (tokenizer / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    assert rows[0] == ["piece", "id", "kind"]
+    assert [row[:2] for row in rows[1:]] == [[piece, str(i)] for i, piece in enumerate(pieces)]
+    kinds = {row[0]: row[2] for row in rows[1:]}
+    assert (kinds["[MASK]"], kinds["the"], kinds["##s"]) == ("special", "word", "continuation")
+
+    sessions = {group["name"]: group for group in found["sessions"]["sessionGroups"]}
+    assert len(sessions) == 2
+    for (output, _), score, parameters in (
+        (watched, "best_loss", {"learning_rate": 1e-3, "batch_size": 8, "steps": 10}),
+        (fine_tuned, "best_accuracy", {"epochs": 2, "batch_size": 8, "optimizer": "adam"}),
+    ):
+        group = sessions[str(output)]
+        (session,) = group["sessions"]
+        assert session["status"] == "STATUS_SUCCESS"
+        assert parameters.items() <= group["hparams"].items()
+        metrics = {
+            (value["name"]["group"], value["name"]["tag"]): value["value"]
+            for value in group["metricValues"]
+        }
+        name = score.removeprefix("best_")
+        held_out = [line[name] for line in logged(output) if line["kind"] == "held_out"]
+        assert metrics["held_out", name] == pytest.approx(held_out[-1])
+        best = min(held_out) if name == "loss" else max(held_out)
+        assert metrics["", score] == pytest.approx(best)
+
+
+@pytest.mark.slow
+def test_without_pairs_nothing_speaks_of_next_sentences(shards, small_config, tmp_path):
+    folder = Path(shutil.copytree(shards, tmp_path / "shards"))
+    manifest = Manifest.load(folder)
+    manifest.options["instances"] = "full_sentences"
+    manifest.save(folder)
+    lines = lines_of(pretraining(folder, small_config, tmp_path / "run"))
+    assert len(lines) == 4
+    for shown, line in zip(lines, logged(tmp_path / "run"), strict=True):
+        assert f"loss {line['loss']:.3f}  accuracy mlm {line['mlm_accuracy']:.1%}" in shown
+        assert "nsp" not in shown and not any("nsp" in name for name in line)
+    for kind, names in (("train", SCALARS), ("held_out", SCORES)):
+        tags = set(series(tmp_path / "run" / "logs" / kind))
+        assert tags == {name for name in names if not name.startswith("nsp")}
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        (["--profile", "5"], "--profile is '5': give FIRST:LAST, such as 10:20"),
+        (["--profile", "0:3"], "--profile is '0:3': give FIRST:LAST"),
+        (["--profile", "4:3"], "--profile is '4:3': give FIRST:LAST"),
+        (["--histograms_every", "0"], "--histograms_every is 0: give at least 1"),
+        (["--watch_text", "the [MASK]", "no gap"], "no [MASK] in 'no gap': write it in place"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_before_anything_is_written(
+    shards, small_config, tmp_path, capsys, options, cause
+):
+    capsys.readouterr()
+    assert main(pretraining(shards, small_config, tmp_path / "run", *options)) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("bert-tf pretrain: error: ") and cause in line
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_continued_run_shows_each_step_once(
+    watched, words_are_hidden, shards, small_config, tmp_path, monkeypatch
+):
+    """Stopped before an evaluation, then killed after it and before the checkpoint."""
+    arguments = pretraining(
+        shards, small_config, tmp_path / "run", "--histograms_every", 5, "--save-every", 4
+    )
+
+    class Killed(Exception):
+        pass
+
+    def kill(log):
+        raise Killed
+
+    def terminate(step, *_):
+        if step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return ""
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bert_tf.api.progress.training_line", terminate)
+        assert main(arguments) == Preempted.exit_code
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(ProjectorLog, "after_evaluation", kill)
+        main(arguments)
+    logs = tmp_path / "run" / "logs"
+    assert steps(logs / "masked_words")["masked_words/0"] == [5]  # to be written again
+    assert main(arguments) == 0
+    for folder in ("train", "held_out", "masked_words", "histograms"):
+        assert {*map(tuple, steps(logs / folder).values())} == {(5, 10)}, folder
+    found = steps(logs)
+    assert found["best_loss"] == [5, 10]
+    sessions = [
+        value.tag
+        for path in logs.glob("*.tfevents.*")
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag.startswith("_hparams_")
+    ]
+    assert sorted(sessions) == ["_hparams_/session_end_info", "_hparams_/session_start_info"]
+    expected, lines = logged(watched[0]), logged(tmp_path / "run")
+    assert [line["loss"] for line in lines] == [line["loss"] for line in expected]

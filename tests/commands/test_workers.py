@@ -1,0 +1,259 @@
+"""`--strategy multi_worker` through the commands, two runs in one folder, deterministic runs.
+
+The workers are two processes here, which talk as two machines would.
+"""
+
+import fcntl
+import json
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cluster import workers
+from preloaded import run_code
+from rounding import rounding
+from safetensors.numpy import load_file
+
+from bert_tf.checkpoints.model_directory import load_model
+from bert_tf.cli import main
+from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
+from bert_tf.training.means import cross_entropy
+from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.trainer import Trainer
+
+
+def ended(processes) -> tuple[list[int], list[str]]:
+    """Exit codes, and what each wrote on standard error."""
+    told = [process.communicate(timeout=200)[1].strip() for process in processes]
+    return [process.returncode for process in processes], told
+
+
+def checkpoints(output: Path) -> list[str]:
+    return sorted(path.name for path in (output / "checkpoints").glob("step-*.safetensors"))
+
+
+def wait_for_checkpoint(processes, output: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not checkpoints(output):
+        assert all(process.poll() is None for process in processes)
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def lines(output: Path, kind: str) -> list[dict[str, float]]:
+    text = (output / "logs" / "scalars.jsonl").read_text(encoding="utf-8")
+    timed = ("per_second", "share_of_peak", "minutes_left")
+    return [
+        {name: value for name, value in line.items() if not name.endswith((*timed, "kind"))}
+        for line in map(json.loads, text.splitlines())
+        if line["kind"] == kind
+    ]
+
+
+def event_files(output: Path) -> dict[str, int]:
+    files = [path.parent.name for path in (output / "logs").rglob("*.tfevents.*")]
+    return {folder: files.count(folder) for folder in files}
+
+
+def pretraining(shards, small_config, output, steps=40) -> list[str]:
+    return [
+        "pretrain", "--shards", str(shards), "--size", str(small_config), "--output", str(output),
+        "--steps", str(steps), "--batch-size", "8", "--save-every", "10", "--log-every", "20",
+        "--evaluate-every", "20", "--evaluation-batches", "100", "--watch_text", "the [MASK]",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def without_dropout(pretrained, tmp_path_factory) -> Path:
+    """A model directory; replicas draw dropout of their own, one device draws another."""
+    from bert_tf import BertTokenizer
+    from bert_tf.checkpoints.model_directory import save_model
+
+    model = load_model(
+        pretrained / "last",
+        BertPreTrainer,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    folder = tmp_path_factory.mktemp("without_dropout")
+    save_model(model, folder, tokenizer=BertTokenizer.from_directory(pretrained / "last"))
+    return folder
+
+
+@pytest.mark.slow
+def test_two_workers_fine_tune_as_one_device_does(without_dropout, labelled, tmp_path):
+    def command(output, *more) -> list[str]:
+        # 86 examples to train and 10 to validate on: the second worker has fewer rows of the
+        # last batch of an epoch than the first, and none of the last one of an evaluation.
+        return [
+            "finetune", "--model", str(without_dropout), "--train", str(labelled / "train.tsv"),
+            "--output", str(output), "--epochs", "2", "--batch-size", "8", "--log-every", "4",
+            "--learning-rate", "5e-3", "--max-length", "16", "--deterministic", *more,
+        ]  # fmt: skip
+
+    two, one = tmp_path / "two", tmp_path / "one"
+    with workers(command(two), command(two)) as processes:
+        codes, told = ended(processes)
+    assert codes == [0, 0], told
+    assert f"{two}/best" in told[0]
+    assert told[1] == ""
+    assert event_files(two) == {"logs": 2, "train": 1, "held_out": 1}
+    assert {path.name for path in two.iterdir() if path.is_dir()} == {
+        "best", "last", "logs", "checkpoints",
+    }  # fmt: skip
+    assert 'strategy: "multi_worker"' in (two / "config.yaml").read_text()
+
+    assert main([*command(one), "--no_deterministic"]) == 0
+    # What the 20 products on the way to a gradient, of sums of up to 128 terms (the tokens of a
+    # batch), round in float32; updates are at most 7.3 times their rates, whose sum is 0.055.
+    share = 20 * 128 * 2.0**-24
+    for kind in ("train", "held_out"):
+        for ours, expected in zip(lines(two, kind), lines(one, kind), strict=True):
+            assert ours == pytest.approx(expected, rel=share)
+    for model in ("best", "last"):
+        ours, expected = (load_file(run / model / "model.safetensors") for run in (two, one))
+        assert ours.keys() == expected.keys()
+        for name, tensor in ours.items():
+            np.testing.assert_allclose(tensor, expected[name], rtol=0, atol=7.3 * 0.055 * share)
+    scores = [json.loads((run / "best" / "metrics.json").read_text()) for run in (two, one)]
+    assert scores[0] == scores[1]
+    assert scores[0]["examples"] == 10
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shards, small_config, tmp_path_factory) -> tuple[Path, list[str]]:
+    """The run directory of two workers, and what they wrote on standard error."""
+    output = tmp_path_factory.mktemp("workers") / "undisturbed"
+    command = pretraining(shards, small_config, output)
+    with workers(command, command) as processes:
+        codes, told = ended(processes)
+    assert codes == [0, 0], told
+    return output, told
+
+
+@pytest.mark.slow  # tests/training/test_multi_worker.py trains with two workers each time
+def test_two_workers_pretrain_and_one_tells(undisturbed, shards):
+    output, told = undisturbed
+    assert [line["step"] for line in lines(output, "train")] == [20, 40]
+    assert [line["step"] for line in lines(output, "held_out")] == [20, 40]
+    assert "stop_asked" not in lines(output, "train")[0] | lines(output, "held_out")[0]
+    assert told[0].count("held-out") == 3  # and in the last line
+    assert told[1] == ""
+    assert event_files(output) == {"logs": 2, "train": 1, "held_out": 1, "masked_words": 1}
+    assert checkpoints(output) == ["step-00000030.safetensors", "step-00000040.safetensors"]
+
+    # The 139 held-out instances are no multiple of 8.
+    model = load_model(output / "last", BertPreTrainer)
+    losses = {"mlm_logits": cross_entropy, "nsp_logits": cross_entropy}
+    trainer = Trainer(model, AdamWeightDecay(1e-3), loss=losses)
+    held_out = pretraining_batches(shards, 139, split="held_out", shuffle=False, repeat=False)
+    scores = trainer.evaluate(held_out)
+    for ours, name in (("mlm_loss", "mlm_logits_loss"), ("nsp_loss", "nsp_logits_loss")):
+        assert lines(output, "held_out")[-1][ours] == pytest.approx(
+            scores[name], rel=rounding(24, 32)
+        )
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_worker_stops_both_and_nothing_is_lost(
+    undisturbed, shards, small_config, tmp_path
+):
+    output = tmp_path / "run"
+    command = pretraining(shards, small_config, output)
+    with workers(command, command, late=0.2) as processes:
+        wait_for_checkpoint(processes, output)
+        processes[1].send_signal(signal.SIGTERM)
+        codes, told = ended(processes)
+    assert codes == [75, 75], told
+    newest = int(checkpoints(output)[-1][5:13])
+    assert 10 <= newest < 40
+    for each in told:
+        assert each.endswith(
+            f"bert-tf pretrain: stopped at step {newest} and saved: run the same command again "
+            "to resume"
+        )
+    with workers(command, command) as processes:
+        codes, told = ended(processes)
+    assert codes == [0, 0], told
+    assert f"Resumed from step {newest}" in told[0]
+    for model in ("best", "last"):
+        ours, expected = (
+            (run / model / "model.safetensors").read_bytes() for run in (output, undisturbed[0])
+        )
+        assert ours == expected
+    for kind in ("train", "held_out"):
+        assert lines(output, kind) == lines(undisturbed[0], kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_worker_that_is_killed_ends_the_other_with_a_line(shards, small_config, tmp_path, killed):
+    command = pretraining(shards, small_config, tmp_path / "run", steps=1_000_000)
+    with workers(command, command) as processes:
+        wait_for_checkpoint(processes, tmp_path / "run")
+        processes[killed].kill()
+        other = processes[1 - killed]
+        _, told = other.communicate(timeout=60)
+    assert other.returncode == 75, told
+    assert "Traceback" not in told
+    assert told.splitlines()[-1].startswith("bert-tf pretrain: another worker of the run has ended")
+    assert checkpoints(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_workers_that_cannot_be_one_run_end_together(undisturbed, shards, small_config, tmp_path):
+    output, _ = undisturbed
+    command = pretraining(shards, small_config, output)
+    elsewhere = pretraining(shards, small_config, tmp_path / "elsewhere")
+    with workers(command, elsewhere) as processes:
+        codes, told = ended(processes)
+    assert codes == [2, 2], told
+    for each in told:
+        assert "checkpoints of different steps (40, 0): give --output a folder" in each
+    with (output / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with workers(command, command) as processes:
+            codes, told = ended(processes)
+    assert codes == [2, 2], told
+    for each in told:
+        assert f"{output}: another process is training there" in each
+
+
+_DETERMINISTIC = """
+import sys
+import tensorflow as tf
+enable, enabled = tf.config.experimental.enable_op_determinism, []
+tf.config.experimental.enable_op_determinism = lambda: enabled.append(enable())
+from bert_tf.cli import main
+for arguments in sys.argv[1:]:
+    assert main([*arguments.split("|"), "--deterministic"]) == 0
+    enabled.pop()
+tf.random.normal([1])  # nothing is left behind: without a seed it would refuse to draw
+"""
+
+
+@pytest.mark.slow
+def test_deterministic_runs_repeat_themselves(dynamic_shards, small_config, tmp_path):
+    """Two workers fine-tune so above."""
+
+    def command(name) -> list[str]:
+        given = pretraining(dynamic_shards, small_config, tmp_path / name, 8)
+        few = ["--evaluation-batches", "2"]
+        return [*given[: given.index("--watch_text")], "--gradient_accumulation_steps", "2", *few]
+
+    done = run_code(_DETERMINISTIC, ["|".join(command(name)) for name in ("first", "second")])
+    assert done.returncode == 0, done.stderr
+    assert main(command("plain")) == 0
+    first, second, plain = (
+        load_file(tmp_path / name / "last" / "model.safetensors")
+        for name in ("first", "second", "plain")
+    )
+    assert all(np.array_equal(first[name], second[name]) for name in first | second)
+    # Sums in another order: what 20 products, of sums of up to 256 terms, round in float32. Eight
+    # updates are at most 7.3 times their rates, whose sum is 0.0008.
+    atol = 7.3 * 0.0008 * 20 * 256 * 2.0**-24
+    for name, tensor in first.items():
+        np.testing.assert_allclose(tensor, plain[name], rtol=0, atol=atol)
