@@ -119,7 +119,7 @@ def _of_tensorflow(folder: Path, indexes: Sequence[Path]) -> Location | None:
 
 
 def _checkpoint(prefix: Path) -> Location:
-    from bert_tf.checkpoints.tensorflow_checkpoint import Checkpoint
+    from bert_tf.checkpoints.other_formats.tensorflow_checkpoint import Checkpoint
 
     format: Format = "model_garden" if Checkpoint(prefix).is_object_based else "tf1"
     return Location(format, prefix.parent, prefix)

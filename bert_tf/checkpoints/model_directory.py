@@ -18,12 +18,12 @@ from bert_tf.checkpoints.weight_names import Head
 from bert_tf.config import BertConfig, read_small_file
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath, claim
-from bert_tf.networks.bert_layer import encoders_of_files
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_class
 from bert_tf.models.feature_encoder import MIX
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel
 from bert_tf.models.task_models import BertSentenceEncoder, TaskModel
+from bert_tf.networks.bert_layer import encoders_of_files
 
 if TYPE_CHECKING:
     from bert_tf.tokenization.tokenizer import BertTokenizer

@@ -11,13 +11,13 @@ import numpy as np
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.networks import MaskedLanguageModelHead
 from bert_tf.models import task_models
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import LstmEncoder, TwoEncoders
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.networks import MaskedLanguageModelHead
 
 # What stands on top of the encoder, by the beginning of its canonical names; whole or not at all.
 PARTS = {

@@ -44,8 +44,8 @@ class Options(CheckedOptions):
 
 def run(options: Options) -> None:
     with progress("converting"):
-        from bert_tf.checkpoints.conversion import convert
         from bert_tf.checkpoints.formats import TITLES
+        from bert_tf.checkpoints.other_formats.conversion import convert
         from bert_tf.checkpoints.weight_names import PARTS
 
         done = convert(

@@ -20,9 +20,9 @@ from bert_tf.finetuning.feature_cache import FeatureCache
 from bert_tf.finetuning.finetuning_options import FinetuningOptions, FinetuningSetup
 from bert_tf.models.cost import classification_flops
 from bert_tf.models.layer_distillation import LayerLoss
+from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.pretraining.word_frequencies import plateau_notice
-from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.of_model import of_model
 from bert_tf.tasks.task import Task

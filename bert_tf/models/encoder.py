@@ -9,9 +9,9 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.models.pretrained_model import Encoder
 from bert_tf.networks import BertEmbeddings, Pooler, TransformerBlock
 from bert_tf.networks.bert_layer import part
-from bert_tf.models.pretrained_model import Encoder
 from bert_tf.networks.context import set_within
 from bert_tf.networks.places import Places
 from bert_tf.networks.table import of_halves, primitives

@@ -7,11 +7,11 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
+from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.pretrained_model import Encoder
 from bert_tf.networks.bert_layer import child_seed, part
 from bert_tf.networks.embeddings import WordEmbeddings
 from bert_tf.networks.lstm import LstmBlock
-from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.pretrained_model import Encoder
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

@@ -11,11 +11,11 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.networks.bert_layer import child_seed, part
-from bert_tf.networks.lstm import new_lstm
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_for
 from bert_tf.models.pretrained_model import Encoder
+from bert_tf.networks.bert_layer import child_seed, part
+from bert_tf.networks.lstm import new_lstm
 
 # The rows of table 7, but layers of a sum count the same; `MIX` learns weights, with a task.
 CHOICES = (

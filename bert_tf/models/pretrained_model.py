@@ -8,8 +8,8 @@ import keras
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, nearest
-from bert_tf.networks.layer_state import restore, state_of
 from bert_tf.models.text_model import TextModel
+from bert_tf.networks.layer_state import restore, state_of
 
 _MEANT = {"num_labels": "num_classes", "id2label": "labels"}  # Hugging Face's names: ours
 _KEYWORDS = ("seed", "dtype", "name", "trainable", "preprocessor")  # of every model

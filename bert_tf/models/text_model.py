@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import keras
 
 from bert_tf.errors import InputError
-from bert_tf.networks.layer_state import state_of
 from bert_tf.models.class_weights import check_weights, weights_by_place, weights_of_labels
 from bert_tf.models.losses import of_logits
 from bert_tf.models.metrics import of_model
+from bert_tf.networks.layer_state import state_of
 from bert_tf.networks.table import halves
 
 AUTO = "auto"

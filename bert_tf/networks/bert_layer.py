@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 import keras
 
 from bert_tf.config import BertConfig
-from bert_tf.networks.layer_state import restore, state_of
 from bert_tf.networks.activations import ACTIVATIONS
 from bert_tf.networks.context import set_within
+from bert_tf.networks.layer_state import restore, state_of
 
 _is_read = ContextVar("_is_read", default=False)
 

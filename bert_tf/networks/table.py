@@ -142,7 +142,9 @@ def of_halves(compute: Callable[[Any], Any], inputs: dict[str, Any], training: b
 def primitives(training: bool | None) -> Primitives:
     """The primitives for Keras' backend, the device and the graph in which the caller is."""
     if keras.backend.backend() == "tensorflow":
-        from bert_tf.networks.tensorflow.on_tensorflow import chosen  # other backends do without TensorFlow
+        from bert_tf.networks.tensorflow.on_tensorflow import (
+            chosen,  # other backends do without TensorFlow
+        )
 
         return chosen(bool(training))
     return Primitives(bool(training))

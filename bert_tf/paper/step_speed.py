@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.networks.lstm import new_lstm
 from bert_tf.models.cost import lstm_flops, pretraining_flops
 from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.networks.lstm import new_lstm
 from bert_tf.pretraining.data import DIRECTIONS
 from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.tasks.kinds.regression import squared_error

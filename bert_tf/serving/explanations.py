@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.networks.tensorflow.on_tensorflow import changing_rows
 from bert_tf.networks.table import is_replaced
+from bert_tf.networks.tensorflow.on_tensorflow import changing_rows
 from bert_tf.serving.signatures import Parts, Tensors
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import FeatureEncoder
-from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.networks.tensorflow.int8 import Layers, ProductPlan, Recorder, make_plan
 from bert_tf.networks.tensorflow.on_tensorflow import inferring_with
+from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.serving.export import check_export, set_labels
 from bert_tf.serving.precisions import milliseconds, versions
 from bert_tf.serving.predictor import answer

@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_file
-from bert_tf.networks.heads import summary
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import check_layers, choose_layers
+from bert_tf.networks.heads import summary
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.windows import map_rows, word_rows

@@ -9,9 +9,9 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.networks.table import halves
 from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.networks.tensorflow.step_kernels import StepKernels
-from bert_tf.networks.table import halves
 from bert_tf.training.means import Values
 from bert_tf.training.optimizer import apply_summed, check_optimizer
 from bert_tf.training.strategy import check_jit_compile

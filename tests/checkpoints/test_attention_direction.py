@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model, save_model
-from bert_tf.checkpoints.conversion import convert
+from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.errors import InputError
 from bert_tf.models.encoders import encoder_for
 from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model
-from bert_tf.checkpoints.conversion import convert, read_model
 from bert_tf.checkpoints.formats import locate
 from bert_tf.checkpoints.model_directory import save_model
+from bert_tf.checkpoints.other_formats.conversion import convert, read_model
+from bert_tf.checkpoints.other_formats.tensorflow_checkpoint import tf1_name, write_tf1
 from bert_tf.checkpoints.sentence_files import read_sentence_files
-from bert_tf.checkpoints.tensorflow_checkpoint import tf1_name, write_tf1
 from bert_tf.checkpoints.weight_names import canonical_name, named_weights, tensor_shapes
 from bert_tf.checkpoints.weights_files import read_tensors, write_sharded_weights
 from bert_tf.errors import InputError

@@ -26,8 +26,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertConfig, load_model
-from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.model_directory import save_model
+from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.models.language_model import BertPreTrainer
 

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file, save_file
 
 import bert_tf
 from bert_tf import BertConfig, BertEncoder, load_model
-from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.model_directory import save_model
+from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output

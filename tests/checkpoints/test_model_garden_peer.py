@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from bert_tf import BertConfig
-from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.model_directory import save_model
+from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.models.language_model import BertPreTrainer
 
 PEER = os.environ.get("BERT_TF_MODEL_GARDEN")

@@ -17,10 +17,9 @@ import pytest
 from safetensors.numpy import save
 
 import bert_tf
-from bert_tf import BertConfig, BertTokenizer
+from bert_tf import BertConfig, BertTokenizer, cli
 from bert_tf.api.early_checks import open_models
 from bert_tf.checkpoints.presets import find_model, hub_hint
-from bert_tf import cli
 from bert_tf.errors import InputError
 
 COMMIT, OLD = "0123456789abcdef" * 2 + "01234567", "fedcba9876543210" * 2 + "fedcba98"

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertEncoder, BertTokenizer, load_model
-from bert_tf.checkpoints.conversion import convert, read_model
 from bert_tf.checkpoints.formats import locate
-from bert_tf.checkpoints.model_garden_checkpoint import current_name
+from bert_tf.checkpoints.other_formats.conversion import convert, read_model
+from bert_tf.checkpoints.other_formats.model_garden_checkpoint import current_name
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertMaskedLanguageModel
 

@@ -17,9 +17,9 @@ from safetensors.numpy import load_file, save_file
 
 import bert_tf
 from bert_tf import load_model
-from bert_tf.checkpoints.conversion import convert, read_model
 from bert_tf.checkpoints.formats import content_hash
 from bert_tf.checkpoints.model_directory import read_weights
+from bert_tf.checkpoints.other_formats.conversion import convert, read_model
 from bert_tf.errors import InputError
 
 ARCHIVE = Path(__file__).parents[1] / "golden" / "tfbert.tar.xz"

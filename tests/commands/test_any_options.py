@@ -9,8 +9,8 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from bert_tf.api.descriptions import option_helps
 from bert_tf import cli
+from bert_tf.api.descriptions import option_helps
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.training.training_options import save_config

@@ -11,8 +11,8 @@ import pytest
 from preloaded import start_command
 from s3_server import Faults, bucket
 
-from bert_tf.commands import serve
 from bert_tf.cli import main
+from bert_tf.commands import serve
 from bert_tf.errors import InputError
 from bert_tf.files import cache as caches
 from bert_tf.files import lease, mirror, storage

@@ -220,7 +220,7 @@ from bert_tf.commands import tasks
 tasks.run = lambda options: print("\ud615, caf\xe9, \udce9")
 for encoding in ("ascii", "utf-8"):
     sys.stdout.reconfigure(encoding=encoding, errors="strict")
-    main.main()
+    main()
 """
     done = run_code(code, ["tasks"])
     assert done.returncode == 0, done.stderr

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertTokenizer
-from bert_tf.commands.inspect import displayed_instances
 from bert_tf.cli import main
+from bert_tf.commands.inspect import displayed_instances
 from bert_tf.pipelines.shards.folder import open_shards
 
 

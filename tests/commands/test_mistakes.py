@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from bert_tf.commands import ask
 from bert_tf import cli
+from bert_tf.commands import ask
 from bert_tf.errors import InputError
 from bert_tf.tasks.table import check_name
 

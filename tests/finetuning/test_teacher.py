@@ -13,7 +13,7 @@ from rounding import rounding
 from safetensors.numpy import load_file
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
-from bert_tf.checkpoints.conversion import convert
+from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.errors import InputError
 from bert_tf.finetuning import finetune as finetuning
 from bert_tf.finetuning.finetune import finetune

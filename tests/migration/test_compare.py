@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_tf import BertTokenizer
-from bert_tf.checkpoints.conversion import convert
+from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.migration.compare import compare

@@ -11,11 +11,11 @@ from rounding import rounding
 
 from bert_tf import BertConfig, BertEncoder
 from bert_tf.errors import InputError
+from bert_tf.models.encoders import TwoEncoders
 from bert_tf.networks import SummaryFirst
 from bert_tf.networks.heads import summary
-from bert_tf.models.encoders import TwoEncoders
-from bert_tf.networks.tensorflow import on_tensorflow
 from bert_tf.networks.table import Primitives
+from bert_tf.networks.tensorflow import on_tensorflow
 
 V, T = 13, 7
 CONFIG = BertConfig(

@@ -8,9 +8,9 @@ import pytest
 from keras.src.models.cloning import clone_model
 
 from bert_tf import BertClassifier, BertConfig, BertEncoder
-from bert_tf.networks import TransformerBlock
 from bert_tf.models.encoders import TwoEncoders
 from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.networks import TransformerBlock
 
 SIZES = {
     "vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,

@@ -19,18 +19,18 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
-from bert_tf.primitives import (
+from bert_tf.networks.table import Primitives, halves
+from bert_tf.networks.tensorflow.dropout import draw_dropout
+from bert_tf.networks.tensorflow.int8 import quantize_weights
+from bert_tf.networks.tensorflow.on_tensorflow import Training
+from bert_tf.networks.tensorflow.passes import known_shape
+from bert_tf.networks.tensorflow import (
     dropout,
     on_tensorflow,
     own_gradients,
     passes,
     vocabulary_loss,
 )
-from bert_tf.networks.tensorflow.dropout import draw_dropout
-from bert_tf.networks.tensorflow.int8 import quantize_weights
-from bert_tf.networks.tensorflow.on_tensorflow import Training
-from bert_tf.networks.tensorflow.passes import known_shape
-from bert_tf.networks.table import Primitives, halves
 
 PLAIN = {
     "vocab_size": 13, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertConfig
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks import (
     BertEmbeddings,
     ClassificationHead,
@@ -18,9 +19,8 @@ from bert_tf.networks import (
     SelfAttention,
     TransformerBlock,
 )
-from bert_tf.networks.bert_layer import child_seed
-from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks.activations import ACTIVATIONS
+from bert_tf.networks.bert_layer import child_seed
 
 B, T, P, H, N, V = 3, 6, 2, 8, 2, 13
 CONFIG = BertConfig(

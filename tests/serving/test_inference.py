@@ -21,9 +21,9 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
+from bert_tf.networks.table import Primitives
 from bert_tf.networks.tensorflow import on_tensorflow
 from bert_tf.networks.tensorflow.on_tensorflow import CopiedWeights, inferring_with
-from bert_tf.networks.table import Primitives
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
 from bert_tf.trained.fine_tuned import FineTuned

@@ -21,14 +21,14 @@ from keras.layers import Dense
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from bert_tf.networks import activations
-from bert_tf.networks.tensorflow import own_gradients, vocabulary_loss
 from bert_tf.networks.context import set_within
+from bert_tf.networks.places import Places
+from bert_tf.networks.table import Primitives, is_replaced
+from bert_tf.networks.tensorflow import own_gradients, vocabulary_loss
 from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.networks.tensorflow.dropout import Dropout, draw_dropout, drop
 from bert_tf.networks.tensorflow.passes import known_shape
-from bert_tf.networks.places import Places
 from bert_tf.networks.tensorflow.step_kernels import side_by_side, step_kernel
-from bert_tf.networks.table import Primitives, is_replaced
 from bert_tf.networks.tensorflow.token_places import TokenPlaces
 from bert_tf.startup import shares_cores
 

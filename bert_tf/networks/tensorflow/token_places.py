@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.networks.tensorflow.graph_gradients import custom_gradient
 from bert_tf.networks.places import Places, scores_of
+from bert_tf.networks.tensorflow.graph_gradients import custom_gradient
 
 _GROUPS = 4  # of a batch, each padded to its own longest row alone
 

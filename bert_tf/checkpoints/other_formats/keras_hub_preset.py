@@ -10,8 +10,8 @@ import numpy as np
 
 from bert_tf.checkpoints import weight_names
 from bert_tf.checkpoints.formats import CONFIG, Location
+from bert_tf.checkpoints.other_formats.tensorflow_checkpoint import TANH_GELU
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.checkpoints.tensorflow_checkpoint import TANH_GELU
 from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, MULTI_LABEL, POOLER, is_kernel
 from bert_tf.config import BertConfig, read_json_object
 from bert_tf.errors import InputError, pip_install

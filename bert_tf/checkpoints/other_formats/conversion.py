@@ -3,14 +3,14 @@
 import shutil
 from dataclasses import dataclass
 
-from bert_tf.checkpoints import model_garden_checkpoint as model_garden
 from bert_tf.checkpoints import sentence_files
 from bert_tf.checkpoints.formats import TITLES, Format, Location, locate
-from bert_tf.checkpoints.keras_hub_preset import read_keras_hub, write_keras_hub
 from bert_tf.checkpoints.model_directory import SHARD_BYTES, read_hugging_face, write_hugging_face
+from bert_tf.checkpoints.other_formats import model_garden_checkpoint as model_garden
+from bert_tf.checkpoints.other_formats.keras_hub_preset import read_keras_hub, write_keras_hub
+from bert_tf.checkpoints.other_formats.tensorflow_checkpoint import read_tf1, write_tf1
 from bert_tf.checkpoints.sentence_files import copy_sentence_files, read_sentence_files
 from bert_tf.checkpoints.stored_model import StoredModel, check_vocabulary
-from bert_tf.checkpoints.tensorflow_checkpoint import read_tf1, write_tf1
 from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath, replace_directory

@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from bert_tf.checkpoints import tensorflow_checkpoint
 from bert_tf.checkpoints.formats import CONFIG, Location
 from bert_tf.checkpoints.model_directory import read_named
+from bert_tf.checkpoints.other_formats import tensorflow_checkpoint
 from bert_tf.checkpoints.stored_model import StoredModel, left_out
 from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, POOLER
 from bert_tf.checkpoints.weights_files import TENSORFLOW_SUFFIX
