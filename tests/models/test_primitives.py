@@ -20,10 +20,6 @@ from bert_tf.models.task_models import (
     BertTagger,
 )
 from bert_tf.networks.table import Primitives, halves
-from bert_tf.networks.tensorflow.dropout import draw_dropout
-from bert_tf.networks.tensorflow.int8 import quantize_weights
-from bert_tf.networks.tensorflow.on_tensorflow import Training
-from bert_tf.networks.tensorflow.passes import known_shape
 from bert_tf.networks.tensorflow import (
     dropout,
     on_tensorflow,
@@ -31,6 +27,10 @@ from bert_tf.networks.tensorflow import (
     passes,
     vocabulary_loss,
 )
+from bert_tf.networks.tensorflow.dropout import draw_dropout
+from bert_tf.networks.tensorflow.int8 import quantize_weights
+from bert_tf.networks.tensorflow.on_tensorflow import Training
+from bert_tf.networks.tensorflow.passes import known_shape
 
 PLAIN = {
     "vocab_size": 13, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
