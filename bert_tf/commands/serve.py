@@ -5,7 +5,7 @@
 
 Clients of TensorFlow Serving work unchanged, and so do command lines of tensorflow_model_server.
 New versions of a model are picked up while requests run. http://127.0.0.1:8501/ is a page to try
-the models; docs/server.md has limits, metrics and the log's fields, docs/serve.md the guide.
+the models; docs/serving.md is the guide, docs/server.md the reference.
 """
 
 import asyncio
