@@ -18,7 +18,6 @@ _TARGETS = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MU
 RUN_BY = {
     "docs/adding-a-task.md": "tests/commands/test_labelled_data.py",
     "docs/features.md": "tests/trained/test_features.py",
-    "docs/hugging-face-to-server.md": "tests/docs/test_tutorials.py",
     **{
         f"docs/{page}.md": "tests/commands/test_python_page.py"
         for page in ("python", "multi-label", "sentence-vectors")

@@ -54,19 +54,6 @@ def test_from_nothing_to_an_answer(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "saved_models" / "messages" / "1" / "saved_model.pb").exists()
 
 
-def test_from_a_hugging_face_bert_to_a_served_model(tmp_path, monkeypatch):
-    """The Python of the page, block after block, in one namespace."""
-    monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    for block in blocks("docs/hugging-face-to-server.md", "python"):
-        exec(compile(block, "hugging-face-to-server.md", "exec"), names)
-    answers = names["model"].classify(["what a joy", "nobody should see this"])
-    assert [answer["label"] for answer in answers] == ["good", "bad"]
-    assert (tmp_path / "review.keras").is_file()
-    assert (tmp_path / "models" / "review" / "model.safetensors").is_file()
-    assert (tmp_path / "saved_models" / "review" / "1" / "saved_model.pb").is_file()
-
-
 def test_the_lines_of_the_readme(tmp_path, monkeypatch, capsys):
     """As they stand, with the output that they show; index.md has the same."""
     monkeypatch.chdir(tmp_path)
