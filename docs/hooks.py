@@ -21,7 +21,7 @@ from bert_tf.cli import COMMANDS, usage
 from bert_tf.options import choices_of
 
 ROOT = Path(__file__).parents[1]
-# Files outside docs/ that pages link to, and the page that shows each.
+# Files outside docs/ that are pages, too.
 SHOWN = {"README.md": "index.md", "saved_models/README.md": "saved-models.md"}
 COMMAND_OF = {
     "learn_vocabulary": "vocab", "make_shards": "shards", "export_model": "export",
@@ -42,8 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages["commands/overview.md"] = commands_page()
     pages["python-api.md"] = python_page()
     for source, page in SHOWN.items():
-        if source != "README.md":
-            pages[page] = (ROOT / source).read_text(encoding="utf-8")
+        pages[page] = (ROOT / source).read_text(encoding="utf-8")
     for uri, content in pages.items():
         files.append(File.generated(config, uri, content=content))
     return files
@@ -177,12 +176,13 @@ _LINK = re.compile(r"\[([^\]]*)\]\(((?!\w+:)[^)#\s]+)(#[^)]*)?\)")
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turns links that leave docs/ into links to the page that shows the file, or into its name."""
     uri = page.file.src_uri
-    sources = {shown: source for source, shown in SHOWN.items() if shown != "index.md"}
+    sources = {shown: source for source, shown in SHOWN.items()}
     folder = posixpath.dirname(sources.get(uri, f"docs/{uri}"))
 
     def link(found: re.Match) -> str:
         text, path, anchor = found[1], found[2], found[3] or ""
         target = posixpath.normpath(posixpath.join(folder, path))
+        target = re.sub(r"^notebooks/(.*)\.ipynb$", r"docs/notebooks/\1.md", target)
         place = SHOWN.get(target, target.removeprefix("docs/"))
         if target in SHOWN or target.startswith("docs/"):
             return f"[{text}]({posixpath.relpath(place, posixpath.dirname(uri) or '.')}{anchor})"

@@ -23,7 +23,6 @@ RUN_BY = {
         for page in ("python", "multi-label", "sentence-vectors")
     },
     "README.md": "tests/docs/test_tutorials.py",
-    "docs/index.md": "tests/docs/test_tutorials.py",
     "docs/how-do-i.md": "tests/docs/test_tutorials.py",
     "docs/languages.md": "tests/docs/test_tutorials.py",
     **{
