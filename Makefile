@@ -13,10 +13,11 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 WORKERS ?= 2
 PARALLEL = -n $(WORKERS) --dist worksteal
 CORPUS ?=
+PEERS ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo test test-pythons test-versions test-slow lint format bench docs docs-pictures wheel clean
+.PHONY: help setup lock demo test test-pythons test-versions test-slow peers test-peers lint format bench docs docs-pictures wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1|/' \
@@ -84,6 +85,12 @@ test-versions:  ## run the tests except the slow ones on the oldest and newest T
 
 test-slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -m slow $(PARALLEL) $(ARGS)
+
+peers: $(READY)  ## make the environments of peers, .venv-NAME (benchmarks/requirements/); PEERS="NAME ..." for some
+	$(BIN)/python benchmarks/peers.py $(PEERS)
+
+test-peers: peers  ## run the tests that run a program or another library beside us
+	$(BIN)/python -m pytest -m peer $(PARALLEL) $(ARGS)
 
 lint: $(READY)  ## check style, types, import rules and declared dependencies
 	$(BIN)/ruff check .

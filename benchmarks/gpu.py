@@ -11,7 +11,7 @@ other. A side whose library is missing or sees no GPU is reported and skipped.
 - jax: bert-tf's layers on Keras' JAX backend (pip install "jax[cuda13]") with Keras' AdamW.
 - jax_flash: the same with attention in one fused kernel, which drops no attention probabilities.
 - hugging_face: `BertForPreTraining` with scaled-dot-product attention and fused AdamW, in the
-  Python that --peers or BERT_TF_HUGGING_FACE names (pip install torch transformers). It
+  Python that --peers names (pip install torch transformers). It
   computes the vocabulary's scores at every token, and has no rows of several instances.
 
 Sequences are instances. The share of the peak is that of useful operations: the matrix products of
@@ -230,8 +230,9 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--precision", default="mixed_bfloat16", help="Keras dtype policy")
-    parser.add_argument("--peers", help="Python with torch and transformers",
-                        default=os.environ.get("BERT_TF_HUGGING_FACE", sys.executable))  # fmt: skip
+    parser.add_argument(
+        "--peers", default=sys.executable, help="Python with torch and transformers"
+    )
     parser.add_argument("--output", help="JSON file of the results")
     parser.add_argument("--side", choices=("machine", *SIDES), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,15 +1,15 @@
 """Losses of the same pre-training here and in Hugging Face, step by step.
 
-    python benchmarks/learning_curves.py --hugging-face its/bin/python
+    python benchmarks/learning_curves.py
     python benchmarks/learning_curves.py --corpus text/ --corpus-format text --threads 2 1
 
 One small model starts from the same weights on both sides and sees the same batches in the same
 order, with the same masks and without dropout. Our side is `bert-tf pretrain`; the other side has
 the original's optimizer (optimization.py), written in PyTorch. By default the text
 is the documentation inside this Python installation, and the run is long enough for the model to
-guess 30% of the masked words. Hugging Face may live in any environment (pip install torch
-transformers), named by --hugging-face or BERT_TF_HUGGING_FACE. It runs once for each number of
-threads: sums in another order drift apart over time, and its own runs show by how much.
+guess 30% of the masked words. Hugging Face runs in the environment of `make peers`, or in the
+Python that --hugging-face names (pip install torch transformers), once for each number of threads:
+sums in another order drift apart over time, and its own runs show by how much.
 
 The same command resumes stopped runs; --compare compares the steps that all runs have. Writes
 learning-curves.tsv and learning-curves.svg into --output. Fails if a logged loss differs by 1% or

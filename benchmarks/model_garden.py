@@ -8,9 +8,6 @@ from pathlib import Path
 
 from peers import environment  # benchmarks/peers.py
 
-MODEL_GARDEN = "tf-models-official==2.20.0"
-REQUIREMENTS = Path(__file__).with_name("model_garden.txt")
-
 # Runs the script as `python -m` would, its log included, and prints the seconds of its work,
 # excluding start-up.
 _TIMED = """
@@ -45,9 +42,7 @@ np.savez(output, **{name: np.concatenate([b[name] for b in batches]) for name in
 
 def peer_python(given: Path | None) -> Path:
     """A Python with Model Garden: `given`, or that of .venv-model-garden, made if missing."""
-    return given or Path(
-        environment(".venv-model-garden", ["-r", str(REQUIREMENTS)], ["--no-deps", MODEL_GARDEN])
-    )
+    return given or Path(environment("model-garden"))
 
 
 def data_script(

@@ -1,22 +1,22 @@
-"""The peers' virtual environments, each made beside .venv when it is first needed.
+"""The peers' virtual environments: .venv-NAME, with the packages of requirements/NAME.txt.
 
-    python benchmarks/peers.py [--peers PYTHON]     makes .venv-peers; prints all versions
+    make peers                              makes all; tests and benchmarks use those that are there
+    make peers PEERS="datatrove kubernetes" makes some
 
-KerasHub is in .venv, on bert-tf's own TensorFlow; Model Garden in its own environment
-(model_garden.py); the packages of peers.txt in .venv-peers. To use another Python that has them,
-give a benchmark --peers, or set BERT_TF_HUGGING_FACE for all.
+Benchmarks make those that they need. KerasHub is in .venv, on bert-tf's own TensorFlow.
 """
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PEERS = Path(__file__).with_name("peers.txt")
+REQUIREMENTS = Path(__file__).with_name("requirements")
+NAMES = sorted(path.stem for path in REQUIREMENTS.glob("*.txt"))
+MODEL_GARDEN = "tf-models-official==2.20.0"
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 HERE = ("tensorflow", "keras", "keras-hub", "tokenizers")  # peers and what bert-tf runs on
 THERE = (
@@ -32,44 +32,41 @@ print(json.dumps({name: found[name] for name in sys.argv[1:] if name in found}))
 """
 
 
-def environment(name: str, *installs: list[str]) -> str:
-    """Returns the Python of a virtual environment; makes it if it is missing or outdated.
+def environment(name: str) -> str:
+    """Returns the Python of an environment; makes it if it is missing or outdated.
 
-    If the packages of a requirements file do not install together, those that install alone do,
-    and the others are named.
-
-    Args:
-        name: its folder in the project.
-        installs: arguments of one `pip install` after the other.
+    Packages that do not install together are installed one by one; those that fail are named.
     """
-    folder = ROOT / name
+    folder, requirements = ROOT / f".venv-{name}", REQUIREMENTS / f"{name}.txt"
     python, ready = folder / "bin" / "python", folder / ".ready"
-    words = [word for arguments in installs for word in arguments]
-    wanted = "\n".join(Path(word).read_text() if Path(word).is_file() else word for word in words)
-    if not ready.exists() or ready.read_text() != wanted:
-        print(f"making {name} ...", file=sys.stderr)
-        venv.create(folder, with_pip=True, clear=True)
-        for arguments in installs:
-            pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            if subprocess.run([*pip, *arguments]).returncode == 0:
-                continue
-            if arguments[0] != "-r":
-                raise SystemExit(f"{name} cannot be made: pip's message is above")
-            for line in Path(arguments[1]).read_text().splitlines():
-                if not line.startswith("#") and subprocess.run([*pip, line]).returncode:
-                    print(f"not installed in {name}: {line}", file=sys.stderr)
-        ready.write_text(wanted)
+    wanted = requirements.read_text() + MODEL_GARDEN * (name == "model-garden")
+    if ready.exists() and ready.read_text() == wanted:
+        return str(python)
+
+    def install(*arguments: str) -> bool:
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        return subprocess.run([*pip, *arguments]).returncode == 0
+
+    print(f"making .venv-{name} ...", file=sys.stderr)
+    venv.create(folder, with_pip=True, clear=True)
+    packages = [line for line in wanted.splitlines() if line and not line.startswith("#")]
+    for torch in (package for package in packages if package.startswith("torch==")):
+        # Without CUDA's gigabytes, where PyTorch's own index is reachable; else as PyPI has it.
+        install("--no-deps", "--retries", "0", "--extra-index-url", CPU_TORCH, torch)
+    if name == "model-garden":
+        install("--no-deps", packages.pop())
+    failed = [] if install(*packages) else [each for each in packages if not install(each)]
+    if failed == packages:
+        raise SystemExit(f".venv-{name} cannot be made: pip's message is above")
+    for package in failed:
+        print(f"not installed in .venv-{name}: {package}", file=sys.stderr)
+    ready.write_text(wanted)
     return str(python)
 
 
 def peer_python(given: str | None = None) -> str:
-    """A Python with the packages of peers.txt: `given`, BERT_TF_HUGGING_FACE's or .venv-peers'."""
-    if chosen := given or os.environ.get("BERT_TF_HUGGING_FACE"):
-        return chosen
-    torch = next(line for line in PEERS.read_text().splitlines() if line.startswith("torch=="))
-    # Without CUDA's gigabytes, where PyTorch's own index is reachable; else as PyPI has it.
-    without_cuda = ["--no-deps", "--retries", "0", "--extra-index-url", CPU_TORCH, torch]
-    return environment(".venv-peers", without_cuda, ["-r", str(PEERS)])
+    """A Python with the packages of hugging-face.txt: `given`, or that of .venv-hugging-face."""
+    return given or environment("hugging-face")
 
 
 def versions(python: str = sys.executable, packages: tuple[str, ...] = HERE) -> dict[str, str]:
@@ -80,19 +77,23 @@ def versions(python: str = sys.executable, packages: tuple[str, ...] = HERE) -> 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
     """Adds --peers."""
-    parser.add_argument("--peers", help="Python with the packages of benchmarks/peers.txt; by "
-                        "default .venv-peers, which is made")  # fmt: skip
+    parser.add_argument(
+        "--peers",
+        help="Python with the packages of benchmarks/requirements/hugging-face.txt; by default "
+        ".venv-hugging-face, which is made",
+    )
 
 
 def main() -> None:
-    """Makes the environment and prints versions."""
+    """Makes environments."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add_option(parser)
-    python = peer_python(parser.parse_args().peers)
-    for name, version in {**versions(), **versions(python, THERE)}.items():
-        print(f"{name}=={version}")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"by default all: {', '.join(NAMES)}"
+    )
+    for name in parser.parse_args().names or NAMES:
+        print(environment(name))
 
 
 if __name__ == "__main__":

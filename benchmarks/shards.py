@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import shard_processes
-from model_garden import MODEL_GARDEN, data_script, peer_python
+from model_garden import data_script, peer_python
 from shard_processes import MAX_SEQ_LENGTH
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -254,7 +254,7 @@ def main() -> None:
     parser.add_argument(
         "--peer-python",
         type=Path,
-        help=f"a Python with {MODEL_GARDEN}; by default .venv-model-garden is made",
+        help="Python with Model Garden; by default .venv-model-garden is made",
     )
     parser.add_argument("--cores", type=lambda given: [int(n) for n in given.split(",")])
     parser.add_argument("--repeat", type=int, help="factor to multiply the corpus by")

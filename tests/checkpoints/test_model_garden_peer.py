@@ -1,32 +1,20 @@
-"""Model Garden itself restores what we write, and computes what we compute.
+"""Model Garden itself restores what we write, and computes what we compute."""
 
-It needs a Python with official.nlp:
-
-    pip install -r benchmarks/model_garden.txt scipy
-    pip install --no-deps tf-models-official==2.20.0
-    BERT_TF_MODEL_GARDEN=its/bin/python pytest tests/checkpoints/test_model_garden_peer.py
-"""
-
-import os
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from peer_programs import find_peer
 
 from bert_tf import BertConfig
 from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.models.language_model import BertPreTrainer
 
-PEER = os.environ.get("BERT_TF_MODEL_GARDEN")
 SCRIPT = Path(__file__).with_name("model_garden_peer.py")
 
-pytestmark = pytest.mark.skipif(
-    PEER is None,
-    reason="needs Model Garden: pip install -r benchmarks/model_garden.txt scipy and, with "
-    "--no-deps, tf-models-official==2.20.0, and name the Python in BERT_TF_MODEL_GARDEN",
-)
+pytestmark = [pytest.mark.slow, pytest.mark.peer("model-garden")]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +34,7 @@ def model(tmp_path_factory):
 
 def peer(command, directory, out):
     done = subprocess.run(
-        [str(part) for part in (PEER, SCRIPT, command, directory, out)],
+        [str(part) for part in (find_peer("model-garden"), SCRIPT, command, directory, out)],
         capture_output=True,
         text=True,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from peer_programs import find_peer
 
 from bert_tf import BertClassifier, BertConfig, BertTokenizer, export_model
 from bert_tf.errors import InputError
@@ -450,15 +451,12 @@ print(tf.__version__, json.dumps(found["probability"].numpy().tolist()))
 
 
 @pytest.mark.slow
+@pytest.mark.peer("tensorflow-2.17")
 def test_tensorflow_2_17_answers_the_same(exported):
-    python = os.environ.get("BERT_TF_TENSORFLOW_2_17")
-    if not python:
-        pytest.skip("BERT_TF_TENSORFLOW_2_17 names no Python with tensorflow 2.17")
     strings = texts(20, seed=4)
-    done = subprocess.run(
-        [python, "-c", _IN_OLD, exported.path, json.dumps(strings)], capture_output=True,
-        text=True, check=True, env={**os.environ, "PYTHONPATH": ""},
-    )  # fmt: skip
+    command = [find_peer("tensorflow-2.17"), "-c", _IN_OLD, exported.path, json.dumps(strings)]
+    environment = {**os.environ, "PYTHONPATH": ""}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     version, _, found = done.stdout.partition(" ")
     assert version.startswith("2.17")
     here = Predictor(exported.path).signature()(text=strings)["probability"]

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from peer_programs import find_peer
 from preloaded import run_code  # tests/processes/preloaded.py
 from rounding import assert_equal_but_for_rounding
 
@@ -393,17 +393,14 @@ def test_vectors_of_real_weights_are_those_of_sentence_transformers():
     assert found["truncated"].numpy().tolist() == [0, 0, 0, 0, 600 - 254]
 
 
-@pytest.mark.skipif(
-    "BERT_TF_HUGGING_FACE" not in os.environ,
-    reason="name a Python with sentence-transformers in BERT_TF_HUGGING_FACE",
-)
+@pytest.mark.slow
+@pytest.mark.peer("hugging-face")
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last"])
 def test_sentence_transformers_reads_our_directories(tmp_path, pooling):
     made(tmp_path / "model", pooling, normalize=pooling != "cls")
     (tmp_path / "texts.json").write_text(json.dumps(["sea ship", "", "cow barn sea " * 6]))
-    python = os.environ["BERT_TF_HUGGING_FACE"]
     names = [tmp_path / "model", tmp_path / "texts.json", tmp_path / "out.npz", tmp_path / "saved"]
-    done = subprocess.run([python, PEER, *names], capture_output=True, text=True)
+    done = subprocess.run([find_peer("hugging-face"), PEER, *names], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     theirs = np.load(tmp_path / "out.npz")["vectors"]
     texts = tf.constant(json.loads((tmp_path / "texts.json").read_text()))
