@@ -41,12 +41,15 @@ class Lease:
         """Raises InputError if another process writes there, after up to a minute of watching."""
         last = self._last()
         if not (last and self._is_alive(last)):
-            self._number, content = max(last, self._last()) + 1, self._content()
+            # Of all who saw the same last writer one creates the next lease, however late it is.
+            self._number, content = last + 1, self._content()
             self._folder.create(f"{_NAME}{self._number}", content)
             if self._folder.read(f"{_NAME}{self._number}") == content:
-                self._remove(last)
-                self._thread.start()
-                return
+                if self._last() <= self._number:
+                    self._remove(last)
+                    self._thread.start()
+                    return
+                self._remove(self._number)  # it was released meanwhile, and a later one is held
         raise InputError(
             f"{self._folder}: another process is writing there: wait until it ends, or give "
             "another --output"

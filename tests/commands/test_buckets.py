@@ -287,6 +287,28 @@ def test_one_process_writes_a_url_at_a_time(
     assert folder.all_names() == [".writable"]
 
 
+@pytest.mark.parametrize("released", [0, 1])
+def test_whoever_looks_while_another_begins_is_no_writer(s3, released):
+    """The other takes the next lease, or a later one, if that was released meanwhile."""
+    folder = storage.open_folder(f"{s3}/meanwhile{released}")
+    first, late = lease.Lease(folder), lease.Lease(folder)
+
+    def last():
+        number = lease.Lease._last(late)
+        if not first._number:
+            if released:
+                folder.write(f".bert-tf-lease-{released}", b"")
+            first.take()
+        return number
+
+    late._last = last
+    with pytest.raises(InputError, match="another process is writing there"):
+        late.take()
+    first.check()
+    first.release()
+    assert not folder.all_names()
+
+
 def test_stores_without_conditional_writes_have_one_writer_too(s3, monkeypatch):
     """Some refuse the condition, some report in words of their own that it does not hold."""
     files = storage._file_system("s3")
