@@ -37,6 +37,12 @@ class Lease:
         self._released = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
+    def __enter__(self) -> None:
+        self.take()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
     def take(self) -> None:
         """Raises InputError if another process writes there, after up to a minute of watching."""
         last = self._last()

@@ -5,6 +5,7 @@ may make any unit, in any order, twice: the bytes are the same. A shard counts i
 its size and its checksum; all else is dead, and only a run that holds the folder alone removes it.
 """
 
+import contextlib
 import fcntl
 import fnmatch
 import itertools
@@ -22,6 +23,7 @@ import numpy as np
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import TEMPORARY_NAMES
+from bert_tf.files.lease import Lease
 from bert_tf.files.storage import Folder, RemoteFolder, sha256
 from bert_tf.pipelines.corpus.documents import DocumentPlan
 from bert_tf.pipelines.data_options import PretrainingDataOptions
@@ -183,7 +185,8 @@ class Journal:
     def _locked(self, is_shared: bool) -> Iterator[None]:
         if isinstance(self._place, RemoteFolder):  # an object store has no locks
             self._place.write(_LOCK, b"")
-            yield
+            with contextlib.nullcontext() if is_shared else Lease(self._place):
+                yield
             return
         self._place.path.mkdir(parents=True, exist_ok=True)
         with (self._place.path / _LOCK).open("w") as lock:

@@ -2,8 +2,11 @@
 
 import gzip
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +16,10 @@ import pytest
 from s3_server import Faults, bucket
 
 from bert_tf.errors import InputError
-from bert_tf.files import storage
+from bert_tf.files import lease, storage
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards.folder import open_shards, tokenizer_of_shards
+from bert_tf.pipelines.shards.journal import Journal
 from bert_tf.pipelines.shards.manifest import Manifest, verify
 from bert_tf.pipelines.shards.pretraining_batches import BlockCache, pretraining_batches
 from bert_tf.pipelines.shards.writing import UnitShare, write_shards, write_shards_of_lengths
@@ -174,6 +178,33 @@ def test_jobs_that_share_a_bucket(s3, corpus, tokenizer, local):
                 write_shards(corpus, out, tokenizer, OPTIONS, finish=True)
     write_shards(corpus, out, tokenizer, OPTIONS, finish=True)
     assert_same(out, local)
+
+
+@pytest.mark.slow
+def test_of_two_runs_that_begin_in_a_bucket_at_once_one_writes(s3, corpus, tokenizer, monkeypatch):
+    """They have other seeds: shards of one and a manifest of the other would be no folder."""
+    monkeypatch.setattr(lease, "_BEAT_SECONDS", 0.2)
+    both, begun = threading.Barrier(2), Journal.begun
+
+    def begin(*arguments, **named):
+        both.wait()
+        return begun(*arguments, **named)
+
+    monkeypatch.setattr(Journal, "begun", begin)
+
+    def write(seed):
+        try:
+            return write_shards(corpus, f"{s3}/two", tokenizer, replace(OPTIONS, seed=seed))
+        except InputError as error:
+            return str(error)
+
+    with ThreadPoolExecutor() as threads:
+        manifest, refusal = sorted(
+            threads.map(write, [1, 2]), key=lambda made: isinstance(made, str)
+        )
+    assert "two/.journal: another process is writing there" in refusal
+    assert verify(f"{s3}/two") == manifest
+    assert not storage.open_folder(f"{s3}/two/.journal").all_names()
 
 
 @pytest.mark.slow
