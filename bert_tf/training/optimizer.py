@@ -1,16 +1,11 @@
-"""Adam as BERT was trained with, LAMB, and a step with gradients summed over the replicas."""
+"""Adam as BERT was trained with, and LAMB, for every backend of Keras."""
 
-import functools
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
-
-from bert_tf.networks.tensorflow.passes import pays
+from keras import ops
 
 # Keras' weight decay and clipping, which every optimizer takes, would come on top: they stay off.
 _KERAS_OWN = ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay")
@@ -36,6 +31,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     without the last term for LayerNorm and biases. With bias correction, step t has
     m / (1 - beta_1^t) and v / (1 - beta_2^t) for m and v (Kingma and Ba 2015); without it the first
     thousand updates are up to 3 times larger. Gradients are summed over the replicas first.
+
+    TensorFlow computes the rule in fewer operations (`updates_on_tensorflow`).
 
     Args:
         learning_rate: a float or a schedule.
@@ -88,68 +85,65 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             for variable in variables
         ]
         if self.bias_correction:  # the means are corrected by the steps that changed them
-            self.skipped = self.add_variable((), initializer="zeros", dtype="int64", name="skipped")
+            self.skipped = self.add_variable((), initializer="zeros", dtype="int", name="skipped")
 
     def clip_factor(self, norm: Any) -> Any:
         """The factor that clips gradients of a finite global norm, float32 []; None for none."""
         if self.clip_norm is None:
             return None
-        return self.clip_norm * tf.minimum(1 / norm, 1 / self.clip_norm)
+        return self.clip_norm * ops.minimum(1 / norm, 1 / self.clip_norm)
+
+    def _clip_gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
+        # On TensorFlow these are the gradients of one replica: `_all_reduce_sum_gradients` clips.
+        if self.clip_norm is None or keras.backend.backend() == "tensorflow":
+            return grads
+        factor = self.clip_factor(ops.sqrt(sum(ops.sum(ops.square(each)) for each in grads)))
+        return [each * factor for each in grads]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        from bert_tf.training.updates_on_tensorflow import clipped
+
         # Keras clips each replica's gradients before it sums them; the norm is the sum's.
         sums, variables = zip(*super()._all_reduce_sum_gradients(grads_and_vars), strict=True)
-        # The means decay for every row of a table, looked up or not: rows alone do not do.
-        gradients = [tf.convert_to_tensor(gradient) for gradient in sums]
-        if self.clip_norm is not None:
-            gradients, _ = tf.clip_by_global_norm(gradients, self.clip_norm)
-        return list(zip(gradients, variables, strict=True))
+        return list(zip(clipped(sums, self.clip_norm), variables, strict=True))
 
     def update_step(
         self, gradient: Any, variable: Any, learning_rate: Any, factor: Any = None
     ) -> None:
         """Updates one parameter and its means; a `factor` multiplies the gradient first."""
         index = self._get_variable_index(variable)
-        rate = tf.cast(learning_rate, variable.dtype)
+        rate = ops.cast(learning_rate, variable.dtype)
         if self._factors[index] != 1:
             rate *= self._factors[index]
-        self._step(index, tf.cast(gradient, variable.dtype), factor, variable, rate)
+        self._step(index, ops.cast(gradient, variable.dtype), factor, variable, rate)
 
     def _step(self, index: int, gradient: Any, factor: Any, variable: Any, rate: Any) -> None:
-        dtype = gradient.dtype
+        dtype = keras.backend.standardize_dtype(gradient.dtype)
         decay = rate * self.weight_decay_rate if self._decays[index] else None
-        epsilon = tf.constant(self.epsilon, dtype)
+        epsilon = ops.cast(self.epsilon, dtype)
         if self.bias_correction:
             # The root is corrected after epsilon was added to it, so epsilon comes corrected.
             power1, power2 = self._powers(dtype)
-            epsilon *= tf.sqrt(1 - power2)
-            rate *= tf.sqrt(1 - power2) / (1 - power1)
-        p, m, v = handles = [
-            (each.value if isinstance(each, keras.Variable) else each).handle
-            for each in (variable, self._means[index], self._squares[index])
-        ]
-        if pays(gradient.shape.num_elements()):
-            _in_one_pass(handles, gradient, factor, rate, decay, self.beta_1, self.beta_2, epsilon)
+            epsilon *= ops.sqrt(1 - power2)
+            rate *= ops.sqrt(1 - power2) / (1 - power1)
+        variables = variable, self._means[index], self._squares[index]
+        settings = gradient, factor, rate, decay, self.beta_1, self.beta_2, epsilon
+        if keras.backend.backend() == "tensorflow":
+            from bert_tf.training.updates_on_tensorflow import update_parameter
+
+            update_parameter(variables, *settings)
             return
-        if decay is not None:
-            step = decay * tf.raw_ops.ReadVariableOp(resource=p, dtype=dtype)
-            tf.raw_ops.AssignSubVariableOp(resource=p, value=step)
-        # The op's 1 - beta_2 is float32's, 1e-5 too small for 0.999: the mean of squares is too
-        # small by that factor, and its root takes it back.
-        rate *= math.sqrt(float(1 - np.float32(self.beta_2)) / (1 - self.beta_2))
-        none = tf.zeros((), dtype)
-        tf.raw_ops.ResourceApplyAdam(
-            var=p, m=m, v=v, beta1_power=none, beta2_power=none, lr=rate,
-            beta1=tf.constant(self.beta_1, dtype), beta2=tf.constant(self.beta_2, dtype),
-            epsilon=epsilon, grad=gradient if factor is None else gradient * factor,
-        )  # fmt: skip
+        values = adam([ops.convert_to_tensor(x) for x in variables], *settings)
+        for each, value in zip(variables, values, strict=True):
+            self.assign(each, value)
 
     def _powers(self, dtype: str) -> tuple[Any, Any]:
         """beta_1^t and beta_2^t at update t of the means; zeros without bias correction."""
         if not self.bias_correction:
-            return tf.zeros((), dtype), tf.zeros((), dtype)
-        step = tf.cast(self.iterations + 1 - self.skipped, dtype)
-        return tf.pow(tf.cast(self.beta_1, dtype), step), tf.pow(tf.cast(self.beta_2, dtype), step)
+            return ops.zeros((), dtype), ops.zeros((), dtype)
+        step = ops.cast(self.iterations + 1 - self.skipped, dtype)
+        beta_1, beta_2 = (ops.cast(beta, dtype) for beta in (self.beta_1, self.beta_2))
+        return ops.power(beta_1, step), ops.power(beta_2, step)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config().items()
@@ -160,20 +154,28 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         }
 
 
-@functools.partial(tf.function, jit_compile=True, autograph=False)
-def _in_one_pass(
-    handles: Sequence[tf.Tensor], gradient: tf.Tensor, factor: tf.Tensor | None, rate: tf.Tensor,
-    decay: tf.Tensor | None, beta_1: float, beta_2: float, epsilon: tf.Tensor,
-) -> None:  # fmt: skip
-    """Adam's step in one pass over a parameter and its means, whose resources `handles` are."""
-    p, m, v = (tf.raw_ops.ReadVariableOp(resource=x, dtype=gradient.dtype) for x in handles)
+def adam(
+    values: Sequence[Any],
+    gradient: Any,
+    factor: Any,
+    rate: Any,
+    decay: Any,
+    beta_1: float,
+    beta_2: float,
+    epsilon: Any,
+) -> tuple[Any, Any, Any]:
+    """The rule of `AdamWeightDecay`: new values of a parameter p and of its means m and v.
+
+    `factor` multiplies the gradient, and `decay` is the learning rate times the rate of the weight
+    decay; either may be None.
+    """
+    p, m, v = values
     gradient = gradient if factor is None else gradient * factor
     m += (gradient - m) * (1 - beta_1)
     v += (gradient * gradient - v) * (1 - beta_2)
     p = p if decay is None else p - decay * p
-    p -= rate * m / (tf.sqrt(v) + epsilon)
-    for handle, value in zip(handles, (p, m, v), strict=True):
-        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+    p -= rate * m / (ops.sqrt(v) + epsilon)
+    return p, m, v
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -197,18 +199,18 @@ class Lamb(AdamWeightDecay):
         gradient = gradient if factor is None else gradient * factor
         mean, square = self._means[index], self._squares[index]
         self.assign_add(mean, (gradient - mean) * (1 - self.beta_1))
-        self.assign_add(square, (tf.square(gradient) - square) * (1 - self.beta_2))
+        self.assign_add(square, (ops.square(gradient) - square) * (1 - self.beta_2))
         update = self._update(mean, square)
         if self._decays[index]:
             update += self.weight_decay_rate * variable
-            length, update_length = tf.norm(variable), tf.norm(update)
-            known = tf.logical_and(length > 0, update_length > 0)
-            update *= tf.where(known, tf.math.divide_no_nan(length, update_length), 1.0)
+            length, update_length = (ops.norm(x) for x in (variable, update))
+            known = ops.logical_and(length > 0, update_length > 0)
+            update *= ops.where(known, ops.divide_no_nan(length, update_length), 1.0)
         self.assign_sub(variable, rate * update)
 
     def _update(self, mean: Any, square: Any) -> Any:
         power1, power2 = self._powers(mean.dtype)
-        return mean / (1 - power1) / (tf.sqrt(square / (1 - power2)) + self.epsilon)
+        return mean / (1 - power1) / (ops.sqrt(square / (1 - power2)) + self.epsilon)
 
 
 def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
@@ -224,35 +226,3 @@ def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
                 f"Trainer does not apply {option} of {name}: leave it out, or use AdamWeightDecay, "
                 "which has weight_decay_rate and clip_norm; Trainer accumulates gradients itself"
             )
-
-
-def apply_summed(
-    optimizer: keras.optimizers.Optimizer, gradients: Sequence[Any],
-    variables: Sequence[keras.Variable], *, norm: Any, finite: Any,
-) -> None:  # fmt: skip
-    """One step of a built optimizer, called in a replica, on gradients of the global norm `norm`.
-
-    Without `finite`, bool [], only `iterations`, and `skipped` if the optimizer has it, change.
-    """
-    values = [variable.value for variable in variables]
-    factors = [optimizer.clip_factor(norm)] if hasattr(optimizer, "clip_factor") else []
-
-    def step(value: Any, gradient: Any, rate: Any, *factors: Any) -> None:
-        optimizer.update_step(gradient, value, rate, *factors)
-
-    def update(strategy: Any, gradients: Any, finite: Any, *scalars: Any) -> None:
-        def all_parameters() -> None:
-            for gradient, value in zip(gradients, values, strict=True):
-                strategy.extended.update(value, step, args=(gradient, *scalars), group=False)
-
-        # The replicas' sums, and so their answers, are the same: the first one decides.
-        decides = strategy.experimental_local_results(finite)[0]
-        tf.cond(decides, all_parameters, lambda: None)
-
-    # A condition around updates of mirrored variables must stand outside the replicas.
-    tf.distribute.get_replica_context().merge_call(
-        update, args=(gradients, finite, optimizer.learning_rate, *factors)
-    )
-    optimizer.iterations.assign_add(1)
-    if hasattr(optimizer, "skipped"):
-        optimizer.skipped.assign_add(tf.cast(tf.logical_not(finite), optimizer.skipped.dtype))

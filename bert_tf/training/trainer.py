@@ -13,8 +13,9 @@ from bert_tf.networks.table import halves
 from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.networks.tensorflow.step_kernels import StepKernels
 from bert_tf.training.means import Values
-from bert_tf.training.optimizer import apply_summed, check_optimizer
+from bert_tf.training.optimizer import check_optimizer
 from bert_tf.training.strategy import check_jit_compile
+from bert_tf.training.updates_on_tensorflow import apply_summed
 from bert_tf.training.workers import StopFlag, has_workers
 
 # Between the dropout seeds of replicas, and of halves: odd, far from layers' seeds and each other.
