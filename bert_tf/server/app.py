@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bert_tf.server import dialects
+from bert_tf.server import openai
 from bert_tf.server.conversion import LARGE_BODY
 from bert_tf.server.credentials import Tokens
 from bert_tf.server.http import Bodies, Limits, json_response, learned, raw_path
@@ -90,7 +90,7 @@ def make_app(
         *routes,
         Route("/openapi.json", openapi),
         *([Route(metrics_path, metrics)] if metrics_path else []),
-        *dialects.routes(models, bodies),
+        openai.route(models, bodies),
         rest,
     ]
     return Starlette(routes=every, middleware=middleware)
@@ -108,14 +108,16 @@ def _unless(app: ASGIApp, answered: Callable[[Scope], Response | None]) -> ASGIA
 
 def _probe(models: Models, scope: Scope) -> Response | None:
     """Answers an orchestrator's probes: of anyone, under any host's name, not in the log."""
-    match scope["path"] if scope["method"] in ("GET", "HEAD") else None:
-        case "/healthz":
-            return PlainTextResponse("ok\n")
-        case "/readyz":
-            found = models.readiness()
-            ready = f"{sum(found.values())} of {len(found)} models are ready\n"
-            return PlainTextResponse(ready, 200 if models.is_ready else 503)
-    return None
+    path = scope["path"]
+    if path not in ("/healthz", "/readyz"):
+        return None
+    if scope["method"] not in ("GET", "HEAD"):
+        return PlainTextResponse("Method Not Allowed\n", 405, {"Allow": "GET, HEAD"})
+    if path == "/healthz":
+        return PlainTextResponse("ok\n")
+    found = models.readiness()
+    ready = f"{sum(found.values())} of {len(found)} models are ready\n"
+    return PlainTextResponse(ready, 200 if models.is_ready else 503)
 
 
 def _refuse_without_token(tokens: Tokens, refusals: Counter, scope: Scope) -> Response | None:
@@ -123,7 +125,7 @@ def _refuse_without_token(tokens: Tokens, refusals: Counter, scope: Scope) -> Re
         learned(scope)["token"] = name
         return None
     refusals.labels("token").inc()
-    refusal = dialects.refusal(scope, 401, "Missing or wrong token")
+    refusal = openai.refusal(scope, 401, "Missing or wrong token")
     for challenge in _CHALLENGES:
         refusal.headers.append("WWW-Authenticate", challenge)
     return refusal
@@ -140,7 +142,7 @@ def _refuse_other_host(hosts: Collection[str], refusals: Counter, scope: Scope) 
         return None
     refusals.labels("host").inc()
     message = f"{host} is no name of this server: add it with --allowed_hosts"
-    return dialects.refusal(scope, 403, message)
+    return openai.refusal(scope, 403, message)
 
 
 def _observed(app: ASGIApp, log: AccessLog | None, tracer: Tracer | None) -> ASGIApp:

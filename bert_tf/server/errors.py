@@ -10,17 +10,29 @@ class ServingError(Exception):
     """A request that is refused or has failed, in TensorFlow Serving's words where it has any."""
 
     def __init__(
-        self, code: grpc.StatusCode, message: str, reason: str = "", status: int | None = None
+        self,
+        code: grpc.StatusCode,
+        message: str,
+        reason: str = "",
+        status: int | None = None,
+        allow: str = "",
     ) -> None:
         super().__init__(message)
         self.code, self.message = code, message
         self.reason = reason or code.name.lower()  # the label under which metrics count it
         self.status = status  # of HTTP, where no code stands for it: it closes the connection
+        self.allow = allow  # methods of HTTP that the path has
 
 
 def invalid(message: str, reason: str = "", status: int | None = None) -> ServingError:
     """A request that can never be answered."""
     return ServingError(grpc.StatusCode.INVALID_ARGUMENT, message, reason, status)
+
+
+def not_allowed(method: str, allow: str) -> ServingError:
+    """A request to a path that has other methods (405)."""
+    message = f"The method {method} is not allowed here: use {allow}"
+    return ServingError(grpc.StatusCode.UNIMPLEMENTED, message, "method", 405, allow)
 
 
 def from_tensorflow(error: tf.errors.OpError) -> ServingError:

@@ -14,7 +14,6 @@ from google.protobuf.message import DecodeError, Message
 from grpc.aio import ServicerContext as Context
 from grpc_health.v1.health import SERVICE_NAME
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from tensorflow_serving.apis.classification_pb2 import ClassificationRequest, ClassificationResponse
 from tensorflow_serving.apis.get_model_metadata_pb2 import (
     GetModelMetadataRequest,
     GetModelMetadataResponse,
@@ -23,13 +22,11 @@ from tensorflow_serving.apis.get_model_metadata_pb2 import (
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusRequest
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 from tensorflow_serving.apis.predict_pb2 import PredictRequest, PredictResponse
-from tensorflow_serving.apis.regression_pb2 import RegressionRequest, RegressionResponse
 
 from bert_tf.server.connections import HEAD_BYTES
 from bert_tf.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
 from bert_tf.server.credentials import Certificate, Tokens
 from bert_tf.server.errors import ServingError, invalid
-from bert_tf.server.example_requests import classify, listed_examples, regress
 from bert_tf.server.http import LONGEST_NAME
 from bert_tf.server.models import Models
 from bert_tf.server.records import REQUEST_ID, AccessLog, Tracer, identity, recorded
@@ -148,18 +145,6 @@ async def _predict(models: Models, request: PredictRequest, deadline: float) -> 
         return response
 
 
-def _of_examples(call: Any, response: type[Message]) -> _Method:
-    async def answer(models: Models, request: Any, deadline: float) -> Message:
-        with models.servable(*_asked(request.model_spec)) as servable:
-            models.metrics.examples(servable.name, len(listed_examples(request.input)))
-            run = functools.partial(servable.predict, deadline=deadline)
-            name = request.model_spec.signature_name
-            result = await call(run, servable.signatures, name, request.input)
-            return response(result=result, model_spec=_spec(servable, request.model_spec))
-
-    return answer
-
-
 async def _metadata(models: Models, request: Any, deadline: float) -> Message:
     if not request.metadata_field:
         raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
@@ -178,12 +163,11 @@ async def _status(models: Models, request: GetModelStatusRequest, deadline: floa
     return models.status(*_asked(request.model_spec))
 
 
-# HandleReloadConfigRequest, by which clients change the models, and MultiInference are left out.
+# Calls of others are UNIMPLEMENTED: Classify, Regress and MultiInference, which TensorFlow Serving
+# answers, and HandleReloadConfigRequest, by which clients change the models.
 _RPCS: dict[str, dict[str, _Rpc]] = {
     "tensorflow.serving.PredictionService": {
         "Predict": (PredictRequest, _predict),
-        "Classify": (ClassificationRequest, _of_examples(classify, ClassificationResponse)),
-        "Regress": (RegressionRequest, _of_examples(regress, RegressionResponse)),
         "GetModelMetadata": (GetModelMetadataRequest, _metadata),
     },
     "tensorflow.serving.ModelService": {"GetModelStatus": (GetModelStatusRequest, _status)},

@@ -83,7 +83,9 @@ class Api:
     def _refusal(self, error: ServingError) -> Response:
         self.metrics.refusals.labels(error.reason).inc()
         status = error.status or HTTP_STATUS[error.code]
-        headers = {"Connection": "close"} if error.status else None
+        headers = {"Connection": "close"} if error.status else {}
+        if error.allow:
+            headers["Allow"] = error.allow
         return json_response(self.write_error(status, error.message), status, headers)
 
 

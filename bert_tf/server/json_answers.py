@@ -10,8 +10,6 @@ import numpy as np
 import orjson
 import tensorflow as tf
 from grpc import StatusCode
-from tensorflow_serving.apis.classification_pb2 import ClassificationResult
-from tensorflow_serving.apis.regression_pb2 import RegressionResult
 
 from bert_tf.server.errors import ServingError, invalid
 
@@ -47,19 +45,6 @@ def _only(outputs: Mapping[str, np.ndarray], deadline: float) -> bytes | None:
         return None
     ((name, value),) = outputs.items()
     return _text(name, value, deadline)
-
-
-def classifications(result: ClassificationResult) -> bytes:
-    rows = [
-        [[each.label, _leaves("", np.float32(each.score))] for each in row.classes]
-        for row in result.classifications
-    ]
-    return _body("results", _written(rows))
-
-
-def regressions(result: RegressionResult) -> bytes:
-    values = np.array([each.value for each in result.regressions], np.float32)
-    return _body("results", _text("", values, math.inf))
 
 
 def _body(key: str, value: bytes) -> bytes:

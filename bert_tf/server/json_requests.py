@@ -1,4 +1,4 @@
-"""Bodies of requests to TensorFlow Serving's REST API: JSON to tensors and tf.Examples.
+"""Bodies of requests to TensorFlow Serving's REST API: JSON to tensors.
 
 Messages and the order of checks are those of tensorflow_serving/util/json_tensor.cc, which clients
 match on. Keys given twice and strings that are not UTF-8, which it accepts, are refused.
@@ -16,9 +16,6 @@ from typing import Any, NoReturn
 import numpy as np
 import tensorflow as tf
 from grpc import StatusCode
-from tensorflow.core.example.example_pb2 import Example
-from tensorflow.core.example.feature_pb2 import Feature
-from tensorflow_serving.apis.input_pb2 import Input
 
 from bert_tf.server.errors import ServingError, invalid
 from bert_tf.server.json_answers import dtype_name
@@ -300,49 +297,3 @@ def _float(value: Any, dtype: tf.DType) -> float:
             "precision."
         )
     return float(value)
-
-
-def examples(document: Mapping[str, Any]) -> Input:
-    """The examples of a classify or regress request, and the context that they share."""
-    found = Input()
-    listed = found.example_list.examples
-    if "context" in document:
-        listed = found.example_list_with_context.examples
-        found.example_list_with_context.context.CopyFrom(_example(document["context"]))
-    if "examples" not in document:
-        reason = "When method is classify, key 'examples' is expected and was not found"
-        raise _refused(document, reason)
-    if not isinstance(document["examples"], list):
-        raise _refused(document, "Expecting 'examples' value to be an list/array")
-    if not document["examples"]:
-        raise _refused(document, "'examples' value is an empty array")
-    listed.extend(map(_example, document["examples"]))
-    return found
-
-
-def _example(value: Any) -> Example:
-    if not isinstance(value, dict):
-        raise invalid(f"Example must be JSON object but got JSON {_json_type(value)}")
-    example = Example()
-    for name, content in value.items():
-        feature = example.features.feature[name]
-        for each in content if isinstance(content, list) else [content]:
-            _add_value(feature, name, each)
-    return example
-
-
-def _add_value(feature: Feature, name: str, value: Any) -> None:
-    if value is None or isinstance(value, list) or _is_object(value):
-        raise invalid(f"Feature: {name} has element with unexpected JSON type: {_json_type(value)}")
-    floats = functools.partial(_float, dtype=tf.float32)
-    kinds: dict[type, tuple[str, Callable]] = {
-        bool: ("int64_list", int), int: ("int64_list", int), float: ("float_list", floats)
-    }  # fmt: skip
-    kind, convert = kinds.get(type(value), ("bytes_list", _bytes))
-    given = feature.WhichOneof("kind")
-    if given not in (None, kind):
-        expected = given.removesuffix("_list")
-        raise invalid(f"Unexpected element type in feature: {name} expecting type: {expected}")
-    if kind == "int64_list" and value >= 2**63:
-        raise invalid(f"Feature: {name} has uint64 element. Only int64 is supported.")
-    getattr(feature, kind).value.append(convert(value))

@@ -50,13 +50,6 @@ class Metrics:
             f"{_PREFIX}model_warmup_latency", f"{time} for warming up the model.",
             ["model_path", "status"],
         )  # fmt: skip
-        self._examples = histogram(
-            f"{_PREFIX}request_example_counts", "The number of tensorflow.Examples per request.",
-            ["model"], buckets=_EXAMPLES,
-        )  # fmt: skip
-        name = f"{_PREFIX}request_example_count"
-        self._example_total = counter(name, f"{total} tensorflow.Examples.", ["model"])
-
         self.in_flight = gauge("requests_in_flight", "Requests being answered.", ["entrypoint"])
         self._waiting = gauge("rows_waiting", "Rows that wait for a thread.", ["model_name"])
         ready = "1 if requests to the model are answered."
@@ -95,10 +88,6 @@ class Metrics:
             for metric in (self.loads, self.warm_ups):
                 with contextlib.suppress(KeyError):  # not counted
                     metric.remove(path, code.name)
-
-    def examples(self, model: str, count: int) -> None:
-        self._examples.labels(model).observe(count)
-        self._example_total.labels(model).inc(count)
 
     def render(
         self, waiting: Mapping[str, int] | None = None, ready: Mapping[str, bool] | None = None

@@ -26,7 +26,6 @@ from bert_tf.server.batching import Arrays, BatchQueue, Workers, row_count
 from bert_tf.server.configuration import BatchingParameters, read_batching_parameters
 from bert_tf.server.conversion import LARGE_ANSWER, in_thread_if
 from bert_tf.server.errors import ServingError, from_tensorflow, invalid
-from bert_tf.server.example_requests import classify, regress
 from bert_tf.server.metrics import Metrics
 from bert_tf.server.tensors import can_join, check_inputs, predict_inputs
 from bert_tf.serving.export import ASSETS, BATCHING_FILE
@@ -121,7 +120,7 @@ class Servable:
         self._joined = {name for name, each in known if each.inputs and can_join(each)}
         started, requests = time.monotonic(), self.directory / REQUESTS
         try:
-            if requests.exists() and asyncio.run(_warm_up(self._model, requests)):
+            if requests.exists() and _warm_up(self._model, requests):
                 spent = time.monotonic() - started
                 self.metrics.warm_ups.labels(str(self.directory), "OK").observe(1e6 * spent)
         except BaseException:
@@ -285,7 +284,7 @@ class WordPieces:
         return [{"pieces": pieces[start:end]} for start, end in itertools.pairwise(split)]
 
 
-async def _warm_up(model: LoadedModel, path: Path) -> int:
+def _warm_up(model: LoadedModel, path: Path) -> int:
     """Runs the requests of a warm-up file, so that no client waits for a cold model."""
     number = 0
     try:
@@ -293,7 +292,7 @@ async def _warm_up(model: LoadedModel, path: Path) -> int:
             number += 1
             if number > _MOST:
                 raise invalid(f"Number of warmup records exceeeds the maximum ({_MOST}) at {path}")
-            await _replay(model, PredictionLog.FromString(record))
+            _replay(model, PredictionLog.FromString(record))
     except tf.errors.DataLossError as damage:
         message = f"{damage.message}. Please verify your warmup data is in TFRecord format."
         raise ServingError(StatusCode.DATA_LOSS, message) from damage
@@ -304,19 +303,13 @@ async def _warm_up(model: LoadedModel, path: Path) -> int:
     return number
 
 
-async def _replay(model: LoadedModel, log: PredictionLog) -> None:
-    async def predict(name: str, inputs: Arrays) -> dict[str, np.ndarray]:
-        name = name or "serving_default"
-        check_inputs(model.signatures[name], inputs)
-        return model.run(name, inputs)
-
+def _replay(model: LoadedModel, log: PredictionLog) -> None:
     kind = log.WhichOneof("log_type")
     if kind == "predict_log":
-        await predict(*predict_inputs(model.signatures, log.predict_log.request))
-    elif kind in ("classify_log", "regress_log"):
-        call, request = classify if kind == "classify_log" else regress, getattr(log, kind).request
-        await call(predict, model.signatures, request.model_spec.signature_name, request.input)
-    elif kind not in (None, "multi_inference_log"):  # which no client can ask here
+        name, inputs = predict_inputs(model.signatures, log.predict_log.request)
+        check_inputs(model.signatures[name], inputs)
+        model.run(name, inputs)
+    elif kind not in (None, "classify_log", "regress_log", "multi_inference_log"):
         raise ServingError(StatusCode.UNIMPLEMENTED, f"Unsupported log_type for warmup: {kind}")
 
 

@@ -17,7 +17,6 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from running_models import running
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow_serving.apis import (
-    classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
     inference_pb2,
@@ -26,7 +25,6 @@ from tensorflow_serving.apis import (
     model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
-    regression_pb2,
 )
 
 from bert_tf import BertTokenizer
@@ -237,36 +235,6 @@ async def test_hostile_tensors_are_refused(toys):
         request.inputs["text"].CopyFrom(shaped(3))  # the value repeats: TensorFlow's rule
         response = await client.predictions.Predict(request)
         assert list(response.outputs["text"].string_val) == [b"a"] * 3
-
-
-async def test_classify_and_regress(toys):
-    async with served(toys) as client:
-        request = classification_pb2.ClassificationRequest(input=examples(0.5, 2))
-        request.model_spec.name, request.model_spec.signature_name = "toy", "classify"
-        result = (await client.predictions.Classify(request)).result
-        assert [
-            [(found.label, found.score) for found in each.classes]
-            for each in result.classifications
-        ] == [[("c", 0.5), ("c", -0.5)], [("c", 2), ("c", -2)]]
-        request = regression_pb2.RegressionRequest()
-        request.model_spec.name, request.model_spec.signature_name = "toy", "regress"
-        with_context = request.input.example_list_with_context
-        with_context.context.features.feature["x"].float_list.value.append(3)
-        with_context.examples.add()
-        result = (await client.predictions.Regress(request)).result
-        assert [each.value for each in result.regressions] == [3]
-        wrong = classification_pb2.ClassificationRequest(input=examples(1))
-        wrong.model_spec.name, wrong.model_spec.signature_name = "toy", "regress"
-        assert await refusal(client.predictions.Classify, wrong) == (
-            Code.INVALID_ARGUMENT,
-            "Expected classification signature method_name to be "
-            "tensorflow/serving/classify. Was: tensorflow/serving/regress",
-        )
-        empty = classification_pb2.ClassificationRequest()
-        empty.model_spec.name, empty.model_spec.signature_name = "toy", "classify"
-        assert await refusal(client.predictions.Classify, empty) == (
-            Code.INVALID_ARGUMENT, "Input is empty."
-        )  # fmt: skip
 
 
 async def test_metadata_and_status_and_no_client_changes_the_models(toys):

@@ -11,8 +11,6 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorflow_serving.apis.classification_pb2 import ClassificationResult
-from tensorflow_serving.apis.regression_pb2 import RegressionResult
 
 from bert_tf.server import json_answers, json_requests
 from bert_tf.server.errors import ServingError
@@ -257,48 +255,6 @@ def test_values_in_messages_are_cut_within_256_bytes_between_characters():
     assert len(message) < 400
 
 
-def test_examples():
-    body = """{"context": {"query": "pizza"}, "examples": [
-        {"names": ["foo", {"b64": "aGVsbG8="}], "ratings": [8.0, NaN], "mix": [1, true, false]},
-        {"names": "bar", "ratings": -Infinity, "none": []}]}"""
-    found = json_requests.examples(json_requests.parse(body.encode())).example_list_with_context
-    assert found.context.features.feature["query"].bytes_list.value == [b"pizza"]
-    first, second = found.examples
-    features = first.features.feature
-    assert list(features["names"].bytes_list.value) == [b"foo", b"hello"]
-    assert features["ratings"].float_list.value[0] == 8.0
-    assert math.isnan(features["ratings"].float_list.value[1])
-    assert list(features["mix"].int64_list.value) == [1, 1, 0]
-    assert list(second.features.feature["ratings"].float_list.value) == [-math.inf]
-    assert second.features.feature["none"].WhichOneof("kind") is None
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (
-            '{"context": {}}',
-            "When method is classify, key 'examples' is expected and was not",
-        ),
-        ('{"context": [1], "examples": [{}]}', "Example must be JSON object but got JSON Array"),
-        ('{"examples": {"a": 1}}', "Expecting 'examples' value to be an list/array"),
-        ('{"examples": []}', "'examples' value is an empty array"),
-        ('{"examples": [true]}', "Example must be JSON object but got JSON True"),
-        ('{"examples": [{"a": [1, null]}]}', "a has element with unexpected JSON type: Null"),
-        ('{"examples": [{"a": [[1]]}]}', "a has element with unexpected JSON type: Array"),
-        ('{"examples": [{"a": {"b": 1}}]}', "a has element with unexpected JSON type: Object"),
-        ('{"examples": [{"a": [1, 1.0]}]}', "element type in feature: a expecting type: int64"),
-        ('{"examples": [{"a": ["b", 1]}]}', "element type in feature: a expecting type: bytes"),
-        ('{"examples": [{"a": 18446744073709551603}]}', "a has uint64 element. Only int64 is"),
-        ('{"examples": [{"a": 1.7e308}]}', "to float without loss of precision."),
-    ],
-)
-def test_examples_that_do_not_fit(body, message):
-    with pytest.raises(ServingError) as raised:
-        json_requests.examples(json_requests.parse(body.encode()))
-    assert message in raised.value.message
-
-
 def test_numbers_have_the_fewest_digits_and_floats_a_point():
     given = [9e6, 0.5, 3, -0.0, 0.1, 1 / 3, 3.4028235e38, 1e-45, 123456789]
     digits = "9000000.0,0.5,3.0,-0.0,0.1,0.33333334,3.4028235e+38,1e-45,123456790.0"
@@ -412,21 +368,6 @@ def test_outputs_that_rows_cannot_hold(outputs, message):
     with pytest.raises(ServingError) as raised:
         json_answers.predictions(outputs)
     assert raised.value.message == message
-
-
-def test_results():
-    result = ClassificationResult()
-    for row in ((("car", 0.2), ("büs", 0.7)), (("bus", 1), ("", math.nan))):
-        listed = result.classifications.add().classes
-        for label, score in row:
-            listed.add(label=label, score=score)
-    assert json_answers.classifications(result).decode() == (
-        '{"results": [[["car",0.2],["büs",0.7]],[["bus",1.0],["",NaN]]]}'
-    )
-    regression = RegressionResult()
-    for value in (0.2, math.inf, 1, -math.inf):
-        regression.regressions.add(value=value)
-    assert json_answers.regressions(regression) == b'{"results": [0.2,Infinity,1.0,-Infinity]}'
 
 
 JSON = st.recursive(

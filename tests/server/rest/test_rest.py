@@ -19,7 +19,7 @@ from credential_files import tokens_of
 from starlette.testclient import TestClient
 
 from bert_tf import BertTokenizer
-from bert_tf.server import dialects, json_requests, records, servable
+from bert_tf.server import json_requests, openai, records, servable
 from bert_tf.server import rest as rest_module
 from bert_tf.server.app import make_app
 from bert_tf.server.errors import ServingError, invalid
@@ -89,8 +89,6 @@ def test_the_documented_requests_are_answered_as_documented(client):
     answer = ask(client, '{"instances": [1.0,2.0,5.0]}')
     assert (answer.status_code, answer.json()) == (200, {"predictions": [3.5, 4.0, 5.5]})
     assert answer.headers["content-type"] == "application/json"
-    body = '{"signature_name": "regress", "examples": [{"x": 1.0}, {"x": 2.0}]}'
-    assert ask(client, body, "regress").json() == {"results": [3.5, 4.0]}
     missing = ask(client, '{"instances": [1.0,5.0]}', place="/v1/models/half")
     assert error(missing, 404) == "Servable not found for request: Latest(half)"
 
@@ -126,20 +124,28 @@ def test_values_of_every_type(client):
     }
 
 
-def test_classify(client):
-    body = '{"signature_name": "classify", "context": {"name": "a"}, "examples": [{"x": 1}]}'
-    assert "Data types don't match" in error(ask(client, body, "classify"), 400)
-    answer = ask(client, body.replace("1}", "1.0}"), "classify")
-    assert answer.json() == {"results": [[["a", 1.0], ["a!", 0.0]]]}
-    wrong = '{"signature_name": "regress", "examples": [{"x": 1.0}]}'
-    assert error(ask(client, wrong, "classify"), 400).startswith(
-        "Expected classification signature method_name to be tensorflow/serving/classify. Was: "
-        "tensorflow/serving/regress"
-    )
-    assert error(ask(client, '{"examples": [{"x": 1.0}]}', "regress"), 400).startswith(
-        "Expected regression signature method_name to be tensorflow/serving/regress. Was: "
-        "tensorflow/serving/predict"
-    )
+def test_what_this_server_leaves_to_tensorflow_serving_is_refused_by_name(client):
+    for verb in ("classify", "regress"):
+        answer = ask(client, '{"examples": [{"x": 1.0}]}', verb)
+        message = f"This server has no :{verb}: ask :predict, or TensorFlow Serving"
+        assert error(answer, 501).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", f"{MODEL}:predict", "POST"),
+        ("PUT", f"{MODEL}:tokenize", "POST"),
+        ("OPTIONS", f"{MODEL}:predict", "POST"),
+        ("DELETE", MODEL, "GET"),
+        ("POST", f"{MODEL}/metadata", "GET"),
+        ("GET", "/v1/embeddings", "POST"),
+    ],
+)
+def test_a_method_that_a_path_lacks_is_405(client, method, path, allow):
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allow)
+    assert f"The method {method} is not allowed here: use {allow}" in answer.text
 
 
 @pytest.mark.parametrize(
@@ -229,19 +235,14 @@ def test_paths_are_found_in_any_case_and_names_are_percent_decoded(client):
 @pytest.mark.parametrize(
     ("verb", "path"),
     [
-        ("PUT", MODEL),
-        ("DELETE", f"{MODEL}:predict"),
-        ("GET", f"{MODEL}:predict"),
-        ("POST", MODEL),
         ("POST", f"{MODEL}:explain"),
-        ("OPTIONS", f"{MODEL}:predict"),
         ("GET", f"{MODEL}/"),
         ("GET", f"{MODEL}/versions/x"),
         ("GET", "/v1/"),
         ("POST", "/v1/models/%3A/a:predict"),
     ],
 )
-def test_any_other_verb_or_path_is_malformed(client, verb, path):
+def test_any_other_path_is_malformed(client, verb, path):
     answer = client.request(verb, f"{path}?with=query")
     assert error(answer, 400) == f"Malformed request: {verb} {path}"
     assert "access-control-allow-origin" not in answer.headers
@@ -327,16 +328,10 @@ def test_each_code_has_its_http_status(client, models, code, status):
     assert HTTP_STATUS.keys() == set(grpc.StatusCode)
 
 
-@pytest.mark.parametrize(
-    ("verb", "body"), [("predict", '{"instances": [%s]}'), ("regress", '{"examples": [%s]}')]
-)
-def test_too_many_rows_are_refused_before_they_are_converted(
-    client, models, monkeypatch, verb, body
-):
-    for name in ("tensors", "examples"):
-        monkeypatch.delattr(json_requests, name)
+def test_too_many_rows_are_refused_before_they_are_converted(client, models, monkeypatch):
+    monkeypatch.delattr(json_requests, "tensors")
     with serving(Stub(models, None)) as stub:
-        assert error(ask(stub, body % "1,2,3,4", verb), 400) == "too many rows"
+        assert error(ask(stub, '{"instances": [1,2,3,4]}'), 400) == "too many rows"
 
 
 def test_a_defect_is_a_500_without_its_cause(client, models, caplog):
@@ -405,16 +400,7 @@ def test_a_body_in_another_coding_is_refused_by_name(client, coding):
     assert ask_coded("identity").status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("verb", "body"),
-    [
-        ("predict", b'{"inputs": [1]}'),
-        ("regress", b'{"signature_name": "regress", "examples": [{"x": 1.0}]}'),
-    ],
-)
-def test_large_bodies_are_converted_in_a_thread_and_small_ones_are_not(
-    models, client, monkeypatch, verb, body
-):
+def test_large_bodies_are_converted_in_a_thread_and_small_ones_are_not(models, client, monkeypatch):
     threads = []
 
     def recorded(function):
@@ -424,12 +410,13 @@ def test_large_bodies_are_converted_in_a_thread_and_small_ones_are_not(
 
         return record
 
-    for name in ("parse", "tensors", "examples"):
+    for name in ("parse", "tensors"):
         monkeypatch.setattr(json_requests, name, recorded(getattr(json_requests, name)))
     for size, is_here in ((1000, True), (100_000, False)):
         threads.clear()
-        message = {"type": "http.request", "body": body.ljust(size), "more_body": False}
-        sent = asyncio.run(_run(rest(models)[0], [message], path=f"{MODEL}:{verb}"))
+        body = b'{"inputs": [1]}'.ljust(size)
+        message = {"type": "http.request", "body": body, "more_body": False}
+        sent = asyncio.run(_run(rest(models)[0], [message]))
         assert sent[0]["status"] == 200
         assert [each is threading.current_thread() for each in threads] == [is_here] * 2
 
@@ -481,10 +468,9 @@ def test_the_deadline_holds_for_whatever_a_route_does(models, client, monkeypatc
         await asyncio.sleep(100)
 
     monkeypatch.setattr(rest_module, "in_thread_if", waits)
-    monkeypatch.setattr(dialects, "in_thread_if", waits)
+    monkeypatch.setattr(openai, "in_thread_if", waits)
     with serving(models, limits=Limits(seconds=0.02)) as late:
-        verbs = [f"{MODEL}:{verb}" for verb in ("predict", "classify", "regress", "tokenize")]
-        for path in (*verbs, "/v1/embeddings", "/embed", "/rerank", "/predict"):
+        for path in (f"{MODEL}:predict", f"{MODEL}:tokenize", openai.PATH):
             answer = late.post(path, content="{}")
             assert answer.status_code == 504 and "Deadline exceeded" in answer.text, path
 

@@ -1,4 +1,4 @@
-"""Vectors, ranks and labels in the dialects of other servers, and those servers' own clients."""
+"""OpenAI's API of embeddings, asked by its own clients, and what openapi.json allows."""
 
 import base64
 import importlib.util
@@ -19,10 +19,9 @@ from starlette.testclient import TestClient
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, Predictor, save_model
 from bert_tf.cli import main
-from bert_tf.server import dialects
 from bert_tf.server.app import make_app
 from bert_tf.server.models import Models
-from bert_tf.server.servable import Servable
+from bert_tf.server.openai import PATH
 
 pytestmark = pytest.mark.slow  # an export is made, and other servers' clients are imported
 
@@ -108,7 +107,7 @@ def exports(made_once, exports_of) -> Path:
                          "--output", str(folder)]) == 0  # fmt: skip
         Toys().save(folder)
 
-    return made_once("dialects", make)
+    return made_once("embeddings", make)
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +131,8 @@ def ask(client, path: str, **body):
     return client.post(path, json=body)
 
 
-def test_embeddings_in_openais_dialect(client, expected):
-    answer = ask(client, "/v1/embeddings", input=TEXTS, model="encoder").json()
+def test_embeddings_in_openais_form(client, expected):
+    answer = ask(client, PATH, input=TEXTS, model="encoder").json()
     assert (answer["object"], answer["model"]) == ("list", "encoder")
     # seas is two pieces; each text has [CLS] and [SEP].
     assert answer["usage"] == {"prompt_tokens": 8 + 6, "total_tokens": 8 + 6}
@@ -141,7 +140,7 @@ def test_embeddings_in_openais_dialect(client, expected):
     found = [item["embedding"] for item in answer["data"]]
     assert_close(found, expected)
     packed = ask(
-        client, "/v1/embeddings", input=TEXTS[1], model="text-embedding-3-small",
+        client, PATH, input=TEXTS[1], model="text-embedding-3-small",
         encoding_format="base64", dimensions=8,
     ).json()  # fmt: skip
     (item,) = packed["data"]
@@ -170,86 +169,39 @@ def test_embeddings_in_openais_dialect(client, expected):
         ({"input": "a", "model": "encoder", "truncate": 1}, 400, "must be true or false"),
     ],
 )
-def test_bad_requests_in_openais_dialect(client, body, status, message):
-    answer = ask(client, "/v1/embeddings", **body)
+def test_bad_requests_in_openais_form(client, body, status, message):
+    answer = ask(client, PATH, **body)
     assert answer.status_code == status
     error = answer.json()["error"]
     assert message in error["message"] and error["type"] == "invalid_request_error"
 
 
-def test_refusals_before_a_model_is_asked_are_in_openais_dialect(exports, tmp_path):
+def test_refusals_before_a_model_is_asked_are_in_openais_form(exports, tmp_path):
     app = make_app(Models(exports), hosts={"here"}, tokens=tokens_of(tmp_path, "secret"))
     for host, status, message in (
         ("there", 403, "there is no name of this server"),
         ("here", 401, "Missing or wrong token"),
     ):
-        refused = TestClient(app, base_url=f"http://{host}").post("/v1/embeddings")
+        refused = TestClient(app, base_url=f"http://{host}").post(PATH)
         assert refused.status_code == status
         assert refused.json()["error"]["message"].startswith(message)
 
 
 def test_many_texts_are_answered_in_parts_and_in_their_order(client, expected):
     texts = [TEXTS[place % 3] for place in range(2048)]
-    found = ask(client, "/embed", inputs=texts)
-    assert_close(found.json(), np.tile(expected, (683, 1))[:2048])
-    refused = ask(client, "/embed", inputs=[*TEXTS, TOO_LONG, *TEXTS])
-    assert "Row 3 is" in refused.json()["error"]
+    found = ask(client, PATH, input=texts, model="encoder").json()["data"]
+    vectors = [item["embedding"] for item in found]
+    assert_close(vectors, np.tile(expected, (683, 1))[:2048])
+    refused = ask(client, PATH, input=[*TEXTS, TOO_LONG, *TEXTS], model="encoder")
+    assert "Row 3 is" in refused.json()["error"]["message"]
 
 
-def test_embed(client, expected):
-    for path in ("/embed", "/v1/models/encoder/embed"):
-        assert_close(ask(client, path, inputs=TEXTS).json(), expected)
-    assert np.shape(ask(client, "/embed", inputs="farm").json()) == (1, 8)
-    assert np.linalg.norm(expected, axis=1).min() > 1.01
-    scaled = ask(client, "/embed", inputs=TEXTS, normalize=True).json()
-    np.testing.assert_allclose(np.linalg.norm(scaled, axis=1), 1, rtol=0, atol=rounding(3, 8))
-    assert ask(client, "/embed", inputs=TOO_LONG, truncate=True).status_code == 200
-    for body, message in (
-        ({"inputs": TOO_LONG}, "Row 0 is 10 word pieces longer than the model reads"),
-        ({"inputs": []}, "'inputs' is empty"),
-        ({"inputs": "a", "prompt_name": "query"}, "exports have no prompts"),
-        ({"inputs": "a", "dimensions": 4}, "'dimensions' is 4"),
-        ({"inputs": "a", "truncation_direction": "Left"}, "exports cut the end of a text"),
-    ):
-        answer = ask(client, "/embed", **body)
-        assert answer.status_code == 400 and answer.json()["error_type"] == "Validation"
-        assert message in answer.json()["error"]
-    assert client.get("/embed").status_code == 400
+def test_texts_are_truncated_where_a_request_says_so(client):
+    body = {"input": TOO_LONG, "model": "encoder", "truncate": True}
+    assert ask(client, PATH, **body).status_code == 200
 
 
-def test_rerank(client):
-    body = {"query": "ab", "texts": ["a", "abcd", "ab"]}
-    assert [rank["index"] for rank in ask(client, "/rerank", **body).json()] == [1, 2, 0]
-    raw = ask(client, "/v1/models/pairs/rerank", **body, raw_scores=True, return_text=True)
-    assert raw.json() == [
-        {"index": 1, "score": 2.0, "text": "abcd"},
-        {"index": 2, "score": 0.0, "text": "ab"},
-        {"index": 0, "score": -1.0, "text": "a"},
-    ]
-    # Half for the score 0; within a rounding of float64.
-    assert ask(client, "/rerank", **body).json()[1]["score"] == 0.5
-    assert "'query' is missing" in ask(client, "/rerank", texts=["a"]).json()["error"]
-    assert "must be a list" in ask(client, "/rerank", query="a", texts="b").json()["error"]
-    other = ask(client, "/v1/models/classes/rerank", **body).json()["error"]
-    assert other == "The model classes cannot score pairs of texts"
-
-
-def test_rerank_by_a_signature_of_lists(client):
-    path, texts = "/v1/models/lists/rerank", ["a" * (place % 19) for place in range(40)]
-    ranks = ask(client, path, query="ab", texts=texts).json()
-    assert {rank["index"]: rank["score"] for rank in ranks} == {
-        place: len(text) - 2 for place, text in enumerate(texts)
-    }
-    assert [rank["score"] for rank in ranks[:3]] == [16, 16, 15]
-    for more, message in (
-        ({"raw_scores": True}, "lists has one form of scores"),
-        ({"texts": ["a", "b" * 23]}, "Row 1 is 3 word pieces longer"),
-    ):
-        refused = ask(client, path, **{"query": "ab", "texts": ["a"], **more})
-        assert refused.status_code == 400 and message in refused.json()["error"]
-
-
-def test_seconds_by_stage_count_every_dialect(client):
+def test_seconds_by_stage_count_embeddings(client):
     def counts() -> list[int]:
         text = client.get("/monitoring/prometheus/metrics").text
         name = "bert_tf_stage_seconds_count"
@@ -257,44 +209,16 @@ def test_seconds_by_stage_count_every_dialect(client):
                 for each in ("read", "parse", "write")]  # fmt: skip
 
     before = counts()
-    ask(client, "/v1/embeddings", input="a", model="encoder")
-    ask(client, "/embed", inputs="a")
-    ask(client, "/rerank", query="ab", texts=["a"])
-    ask(client, "/v1/models/classes/predict", inputs="a")
-    assert counts() == [count + 4 for count in before]
-
-
-def test_predict(client):
-    half = [{"score": 0.5, "label": "long"}, {"score": 0.5, "label": "short"}]
-    path = "/v1/models/classes/predict"
-    assert ask(client, path, inputs="a").json() == half
-    assert ask(client, path, inputs=["a"]).json() == half
-    several = ask(client, path, inputs=[["abc"], ["a"]]).json()
-    assert [[row[0]["score"] for row in several], several[1]] == [[0.75, 0.5], half]
-    pairs = "/v1/models/pairs/predict"
-    assert ask(client, pairs, inputs=["a", "a"]).json() == [{"score": 0.5, "label": "LABEL_0"}]
-    for body, message in (
-        ({"inputs": ["a", "b"]}, "classes takes single texts: input 0 is none"),
-        ({"inputs": []}, "'inputs' is empty"),
-        ({"inputs": [["a", "b", "c"]]}, "no list of a text or of two"),
-        ({"inputs": [["a"], 1]}, "holds at 1 what is no list"),
-        ({"inputs": "a", "raw_scores": True}, "exports answer with probabilities"),
-    ):
-        assert message in ask(client, path, **body).json()["error"]
-    several = ask(client, "/predict", inputs="a").json()["error"]
-    assert several.startswith("Several models can classify texts: classes, pairs. Name one")
+    ask(client, PATH, input="a", model="encoder")
+    assert counts() == [count + 1 for count in before]
 
 
 @pytest.mark.parametrize(
     ("path", "bodies"),
     [
         (":predict", [{}, {"inputs": ["a"], "instances": ["a"]}, {"instances": []}]),
-        (":classify", [{}, {"examples": []}, {"examples": [{"x": {"y": 1}}]}]),
         (":tokenize", [{}, {"inputs": 1}, {"inputs": [["a"]]}, {"instances": []}]),
         ("/v1/embeddings", [{"input": "a", "model": ""}, {"input": [], "model": "encoder"}]),
-        ("/embed", [{}, {"inputs": []}, {"inputs": [1]}, {"inputs": "a", "truncate": "yes"}]),
-        ("/rerank", [{"query": "a", "texts": []}, {"query": "a", "texts": "a"}]),
-        ("/predict", [{"inputs": []}, {"inputs": [[]]}, {"inputs": ["a", "b", "c"]}]),
     ],
 )
 def test_openapi_allows_nothing_that_is_refused(client, path, bodies):
@@ -329,24 +253,6 @@ def test_tokenize(client):
     assert "pairs has no vocab.txt" in missing.json()["error"]
 
 
-def test_a_long_query_stands_in_few_rows_at_a_time(exports, monkeypatch):
-    sizes, run = [], Servable.predict
-
-    def recorded(self, name, inputs, *others, **options):
-        sizes.append(sum(len(x) for array in inputs.values() for x in array.flat))
-        return run(self, name, inputs, *others, **options)
-
-    monkeypatch.setattr(Servable, "predict", recorded)
-    monkeypatch.setattr(dialects, "_BYTES", 200)
-    models = Models(exports)
-    with TestClient(make_app(models)) as client:
-        client.portal.call(models.start)
-        body = {"query": "a" * 80, "texts": ["b" * 150, "a", "a", "a"], "truncate": True}
-        assert len(ask(client, "/v1/models/lists/rerank", **body).json()) == 4
-        client.portal.call(models.close)
-    assert sorted(sizes) == [81, 81, 81, 230]
-
-
 @pytest.mark.slow
 def test_texts_that_are_truncated_can_be_refused_for_all(exports):
     models = Models(exports, refuses_truncated=True)
@@ -358,7 +264,8 @@ def test_texts_that_are_truncated_can_be_refused_for_all(exports):
             400,
             "Row 1 is 3 word pieces longer than the model reads: shorten or split it",
         )
-        assert ask(client, "/embed", inputs=TOO_LONG, truncate=True).status_code == 400
+        body = {"input": TOO_LONG, "model": "encoder", "truncate": True}
+        assert ask(client, PATH, **body).status_code == 400
         lists = {"query": ["a", "a"], "texts": [["a", "b"], ["a", "b" * 23]]}
         answer = ask(
             client, "/v1/models/lists:predict", inputs=lists, signature_name="rerank"
@@ -395,13 +302,6 @@ def test_the_openai_client(address, expected):
     assert [each.id for each in client.models.list()] == ["classes", "encoder", "lists", "pairs"]
 
 
-def test_the_hugging_face_client(address, expected):
-    from huggingface_hub import InferenceClient
-
-    found = InferenceClient(f"{address}/embed").feature_extraction(TEXTS[0])
-    assert_close(found, expected[:1])
-
-
 @pytest.mark.slow
 def test_langchain_and_llama_index(address, expected):
     from langchain_openai import OpenAIEmbeddings
@@ -431,8 +331,8 @@ def test_a_generated_client(address, client, expected, tmp_path, monkeypatch):
     assert {path.stem for path in modules} == operations
     monkeypatch.syspath_prepend(tmp_path)
     from made_client import Client
-    from made_client.api.default import create_embeddings, is_ready, model_status, predict_labels
-    from made_client.models import Embeddings, PredictLabels
+    from made_client.api.default import create_embeddings, is_ready, model_status
+    from made_client.models import Embeddings
 
     made = Client(base_url=address)
     assert is_ready.sync_detailed(client=made).status_code == 200
@@ -440,8 +340,8 @@ def test_a_generated_client(address, client, expected, tmp_path, monkeypatch):
     assert version.state == "AVAILABLE"
     found = create_embeddings.sync(client=made, body=Embeddings(input_=TEXTS, model="encoder"))
     assert_close([x.embedding for x in found.data], expected)
-    refused = predict_labels.sync(client=made, body=PredictLabels(inputs=["a"]))
-    assert refused.error_type == "Validation"
+    refused = create_embeddings.sync(client=made, body=Embeddings(input_=TEXTS, model="gone"))
+    assert "Servable not found" in refused.error["message"]
 
 
 @pytest.mark.skipif(
@@ -460,7 +360,8 @@ def test_a_real_sentence_encoder_keeps_its_card(tmp_path, exports_of):
     with TestClient(make_app(models)) as client:
         client.portal.call(models.start)
         texts = ["The cat sat on the mat.", "A cat is sitting on a rug.", "Stocks fell sharply."]
-        found = np.array(ask(client, "/embed", inputs=texts).json())
+        answer = ask(client, PATH, input=texts, model="minilm").json()["data"]
+        found = np.array([item["embedding"] for item in answer])
         client.portal.call(models.close)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=0, atol=rounding(3, 384))
     assert found[0] @ found[1] > 0.5 > found[0] @ found[2]
