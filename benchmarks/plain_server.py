@@ -49,7 +49,7 @@ def main(directory: str) -> None:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["inputs"]
+            text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["input"]
             ids = np.array([tokenizer.encode(text).ids], np.int64)
             feeds = dict(zip(names, (ids, np.ones_like(ids), np.zeros_like(ids)), strict=True))
             (states,) = session.run(["states"], feeds)

@@ -5,7 +5,7 @@
 1, 8, 64 and 256 clients ask for the vector of one text after the other, for some seconds each:
 short texts, long ones, and half of each. The sides serve the same sentence encoder:
 
-- ours: `bert-tf serve`, `/embed`;
+- ours: `bert-tf serve`, `/v1/embeddings`;
 - tensorflow_serving: the same server with TensorFlow Serving's rules for batches in place of ours,
   as that server is not on PyPI: whatever waits is joined in the order of its arrival and padded to
   the longest;
@@ -92,8 +92,10 @@ async def ask(port: int, words: Sequence[int], seed: int, until: float, seen: li
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while time.perf_counter() < until:
         size = draw.choice(words)
-        body = json.dumps({"inputs": " ".join(draw.choices(_WORDS, k=size))}).encode()
-        head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        text = " ".join(draw.choices(_WORDS, k=size))
+        body = json.dumps({"input": text, "model": "encoder"}).encode()
+        length = f"Content-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\n{length}"
         start = time.perf_counter()
         writer.write(head.encode() + body)
         answer = await reader.readuntil(b"\r\n\r\n")

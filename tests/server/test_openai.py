@@ -303,16 +303,13 @@ def test_the_openai_client(address, expected):
 
 
 @pytest.mark.slow
-def test_langchain_and_llama_index(address, expected):
+def test_langchain(address, expected):
     from langchain_openai import OpenAIEmbeddings
-    from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 
     chain = OpenAIEmbeddings(
         base_url=f"{address}/v1", api_key="any", check_embedding_ctx_length=False
     )
     assert_close(chain.embed_documents(TEXTS), expected)
-    index = TextEmbeddingsInference(model_name="encoder", base_url=address)
-    assert_close(index.get_text_embedding_batch(TEXTS), expected)
 
 
 @pytest.mark.slow

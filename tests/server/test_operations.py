@@ -57,7 +57,7 @@ async def test_probes_need_no_token_and_tell_what_is_ready(toys, tmp_path):
                 await asyncio.sleep(0.01)
     assert ready()[0] == 503  # it is stopping
     assert TestClient(app).head("/readyz").text == ""
-    assert TestClient(app).post("/readyz").status_code == 403
+    assert TestClient(app).post("/readyz").status_code == 405
 
 
 async def test_a_configured_model_without_a_folder_is_not_ready(toys, tmp_path):
