@@ -68,7 +68,7 @@ def displayed_instances(
 
     batches = pretraining_batches(shards, count, seed=seed, repeat=False, tokenizer=tokenizer)
     assert batches is not None  # the split exists
-    with shard_errors(shards.directory):
+    with shard_errors(shards):
         inputs, labels, weights = next(batches.as_numpy_iterator())
     highest = max(inputs["token_ids"].max(), labels["mlm_logits"].max())
     if highest >= tokenizer.vocabulary_size:
@@ -125,7 +125,7 @@ def _verify(shards: "ShardFolder") -> str:
     if shards.manifest is None:  # compare the checksums of the records
         with progress("reading records", total=shards.instances) as bar:
             number = 0
-            with shard_errors(shards.directory):
+            with shard_errors(shards):
                 for records in tf.data.TFRecordDataset(shards.files).batch(1024):
                     bar.update(number := number + len(records))
         return f"All {number} records are readable."

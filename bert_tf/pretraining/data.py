@@ -67,10 +67,15 @@ class PhaseShards:
         return found
 
     @property
+    def opened(self) -> list[ShardFolder]:
+        """All that the phase reads."""
+        opened = [self.train, self.held_out, *(shards for shards, _ in self.mixed)]
+        return [shards for shards in opened if shards is not None]
+
+    @property
     def left_out(self) -> dict[str, int]:
         """Path of a shard -> number of records in its damaged blocks, which are skipped."""
-        opened = [self.train, self.held_out, *(shards for shards, _ in self.mixed)]
-        return {path: n for one in opened if one for path, n in one.left_out.items()}
+        return {path: n for shards in self.opened for path, n in shards.left_out.items()}
 
 
 class PretrainingData:

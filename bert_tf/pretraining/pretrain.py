@@ -108,8 +108,7 @@ def pretrain(
     with contextlib.ExitStack() as stack:
         run = stack.enter_context(make_run(options, listener.notice, inputs))
         data = PretrainingData(options)
-        for phase in data.phases:
-            stack.enter_context(shard_errors(phase.train.directory))
+        stack.enter_context(shard_errors(*(x for phase in data.phases for x in phase.opened)))
         return _pretrain(run, data, options, listener)
 
 

@@ -150,6 +150,7 @@ class ShardFolder:
     blocks: RecordBlocks = field(repr=False)  # places of the records
     left_out: dict[str, int] = field(default_factory=dict)  # path -> records in damaged blocks
     names: dict[str, str] = field(default_factory=dict)  # other names of features
+    failures: list[Exception] = field(default_factory=list, repr=False)  # of reads from a store
 
     @property
     def files(self) -> list[str]:
@@ -193,7 +194,7 @@ def open_shards(
         raise InputError(f"split is {split!r}: give one of {', '.join(manifests.SPLITS)}")
     if isinstance(folder, Path) and folder.is_file():
         raise InputError(f"{folder}: is a file: give the folder that holds it, {folder.parent}")
-    is_complete = manifests.FILE_NAME in open_folder(folder).sizes()
+    is_complete = open_folder(folder).size(manifests.FILE_NAME) is not None
     if not is_complete:
         here = folder if isinstance(folder, str) else folder.absolute()
         for output in (str(here), os.path.dirname(here)):  # noqa: PTH120
@@ -360,28 +361,46 @@ def _corrupt_record(path: str, index: int) -> InputError:
 
 
 @contextmanager
-def shard_errors(directory: StrPath) -> Iterator[None]:
-    """Turns TensorFlow's error for a corrupt record into an `InputError` that names it."""
+def shard_errors(*opened: ShardFolder) -> Iterator[None]:
+    """Turns TensorFlow's error for records that it cannot read into one that names the cause.
+
+    Raises InputError for shards that have changed since they were opened and for corrupt records,
+    OSError for a store that failed.
+    """
     try:
         yield
     except (tf.errors.OpError, *_PARSE_ERRORS) as error:
         # The error of a dataset names its iterators.
         of_model = isinstance(error, tf.errors.OpError) and "Iterator::" not in error.message
         if not of_model or isinstance(error, tf.errors.DataLossError):
-            _name_corrupt_record(directory)
+            for shards in opened:
+                _check_unchanged(shards)
+                _name_corrupt_record(shards)
+                for failure in shards.failures:
+                    raise failure from error
         raise
 
 
-def _name_corrupt_record(folder: StrPath) -> None:
-    for split in manifests.SPLITS:
-        shards = open_shards(folder, split)  # raises for missing or truncated shards
-        if shards is None:
-            continue
-        suspects: Sequence[int] = range(len(shards.files))
-        if shards.manifest is not None:
-            suspects = list(manifests.altered(folder, shards.manifest.shards[split]))
-        for file in suspects:
-            if (number := shards.blocks.first_damaged(file, shards.parse)) is not None:
-                raise _corrupt_record(shards.files[file], number)
-        if suspects and shards.manifest is not None:
-            manifests.verify(folder)  # every record is readable, but some shard was changed
+def _check_unchanged(shards: ShardFolder) -> None:
+    if shards.manifest is None:
+        return
+    is_there = open_folder(shards.directory).size(manifests.FILE_NAME) is not None
+    if not is_there or Manifest.load(shards.directory) != shards.manifest:
+        raise InputError(
+            f"{shards.directory}: its shards were replaced or removed while they were read: "
+            "restore them, or make others with another --output"
+        )
+
+
+def _name_corrupt_record(shards: ShardFolder) -> None:
+    again = open_shards(shards.directory, shards.split)  # raises for missing or truncated shards
+    if again is None:
+        return
+    suspects: Sequence[int] = range(len(again.files))
+    if again.manifest is not None:
+        suspects = list(manifests.altered(again.directory, again.manifest.shards[again.split]))
+    for file in suspects:
+        if (number := again.blocks.first_damaged(file, again.parse)) is not None:
+            raise _corrupt_record(again.files[file], number)
+    if suspects and again.manifest is not None:
+        manifests.verify(again.directory)  # every record is readable, but some shard was changed

@@ -150,7 +150,7 @@ def check_sizes(directory: StrPath, shards: list[Shard], *, may_differ: bool = F
     folder = open_folder(directory)
     sizes = folder.sizes()
     for shard in shards:
-        path, size = f"{folder}/{shard.file}", sizes.get(shard.file)
+        path, size = f"{folder}/{shard.file}", sizes.get(shard.file) or folder.size(shard.file)
         if size is None:
             raise InputError(f"{path}: the shard is missing: {_CURE}")
         if size != shard.bytes and not may_differ:

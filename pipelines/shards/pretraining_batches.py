@@ -363,7 +363,11 @@ def _block_fetcher(shards: ShardFolder) -> Fetcher | None:
 
     def fetch(file: np.ndarray, offset: np.ndarray, size: np.ndarray) -> np.ndarray:
         urls, hashes = [shards.files[n] for n in file], [written[n].sha256 for n in file]
-        return np.array(cache.fetch(urls, hashes, offset, size), object)
+        try:
+            return np.array(cache.fetch(urls, hashes, offset, size), object)
+        except (InputError, OSError) as error:  # which TensorFlow raises as an error of its own
+            shards.failures.append(error)
+            raise
 
     return fetch
 

@@ -108,7 +108,10 @@ def test_a_corrupt_record_met_by_a_worker_is_named(dynamic, batches, one_worker,
     content = bytearray(file.read_bytes())
     content[20] ^= 1  # of the first record's data
     file.write_bytes(content)
-    with pytest.raises(InputError, match=rf"{file.name}: record 1 is"), shard_errors(tmp_path):
+    with (
+        pytest.raises(InputError, match=rf"{file.name}: record 1 is"),
+        shard_errors(open_shards(tmp_path)),
+    ):
         arrays(batches(tmp_path, 7, repeat=False, data_service=one_worker))
 
 

@@ -1,6 +1,8 @@
 import dataclasses
+import errno
 import gzip
 import itertools
+import json
 import shutil
 import zlib
 from array import array
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
+from bert_tf.files.storage import RemoteFolder, open_folder
 from bert_tf.pipelines.shards import pretraining_batches as batches_module
 from bert_tf.pipelines.shards.folder import open_shards, shard_errors, tokenizer_of_shards
 from bert_tf.pipelines.shards.manifest import Manifest, verify
@@ -257,7 +260,7 @@ def test_a_flipped_byte_is_named_by_file_and_record(copied, number_tokenizer, pl
     shard.write_bytes(content)
     with (
         pytest.raises(InputError, match=rf"{shard.name}: record {number + 1} is") as raised,
-        shard_errors(copied),
+        shard_errors(open_shards(copied)),
     ):
         read_all(copied, number_tokenizer)
     one_line(raised)
@@ -273,7 +276,7 @@ def test_a_flipped_byte_is_named_by_file_and_record(copied, number_tokenizer, pl
         )
     ]
     assert stored(sound) == expected
-    with shard_errors(copied):
+    with shard_errors(open_shards(copied)):
         found = read_all(sound, number_tokenizer)
     assert sum(len(inputs["token_ids"]) for inputs, _, _ in found) == len(expected)
 
@@ -296,7 +299,7 @@ def test_records_that_are_no_instances_are_named(copied, number_tokenizer):
         manifest.save(copied)
         with (
             pytest.raises(InputError, match=rf"{shard.name}: record 6 is") as raised,
-            shard_errors(copied),
+            shard_errors(open_shards(copied)),
         ):
             read_all(copied, number_tokenizer)
         one_line(raised)
@@ -387,13 +390,83 @@ def test_a_shard_of_another_run_is_named(copied, number_tokenizer):
     file_of(copied, 0).write_bytes(content)
     with (
         pytest.raises(InputError, match=rf"{file_of(copied, 0).name}: record"),
-        shard_errors(copied),
+        shard_errors(open_shards(copied)),
     ):
         read_all(copied, number_tokenizer)
     content[100] ^= 1
     file_of(copied, 0).write_bytes(content)
-    with pytest.raises(InputError, match=rf"{shard.name}: checksum mismatch"), shard_errors(copied):
+    with (
+        pytest.raises(InputError, match=rf"{shard.name}: checksum mismatch"),
+        shard_errors(open_shards(copied)),
+    ):
         raise tf.errors.DataLossError(None, None, "as if a read had failed")
+
+
+def emptied(folder):
+    shards = json.loads(folder.read("manifest.json"))["shards"]["train"]
+    folder.remove(["manifest.json", *(shard["file"] for shard in shards)])
+    return f"{folder}: its shards were replaced or removed while they were read"
+
+
+def replaced(folder):
+    """By those of fewer instances, under the same names."""
+    manifest = json.loads(folder.read("manifest.json"))
+    for shard in manifest["shards"]["train"]:
+        folder.write(shard["file"], folder.read(shard["file"])[: shard["bytes"] // 2])
+    folder.write("manifest.json", json.dumps({**manifest, "documents": 0}).encode())
+    return f"{folder}: its shards were replaced or removed while they were read"
+
+
+def without_a_shard(folder):
+    name = json.loads(folder.read("manifest.json"))["shards"]["train"][0]["file"]
+    folder.remove([name])
+    return f"{name}: the shard is missing"
+
+
+@pytest.mark.parametrize("place", ["disk", "memory://bucket/shards"])
+@pytest.mark.parametrize("change", [emptied, replaced, without_a_shard])
+def test_what_happens_to_shards_while_they_are_read_is_named(
+    dynamic, number_tokenizer, tmp_path, monkeypatch, place, change
+):
+    monkeypatch.setattr(batches_module, "WINDOW_BLOCKS", 1)
+    monkeypatch.setenv("BERT_TF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("BERT_TF_CACHE_GB", "0")
+    folder = open_folder(place if "://" in place else tmp_path / place)
+    for path in dynamic.iterdir():
+        folder.write(path.name, path.read_bytes())
+    opened = open_shards(str(folder))
+    batches = iter(pretraining_batches(opened, 4, tokenizer=number_tokenizer))
+    next(batches)
+    message = change(folder)
+    with pytest.raises(InputError, match=message) as raised, shard_errors(opened):
+        for _ in range(1000):
+            next(batches)
+    one_line(raised)
+
+
+def test_a_store_that_fails_while_shards_are_read_is_named(
+    dynamic, number_tokenizer, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("BERT_TF_CACHE", str(tmp_path / "cache"))
+    folder = open_folder("memory://bucket/failing")
+    for path in dynamic.iterdir():
+        folder.write(path.name, path.read_bytes())
+    opened = open_shards(str(folder))
+
+    def fail(*ranges):
+        raise OSError(errno.EIO, "the store failed", "memory://bucket/failing")
+
+    monkeypatch.setattr(batches_module, "fetch_ranges", fail)
+    with pytest.raises(OSError, match="the store failed: 'memory://bucket/failing'"), shard_errors(opened):
+        list(pretraining_batches(opened, 4, repeat=False, tokenizer=number_tokenizer))
+
+
+def test_shards_and_a_manifest_that_a_list_lacks_are_looked_for(dynamic, monkeypatch):
+    folder = open_folder("memory://bucket/late")
+    for path in dynamic.iterdir():
+        folder.write(path.name, path.read_bytes())
+    monkeypatch.setattr(RemoteFolder, "sizes", lambda folder: {})
+    assert open_shards("memory://bucket/late").manifest == Manifest.load(dynamic)
 
 
 def test_damage_without_manifest_is_named_and_left_out(foreign, number_tokenizer):
@@ -407,7 +480,7 @@ def test_damage_without_manifest_is_named_and_left_out(foreign, number_tokenizer
     file.write_bytes(content)
     with (
         pytest.raises(InputError, match=r"1\.tfrecord: record 4 is") as raised,
-        shard_errors(foreign),
+        shard_errors(open_shards(foreign)),
     ):
         read_all(foreign, number_tokenizer)
     one_line(raised)
@@ -434,9 +507,9 @@ def test_damage_without_manifest_is_named_and_left_out(foreign, number_tokenizer
 
 
 def test_other_errors_stay_as_they_are(made):
-    with pytest.raises(tf.errors.InvalidArgumentError), shard_errors(made):
+    with pytest.raises(tf.errors.InvalidArgumentError), shard_errors(open_shards(made)):
         tf.gather([1, 2], tf.constant(7))
-    with pytest.raises(tf.errors.DataLossError), shard_errors(made):
+    with pytest.raises(tf.errors.DataLossError), shard_errors(open_shards(made)):
         raise tf.errors.DataLossError(None, None, "the shards are sound, though")
-    with pytest.raises(KeyError), shard_errors(made):
+    with pytest.raises(KeyError), shard_errors(open_shards(made)):
         raise KeyError
