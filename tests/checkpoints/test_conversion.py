@@ -467,6 +467,18 @@ def test_what_the_original_cannot_compute(models, out):
         write_tf1(model, out)
 
 
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-5])
+def test_what_the_original_computes_differently_is_noted(models, out, epsilon):
+    _, model = read_model(models / "encoder")
+    model.config = replace(model.config, layer_norm_eps=epsilon, hidden_act="gelu")
+    out.mkdir()
+    write_tf1(model, out)
+    assert any("tanh approximation" in note for note in model.notes)
+    assert any("1e-12 to variances, this one 1e-05" in note for note in model.notes) == (
+        epsilon == 1e-5
+    )
+
+
 # Hugging Face directories.
 
 
