@@ -216,7 +216,8 @@ def test_a_language_model_is_trained_resumed_and_trained_on(
     start = str(tmp_path / "run" / "last")
     if objective == "ltr+rtl":
         more = options(shards, small_config, tmp_path / "more", model=start, steps=2)
-        assert all({"ltr_loss", "rtl_loss"} <= set(scalars) for _, _, scalars in run(more))
+        lines = run(more)
+        assert lines and all({"ltr_loss", "rtl_loss"} <= set(scalars) for _, _, scalars in lines)
     cure = re.escape(f"mlm cannot train: give --objective {objective},")
     with pytest.raises(InputError, match=cure):
         run(options(shards, small_config, tmp_path / "no", model=start, objective="mlm"))

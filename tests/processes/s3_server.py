@@ -80,13 +80,17 @@ def bucket():
     """The URL of a bucket; requests go through `Faults`."""
     files = pytest.importorskip("s3fs").S3FileSystem
     server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    Faults.target = f"http://{host}:{port}"
-    urlopen(Request(f"{Faults.target}/moto-api/reset", method="POST")).close()
-    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Faults)
-    threading.Thread(target=proxy.serve_forever, daemon=True).start()
-    with pytest.MonkeyPatch.context() as patch:
+    with contextlib.ExitStack() as stack:  # whatever fails
+        stack.callback(storage._file_system.cache_clear)
+        server.start()
+        stack.callback(server.stop)
+        host, port = server.get_host_and_port()
+        Faults.target = f"http://{host}:{port}"
+        urlopen(Request(f"{Faults.target}/moto-api/reset", method="POST")).close()
+        proxy = ThreadingHTTPServer(("127.0.0.1", 0), Faults)
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        stack.callback(proxy.shutdown)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.server_port}")
         patch.setenv("AWS_ACCESS_KEY_ID", "test")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -95,6 +99,3 @@ def bucket():
         storage._file_system.cache_clear()
         storage._file_system("s3").mkdir("bucket")
         yield "s3://bucket"
-    proxy.shutdown()
-    server.stop()
-    storage._file_system.cache_clear()
