@@ -17,7 +17,7 @@ PEERS ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo test test-pythons test-versions test-slow peers test-peers lint format bench docs docs-pictures wheel clean
+.PHONY: help setup lock demo test test-pythons test-versions test-slow mutants peers test-peers lint format bench docs docs-pictures wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1|/' \
@@ -91,6 +91,10 @@ peers: $(READY)  ## make the environments of peers, .venv-NAME (benchmarks/requi
 
 test-peers: peers  ## run the tests that run a program or another library beside us
 	$(BIN)/python -m pytest -m peer $(PARALLEL) $(ARGS)
+
+# Not in CI: an hour on two cores. What tests run is kept in runs/mutants.
+mutants: $(READY)  ## change the core at 300 places, one at a time: how many changes do the fast tests see?
+	$(BIN)/python tests/mutants/run.py $(ARGS)
 
 lint: $(READY)  ## check style, types, import rules and declared dependencies
 	$(BIN)/ruff check .

@@ -1,0 +1,118 @@
+"""Mutants of the core: small changes by mutmut's operators, without those that are noise."""
+
+import difflib
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
+from mutmut.mutation import mutators
+
+# Not worth a test: texts for people, types, declarations, and what fails as soon as it runs.
+_NOISE = (
+    cst.Annotation, cst.BaseString, cst.Decorator, cst.Import, cst.ImportFrom, cst.Raise,
+)  # fmt: skip
+_CALLS_OF_NOISE = {
+    "InputError", "TypeVar", "cast", "debug", "error", "field", "info", "option", "print", "warn",
+    "warning",
+}  # fmt: skip
+_CRASHES = {
+    mutators.operator_assignment, mutators.operator_dict_arguments, mutators.operator_lambda
+}  # fmt: skip
+_OPERATORS = [pair for pair in mutators.mutation_operators if pair[1] not in _CRASHES]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one file."""
+
+    path: str  # of the file, in the repository
+    line: int
+    function: str  # "function" or "Class.method"; "" outside of functions
+    before: str  # the lines that change, without indentation
+    after: str
+    code: str  # of the whole file, changed
+
+
+def _called(node: cst.CSTNode) -> str:
+    """The name of the function that a node calls, or ""."""
+    function = node.func if isinstance(node, cst.Call) else None
+    if isinstance(function, cst.Attribute):
+        function = function.attr
+    return function.value if isinstance(function, cst.Name) else ""
+
+
+def _is_noise(node: cst.CSTNode) -> bool:
+    if isinstance(node, cst.IfExp):  # one text or another
+        texts = (cst.FormattedString, cst.ConcatenatedString)
+        return isinstance(node.body, texts) or isinstance(node.orelse, texts)
+    return isinstance(node, _NOISE) or _called(node) in _CALLS_OF_NOISE
+
+
+def _still_fits(node: cst.Call, changed: cst.Call) -> bool:
+    """Whether a call lacks an argument, and its other arguments keep their meaning."""
+    left_out = [argument for argument in node.args if argument not in changed.args]
+    after = node.args[node.args.index(left_out[0]) + 1 :] if left_out else ()
+    return len(changed.args) < len(node.args) and (
+        left_out[0].keyword is not None or all(argument.keyword for argument in after)
+    )
+
+
+def _mutations(
+    node: cst.CSTNode, names: tuple[str, ...] = (), in_function: bool = False
+) -> Iterator[tuple[str, cst.CSTNode, cst.CSTNode]]:
+    """Function, node and changed node of all mutations below a node, without noise.
+
+    Outside of functions only numbers change.
+    """
+    if _is_noise(node):
+        return
+    function = ".".join(names[:2])
+    if isinstance(node, cst.FunctionDef | cst.ClassDef):
+        names = (*names, node.name.value)
+        in_function = in_function or isinstance(node, cst.FunctionDef)
+    elif in_function or isinstance(node, cst.BaseNumber):
+        for kind, operator in _OPERATORS:
+            if isinstance(node, kind):
+                for changed in operator(node):
+                    if operator is not mutators.operator_arg_removal or _still_fits(node, changed):
+                        yield function, node, changed
+    for child in node.children:
+        yield from _mutations(child, names, in_function)
+
+
+def sample(paths: list[str], size: int, seed: int) -> tuple[list[Mutant], int]:
+    """Draws mutants of files and folders; returns them with the number that could be drawn.
+
+    A place in the draw depends on the seed, the function and the change alone: editing or moving a
+    file leaves the draws of other functions as they were.
+    """
+    drawn = []
+    for path in paths:
+        for file in sorted(Path(path).rglob("*.py")) or [Path(path)]:
+            module = cst.parse_module(file.read_text(encoding="utf-8"))
+            equal: Counter[str] = Counter()
+            for function, node, changed in _mutations(module):
+                text = f"{seed} {function} {module.code_for_node(node)} -> "
+                text += module.code_for_node(changed)
+                equal[text] += 1
+                place = hashlib.sha256(f"{text} {equal[text]}".encode()).digest()
+                drawn.append((place, file, function, module, node, changed))
+    drawn.sort(key=lambda draw: draw[0])
+    return [_mutant(*draw[1:]) for draw in drawn[:size]], len(drawn)
+
+
+def _mutant(
+    path: Path, function: str, module: cst.Module, node: cst.CSTNode, changed: cst.CSTNode
+) -> Mutant:
+    positions = MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider)
+    line = positions[node].start.line if node in positions else 0
+    code = module.deep_replace(node, changed).code
+    lines = list(difflib.ndiff(module.code.splitlines(), code.splitlines()))
+    before, after = (
+        " ".join(line[2:].strip() for line in lines if line[:2] == sign) for sign in ("- ", "+ ")
+    )
+    return Mutant(str(path), line, function, before, after or f"without: {before}", code)

@@ -1,0 +1,57 @@
+"""`make mutants`, on a project of two functions."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mutmut")
+
+PROGRAM = Path(__file__).with_name("run.py")
+CODE = """
+def larger(a: int, b: int = 0) -> int:
+    '''The larger of 2.'''
+    if a is None:
+        raise ValueError("none of " + "2")
+    return a if a > b else b
+
+
+def untested(a):
+    return a - 1
+"""
+TESTS = """
+from small import larger
+
+def test_larger():
+    assert larger(2, 1) == larger(1, 2) == 2
+"""
+TABLE = """
+packages: {small: [small.py]}
+environment: {PYTEST_DISABLE_PLUGIN_AUTOLOAD: "1"}
+imported: []
+equivalent:
+  small.py:
+    return a if a >= b else b: equal numbers are one number
+"""
+
+
+def test_seen_equivalent_and_new_mutants_are_told_apart(tmp_path):
+    (tmp_path / "tests").mkdir()
+    for name, text in [("small.py", CODE), ("tests/test_small.py", TESTS), ("table.yaml", TABLE)]:
+        (tmp_path / name).write_text(text)
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    command = [sys.executable, PROGRAM, "--sample", "100", "--table", "table.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    # Texts, types and errors are not changed: 7 changes of numbers and comparisons are left.
+    assert "| small | 7 | 3 | 1 | 50% |" in done.stdout
+    equivalent, new = done.stdout.split("Equivalent: 1")[1].split("New survivors: 3")
+    assert equivalent.split("\n")[1:] == [
+        "small.py:6 larger", "  - return a if a > b else b", "  + return a if a >= b else b",
+        "  = equal numbers are one number", "", "",
+    ]  # fmt: skip
+    assert sorted(line for line in new.split("\n") if line.startswith("  + ")) == [
+        "  + def larger(a: int, b: int = 1) -> int:", "  + return a + 1", "  + return a - 2"
+    ]  # fmt: skip
+    assert (tmp_path / "small.py").read_text() == CODE
