@@ -10,8 +10,16 @@ Writes, each as NAME-train and NAME-test:
   first 512 word pieces say nothing.
 
 Then it scores what needs no BERT: for `types` TF-IDF of words and pairs of words with a logistic
-regression for each label (scikit-learn), for `pos` each word's most frequent tag. The commands of
-docs/scores.md fine-tune on the same files.
+regression for each label (scikit-learn), for `pos` each word's most frequent tag. docs/scores.md
+has the scores of these commands:
+
+    bert-tf finetune --task multi_label --train sets/types-train.tsv --validation sets/types-test.tsv \
+      --model all-MiniLM-L6-v2 --max_length 64 --output runs/types
+    bert-tf finetune --task tags --train sets/pos-train.conll --validation sets/pos-test.conll \
+      --model all-MiniLM-L6-v2 --max_length 96 --output runs/pos
+    bert-tf finetune --train sets/long-train.tsv --validation sets/long-test.tsv \
+      --model all-MiniLM-L6-v2 --epochs 4 --batch_size 8 --learning_rate 1e-4 --seed 1 \
+      --max_length 128 --long_texts windows --doc_stride 112 --output runs/long
 """
 
 import argparse

@@ -73,7 +73,7 @@ def test_the_new_code_runs(origin, tmp_path, monkeypatch):
             for line in code.strip().splitlines():
                 assert main(shlex.split(line)[1:]) == 0, line
                 ran += 1
-    assert ran >= 3
+    assert ran >= 2
     assert (tmp_path / "models" / "review" / "model.safetensors").exists()
     exported = tmp_path / "saved_models" / "review" / "1" / "saved_model.pb"
     assert exported.exists() == (origin == ORIGINS[0] or "original" in origin)
