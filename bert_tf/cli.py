@@ -1,6 +1,6 @@
 """The `bert-tf` command: reads the options of a subcommand, runs it, reports its errors."""
 
-import contextlib
+import argparse
 import dataclasses
 import errno
 import importlib
@@ -10,20 +10,26 @@ import re
 import select
 import signal
 import sys
+import textwrap
 import typing
-from argparse import ArgumentError, RawDescriptionHelpFormatter
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
-
-from bert_tf.api.descriptions import is_required, option_helps, titled_fields
 from bert_tf.api.early_checks import check_inputs, open_models, read_values, stored
 from bert_tf.api.keywords import with_kind
 from bert_tf.api.progress import console
 from bert_tf.errors import InputError, nearest
-from bert_tf.options import choices_of
+from bert_tf.options import (
+    choices_of,
+    default_of,
+    hints_of,
+    is_required,
+    option_helps,
+    parse_option,
+    titled_fields,
+)
 from bert_tf.startup import import_tensorflow, keep_freed_memory
 from bert_tf.training.preemption import Preempted
 from bert_tf.version import __version__
@@ -53,7 +59,19 @@ COMMANDS = {
     "demo": "run all steps on a small corpus, in minutes",
 }
 
-_EPILOG = """Quick start, without data of your own:
+_LISTED = "\n".join(f"  {name:<9} {summary}" for name, summary in COMMANDS.items())
+_HELP = f"""usage: bert-tf COMMAND [options]
+
+BERT in Keras 3 and TensorFlow, from raw text to a served SavedModel.
+
+commands:
+{_LISTED}
+
+options:
+  --help     show this help
+  --version  show the version
+
+Quick start, without data of your own:
   bert-tf demo --output demo/
 
 With your own text (a folder of .txt files) and labelled examples:
@@ -68,65 +86,96 @@ Every command takes --config FILE.yaml and explains itself with --help.
 Pages that help and messages name (docs/serving.md) are in the repository."""
 
 
-class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
+class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Keeps the line breaks of descriptions and of the examples."""
 
 
-def _parser(called: str | None = None, description: str | None = "", options: Any = None) -> Any:
-    """The parser of `bert-tf`; only the subcommand `called` gets its description and options."""
-    parser = ArgumentParser(
-        prog="bert-tf", epilog=_EPILOG, version=__version__,
-        description="BERT in Keras 3 and TensorFlow, from raw text to a served SavedModel.",
-        formatter_class=_Formatter, exit_on_error=False,
-    )  # fmt: skip
-    subcommands = parser.add_subcommands(required=True, metavar="COMMAND")
-    for name, summary in COMMANDS.items():
-        subparser = ArgumentParser(formatter_class=_Formatter, exit_on_error=False)
-        if name == called:
-            subparser.description = description
-            subparser.usage = usage(name, options)
-            add_options(subparser, options)
-        subcommands.add_subcommand(name, subparser, help=summary)
-    return parser
+class _Switch(argparse.Action):
+    """Takes no value: `--NAME` is true, `--no_NAME` false."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, name: str | None = None) -> None:
+        setattr(namespace, self.dest, not str(name).startswith("--no_"))
 
 
-def add_options(parser: ArgumentParser, options: type) -> None:
-    """Gives `parser` an option for each field of the dataclass `options`, and `--config`.
+class _List(argparse.Action):
+    """Takes all values at once: argparse would keep the last ones of an option given twice."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, name: str | None = None) -> None:
+        if hasattr(namespace, self.dest):
+            raise InputError(f"{name} is given twice: give all values after one {name}")
+        setattr(namespace, self.dest, values)
+
+
+def _help_of(called: str, options: type, *, whole: bool) -> str:
+    """The help of a command; unless `whole`, its `COMMON` options and the groups of the others."""
+    module = command_module(called)
+    common = getattr(module, "COMMON", None)
+    if whole or common is None:
+        return _parser(called, options).format_help()
+    parser = _parser(called, options, common)
+    left = (title for title, field in _fields(options) if field.name not in common)
+    groups = ", ".join(f"{title} ({count})" for title, count in Counter(left).items())
+    parser.epilog = textwrap.fill(f"--help_all shows the other options: {groups}.", 78)
+    return parser.format_help()
+
+
+def _fields(options: type) -> list[tuple[str, dataclasses.Field]]:
+    """The options of the command line, as `titled_fields`."""
+    return [pair for pair in titled_fields(options) if not pair[1].metadata.get("python")]
+
+
+def _parser(
+    called: str, options: type, names: Collection[str] | None = None
+) -> argparse.ArgumentParser:
+    """Finds the texts of each option, which `bert_tf.options.parse` reads; of `names` if given.
 
     A field `batch_size` is `--batch_size` on the command line (`--batch-size` does as well) and
     `batch_size:` in a YAML file; a list takes several values, a bool has a `--no_` form.
     """
-    hints = typing.get_type_hints(options)
-    helps = option_helps(options)
+    parser = argparse.ArgumentParser(
+        usage=usage(called, options), description=command_module(called).__doc__,
+        formatter_class=_Formatter, add_help=False, exit_on_error=False,
+        argument_default=argparse.SUPPRESS,
+    )  # fmt: skip
+    add: Any = parser.add_argument_group("options").add_argument
+    add("-h", "--help", action="store_true", help="show this help")
+    if hasattr(command_module(called), "COMMON"):
+        add("--help_all", action="store_true", help="show all options")
+    add("--config", action="append", metavar="FILE", help="YAML file of these options")
+    hints, helps = hints_of(options), option_helps(options)
     titles: dict[str, Any] = {}
-    parser.add_argument("--config", action="config", help="YAML file of these options")
-    for title, field in titled_fields(options):
+    for title, field in _fields(options):
+        if names is not None and field.name not in names:
+            continue
         if title not in titles:
-            titles[title] = parser.add_argument_group(title)
-        is_positional = field.metadata.get("positional", False)
-        arguments: dict[str, Any] = {"help": helps.get(field.name, "")}
-        if field.default_factory is not dataclasses.MISSING:
-            arguments["default"] = field.default_factory()
-        elif not is_required(field):
-            arguments |= {"default": field.default, **({"nargs": "?"} if is_positional else {})}
-        elif not is_positional:  # those are required anyway
-            arguments["required"] = True
-        hint = hints[field.name]
-        if hint is bool:
-            arguments["action"] = ActionYesNo(yes_prefix="", no_prefix="no_")
-        elif typing.get_origin(hint) is list:
-            arguments |= {"type": typing.get_args(hint)[0], "nargs": "+"}
-        else:  # with `str | None` the parser would take a file named "null" for None
-            arguments["type"] = str if hint == str | None else hint
-        if field.metadata.get("alone") is not None:
-            arguments |= {"nargs": "?", "const": field.metadata["alone"]}
-        titles[title].add_argument(field.name if is_positional else f"--{field.name}", **arguments)
+            titles[title] = parser.add_argument_group(title).add_argument
+        hint, text = hints[field.name], helps.get(field.name, "")
+        if not is_required(field) and (default := default_of(field)) not in (None, []):
+            shown = default if isinstance(default, list) else [default]
+            text += f" (default: {' '.join(str(x) for x in shown)})"
+        arguments: dict[str, Any] = {"help": text.replace("%", "%%")}
+        is_list = typing.get_origin(hint) is list
+        if choices := [str(choice) for choice in choices_of(hint) if choice is not None]:
+            arguments["metavar"] = f"{{{','.join(choices)}}}"
+        if field.metadata.get("positional"):
+            nargs = "*" if is_list else "?"
+            titles[title](field.name, nargs=nargs, metavar=field.name.upper(), **arguments)
+        elif hint is bool:
+            flags = (f"--{field.name}", f"--no_{field.name}")
+            titles[title](*flags, action=_Switch, nargs=0, **arguments)
+        elif is_list:
+            titles[title](f"--{field.name}", action=_List, nargs="+", **arguments)
+        else:
+            if (alone := field.metadata.get("alone")) is not None:
+                arguments |= {"nargs": "?", "const": str(alone)}
+            titles[title](f"--{field.name}", **arguments)
+    return parser
 
 
 def usage(command: str, options: type) -> str:
     """The usage line of a command: what it requires."""
     needed = []
-    for _, field in titled_fields(options):
+    for _, field in _fields(options):
         if field.metadata.get("positional"):
             needed.append(field.name.upper())
         elif is_required(field):
@@ -134,74 +183,54 @@ def usage(command: str, options: type) -> str:
     return " ".join(["bert-tf", command, *needed, "[options]"])
 
 
-_EXPECTED = {int: "a whole number", float: "a number", bool: "true or false"}
+def _texts(called: str, arguments: Sequence[str], options: type) -> dict[str, Any]:
+    """The texts of the options that the arguments give, with `config` and `help`."""
+    fields = {field.name: field for _, field in _fields(options)}
+    try:
+        namespace, unknown = _parser(called, options).parse_known_intermixed_args(arguments)
+    except argparse.ArgumentError as error:
+        if error.argument_name is None:  # an ambiguous abbreviation
+            raise InputError(f"{error.message}: write its whole name") from error
+        name = error.argument_name.split("/")[0]
+        field = fields.get(name.removeprefix("--"))
+        if field is None or hints_of(options)[field.name] is bool:
+            negated = f" or --no_{field.name}" if field else ""
+            raise InputError(f"{name} takes no value: write {name}{negated}") from error
+        raise InputError(f"{name} needs a value") from error
+    values = vars(namespace)
+    if unknown and not values.keys() & {"help", "help_all"}:
+        raise InputError(_unknown(unknown, fields, hints_of(options)))
+    return values
 
 
-def parser_message(message: str, options: type) -> str:
-    """What an error message of the parser means to a user, in one line."""
-    fields = {f.name: f.metadata.get("positional") for f in dataclasses.fields(options)}
-    hints = typing.get_type_hints(options)
-
-    def shown(name: str) -> str:
-        return name.upper() if fields.get(name) else f"--{name}"
-
-    if found := re.match(r"unrecognized arguments: (\S+)", message):
-        name = found[1].partition("=")[0]
-        if not name.startswith("--"):
-            return f"{found[1]!r} belongs to no option: put texts with spaces in quotes"
-        negated = (f"no_{each}" for each in fields if hints[each] is bool)
-        near = nearest(name[2:], [*fields, "config", "help", *negated])
-        return f"there is no option {name}" + (f": did you mean {shown(near)}?" if near else "")
-    if found := re.match(r"the following arguments are required: (.*)", message, re.S):
-        return f"give {' and '.join(shown(each.split('.')[-1]) for each in found[1].split(', '))}"
-    if found := re.match(r'Parser key "(?:\w+\.)?(\w+)"', message):
-        value = re.search(r"(?:Got|Given) value: (.*)", message, re.S)
-        given = "" if value is None else f" {value[1]}"
-        hint = hints.get(found[1])
-        if choices := choices_of(hint):
-            listed = ", ".join(str(choice) for choice in choices if choice is not None)
-            near = nearest(given.strip(), map(str, choices))
-            cure = f"did you mean {near}? There are" if near else "give one of"
-            return f"{shown(found[1])}{given} is no choice: {cure} {listed}"
-        members = typing.get_args(hint)
-        inner = [each for member in members for each in typing.get_args(member)]  # of `list | None`
-        kinds = [kind for kind in _EXPECTED if kind in (hint, *members, *inner)]
-        expected = _EXPECTED[kinds[0]] if kinds else "such a value"
-        return f"{shown(found[1])}{given} is not {expected}: correct it"
-    if found := re.match(r"argument (--\w+)\S*: expected", message):
-        return f"{found[1]} needs a value"
-    if found := re.match(r"argument (--\w+)\S*: ignored explicit argument '(.*)'", message):
-        return f"{found[1]} takes no value: write {found[1]} or --no_{found[1][2:]}"
-    return message
+def _unknown(
+    arguments: Sequence[str], fields: Mapping[str, dataclasses.Field], hints: Mapping[str, Any]
+) -> str:
+    """What is wrong with the first of the arguments that the parser does not know."""
+    option = next((each for each in arguments if each.startswith("--")), None)
+    if option is None:
+        return f"{arguments[0]!r} belongs to no option: put texts with spaces in quotes"
+    name = option.partition("=")[0]
+    negated = (f"no_{each}" for each in fields if hints[each] is bool)
+    near = nearest(name[2:], [*fields, "config", "help", *negated])
+    if near is None:
+        return f"there is no option {name}"
+    return f"there is no option {name}: did you mean {_typed(near, fields)}?"
 
 
-def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each argument before "=", and what is after it or the next argument."""
-    for argument, following in itertools.pairwise([*arguments, ""]):
-        name, equals, value = argument.partition("=")
-        yield name, value if equals else following
+def _typed(name: str, fields: Mapping[str, dataclasses.Field]) -> str:
+    is_positional = name in fields and fields[name].metadata.get("positional")
+    return name.upper() if is_positional else f"--{name}"
 
 
-def check_arguments(arguments: Sequence[str], options: type) -> None:
-    """Refuses what the parser would not explain, or silently accept.
-
-    It would keep only the last values of a list option that is given twice.
-    """
-    hints = typing.get_type_hints(options)
-    names = {field.name for field in dataclasses.fields(options)}
-    lists = {name for name in names if typing.get_origin(hints[name]) is list}
-    given = [*_given(arguments)]
-    for name in sorted(lists):
-        if [option for option, _ in given].count(f"--{name}") > 1:
-            raise InputError(f"--{name} is given twice: give all values after one --{name}")
-    for path in (value for option, value in given if option == "--config" and value):
-        for name, value in read_values(path).items():
-            if name not in names:
-                near = nearest(str(name), names)
-                cure = f"write {near}" if near else "see --help for the options"
-                raise InputError(f"{path}: unknown option {name!r}: {cure}")
-            if name in lists and not isinstance(value, list):
-                raise InputError(f"{path}: {name} takes a list: write {name}: [{value}]")
+def _config(path: str, names: Collection[str]) -> dict[str, Any]:
+    values = read_values(path)
+    for name in values:
+        if name not in names:
+            near = nearest(str(name), names)
+            cure = f"write {near}" if near else "see --help_all for the options"
+            raise InputError(f"{path}: unknown option {name!r}: {cure}")
+    return values
 
 
 _FULL = "the disk is full: free some space and run it again"
@@ -257,17 +286,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(called: str | None, arguments: Sequence[str], is_own_process: bool) -> None:
     if not arguments:
-        _parser().print_help()
+        print(_HELP)
         return
+    if arguments[0] in ("-h", "--help", "--version"):
+        print(f"bert-tf {__version__}" if arguments[0] == "--version" else _HELP)
+        raise SystemExit(0)
     if called is None:
-        with contextlib.suppress(ArgumentError):  # it ends the process after --help or --version
-            _parser().parse_args(arguments)
         given = " ".join(arguments)
         raise InputError(f"there is no command in {given!r}: bert-tf --help lists them")
     if called not in COMMANDS:
         cure = nearest(called, COMMANDS) or f"one of {', '.join(COMMANDS)}"
         raise InputError(f"there is no command {called!r}: give {cure}")
-    module = importlib.import_module(f"bert_tf.commands.{called}")
+    if called != arguments[0]:
+        raise InputError(f"{arguments[0]} stands before the command: write it behind {called}")
+    module = command_module(called)
     options = read_options(called, arguments)
     for folder in open_models(options):
         console.print(f"Local copy: {folder}")
@@ -278,6 +310,11 @@ def _run(called: str | None, arguments: Sequence[str], is_own_process: bool) -> 
         import_tensorflow(for_a_command=is_own_process)
         keep_freed_memory()
     module.run(options)
+
+
+def command_module(name: str) -> Any:
+    """The module of a command."""
+    return importlib.import_module(f"bert_tf.commands.{name}")
 
 
 def _with_recipes(arguments: Sequence[str]) -> Iterator[str]:
@@ -291,23 +328,41 @@ def _with_recipes(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def read_options(called: str, arguments: Sequence[str]) -> Any:
-    """The options of a subcommand; `arguments` begin with its name."""
-    arguments = [*_with_recipes(arguments)]
-    module = importlib.import_module(f"bert_tf.commands.{called}")
+    """The options of a command; `arguments` begin with its name.
+
+    An option on the command line takes precedence over one in a file of `--config`, and a later
+    file over an earlier one.
+    """
+    module = command_module(called)
+    given = [*_with_recipes(arguments[1:])]
     if hasattr(module, "translated"):  # another program's options
-        arguments = module.translated(arguments)
-    given = dict(_given(arguments))
-    task = given.get("--task") or stored(given.get("--config")).get("task")
-    options = with_kind(module.Options, task, given.get("--model"))  # of a user's own task, too
-    check_arguments(arguments, options)
+        given = module.translated(given)
+    options = module.Options
     try:
-        parsed = _parser(called, module.__doc__, options).parse_args(arguments)
-    except ArgumentError as error:
-        message = parser_message(str(error), options)
-        raise InputError(f"{message}; bert-tf {called} --help shows all options") from error
-    values = parsed[called].as_dict()
-    values.pop("config", None)
-    return options(**values)
+        texts = _texts(called, given, options)
+        # A user's own task may have options of its own.
+        paths = texts.get("config", ())
+        of_files = {name: value for path in paths for name, value in stored(path).items()}
+        task, model = (texts.get(name, of_files.get(name)) for name in ("task", "model"))
+        if (extended := with_kind(options, task, model)) is not options:
+            options = extended
+            texts = _texts(called, given, options)
+        if texts.keys() & {"help", "help_all"}:
+            print(_help_of(called, options, whole="help_all" in texts), end="")
+            raise SystemExit(0)
+        fields = {field.name: field for _, field in _fields(options)}
+        values: dict[str, Any] = {}
+        for path in texts.pop("config", ()):
+            values |= _config(path, fields)
+        values |= texts
+        missing = [n for n, field in fields.items() if is_required(field) and n not in values]
+        if missing:
+            raise InputError(f"give {' and '.join(_typed(name, fields) for name in missing)}")
+    except InputError as error:
+        raise InputError(f"{error}; bert-tf {called} --help shows the options") from error
+    hints = hints_of(options)
+    parsed = {n: parse_option(fields[n], hints[n], x, written=True) for n, x in values.items()}
+    return options(**parsed)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ from mkdocs.structure.pages import Page
 from PIL import Image, ImageDraw, ImageFont
 
 import bert_tf
-from bert_tf.api.descriptions import is_required, option_helps, titled_fields
 from bert_tf.cli import COMMANDS, usage
-from bert_tf.options import choices_of
+from bert_tf.options import choices_of, is_required, option_helps, titled_fields
 
 ROOT = Path(__file__).parents[1]
 # Files outside docs/ that are pages, too.

@@ -1,12 +1,16 @@
 """Options check themselves: ranges, choices, identity."""
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
-from bert_tf.options import CheckedOptions, identity, option
+from bert_tf.options import CheckedOptions, hints_of, identity, option, option_helps, parse
 
 
 @dataclass(kw_only=True)
@@ -24,7 +28,7 @@ class Options(CheckedOptions):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("values", "message"),
     [
         ({"steps": 0}, "--steps is 0: give at least 1"),
         ({"share": 0.0}, "--share is 0.0: give above 0 and below 1"),
@@ -38,9 +42,9 @@ class Options(CheckedOptions):
         ({"sizes": [5, 9]}, "--sizes is 9: give at least 5 and at most 8"),
     ],
 )
-def test_a_value_out_of_range_is_refused(given, message):
+def test_a_value_out_of_range_is_refused(values, message):
     with pytest.raises(InputError) as refused:
-        Options(model="m", **given)
+        Options(model="m", **values)
     assert str(refused.value) == message
 
 
@@ -51,3 +55,98 @@ def test_what_is_in_range_is_taken():
 
 def test_identity_leaves_out_marked_fields_and_files():
     assert identity(Options(model="m")) == {"model": "m", "steps": 10, "kind": None}
+
+
+SCALARS = [
+    (int, st.integers()),
+    (float, st.floats(allow_nan=False)),
+    (bool, st.booleans()),
+    (Literal["auto", True, False], st.sampled_from(["auto", True, False])),
+    (Literal["a", "b"] | None, st.sampled_from(["a", "b"])),
+    (int | None, st.integers()),
+]
+
+
+def spelled(value) -> str:
+    """The value as it is typed on a command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@pytest.mark.parametrize(("hint", "values"), SCALARS, ids=[str(hint) for hint, _ in SCALARS])
+def test_a_value_reads_the_same_from_python_yaml_and_the_command_line(hint, values):
+    @settings(max_examples=50, deadline=None, derandomize=True)
+    @given(value=values)
+    def check(value):
+        assert parse(hint, value, "x") == value
+        assert parse(hint, value, "x", written=True) == value
+        assert parse(hint, spelled(value), "x", written=True) == value
+        assert parse(list[hint], [spelled(value)], "x", written=True) == [value]
+
+    check()
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    hint=st.sampled_from([*(hint for hint, _ in SCALARS), str, str | None, list[str], list[int]]),
+    value=st.none() | st.text() | st.integers() | st.floats() | st.lists(st.text()),
+    written=st.booleans(),
+)
+def test_what_is_parsed_is_parsed_again_to_the_same(hint, value, written):
+    try:
+        parsed = parse(hint, value, "x", written=written)
+    except InputError as error:
+        assert str(error).startswith("x")
+    else:
+        assert repr(parse(hint, parsed, "x")) == repr(parsed)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "message"),
+    [
+        (int, "8", "x is '8': give a whole number"),
+        (int, True, "x is True: give a whole number"),
+        (float | None, "half", "x is 'half': give a number"),
+        (str, 3, "x is 3: give a text"),
+        (bool, 1, "x is 1: give true or false"),
+        (int, None, "x is null: give a value, or leave it out"),
+        (Literal["mean", "max"], "maen", "x is 'maen': did you mean mean? There are mean, max"),
+        (list[int], ["a"], "x 0 is 'a': give a whole number"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(hint, value, message):
+    with pytest.raises(InputError) as refused:
+        parse(hint, value, "x")
+    assert str(refused.value) == message
+
+
+def test_python_gives_paths_numpys_numbers_and_mappings():
+    assert parse(str, Path("a/b"), "x") == "a/b"
+    assert parse(list[str], {"LABEL_0": "no"}, "x") == ["LABEL_0=no"]
+    assert parse(list[float], np.arange(2), "x") == [0.0, 1.0]
+    assert type(parse(int, np.int64(3), "x")) is int
+    assert parse(list[int], 8, "x") == [8]
+
+
+@dataclass(kw_only=True)
+class Base(CheckedOptions):
+    seed: int = 1
+    """random
+    seed."""
+
+
+@dataclass(kw_only=True)
+class Extended(Base):
+    train: Any = option(data=True)
+    """examples."""
+    seed: int = 2
+
+
+def test_helps_are_the_strings_below_the_fields():
+    assert option_helps(Extended) == {"seed": "random seed.", "train": "examples."}
+    assert hints_of(Extended)["seed"] is int
+
+
+def test_data_in_memory_stays_as_it_is():
+    rows = [{"text": "a"}]
+    assert Extended(train=rows).train is rows
+    assert Extended(train=Path("a.tsv")).train == "a.tsv"

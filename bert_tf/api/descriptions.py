@@ -1,55 +1,11 @@
-"""Help texts of a command's options, for its `--help` and for the docstring of its function."""
+"""Docstrings of functions whose arguments are a command's options."""
 
-import dataclasses
-import functools
 import inspect
 import re
 import textwrap
 from typing import Any
 
-import docstring_parser
-
-
-def option_helps(options: type) -> dict[str, str]:
-    """Field name -> the string below the field, in the class or in a class it extends."""
-    found: dict[str, str] = {}
-    for cls in reversed(options.__mro__):
-        if dataclasses.is_dataclass(cls):
-            found |= _own_helps(cls)
-    return found
-
-
-@functools.cache
-def _own_helps(options: type) -> dict[str, str]:
-    return {
-        parameter.arg_name: " ".join(parameter.description.split())
-        for parameter in docstring_parser.parse_from_object(options).params
-        if parameter.description  # an override may leave it to the class that it extends
-    }
-
-
-def titled_fields(options: type) -> list[tuple[str, dataclasses.Field]]:
-    """The fields in the order of the help, each with the title of its group.
-
-    Essentials first; then the options of each class, subclasses first, titled by its docstring.
-    """
-    essential, others = [], []
-    left = {field.name: field for field in dataclasses.fields(options)}
-    for cls in options.__mro__:
-        title = re.split(r"[.;](?:\s|$)", inspect.getdoc(cls) or "")[0].replace("`", "")
-        for name in [name for name in inspect.get_annotations(cls) if name in left]:
-            field = left.pop(name)
-            marks = ("path", "writes", "first", "positional")
-            if is_required(field) or any(field.metadata.get(mark) for mark in marks):
-                essential.append(("Essentials", field))
-            else:
-                others.append((title, field))
-    return essential + others
-
-
-def is_required(field: dataclasses.Field) -> bool:
-    """Whether the option has no default."""
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+from bert_tf.options import option_helps, titled_fields
 
 
 def without_dashes(text: str, names: Any) -> str:

@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from bert_tf.api.descriptions import is_required, titled_fields, with_arguments, without_dashes
+from bert_tf.api.descriptions import with_arguments, without_dashes
 from bert_tf.api.early_checks import check_inputs, open_models
 from bert_tf.api.progress import console, in_notebook
 from bert_tf.errors import InputError, nearest
-from bert_tf.options import joined
+from bert_tf.options import is_required, joined, titled_fields
 from bert_tf.startup import import_tensorflow, keep_freed_memory
 from bert_tf.tasks.task_options import TaskOptions
 

@@ -16,6 +16,11 @@ from bert_tf.api.finetune import finetune
 from bert_tf.api.progress import console, export_line, typed
 from bert_tf.finetuning.finetuning_options import FinetuningOptions as Options
 
+COMMON = (
+    "model", "train", "validation", "data", "task", "output", "epochs", "batch_size",
+    "learning_rate", "max_length",
+)  # fmt: skip
+
 
 def run(options: Options) -> None:
     result = finetune.of(options)

@@ -14,6 +14,11 @@ from bert_tf.api.pretrain import pretrain
 from bert_tf.api.progress import console, typed
 from bert_tf.pretraining.pretraining_options import PretrainingOptions as Options
 
+COMMON = (
+    "shards", "long_shards", "size", "model", "output", "batch_size", "learning_rate", "steps",
+    "warmup_steps", "precision",
+)  # fmt: skip
+
 
 def run(options: Options) -> None:
     result = pretrain.of(options)

@@ -17,6 +17,11 @@ from bert_tf.api.progress import console, export_line, typed
 from bert_tf.api.search import search
 from bert_tf.finetuning.finetuning_options import SearchOptions as Options
 
+COMMON = (
+    "model", "train", "data", "task", "output", "batch_size", "learning_rate", "epochs", "seeds",
+    "trials",
+)  # fmt: skip
+
 
 def run(options: Options) -> None:
     result = search.of(options)

@@ -49,6 +49,11 @@ _SWITCHES = (
     "allow_version_labels_for_unavailable_models",
 )  # fmt: skip
 
+COMMON = (
+    "models", "host", "rest_port", "grpc_port", "max_batch_size", "deadline", "token_file",
+    "tls_certificate", "tls_key", "access_log",
+)  # fmt: skip
+
 
 @dataclass(kw_only=True)
 class Options(CheckedOptions):

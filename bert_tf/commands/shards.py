@@ -23,6 +23,11 @@ from bert_tf.api.progress import console, typed
 from bert_tf.api.shards import ShardsOptions as Options
 from bert_tf.api.shards import make_shards
 
+COMMON = (
+    "corpus", "tokenizer", "output", "max_seq_length", "corpus_format", "masking", "dupe_factor",
+    "held_out_share", "workers", "overwrite",
+)  # fmt: skip
+
 
 def run(options: Options) -> None:
     result = make_shards.of(options)

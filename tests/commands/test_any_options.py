@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from bert_tf import cli
-from bert_tf.api.descriptions import option_helps
 from bert_tf.finetuning.finetuning_options import FinetuningOptions
+from bert_tf.options import option_helps
 from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.training.training_options import save_config
 
@@ -103,7 +103,7 @@ def test_each_option_has_a_help(command):
             "seed: 99999999999999",
             "--seed is 99999999999999: give at least 0 and below 2,147,483,648",
         ),
-        ("watch_text: a", "watch_text takes a list"),
+        ("watch_text: a", "--watch_text is 'a': give a list, such as [a]"),
         ("- 3", "holds no options"),
         ("steps: [1", "is not YAML"),
         ("\udcff", "cannot be read"),

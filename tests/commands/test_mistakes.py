@@ -47,10 +47,10 @@ TRAIN = "finetune --model models/tiny --train train.tsv --output o "
         ("--modle", "there is no command in '--modle': bert-tf --help lists them"),
         ("evaluate", "give --model and --data"),
         ("convert", "give SOURCE and OUTPUT"),
-        (TRAIN + "--learning_rate abc", "--learning_rate abc is not a number"),
-        (TRAIN + "--batch_size 1.5", "--batch_size 1.5 is not a whole number"),
-        (TRAIN.replace("finetune", "search") + "--learning_rate 1 x", "--learning_rate x is not"),
-        (TRAIN + "--schedule linaer", "--schedule linaer is no choice: did you mean linear?"),
+        (TRAIN + "--learning_rate abc", "--learning_rate is 'abc': give a number"),
+        (TRAIN + "--batch_size 1.5", "--batch_size is '1.5': give a whole number"),
+        (TRAIN.replace("finetune", "search") + "--learning_rate 1 x", "_rate is 'x': give a"),
+        (TRAIN + "--schedule linaer", "--schedule is 'linaer': did you mean linear?"),
         (TRAIN + "--learning_rate 1e30", "is 1e+30: give at most 9,007,199,254,740,992"),
         (TRAIN + "stray", "'stray' belongs to no option"),
         (TRAIN + "--bilstm=maybe", "--bilstm takes no value: write --bilstm or --no_bilstm"),
@@ -135,12 +135,27 @@ def test_only_names_of_options_may_have_dashes_for_underscores(place, monkeypatc
     assert [options.text for options in given] == [texts[:2], texts[2:]]
 
 
+def shown_options(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*arguments])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    flags = [line.split()[0].strip(",") for line in told.splitlines() if line.startswith("  --")]
+    return told, [flag for flag in flags if flag not in ("--config", "--help_all")]
+
+
 def test_the_help_begins_with_what_a_run_needs(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    with pytest.raises(SystemExit):
-        cli.main(["finetune", "--help"])
-    told = capsys.readouterr().out
+    told, options = shown_options(capsys, "finetune", "--help_all")
     assert told.startswith("usage: bert-tf finetune --model MODEL --output OUTPUT [options]\n")
-    options = [line.split()[0] for line in told.splitlines() if line.startswith("  --")]
     needed = ["--model", "--data", "--train", "--validation", "--task", "--output"]
-    assert [name for name in options if name not in ("--config", "--print_config")][:6] == needed
+    assert options[:6] == needed
+
+
+@pytest.mark.parametrize("command", ["finetune", "pretrain", "search", "serve", "shards"])
+def test_the_help_shows_ten_options_and_the_groups_of_the_others(command, capsys):
+    told, common = shown_options(capsys, command, "--help")
+    assert len(common) + (command == "serve") == 10  # serve has one without dashes
+    assert "--help_all shows the other options: " in told
+    whole, options = shown_options(capsys, command, "--help_all")
+    assert set(common) < set(options) and "the other options:" not in whole
