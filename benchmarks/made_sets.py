@@ -13,8 +13,8 @@ Then it scores what needs no BERT: for `types` TF-IDF of words and pairs of word
 regression for each label (scikit-learn), for `pos` each word's most frequent tag. docs/scores.md
 has the scores of these commands:
 
-    bert-tf finetune --task multi_label --train sets/types-train.tsv --validation sets/types-test.tsv \
-      --model all-MiniLM-L6-v2 --max_length 64 --output runs/types
+    bert-tf finetune --task multi_label --train sets/types-train.tsv \
+      --validation sets/types-test.tsv --model all-MiniLM-L6-v2 --max_length 64 --output runs/types
     bert-tf finetune --task tags --train sets/pos-train.conll --validation sets/pos-test.conll \
       --model all-MiniLM-L6-v2 --max_length 96 --output runs/pos
     bert-tf finetune --train sets/long-train.tsv --validation sets/long-test.tsv \
