@@ -457,7 +457,10 @@ def test_a_store_that_fails_while_shards_are_read_is_named(
         raise OSError(errno.EIO, "the store failed", "memory://bucket/failing")
 
     monkeypatch.setattr(batches_module, "fetch_ranges", fail)
-    with pytest.raises(OSError, match="the store failed: 'memory://bucket/failing'"), shard_errors(opened):
+    with (
+        pytest.raises(OSError, match="the store failed: 'memory://bucket/failing'"),
+        shard_errors(opened),
+    ):
         list(pretraining_batches(opened, 4, repeat=False, tokenizer=number_tokenizer))
 
 
