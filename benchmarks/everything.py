@@ -42,11 +42,10 @@ COMMANDS = {
     "scaling": "scaling.py --processor --plot {output}/scaling.svg",
     "shards": "shards.py",
     "interchange": "interchange.py",
-    "vocabulary": "vocabulary.py",
 }
 # Scripts whose JSON is a summary of `turns` for each work.
 COMPARED = ("tokenizer", "pretraining", "finetuning", "serving")
-WITHOUT_JSON = ("reading", "shards", "interchange", "vocabulary")
+WITHOUT_JSON = ("reading", "shards", "interchange")
 
 
 def command(name: str, options: argparse.Namespace, settings: dict[str, Any]) -> list[str]:

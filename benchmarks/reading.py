@@ -1,4 +1,4 @@
-"""Reading pre-training shards: speed, time to the first batch, quality of shuffling.
+"""Reading pre-training shards: speed, and time to the first batch.
 
     python benchmarks/reading.py --runs 5
     python benchmarks/reading.py --devices 8
@@ -16,13 +16,11 @@ feed 8 H100, which train BERT-large on 7,531 sequences/s (MLPerf, packed rows of
 
 import argparse
 import functools
-import gzip
-import itertools
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +30,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.pipelines.data_options import PretrainingDataOptions
-from bert_tf.pipelines.instances.schemas import masked_features, parse_compact
+from bert_tf.pipelines.instances.schemas import masked_features
 from bert_tf.pipelines.shards import pretraining_batches as batches_module
 from bert_tf.pipelines.shards.manifest import BLOCK_RECORDS, Manifest
 from bert_tf.pipelines.shards.pretraining_batches import Masking, pretraining_batches
@@ -44,10 +42,8 @@ from bert_tf.training.strategy import distribute_batches
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "data" / "corpus" / "books"
 LENGTH = 128
 OPEN_FILES = 8
-DOCUMENT = 5000  # tokens, as of a chapter
 ROWS_PER_DEVICE = 32
 H100S = 7531  # sequences/s of 8 H100
-GRAM = 8  # tokens by which a place in the corpus is recognised
 
 
 def records_by_recipe(folder: Path, buffer: int, seed: int) -> tf.data.Dataset:
@@ -108,36 +104,6 @@ def take_turns(
         for name, run in contestants.items():
             found[name].append(run())
     return {name: (statistics.median(f), min(f), max(f)) for name, f in found.items()}
-
-
-class Places:
-    """Position of an instance's first segment in the corpus, found by its first tokens."""
-
-    def __init__(self, corpus: list[Path], tokenizer: BertTokenizer):
-        ids = []
-        for path in corpus:
-            opener = gzip.open if path.suffix == ".gz" else open
-            with opener(path, "rt", encoding="utf-8") as file:
-                ids.append(tokenizer.tokenize(file.readlines()).flat_values.numpy())
-        grams = _grams(np.concatenate(ids))
-        self._order = np.argsort(grams, kind="stable")
-        self._grams = grams[self._order]
-
-    def __call__(self, token_ids: np.ndarray) -> np.ndarray:
-        """Positions of instances in tokens, int64 [n]; -1 if unknown."""
-        grams = _grams(token_ids[:, 1 : 1 + GRAM].reshape(-1))[::GRAM]
-        first = np.searchsorted(self._grams, grams)
-        once = np.searchsorted(self._grams, grams, side="right") - first == 1
-        return np.where(once, self._order[np.minimum(first, len(self._order) - 1)], -1)
-
-
-def _grams(token_ids: np.ndarray) -> np.ndarray:
-    """Hashes of all runs of GRAM tokens, uint64 [n - GRAM + 1]."""
-    windows = np.lib.stride_tricks.sliding_window_view(token_ids.astype(np.uint64), GRAM)
-    hashed = np.zeros(len(windows), np.uint64)
-    for column in windows.T:
-        hashed = hashed * np.uint64(6364136223846793005) + column + np.uint64(1)
-    return hashed
 
 
 class Delivery(NamedTuple):
@@ -209,52 +175,6 @@ def report_devices(
         print(f"| {name} | {clock:,.0f} | {processor:,.0f} | {H100S / processor:.2f} |")
 
 
-def stayed_together(
-    batches: Iterator[np.ndarray], places: Places, instances: int
-) -> tuple[float, float, float]:
-    """Counts how often neighbouring instances are in the same batch of an epoch.
-
-    Returns:
-        Shares that are in one batch: of the neighbours in the text; of the pairs from one stretch
-        of DOCUMENT tokens; of all pairs, which is what a perfect shuffle gives either.
-    """
-    ids = list(batches)
-    batch = np.repeat(np.arange(len(ids)), [len(each) for each in ids])[:instances]
-    place = places(np.concatenate(ids)[:instances])
-    order = np.argsort(place, kind="stable")[(place < 0).sum() :]
-    neighbours = np.diff(batch[order]) == 0
-
-    def pairs(*names: np.ndarray) -> float:
-        _, counts = np.unique(np.stack(names), axis=1, return_counts=True)
-        return float((counts * (counts - 1) / 2).sum())
-
-    document, batch = place[order] // DOCUMENT, batch[order]
-    of_all = len(order) * (len(order) - 1) / 2
-    return neighbours.mean(), pairs(document, batch) / pairs(document), pairs(batch) / of_all
-
-
-def token_ids_of_ours(folder: Path, batch_size: int, instances: int) -> Iterator[np.ndarray]:
-    """Yields the unmasked token ids of an epoch's batches, int32 [B, L]."""
-    stream = pretraining_batches(folder, batch_size, seed=1)
-    for inputs, labels, weights in itertools.islice(
-        stream.as_numpy_iterator(), -(-instances // batch_size)
-    ):
-        ids = inputs["token_ids"].copy()
-        rows, slots = np.nonzero(weights["mlm_logits"])
-        ids[rows, inputs["mask_positions"][rows, slots]] = labels["mlm_logits"][rows, slots]
-        yield ids
-
-
-def token_ids_by_recipe(
-    folder: Path, batch_size: int, instances: int, buffer: int
-) -> Iterator[np.ndarray]:
-    """Yields them in the recipe's order."""
-    made = PretrainingDataOptions(max_seq_length=LENGTH)
-    records = records_by_recipe(folder, buffer, seed=1).batch(batch_size)
-    for batch in records.take(-(-instances // batch_size)):
-        yield parse_compact(batch, made, 0)[0].token_ids.numpy()
-
-
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(
@@ -301,7 +221,6 @@ def main() -> None:
             print(f"{folder.name:8} {size / 1e6:8.1f} MB, {size / instances:.0f} bytes a record")
         report_rates(static, dynamic, arguments.runs, arguments.sequences)
         report_first_batches(static, dynamic, arguments.runs, arguments.late_epochs * instances)
-        report_shuffling(dynamic, Places(corpus, tokenizer), instances)
 
 
 def report_rates(static: Path, dynamic: Path, runs: int, sequences: int) -> None:
@@ -359,23 +278,6 @@ def report_first_batches(static: Path, dynamic: Path, runs: int, late: int) -> N
         print(f"\nseconds to the first batch of 32 from step {step:,}, median of {runs}")
         for name, (median, least, most) in measured.items():
             print(f"{name:34} {median:9.2f}  ({least:.2f} to {most:.2f})")
-
-
-def report_shuffling(folder: Path, places: Places, instances: int) -> None:
-    """How often neighbours in the text stay together in a batch."""
-    for blocks in (batches_module.WINDOW_BLOCKS, 4):
-        batches_module.WINDOW_BLOCKS = blocks
-        held = blocks * BLOCK_RECORDS
-        print(f"\nin one batch of 256, {held:,} records held")
-        for name, batches in (
-            ("ours", token_ids_of_ours(folder, 256, instances)),
-            ("recipe", token_ids_by_recipe(folder, 256, instances, held)),
-        ):
-            near, of_document, of_all = stayed_together(batches, places, instances)
-            print(
-                f"{name:8} neighbours {near:.2%}, pairs from {DOCUMENT:,} tokens "
-                f"{of_document:.2%}, all pairs {of_all:.2%}"
-            )
 
 
 if __name__ == "__main__":

@@ -1,23 +1,17 @@
 """What grows with the corpus: memory and time of single steps, and a simulation of many machines.
 
-    python benchmarks/scale.py pairs             # 40,000 tweets beside one book, in one batch
-    python benchmarks/scale.py rows              # packing 40,000 short instances into rows
-    python benchmarks/scale.py blocks            # the order of a window of 8 million blocks
-    python benchmarks/scale.py reading           # the first and later windows of them
-    python benchmarks/scale.py lines             # bytes without a space, and a JSON line of 200 MB
+    python benchmarks/scale.py reading           # the first and later windows of 8 million blocks
     python benchmarks/scale.py files --count 200000
-    python benchmarks/scale.py vocabulary        # of text without spaces
     python benchmarks/scale.py simulate --unit-seconds 4.1
     python benchmarks/scale.py flow --gigabytes 2 --corpus FOLDER [--tokenizer FOLDER]
 
-Each is a process of its own, whose largest memory is that of the step (`files` and `blocks` print
-what the step adds). `PYTHONPATH` of an older checkout measures that one.
+Each is a process of its own, whose largest memory is that of the step (`files` prints what the step
+adds).
 """
 
 import argparse
 import gzip
 import heapq
-import itertools
 import random
 import resource
 import signal
@@ -26,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,68 +33,6 @@ def report(what: str, seconds: float, before: float) -> None:
     print(
         f"{what}: {seconds:.3g} s, {megabytes() - before:.0f} MB more than the {before:.0f} before"
     )
-
-
-def pairs() -> None:
-    import tensorflow as tf
-
-    from bert_tf.pipelines.instances.sentence_pairs import index_sentences, sentence_pairs
-
-    # Each tweet is a document of 20 tokens; the book has 20,000 sentences of 20.
-    documents = tf.concat([tf.range(40_000), tf.fill([20_000], 40_000)], 0)
-    tokens = tf.RaggedTensor.from_row_lengths(
-        tf.ones([60_000 * 20], tf.int32), tf.fill([60_000], 20)
-    )
-    is_donor = tf.zeros([60_000], tf.bool)
-
-    @tf.function
-    def step(seed: tf.Tensor) -> tf.Tensor:
-        found = index_sentences(tokens, documents, documents, is_donor, max_seq_length=128)
-        made = sentence_pairs(found, max_seq_length=128, short_seq_prob=0.1, seed=seed)
-        return tf.size(made.a_start)
-
-    step.get_concrete_function(tf.TensorSpec([2], tf.int64))
-    before, began = megabytes(), time.monotonic()
-    instances = [int(step(tf.constant([1, seed], tf.int64))) for seed in range(3)]
-    report(f"pairs, {instances[0]} instances", (time.monotonic() - began) / 3, before)
-
-
-def rows() -> None:
-    import numpy as np
-    import tensorflow as tf
-
-    from bert_tf.pipelines.data_options import PretrainingDataOptions
-    from bert_tf.pipelines.instances.schemas import fill_rows
-
-    lengths = np.random.default_rng(1).integers(10, 60, 40_000).astype(np.int32)
-    options = PretrainingDataOptions(max_seq_length=512, instances_per_row=16)
-    step = tf.function(lambda each: fill_rows(each, options), autograph=False)
-    step(lengths[:10])
-    before, began = megabytes(), time.monotonic()
-    used = int(tf.reduce_max(step(lengths))) + 1
-    report(f"rows, {used} of 512 tokens", time.monotonic() - began, before)
-
-
-def blocks() -> None:
-    import tensorflow as tf
-
-    count = 8_000_000
-    seed = tf.constant([1, 2], tf.int64)
-    orders = {
-        "a shuffle of all": lambda: tf.random.experimental.stateless_shuffle(
-            tf.range(count, dtype=tf.int64), seed
-        )[:64],
-        "the places of one window": lambda: tf.random.experimental.index_shuffle(
-            tf.range(64, dtype=tf.int64), seed, tf.constant(count - 1, tf.int64)
-        ),
-    }
-    for name, order in reversed(orders.items()):
-        step = tf.function(order)
-        step()
-        before, began = megabytes(), time.monotonic()
-        for _ in range(3):
-            step()
-        report(f"blocks, {name}", (time.monotonic() - began) / 3, before)
 
 
 def reading() -> None:
@@ -131,36 +62,7 @@ def reading() -> None:
         report("reading, each window after it", (time.monotonic() - began) / 10, before)
 
 
-def lines() -> None:
-    from bert_tf.errors import InputError
-    from bert_tf.pipelines.corpus.formats import read_slice
-    from bert_tf.pipelines.corpus.sources import open_corpus
-    from bert_tf.pipelines.data_options import CorpusOptions
-
-    texts = {
-        "bytes.txt": (b"A line.\n", b"\x80" * 1000, 16_000, b""),
-        "line.jsonl": (b'{"text": "', b"Words of text. " * 100, 130_000, b'"}\n'),
-    }
-    for name, (start, repeated, times, end) in texts.items():
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, name)
-            with path.open("wb") as file:
-                file.writelines([start, *itertools.repeat(repeated, times), end])
-            (slice_,) = open_corpus(str(path), CorpusOptions()).units[0]
-            before, began = megabytes(), time.monotonic()
-            what = "read"
-            try:
-                for _ in read_slice(slice_, CorpusOptions(), Counter()):
-                    pass
-            except InputError as error:
-                what = f"refused ({str(error).partition(': ')[2][:40]} ...)"
-            size = path.stat().st_size / 1e6
-            report(f"lines, {name} of {size:.0f} MB {what}", time.monotonic() - began, before)
-
-
 def files(count: int) -> None:
-    import json
-
     from bert_tf.pipelines.corpus.sources import open_corpus
     from bert_tf.pipelines.data_options import CorpusOptions
 
@@ -173,43 +75,6 @@ def files(count: int) -> None:
         before, began = megabytes(), time.monotonic()
         corpus = open_corpus(folder, CorpusOptions())
         report(f"files, {count} in {len(corpus.units)} units", time.monotonic() - began, before)
-        print(f"files, all slices as JSON: {len(json.dumps(corpus.units)) / 1e6:.1f} MB")
-
-        from bert_tf.pipelines.corpus.sources import unit_hash  # older versions have none
-
-        hashes = json.dumps([unit_hash(unit) for unit in corpus.units])
-        print(f"files, the units of the plan: {len(hashes) / 1e6:.3f} MB")
-
-
-def vocabulary() -> None:
-    import base64
-
-    from bert_tf.pipelines.corpus.formats import read_lines
-    from bert_tf.pipelines.corpus.sources import open_corpus
-    from bert_tf.pipelines.data_options import CorpusOptions
-    from bert_tf.tokenization import count_words, learn_vocabulary
-
-    draw = random.Random(1)
-    thai = [chr(number) for number in range(0x0E01, 0x0E2F)]
-    texts = {
-        "Thai without spaces": "".join(draw.choices(thai, k=6_700_000)),
-        "base64 without spaces": base64.b64encode(draw.randbytes(15_000_000)).decode(),
-    }
-    for name, text in texts.items():
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "text.txt")
-            path.write_text(text, encoding="utf-8")
-            before, began = megabytes(), time.monotonic()
-            counts = count_words(
-                read_lines(open_corpus(folder, CorpusOptions())), strip_accents=False
-            )
-            pieces = learn_vocabulary(counts, 1000)
-            report(
-                f"vocabulary, {path.stat().st_size / 1e6:.0f} MB of {name}, {len(counts)} words, "
-                f"{len(pieces)} pieces",
-                time.monotonic() - began,
-                before,
-            )
 
 
 def simulate(unit_seconds: float, unit_bytes: int) -> None:
@@ -366,8 +231,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    steps = {each.__name__: each for each in (pairs, rows, blocks, reading, lines, vocabulary)}
-    parser.add_argument("step", choices=(*steps, "files", "simulate", "flow"))
+    parser.add_argument("step", choices=("reading", "files", "simulate", "flow"))
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--unit-seconds", type=float, default=4.0)
     parser.add_argument("--unit-bytes", type=int, default=32 << 20)
@@ -376,14 +240,14 @@ def main() -> None:
     parser.add_argument("--tokenizer", default="")
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
-    if given.step == "files":
+    if given.step == "reading":
+        reading()
+    elif given.step == "files":
         files(given.count)
     elif given.step == "simulate":
         simulate(given.unit_seconds, given.unit_bytes)
-    elif given.step == "flow":
-        flow(given.gigabytes, given.corpus, given.workers, given.tokenizer)
     else:
-        steps[given.step]()
+        flow(given.gigabytes, given.corpus, given.workers, given.tokenizer)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,9 @@
 
 Both make the original's instances from the same files with the same vocabulary, in turns, each run
 in a separate process; medians are printed. Speed is megabytes of the corpus per second at any
-dupe factor. Three options measure something else instead:
+dupe factor. An option measures something else instead:
 
     python benchmarks/shards.py --cores 1,2        how our speed grows with cores
-    python benchmarks/shards.py --repeat 80        whether our memory grows with the corpus
-    python benchmarks/shards.py --profile          where our time goes
 
 The corpus is plain text in paragraphs, gzipped or not; by default the documentation inside this
 Python. It is split into sentences first and cut into documents of 200 sentences.
@@ -179,32 +177,6 @@ class Bench:
         for cores, found in results.items():
             print_speed(f"{cores} cores", megabytes, found)
 
-    def grow(self) -> None:
-        """Prints our peak memory for the corpus and for a multiple of it, in three forms."""
-        for form in ("file", "files", "gzip"):
-            for copies in (1, self.options.repeat):
-                corpus, output = self.work / form, self.work / "grown"
-                stage("enlarge", self.corpus, corpus, copies, form)
-                megabytes = megabytes_of(corpus)
-                finished = run(
-                    bert_tf_shards(corpus, output, self.tokenizer, 1, self.options.masking)
-                )
-                files = len(list(corpus.iterdir()))
-                print(
-                    f"{megabytes:8.1f} MB, {form:5} ({files} files): "
-                    f"peak {finished.peak_megabytes:6,.0f} MB, {finished.seconds:7.1f} s, "
-                    f"{megabytes / finished.seconds:6.2f} MB/s"
-                )
-                shutil.rmtree(output)
-                shutil.rmtree(corpus)
-
-    def profile(self) -> None:
-        """Prints where our time goes."""
-        corpus, output = self.corpus, self.work / "profiled.tfrecord"
-        print(f"one stage after another, {megabytes_of(corpus):.1f} MB, dupe factor 1")
-        profiled = stage("profile", corpus, output, self.tokenizer, self.options.masking)
-        print("\n".join(re.findall(r"^.* s +[\d.]+%$", profiled.output, re.M)))
-
 
 def megabytes_of(folder: Path) -> float:
     """Bytes of text in a folder, unpacked."""
@@ -257,8 +229,6 @@ def main() -> None:
         help="Python with Model Garden; by default .venv-model-garden is made",
     )
     parser.add_argument("--cores", type=lambda given: [int(n) for n in given.split(",")])
-    parser.add_argument("--repeat", type=int, help="factor to multiply the corpus by")
-    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--work", type=Path, help="folder for temporary files")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.work) as folder:
@@ -270,12 +240,8 @@ def main() -> None:
         print(
             f"{cores} cores, {megabytes_of(bench.corpus):.1f} MB of text, {options.masking} masks"
         )
-        if options.profile:
-            bench.profile()
-        elif options.cores:
+        if options.cores:
             bench.scale()
-        elif options.repeat:
-            bench.grow()
         else:
             options.peer_python = peer_python(options.peer_python)
             bench.compare()

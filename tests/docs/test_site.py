@@ -155,7 +155,7 @@ def test_a_search_finds_the_page(page, served):
 
 @pytest.mark.peer("chromium")
 @pytest.mark.parametrize(
-    "name", ["index", "commands/finetune", "notebooks/question_answering", "python-api", "serve"]
+    "name", ["index", "commands/finetune", "notebooks/question_answering", "python-api", "serving"]
 )
 def test_a_page_in_a_browser(name, page, served):
     """On a wide screen and a phone nothing is wider than the window, and no picture is missing."""
