@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shlex
 import subprocess
 from collections import Counter
@@ -108,6 +109,18 @@ def test_a_recipe_of_a_scheduler_has_a_command_that_can_be_run(name):
     assert options.workers > 1
     assert options.units in ("1/16", "16/16")
     assert options.max_seq_length == [128, 512]
+
+
+@pytest.mark.peer("kubernetes")
+def test_kubernetes_has_every_field_of_the_manifests():
+    """In 1.29, the first that retries each index of a job by default, and in the newest."""
+    names = ["serving/kubernetes.yaml", "shards-kubernetes.yml"]
+    for version in ("1.29.0", "1.37.0"):
+        command = [find_peer("kubernetes"), "-m", "kubernetes_validate", "--strict"]
+        command += ["--kubernetes-version", version, *(str(RECIPES / name) for name in names)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert len(re.findall("passed for resource", done.stdout + done.stderr)) == 4
 
 
 @pytest.mark.slow

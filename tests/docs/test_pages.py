@@ -17,6 +17,8 @@ _TARGETS = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MU
 # The test that runs all Python of the page, one block after the other or each by itself.
 RUN_BY = {
     "docs/adding-a-task.md": "tests/commands/test_labelled_data.py",
+    "docs/server.md": "tests/server/test_clients.py",
+    "docs/serving.md": "tests/server/test_clients.py",
     "docs/features.md": "tests/trained/test_features.py",
     **{
         f"docs/{page}.md": "tests/commands/test_python_page.py"

@@ -15,6 +15,9 @@ PROGRAMS = {
         ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"),
         "chromium",
     ),
+    "java": (("java",), "openjdk-17-jdk-headless"),
+    "prometheus": (("prometheus",), "prometheus"),
+    "promtool": (("promtool",), "prometheus"),
 }
 
 

@@ -12,13 +12,14 @@ import ssl
 import subprocess
 import sys
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import grpc
 import pytest
 import tensorflow as tf
 from preloaded import start_command
+from running_server import grpc_port, running
 from tensorflow_serving.apis.predict_pb2 import PredictRequest
 from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
@@ -29,27 +30,6 @@ from bert_tf.server import server
 # Models are found as soon as the address is printed.
 PATH = "/v1/models/half_plus_three:predict"
 BODY = '{"instances": [1.0, 2.0, 5.0]}'
-
-
-@contextmanager
-def running(*arguments: object, setup: str = ""):
-    """A server in a process: its REST port and the process."""
-    process = start_command(["serve", *arguments, "--rest_port=0", "--grpc_port=0"], setup=setup)
-    try:
-        yield _port(process), process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _port(process) -> int:
-    deadline = time.monotonic() + 120
-    text = ""
-    while not (found := re.search(r"Try: curl .*https?://[^/]*:(\d+)/", text)):
-        assert process.poll() is None and time.monotonic() < deadline, text
-        time.sleep(0.02)
-        text += process.stderr.read()
-    return int(found[1])
 
 
 def ask(port: int, body: str | bytes = BODY, path=PATH, method="POST", **options):
@@ -106,12 +86,10 @@ def test_a_server_from_its_first_request_to_its_last(toy_models, tmp_path, bench
 
 
 def _check_grpc(process, log: Path) -> None:
-    process.stderr.seek(0)
-    port = re.search(r"gRPC: \S+:(\d+)", process.stderr.read())[1]
     request = PredictRequest()
     request.model_spec.name = "half_plus_three"
     request.inputs["x"].CopyFrom(tf.make_tensor_proto([1.0, 2.0]))
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    with grpc.insecure_channel(f"127.0.0.1:{grpc_port(process)}") as channel:
         answer = PredictionServiceStub(channel).Predict(request, timeout=60)
     assert tf.make_ndarray(answer.outputs["y"]).tolist() == [3.5, 4.0]
     assert json.loads(_logged(log, '"gRPC"')[-1])["protocol"] == "gRPC"

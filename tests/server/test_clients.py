@@ -1,0 +1,129 @@
+"""Clients as the pages show them, and others' defaults, against `bert-tf serve` in a process."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import requests
+from peer_programs import find_peer
+from running_server import grpc_port, running
+
+from bert_tf import BertClassifier, BertConfig, BertSentenceEncoder, BertTokenizer
+from bert_tf.tasks.table import TASKS
+from bert_tf.trained.fine_tuned import FineTuned
+
+pytestmark = pytest.mark.slow  # two exports and a process
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    "README.md",
+    "docs/first-answer.md",
+    "docs/server.md",
+    "docs/serving.md",
+    "saved_models/README.md",
+]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "raw", "string", "first", "second"]
+
+
+class Server(NamedTuple):
+    rest: str
+    grpc: str
+
+    def here(self, text: str) -> str:
+        """The text with this server's addresses in place of the usual ones."""
+        text = re.sub(r"(http://)(localhost|127\.0\.0\.1):8501", self.rest, text)
+        return re.sub(r"(localhost|127\.0\.0\.1):8500", self.grpc, text)
+
+
+@pytest.fixture(scope="module")
+def served(made_once, exports_of) -> Iterator[Server]:
+    """The models of the pages: `classifier`, `messages` and the sentence encoder `encoder`."""
+
+    def make(folder: Path) -> None:
+        config = BertConfig(
+            vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+            intermediate_size=16, max_position_embeddings=32, initializer_range=1.0,
+        )  # fmt: skip
+        tokenizer, labels = BertTokenizer(PIECES), ["bad", "good"]
+        classifier = BertClassifier(config, labels=labels, seed=0)
+        encoder = BertSentenceEncoder(config, seed=0)
+        with exports_of("serving_default", "embed"):
+            task = TASKS["classification"].with_settings({"max_length": 16})
+            FineTuned(task, classifier, tokenizer, labels).export("classifier", root=folder)
+            task = TASKS["embedding"].with_settings({"max_length": 16})
+            FineTuned(task, encoder, tokenizer, []).export("encoder", root=folder)
+        shutil.copytree(folder / "classifier", folder / "messages")
+
+    with running(made_once("clients", make)) as (port, process):
+        yield Server(f"http://127.0.0.1:{port}", f"127.0.0.1:{grpc_port(process)}")
+
+
+def curls(page: str) -> list[str]:
+    """The curl commands of a page that ask a server on this machine."""
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = re.findall(r"^(?: {4})?(curl .*)$", text, re.MULTILINE)
+    return [line for line in lines if "$URL" in line or ":8501" in line]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_curl_commands_of_a_page(page, served):
+    commands = curls(page)
+    assert commands
+    url = {**os.environ, "URL": f"{served.rest}/v1/models/classifier"}
+    for command in commands:
+        strict = served.here(command).replace("curl", "curl --silent --fail-with-body", 1)
+        done = subprocess.run(["bash", "-c", strict], capture_output=True, text=True, env=url)
+        assert done.returncode == 0, command + done.stdout
+        assert "error" not in json.loads(done.stdout), command
+
+
+@pytest.mark.parametrize("page", ["docs/server.md", "docs/serving.md"])
+def test_python_of_a_page(page, served):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    names: dict = {}
+    for code in re.findall(r"^```python\n(.*?)```", text, re.DOTALL | re.MULTILINE):
+        exec(compile(served.here(code), page, "exec"), names)
+    if page == "docs/serving.md":
+        assert names["labels"] == predict(served, ["a raw string", "another one"])
+
+
+def predict(served: Server, texts: list[str]) -> list[str]:
+    """The labels of texts, over REST."""
+    url = f"{served.rest}/v1/models/classifier:predict"
+    answer = requests.post(url, json={"inputs": texts}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["outputs"]["label"]
+
+
+def test_requests(served):
+    """One connection for all, an answer in gzip, a body in chunks."""
+    url, body = f"{served.rest}/v1/models/classifier:predict", {"inputs": ["a raw string"] * 64}
+    with requests.Session() as session:
+        first = session.post(url, json=body, timeout=60)
+        assert first.headers["Content-Encoding"] == "gzip"
+        (pool,) = session.adapters["http://"].poolmanager.pools._container.values()
+        pieces = (part.encode() for part in ('{"inputs": ', json.dumps(body["inputs"]), "}"))
+        second = session.post(url, data=pieces, timeout=60)
+        assert session.get(f"{served.rest}/readyz", timeout=60).ok
+        assert pool.num_connections == 1
+    assert second.json() == first.json()
+    assert first.json()["outputs"]["label"] == predict(served, body["inputs"])
+
+
+@pytest.mark.peer("java")
+def test_java(served):
+    url = f"{served.rest}/v1/models/classifier:predict"
+    command = [find_peer("java"), Path(__file__).with_name("AskServer.java"), url]
+    body = json.dumps({"inputs": ["a raw string", "é 海"]}, ensure_ascii=False)
+    done = subprocess.run([*command, body], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answers = [line.split(" ", 2) for line in done.stdout.splitlines()]
+    assert [answer[:2] for answer in answers] == [["200", "HTTP_1_1"]] * 22
+    labels = predict(served, ["a raw string", "é 海"])
+    assert all(json.loads(answer[2])["outputs"]["label"] == labels for answer in answers)

@@ -1,0 +1,136 @@
+"""Prometheus reads the server's metrics, with TLS and a token; the board's queries have data."""
+
+import json
+import math
+import re
+import socket
+import ssl
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+
+import pytest
+import yaml
+from credential_files import write_certificate
+from peer_programs import find_peer
+from running_server import running
+
+pytestmark = [
+    pytest.mark.slow,  # two scrapes, a second apart, and more
+    pytest.mark.peer("prometheus"),
+    pytest.mark.peer("promtool"),
+]
+
+SERVING = Path(__file__).parents[2] / "recipes" / "serving"
+TOKEN = "a-token"
+
+
+def annotations() -> dict[str, str]:
+    """How Prometheus finds the metrics of a pod of the manifest."""
+    deployment = next(yaml.safe_load_all((SERVING / "kubernetes.yaml").read_text()))
+    return deployment["spec"]["template"]["metadata"]["annotations"]
+
+
+def queries() -> list[str]:
+    """The queries of Grafana's board, over the last seconds."""
+    board = json.loads((SERVING / "grafana.json").read_text())
+    return [
+        target["expr"].replace("$__rate_interval", "10s")
+        for panel in board["panels"]
+        for target in panel["targets"]
+    ]
+
+
+@contextmanager
+def prometheus(folder: Path, scrape: dict) -> Iterator[str]:
+    """Prometheus with one job, which it scrapes every second; its URL."""
+    settings = {"global": {"scrape_interval": "1s"}, "scrape_configs": [scrape]}
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
+    checked = promtool("check", "config", folder / "prometheus.yml")
+    assert checked.returncode == 0, checked.stderr
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [find_peer("prometheus"), f"--config.file={folder}/prometheus.yml",
+             f"--storage.tsdb.path={folder}/data", f"--web.listen-address={address}"],
+            stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        yield f"http://{address}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def promtool(*arguments: object, text: str | None = None) -> subprocess.CompletedProcess:
+    command = [find_peer("promtool"), *map(str, arguments)]
+    return subprocess.run(command, input=text, capture_output=True, text=True)
+
+
+def query(prometheus: str, expression: str) -> list[float]:
+    """The numbers that a query has now."""
+    url = f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            result = json.load(answer)["data"]["result"]
+    except HTTPError as error:
+        raise AssertionError(f"{expression}: {error.read().decode()}") from error
+    except OSError:  # it has not started yet
+        return []
+    return [float(row["value"][1]) for row in result]
+
+
+def test_prometheus_scrapes_a_server(toys, tmp_path):
+    certificate, key = write_certificate(tmp_path)
+    (tmp_path / "tokens").write_text(f"{TOKEN}\n")
+    guards = [f"--tls_certificate={certificate}", f"--tls_key={key}"]
+    with running(toys, f"--token_file={tmp_path / 'tokens'}", *guards) as (port, _):
+        trust = ssl.create_default_context(cafile=certificate)
+
+        def ask(path: str, body: bytes | None = None) -> str:
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            request = urllib.request.Request(f"https://127.0.0.1:{port}{path}", body, headers)
+            try:
+                return urllib.request.urlopen(request, timeout=30, context=trust).read().decode()
+            except HTTPError as error:
+                return error.read().decode()
+
+        told = {name.removeprefix("prometheus.io/"): x for name, x in annotations().items()}
+        (tmp_path / "token").write_text(TOKEN)
+        scrape = {
+            "job_name": "bert-tf",
+            "scheme": told["scheme"],
+            "metrics_path": told["path"],
+            "authorization": {"credentials_file": str(tmp_path / "token")},
+            "tls_config": {"ca_file": str(certificate)},
+            "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
+        }
+        with prometheus(tmp_path, scrape) as url:
+            deadline = time.monotonic() + 60
+            missing = ["up == 1", *queries()]
+            while missing:  # a rate needs two scrapes with requests between them
+                assert time.monotonic() < deadline, (missing, (tmp_path / "log").read_text())
+                assert "predictions" in ask("/v1/models/toy:predict", b'{"instances": ["a", "b"]}')
+                assert "error" in ask("/v1/models/toy:predict", b'{"instances": [1]}')
+                time.sleep(0.5)
+                missing = [each for each in missing if not _has_numbers(query(url, each))]
+        _check_lint(ask(told["path"]))
+
+
+def _has_numbers(values: list[float]) -> bool:
+    return not all(map(math.isnan, values))  # as is a quantile of nothing
+
+
+def _check_lint(text: str) -> None:
+    """`promtool` complains of names that TensorFlow Serving chose, of no other."""
+    complaints = promtool("check", "metrics", text=text).stderr.splitlines()
+    ours = [line for line in complaints if not re.match(r":tensorflow:", line)]
+    assert ours == []
+    assert complaints  # it has read them
