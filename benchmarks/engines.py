@@ -1,12 +1,11 @@
 """Inference engines of benchmarks/serving.py, on one BERT classifier with random weights.
 
-An engine takes rows of token ids and their padding mask, int64 [B, T], and returns each row's
-probability of the second of two classes, [B].
-All but the prototype read the weights of `folder/model`. Nothing here imports an engine before it
-is asked for: ours run in the project's environment, peers in that of benchmarks/peers.py.
+Ours takes texts; a peer takes rows of token ids and their padding mask, int64 [B, T]. Both return
+each text's probability of the second of two classes, [B]. All read the weights of `folder/model`.
+Nothing here imports an engine before it is asked for: ours runs in the project's environment, peers
+in that of benchmarks/peers.py.
 """
 
-import importlib.util
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ import numpy as np
 
 Engine = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
-LAYERS, WIDTH, INNER = 12, 768, 3072
 # TensorFlow reads it when it is imported: weights of products are then packed once.
 PACKED = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
 
@@ -28,7 +26,7 @@ class Side:
 
     title: str
     dtype: str
-    make: Callable[["Side", Path, int], Engine]
+    make: Callable[["Side", Path, int], Callable[..., np.ndarray]]
     prepare: Callable[["Side", Path], None] | None = None  # writes its model
     packed: bool = False  # or frozen
     runs_here: bool = False  # in this environment, not in that of the peers
@@ -43,7 +41,7 @@ def write_once(path: Path, write: Callable[[Path], object]) -> Path:
     return path
 
 
-# Ours, and the prototype: in a session, as servers run a SavedModel.
+# Ours: in a session, as servers run a SavedModel.
 
 
 def write_weights(folder: Path, vocabulary: list[str], longest: int, texts: Sequence[str]) -> None:
@@ -73,8 +71,13 @@ def export(side: Side, folder: Path) -> None:
         )  # fmt: skip
 
 
-def session(directory: Path, side: Side, threads: int) -> Any:
-    """A SavedModel in a session; its products read packed weights if the side says so."""
+def export_of(side: Side, folder: Path) -> Path:
+    """The version of our export: of int8 the second one, after its twin in float32."""
+    return max(folder.glob(f"{side.dtype}/*/saved_model.pb")).parent
+
+
+def ours(side: Side, folder: Path, threads: int) -> Callable[[list[str]], np.ndarray]:
+    """The default signature of our export; its products read packed weights if the side says so."""
     os.environ.pop(PACKED, None)
     if side.packed:
         os.environ[PACKED] = "1"
@@ -83,135 +86,19 @@ def session(directory: Path, side: Side, threads: int) -> Any:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     from bert_tf.serving.saved_model import LoadedModel
 
-    return LoadedModel(directory)
-
-
-def export_of(side: Side, folder: Path) -> Path:
-    """The version of our export: of int8 the second one, after its twin in float32."""
-    return max(folder.glob(f"{side.dtype}/*/saved_model.pb")).parent
-
-
-def ours(side: Side, folder: Path, threads: int) -> Engine:
-    """The signature `tokens` of our export."""
-    model = session(export_of(side, folder), side, threads)
-
-    def answer(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        inputs = {"token_ids": ids, "padding_mask": mask, "segment_ids": np.zeros_like(ids)}
-        inputs = {name: x.astype(np.int32) for name, x in inputs.items()}
-        return _of_yes(model.run("tokens", inputs))
-
-    return answer
-
-
-def ours_on_texts(side: Side, folder: Path, threads: int) -> Callable[[list[str]], np.ndarray]:
-    """The default signature of our export."""
-    model = session(export_of(side, folder), side, threads)
+    model = LoadedModel(export_of(side, folder))
 
     def answer(texts: list[str]) -> np.ndarray:
         inputs = {"text": np.array([text.encode() for text in texts], object)}
-        return _of_yes(model.run("serving_default", inputs))
+        found = model.run("serving_default", inputs)
+        return np.where(found["label"] == b"yes", found["probability"], 1 - found["probability"])
 
     return answer
-
-
-def _of_yes(found: dict[str, np.ndarray]) -> np.ndarray:
-    return np.where(found["label"] == b"yes", found["probability"], 1 - found["probability"])
 
 
 def of_second(logits: np.ndarray) -> np.ndarray:
     """Probabilities of the second of two classes, [B]."""
     return 1 / (1 + np.exp(logits[:, 0] - logits[:, 1]))
-
-
-def products(side: Side, folder: Path, threads: int) -> Engine:
-    """The encoder's products with weights alone, one after the other: a ceiling for the type.
-
-    As much of them as the classifier needs: the last block computes one token of each row.
-    """
-    os.environ[PACKED] = "1"
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    shapes = [(WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, INNER), (INNER, WIDTH)]
-
-    def drawn(*shape: int) -> tf.Tensor:
-        if side.dtype == "int8":
-            return tf.cast(tf.random.uniform(shape, -63, 64, tf.int32), tf.int8)
-        return tf.cast(tf.random.normal(shape), side.dtype)
-
-    def variables(k: int, m: int) -> tuple[Any, Any]:
-        bias = tf.zeros(m) if side.dtype == "int8" else drawn(m)
-        return tf.Variable(drawn(k, m)), tf.Variable(bias)
-
-    def product(x: Any, kernel: Any, bias: Any) -> Any:
-        if side.dtype == "int8":
-            from bert_tf.networks.tensorflow.int8 import int8_product
-
-            x, scale = tf.bitcast(x, tf.qint8), np.ones(kernel.shape[1], np.float32)
-            return int8_product(x, kernel.read_value(), scale, bias.read_value(), 1.0)
-        # With its bias: TensorFlow keeps packed weights of fused products alone.
-        return tf.nn.bias_add(tf.matmul(x, kernel), bias)
-
-    blocks = [[variables(k, m) for k, m in shapes] for _ in range(LAYERS)]
-
-    @tf.function(autograph=False)
-    def run(inputs: dict[str, dict[int, tf.Tensor]]) -> tf.Tensor:
-        done: list[tf.Tensor] = []
-        for number, block in enumerate(blocks):
-            for place, (kernel, bias) in enumerate(block):
-                is_of_rows = number == LAYERS - 1 and place > 0
-                x = inputs["rows" if is_of_rows else "tokens"][kernel.shape[0]]
-                with tf.control_dependencies(done[-1:]):  # one after the other
-                    done.append(product(x, kernel, bias)[0, 0])
-        return tf.add_n(done)  # a product that nothing reads would not be computed
-
-    held: dict[tuple[int, int], Any] = {}
-
-    def answer(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        counts = {"tokens": int(mask.sum()), "rows": len(mask)}
-        if (key := tuple(counts.values())) not in held:
-            held.clear()
-            held[key] = {
-                name: {k: drawn(n, k) for k in (WIDTH, INNER)} for name, n in counts.items()
-            }
-        run(held[key]).numpy()
-        return np.full(len(mask), np.nan)
-
-    return answer
-
-
-def _prototype(path: str) -> Any:
-    spec = importlib.util.spec_from_file_location("prototype", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def prototype(path: str) -> dict[str, Side]:
-    """The sides of a script such as the notes' prototype, which has weights of its own."""
-
-    def prepare(side: Side, folder: Path) -> None:
-        def write(directory: Path) -> None:
-            module = _prototype(path)
-            quantized = side.dtype == "int8"
-            made = {"limits": module.calibrate()} if quantized else {"dtype": side.dtype}
-            module.save(module.Encoder(groups=4, **made), str(directory))
-
-        write_once(folder / f"prototype-{side.dtype}", write)
-
-    def make(side: Side, folder: Path, threads: int) -> Engine:
-        model = session(folder / f"prototype-{side.dtype}", side, threads)
-
-        def answer(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-            inputs = {"ids": ids.astype(np.int32), "mask": mask.astype(np.int32)}
-            return of_second(model.run("serving_default", inputs)["logits"])
-
-        return answer
-
-    return {
-        f"prototype_{dtype}": Side(f"prototype {dtype}", dtype, make, prepare, True, True)
-        for dtype in ("float32", "bfloat16", "int8")
-    }
 
 
 # ONNX Runtime, OpenVINO: from the same ONNX file.
@@ -388,9 +275,4 @@ SIDES = {
     "torch": Side("PyTorch float32", "float32", torch),
     "torch_bfloat16": Side("PyTorch bfloat16", "bfloat16", torch),
     "torch_compiled": Side("PyTorch bfloat16, compiled", "bfloat16", torch, packed=True),
-}
-# What shares of a ceiling are taken of; sides for types that ours have.
-PRODUCTS = {
-    f"products_{dtype}": Side(f"products alone, {dtype}", dtype, products, None, True, True)
-    for dtype in ("float32", "bfloat16", "int8")
 }

@@ -1,48 +1,35 @@
-r"""Time to answer, in one process, of bert-tf and other inference engines.
+r"""Time from strings to answers, in one process, of bert-tf and other inference engines.
 
     python benchmarks/serving.py [--turns 15] [--output serving.json] [--picture serving.svg]
     python benchmarks/serving.py --read serving.json --picture serving.svg
 
 A classifier of BERT-base's size, with the same random weights for all engines
-(benchmarks/engines.py), answers one text of 9 tokens, one of 119, and 32 of 15 to 137: first from
-token ids, then, in other processes, from strings. Each side is a process of its own with the same
-number of threads; they take turns. bert-tf is a SavedModel in a session, as servers run it;
-"packed" is with TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1. The peers' texts are tokenized by `tokenizers`.
+(benchmarks/engines.py), answers one text of 9 tokens, one of 119, and 32 of 15 to 137. Each side is
+a process of its own with the same number of threads; they take turns. bert-tf is a SavedModel in a
+session, as servers run it; "packed" is with TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1. The peers' texts are
+tokenized by `tokenizers`.
 
 Reported are medians over the turns, by the clock. In brackets: the median ratio, within a turn, to
-the fastest peer of the same type. "Share of the ceiling": the time of the encoder's products with
-weights alone, each of its own shape, packed, in a process that takes turns with the others, as a
-share of the side's. "First": the first call with a text of a length that the process has not seen.
-"Apart": how far a probability is from bert-tf's in float32, at most. A side that cannot be
-installed or run is left out, with the reason.
+the fastest peer of the same type. "Apart": how far a probability is from bert-tf's in float32, at
+most. A side that cannot be installed or run is left out, with the reason.
 """
 
 import argparse
 import contextlib
 import functools
-import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import turns  # benchmarks/turns.py
-from engines import (  # benchmarks/engines.py
-    PRODUCTS,
-    SIDES,
-    Engine,
-    Side,
-    ours,
-    ours_on_texts,
-    prototype,
-    write_weights,
-)
+from engines import SIDES, Engine, Side, ours, write_weights  # benchmarks/engines.py
 from peers import THERE, add_option, peer_python, versions  # benchmarks/peers.py
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -53,10 +40,7 @@ MIXED = (65, 56, 89, 64, 44, 75, 132, 107, 40, 28, 42, 62, 15, 53, 29, 39, 44, 5
          40, 75, 104, 64, 39, 35, 46, 69, 33, 53)  # fmt: skip
 # Lengths in tokens, and calls of a turn: about as long for each.
 WORKS = {"9 tokens": ((9,), 10), "119 tokens": ((119,), 3), "32 of 15 to 137": (MIXED, 1)}
-FIRST = "first call of a length"
-UNSEEN = [length for length in range(60, 119) if length not in MIXED]
 LONGEST = 256
-TABLES = {"inference": "from token ids", "serving": "from strings"}
 
 # Every word is a word piece, so that all tokenizers agree.
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -73,15 +57,6 @@ def words_of(lengths: Sequence[int]) -> list[list[int]]:
 def texts(lengths: Sequence[int]) -> list[str]:
     """Texts of these lengths in tokens."""
     return [" ".join(WORDS[place] for place in words) for words in words_of(lengths)]
-
-
-def rows(lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Their token ids and padding mask, int64 [B, T]."""
-    mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
-    ids, first = np.zeros(mask.shape, np.int64), len(SPECIALS)
-    every = [[2, *(first + place for place in words), 3] for words in words_of(lengths)]
-    ids[mask] = list(itertools.chain(*every))
-    return ids, mask.astype(np.int64)
 
 
 def vocabulary() -> list[str]:
@@ -107,27 +82,20 @@ def on_texts(engine: Engine, folder: Path) -> Callable[[list[str]], np.ndarray]:
     return answer
 
 
-def work_as(side: Side, table: str, folder: Path, threads: int) -> None:
+def work_as(side: Side, folder: Path, threads: int) -> None:
     """A side's process: for each line, the name of a work, seconds, memory and a probability."""
 
     @functools.cache
-    def engine() -> Callable[..., np.ndarray]:  # made in its turn, not all at once
-        if table == "inference":
-            return side.make(side, folder, threads)
-        if side.make is ours:
-            return ours_on_texts(side, folder, threads)
-        return on_texts(side.make(side, folder, threads), folder)
-
-    unseen = iter(UNSEEN)
+    def engine() -> Callable[[list[str]], np.ndarray]:  # made in its turn, not all at once
+        made = side.make(side, folder, threads)
+        return made if side.make is ours else on_texts(made, folder)
 
     def reply(work: str) -> list[float]:
-        lengths, calls = ((next(unseen),), 1) if work == FIRST else WORKS[work]
-        inputs = rows(lengths) if table == "inference" else [texts(lengths)]
-        answer = engine()
-        if work != FIRST:
-            answer(*inputs)  # whatever another side's turn has thrown out of the caches
+        lengths, calls = WORKS[work]
+        strings, answer = texts(lengths), engine()
+        answer(strings)  # whatever another side's turn has thrown out of the caches
         found: list[np.ndarray] = []
-        spent = turns.timed(lambda: found.append(answer(*inputs)), calls)
+        spent = turns.timed(lambda: found.append(answer(strings)), calls)
         with Path("/proc/self/statm").open() as statm:
             memory = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return [*spent, memory, float(found[-1][-1])]
@@ -135,7 +103,7 @@ def work_as(side: Side, table: str, folder: Path, threads: int) -> None:
     turns.answer(reply)
 
 
-def in_process(options: argparse.Namespace, sides: dict[str, Side]) -> None:
+def in_process(options: argparse.Namespace) -> None:
     """A part of the benchmark that has a process of its own."""
     folder, part = Path(options.work), options.part
     if part == "weights":
@@ -146,9 +114,9 @@ def in_process(options: argparse.Namespace, sides: dict[str, Side]) -> None:
         os.dup2(log.fileno(), 2)
     try:
         if part == "prepare":
-            return sides[options.side].prepare(sides[options.side], folder)
+            return SIDES[options.side].prepare(SIDES[options.side], folder)
         sys.stdout = os.fdopen(answers, "w")
-        return work_as(sides[options.side], part, folder, options.threads)
+        return work_as(SIDES[options.side], folder, options.threads)
     except Exception as error:  # any of an engine's
         traceback.print_exc()
         line = next(iter(str(error).strip().splitlines()), "")
@@ -162,20 +130,16 @@ def reason(name: str, folder: Path) -> str:
     return file.read_text() if file.exists() else "its process was killed; was memory short?"
 
 
-def measure(options: argparse.Namespace, sides: dict[str, Side], folder: Path) -> dict[str, Any]:
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Rows by work, then by title; reasons by the title of a side left out; versions."""
-    names = [name for name in sides if name in options.sides]
-    types = {sides[name].dtype for name in names if sides[name].make is ours}
-    names += [name for name in PRODUCTS if sides[name].dtype in types]
     # ONNX Runtime, if it is there, is what the others are compared with.
-    names.sort(key=lambda name: name != "onnx")
-    is_here = all(sides[name].runs_here for name in names)
+    names = sorted((name for name in SIDES if name in options.sides), key="onnx".__ne__)
+    is_here = all(SIDES[name].runs_here for name in names)
     peers = None if is_here else peer_python(options.peers)
     words = ["--work", str(folder), "--threads", str(options.threads)]
-    words += ["--prototype", options.prototype] if options.prototype else []
 
     def command(name: str, part: str) -> list[str]:
-        python = sys.executable if sides[name].runs_here else str(peers)
+        python = sys.executable if SIDES[name].runs_here else str(peers)
         return [python, __file__, *words, "--side", name, "--part", part]
 
     left_out = {}
@@ -183,99 +147,64 @@ def measure(options: argparse.Namespace, sides: dict[str, Side], folder: Path) -
         subprocess.run(command("float32", "weights"), check=True, stdout=subprocess.DEVNULL)
     for name in names:
         (folder / f"{name}.failed").unlink(missing_ok=True)
-        if sides[name].prepare and subprocess.run(command(name, "prepare")).returncode:
+        if SIDES[name].prepare and subprocess.run(command(name, "prepare")).returncode:
             left_out[name] = reason(name, folder)
-    works = {}
-    for table in TABLES:
-        kept = [name for name in names if name not in left_out]
-        kept = [name for name in kept if table == "inference" or name not in PRODUCTS]
-        failed: set[str] = set()
-        found = turns.take_turns(
-            {name: command(name, table) for name in kept}, options.turns, [*WORKS, FIRST],
-            left_out=failed,
-        )  # fmt: skip
-        left_out |= {name: reason(name, folder) for name in failed}
-        works |= {f"{table}, {work}": summarize(work, found, sides) for work in WORKS if found}
+    failed: set[str] = set()
+    found = turns.take_turns(
+        {name: command(name, "answer") for name in names if name not in left_out},
+        options.turns, [*WORKS], left_out=failed,
+    )  # fmt: skip
+    left_out |= {name: reason(name, folder) for name in failed}
     return {
-        "works": works,
-        "left out": {sides[name].title: why for name, why in left_out.items()},
+        "works": {f"serving, {work}": summarize(work, found) for work in WORKS if found},
+        "left out": {SIDES[name].title: why for name, why in left_out.items()},
         "versions": versions() | (versions(peers, THERE) if peers else {}),
     }
 
 
-def summarize(
-    work: str, found: dict[str, np.ndarray], sides: dict[str, Side]
-) -> dict[str, dict[str, Any]]:
-    """Rows by title. `found`: by side, [turns, works and the first call, 4]."""
+def summarize(work: str, found: dict[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    """Rows by title. `found`: by side, [turns, works, 4]."""
     from bert_tf.config import BertConfig
     from bert_tf.models.cost import classification_flops
 
-    number, (lengths, _) = list(WORKS).index(work), WORKS[work]
+    place, (lengths, _) = list(WORKS).index(work), WORKS[work]
     flops = sum(classification_flops(BertConfig(), length=n, classes=2) for n in lengths) / 3
-    clock = {name: times[:, number, 0] for name, times in found.items()}
-    shown = [name for name in found if name not in PRODUCTS]
+    clock = {name: times[:, place, 0] for name, times in found.items()}
     rows = turns.summary(
-        {sides[name].title: found[name][:, number] for name in shown}, len(lengths), "texts",
-        {sides[name].title: (flops, sides[name].dtype) for name in shown},
+        {SIDES[name].title: found[name][:, place] for name in found}, len(lengths), "texts",
+        {SIDES[name].title: (flops, SIDES[name].dtype) for name in found},
     )  # fmt: skip
-    for name in shown:
-        side, row = sides[name], rows[sides[name].title]
-        same = [each for each in found if sides[each].dtype == side.dtype]
-        peers = [each for each in same if not sides[each].runs_here]
-        compared = {f"prototype_{side.dtype}": "to the prototype"}
+    for name in found:
+        row, same = rows[SIDES[name].title], SIDES[name].dtype
+        peers = [other for other in found
+                 if SIDES[other].dtype == same and not SIDES[other].runs_here]  # fmt: skip
         if peers:
-            compared[min(peers, key=lambda each: np.median(clock[each]))] = "to the best"
-        for other, title in compared.items():
-            if other in found:
-                row[title] = float(np.median(clock[name] / clock[other]))
-        if side.make is ours and f"products_{side.dtype}" in found:
-            share = clock[f"products_{side.dtype}"] / clock[name]
-            row["share of the ceiling"] = float(np.median(share))
-        row["first ms"] = 1e3 * float(np.median(found[name][:, -1, 0]))
+            best = min(peers, key=lambda peer: np.median(clock[peer]))
+            row["to the best"] = float(np.median(clock[name] / clock[best]))
         row["MB"] = 1e-6 * float(found[name][:, :, 2].max())
-        if "float32" in found and not name.startswith("prototype"):
-            apart = found[name][:, : len(WORKS), 3] - found["float32"][:, : len(WORKS), 3]
+        if "float32" in found:
+            apart = found[name][:, :, 3] - found["float32"][:, :, 3]
             row["apart"] = float(np.abs(apart).max())
     return rows
 
 
-def tables(works: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
-    """Markdown: times of each table, then shares of the ceiling and ratios to the prototype."""
-    for table, title in TABLES.items():
-        of_table = {work: works.get(f"{table}, {work}", {}) for work in WORKS}
-        if not all(of_table.values()):
-            continue
-        sides = by_type(next(iter(of_table.values())))
-        heads = [title, *(f"{work}, ms" for work in of_table), "first, ms", "MB", "apart"]
-        lines = []
-        for side in sides:
-            cells = [side]
-            for found in of_table.values():
-                row = found[side]
-                cells.append(number(row["ms"]))
-                cells[-1] += f" ({row['to the best']:.2f})" if "to the best" in row else ""
-            cells += [number(row["first ms"]), f"{row['MB']:,.0f}"]
-            cells.append(f"{row['apart']:.0e}" if "apart" in row else "")
-            lines.append(cells)
-        yield markdown(heads, lines)
-        for column in ("share of the ceiling", "to the prototype"):
-            cells = [[side, *(f"{found[side][column]:.2f}" for found in of_table.values())]
-                     for side in sides if column in row_of(of_table, side)]  # fmt: skip
-            if cells:
-                yield markdown([f"{title}: {column}", *of_table], cells)
-
-
-def row_of(of_table: dict[str, dict[str, Any]], side: str) -> dict[str, Any]:
-    return next(iter(of_table.values()))[side]
+def table(works: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """The times as Markdown."""
+    lines = [["from strings", *(f"{work}, ms" for work in WORKS), "MB", "apart"]]
+    lines.append(["---"] * len(lines[0]))
+    for side in by_type(next(iter(works.values()))):
+        cells = [side]
+        for found in works.values():
+            row = found[side]
+            cells.append(number(row["ms"]))
+            cells[-1] += f" ({row['to the best']:.2f})" if "to the best" in row else ""
+        cells += [f"{row['MB']:,.0f}", f"{row['apart']:.0e}" if "apart" in row else ""]
+        lines.append(cells)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def number(milliseconds: float) -> str:
     return f"{milliseconds:,.{1 if milliseconds < 100 else 0}f}"
-
-
-def markdown(heads: list[str], lines: list[list[str]]) -> str:
-    every = [heads, ["---"] * len(heads), *lines]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in every)
 
 
 def by_type(found: dict[str, dict[str, Any]]) -> list[str]:
@@ -289,24 +218,20 @@ def plot(works: dict[str, dict[str, dict[str, Any]]], file: str) -> None:
     from matplotlib.figure import Figure
     from pictures import save_svg  # benchmarks/pictures.py
 
-    shown = [table for table in TABLES if any(work.startswith(table) for work in works)]
     most = max(len(found) for found in works.values())
-    figure = Figure(figsize=(12, len(shown) * (0.8 + 0.24 * most)), layout="constrained")
-    grid = figure.subplots(len(shown), len(WORKS), squeeze=False, sharey="row")
-    for table, panels in zip(shown, grid, strict=True):
-        for work, axes in zip(WORKS, panels, strict=True):
-            found = works[f"{table}, {work}"]
-            sides = by_type(found)
-            times = [found[side]["ms"] for side in sides]
-            kinds = {"bert-tf": "tab:blue", "prototype": "tab:orange"}
-            colors = [kinds.get(side.split()[0], "lightgray") for side in sides]
-            bars = axes.barh(sides, times, color=colors)
-            axes.bar_label(bars, [number(each) for each in times], padding=2)
-            axes.set_title(f"{work}, {TABLES[table]}, ms", loc="left", fontsize="medium")
-            axes.set(xticks=[], xlim=(0, 1.2 * max(times)))
-            axes.tick_params(left=False)
-            axes.spines[:].set_visible(False)
-        panels[0].invert_yaxis()
+    figure = Figure(figsize=(12, 0.8 + 0.24 * most), layout="constrained")
+    panels = figure.subplots(1, len(works), squeeze=False, sharey="row")[0]
+    for (work, found), axes in zip(works.items(), panels, strict=True):
+        sides = by_type(found)
+        times = [found[side]["ms"] for side in sides]
+        colors = ["tab:blue" if side.startswith("bert-tf") else "lightgray" for side in sides]
+        bars = axes.barh(sides, times, color=colors)
+        axes.bar_label(bars, [number(each) for each in times], padding=2)
+        axes.set_title(f"{work}, ms", loc="left", fontsize="medium")
+        axes.set(xticks=[], xlim=(0, 1.2 * max(times)))
+        axes.tick_params(left=False)
+        axes.spines[:].set_visible(False)
+    panels[0].invert_yaxis()
     save_svg(figure, file)
 
 
@@ -319,32 +244,24 @@ def main() -> None:
     parser.add_argument("--output", help="JSON file of all results")
     parser.add_argument("--picture", help="picture file of all times, such as serving.svg")
     parser.add_argument("--read", help="JSON file of earlier results, instead of measuring")
-    parser.add_argument("--turns", type=int, default=15, help=f"at most {len(UNSEEN) - 1}")
+    parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--prototype", help="script whose three types take part")
-    parser.add_argument("--sides", nargs="+", help=f"of {', '.join(SIDES)}; by default all")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    sides = SIDES | (prototype(options.prototype) if options.prototype else {})
-    options.sides = options.sides or list(sides)
-    if unknown := set(options.sides) - set(sides):
-        parser.error(f"unknown sides: {', '.join(sorted(unknown))}; give some of {list(sides)}")
-    if not 0 < options.turns < len(UNSEEN):
-        parser.error(f"--turns: give 1 to {len(UNSEEN) - 1}; each needs a length of its own")
-    sides |= PRODUCTS
     if options.part:
-        return in_process(options, sides)
+        return in_process(options)
     if options.read:
         result = {"works": json.loads(Path(options.read).read_text())}
     else:
         with contextlib.ExitStack() as stack:
             work = Path(options.work or stack.enter_context(tempfile.TemporaryDirectory()))
             work.mkdir(parents=True, exist_ok=True)
-            result = measure(options, sides, work.resolve())
+            result = measure(options, work.resolve())
     if options.output:
         Path(options.output).write_text(json.dumps(result["works"], indent=1))
-    print("\n\n".join(tables(result["works"])))
+    print(table(result["works"]))
     for title, why in result.get("left out", {}).items():
         print(f"\nleft out: {title} ({why})")
     if "versions" in result:

@@ -141,38 +141,21 @@ def test_medians_ratios_and_shares_of_the_ceiling(benchmarks):
 
 def test_the_tables_of_inference_engines(benchmarks, tmp_path):
     import serving
-    from engines import PRODUCTS, SIDES, prototype
 
-    ids, mask = serving.rows([4, 7])
     known = serving.vocabulary()
-    for row, length, text in zip(ids, mask.sum(1), serving.texts([4, 7]), strict=True):
-        pieces = [known[i] for i in row]
-        assert pieces[:length] == ["[CLS]", *text.split(), "[SEP]"]
-        assert set(pieces[length:]) <= {"[PAD]"}
-
-    sides = SIDES | prototype("prototype.py") | PRODUCTS
-    seconds = {
-        "float32": 3, "onnx": 2, "openvino": 1, "onnx_int8": 1, "prototype_float32": 2,
-        "products_float32": 0.75,
-    }  # fmt: skip
-    names = [*serving.WORKS, serving.FIRST]
+    for length, text in zip([4, 7], serving.texts([4, 7]), strict=True):
+        assert len(text.split()) == length - 2 and set(text.split()) <= set(known)
+    seconds = {"float32": 3, "onnx": 2, "openvino": 1, "onnx_int8": 1}
     found = {
-        side: np.array([[[each, 2 * each, 5e8, 0.5 + 0.01 * each] for _ in names]] * 2)
+        side: np.array([[[each, 2 * each, 5e8, 0.5 + 0.01 * each] for _ in serving.WORKS]] * 2)
         for side, each in seconds.items()
     }
-    works = {
-        f"{table}, {work}": serving.summarize(work, found, sides)
-        for table in serving.TABLES
-        for work in serving.WORKS
-    }
-    row = works["inference, 9 tokens"]["bert-tf float32"]
-    assert row["to the best"] == 3 and row["to the prototype"] == 1.5
-    assert row["share of the ceiling"] == 0.25 and row["MB"] == 500 and row["first ms"] == 3000
-    assert row["apart"] == 0 and "products alone, float32" not in works["serving, 9 tokens"]
-    times, shares, ratios, *_ = serving.tables(works)
+    works = {f"serving, {work}": serving.summarize(work, found) for work in serving.WORKS}
+    row = works["serving, 9 tokens"]["bert-tf float32"]
+    assert row["to the best"] == 3 and row["MB"] == 500 and row["apart"] == 0
+    times = serving.table(works)
+    assert "| bert-tf float32 | 3,000 (3.00) | 3,000 (3.00) | 3,000 (3.00) | 500 | 0e+00 |" in times
     assert "| ONNX Runtime int8 | 1,000 (1.00) | 1,000 (1.00) |" in times
-    assert shares.endswith("| bert-tf float32 | 0.25 | 0.25 | 0.25 |")
-    assert "| prototype float32 | 1.00 |" in ratios
     serving.plot(works, str(tmp_path / "serving.svg"))
     assert "ONNX Runtime int8" in (tmp_path / "serving.svg").read_text()
 
