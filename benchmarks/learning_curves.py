@@ -53,8 +53,8 @@ def make_shards(options: argparse.Namespace, work: Path) -> Path:
 
     corpus, corpus_format = options.corpus, options.corpus_format
     if not corpus:
-        from bert_tf.paper.installed_documentation import installed_documentation
-        from bert_tf.paper.passages import write_corpus
+        from bert_tf.pipelines.corpus.installed_documentation import installed_documentation
+        from bert_tf.pipelines.examples.passages import write_corpus
 
         write_corpus(work / "corpus.txt", installed_documentation())
         corpus, corpus_format = [str(work / "corpus.txt")], "sentences"

@@ -21,7 +21,7 @@ def prepare(corpus: str, output: str) -> None:
     """Writes the corpus for both scripts: a sentence per line, blank lines between documents."""
     import tensorflow as tf
 
-    from bert_tf.paper.installed_documentation import installed_documentation
+    from bert_tf.pipelines.corpus.installed_documentation import installed_documentation
     from bert_tf.pipelines.corpus.sentence_splitting import split_sentences
 
     def books() -> Iterator[tuple[str, list[bytes]]]:

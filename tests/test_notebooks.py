@@ -41,7 +41,7 @@ SHORTER = {
 BEFORE = """
 import bert_tf.serving.export
 import tensorflow as tf
-from bert_tf.paper import installed_documentation as documentation
+from bert_tf.pipelines.corpus import installed_documentation as documentation
 from bert_tf.serving.signatures import RawTextModel
 
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

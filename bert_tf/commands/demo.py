@@ -68,8 +68,9 @@ def _command(name: str, /, **options: Any) -> None:
 
 def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
     """Writes labelled passages, and the corpus without those to test on; returns the latter."""
-    from bert_tf.paper import installed_documentation, passages
+    from bert_tf.pipelines.corpus import installed_documentation
     from bert_tf.pipelines.corpus.sources import find_files
+    from bert_tf.pipelines.examples import passages
 
     if options.corpus:
         documents = passages.read_labelled_documents(find_files(options.corpus))

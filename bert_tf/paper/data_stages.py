@@ -10,13 +10,13 @@ from bert_tf.files.atomic import replace_directory
 from bert_tf.files.storage import sha256
 from bert_tf.finetuning.finetuning_options import SearchOptions
 from bert_tf.finetuning.search import data_content
-from bert_tf.paper.installed_documentation import installed_documentation
-from bert_tf.paper.passages import write_task
 from bert_tf.paper.stage import FOLDER, Cache, Show, Stage, chosen_options
 from bert_tf.paper.step_speed import StepSpeed
 from bert_tf.pipelines.corpus.formats import input_errors, read_lines
+from bert_tf.pipelines.corpus.installed_documentation import installed_documentation
 from bert_tf.pipelines.corpus.sources import open_corpus
 from bert_tf.pipelines.data_options import CorpusOptions, PretrainingDataOptions
+from bert_tf.pipelines.examples.passages import write_task
 from bert_tf.pipelines.examples.records import is_dataset_name
 from bert_tf.pipelines.shards.manifest import FILE_NAME, Manifest
 from bert_tf.pipelines.shards.writing import write_shards_of_lengths

@@ -8,7 +8,7 @@ import pytest
 
 from bert_tf.cli import main
 from bert_tf.config import BertConfig
-from bert_tf.paper import installed_documentation as documentation
+from bert_tf.pipelines.corpus import installed_documentation as documentation
 from bert_tf.serving.predictor import Predictor, answer, rows
 
 

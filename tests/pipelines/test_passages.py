@@ -1,13 +1,13 @@
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.paper import installed_documentation as module
-from bert_tf.paper.installed_documentation import (
+from bert_tf.pipelines.corpus import installed_documentation as module
+from bert_tf.pipelines.corpus.installed_documentation import (
     STANDARD_LIBRARY,
     LabelledDocument,
     installed_documentation,
 )
-from bert_tf.paper.passages import (
+from bert_tf.pipelines.examples.passages import (
     labelled_passages,
     read_labelled_documents,
     without_names,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_file, write_tsv
-from bert_tf.paper.installed_documentation import STANDARD_LIBRARY, LabelledDocument
+from bert_tf.pipelines.corpus.installed_documentation import STANDARD_LIBRARY, LabelledDocument
 from bert_tf.pipelines.corpus.text_files import read_blocks, strip
 
 _SHORTEST, _LONGEST = 120, 400  # characters of a passage
