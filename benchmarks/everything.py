@@ -4,8 +4,8 @@
 
 Everything goes into --output: NAME.json and NAME.txt of each benchmark; report.md with the
 machine's ceilings, the versions of all peers and the tables, each result also as a share of the
-ceiling for its type; peers.svg, a picture of all times beside bert-tf's. Peers have virtual
-environments of their own, made on first use (benchmarks/peers.py).
+ceiling for its type. Peers have virtual environments of their own, made on first use
+(benchmarks/peers.py).
 """
 
 import argparse
@@ -41,11 +41,10 @@ COMMANDS = {
     "reading_devices": "reading.py --devices 8 --runs 3 --sequences 30000",
     "scaling": "scaling.py --processor --plot {output}/scaling.svg",
     "shards": "shards.py",
-    "interchange": "interchange.py",
 }
 # Scripts whose JSON is a summary of `turns` for each work.
 COMPARED = ("tokenizer", "pretraining", "finetuning", "serving")
-WITHOUT_JSON = ("reading", "shards", "interchange")
+WITHOUT_JSON = ("reading", "shards")
 
 
 def command(name: str, options: argparse.Namespace, settings: dict[str, Any]) -> list[str]:
@@ -100,27 +99,6 @@ def report(output: Path, packages: dict[str, str]) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def plot(found: dict[str, dict[str, Any]], file: Path) -> None:
-    """Bars for each work: the sides' times, in proportion to bert-tf's best."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 1 + 0.9 * len(found)), layout="constrained")
-    grid = figure.subplots((len(found) + 2) // 3, 3, squeeze=False)
-    for axes in grid.flat[len(found) :]:
-        axes.axis("off")
-    for axes, (work, sides) in zip(grid.flat, found.items(), strict=False):
-        ours = [side.startswith(("bert-tf", "ours")) for side in sides]
-        best = min(row["time"] for row, own in zip(sides.values(), ours, strict=True) if own)
-        times = [row["time"] / best for row in sides.values()]
-        colors = ["tab:blue" if own else "lightgray" for own in ours]
-        axes.bar_label(axes.barh(list(sides), times, color=colors), fmt="%.2f", padding=2)
-        axes.invert_yaxis()
-        axes.set_title(work, loc="left", fontsize="medium")
-        axes.set(xticks=[], xlim=(0, 1.2 * max(times)))
-        axes.spines[:].set_visible(False)
-    figure.savefig(file)
-
-
 def main() -> None:
     """Runs, reports and says what failed."""
     parser = argparse.ArgumentParser(
@@ -148,9 +126,7 @@ def main() -> None:
     (options.output / "report.md").write_text(
         report(options.output, versions() | versions(peers, THERE)), encoding="utf-8"
     )
-    if found := works(options.output):
-        plot(found, options.output / "peers.svg")
-    print(f"\n{options.output}/report.md: the tables; peers.svg: the picture")
+    print(f"\n{options.output}/report.md: the tables")
     if failed:
         raise SystemExit("\n".join(failed))
 

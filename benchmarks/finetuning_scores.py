@@ -23,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,45 @@ class Stopwatch:
     @staticmethod
     def _now() -> tuple[float, float]:
         return time.perf_counter(), time.process_time()
+
+
+def timed_steps() -> tuple[Any, Callable[[], dict[str, float]]]:
+    """A listener of a run, and what it has seen: steps, and the seconds that they took."""
+    from bert_tf.training.listener import Listener
+
+    watch = Stopwatch()
+    seen: dict[str, Any] = {}
+
+    class Watch(Listener):
+        def planned(self, steps: int) -> None:
+            seen.update(begin=watch.read(), steps=steps)
+
+        def on_step(self, step: int) -> None:
+            seen.update(end=watch.read())
+            if step % LOG_EVERY == 0:
+                print(f"step {step:,} of {seen['steps']:,}: {seen['end']}", flush=True)
+
+    def spent() -> dict[str, float]:
+        begin, end = seen["begin"], seen["end"]
+        return {"steps": seen["steps"], **{key: round(end[key] - begin[key], 1) for key in end}}
+
+    return Watch(), spent
+
+
+def resumed(
+    results: Path, keys: Iterable[dict[str, Any]], run: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Makes the runs whose keys are not in the file of results, and adds them; returns all."""
+    results.parent.mkdir(parents=True, exist_ok=True)
+    results.touch()
+    for key in keys:
+        if any(key.items() <= json.loads(line).items() for line in results.open()):
+            continue
+        line = json.dumps(key | run(key))
+        with results.open("a") as file:
+            file.write(f"{line}\n")
+        print(line, flush=True)
+    return [json.loads(line) for line in results.open()]
 
 
 def find_data(given: str) -> tuple[Any, str, str]:
@@ -94,7 +134,6 @@ def score(given: str, predictions: Any) -> dict[str, float | None]:
     import numpy as np
 
     from bert_tf.tasks.scoring.conlleval import score_entities
-    from bert_tf.tasks.scoring.metrics import LabelSets, best_thresholds
     from bert_tf.tasks.scoring.squad_scores import squad_1_scores
 
     task, train, validation = find_data(given)
@@ -108,12 +147,6 @@ def score(given: str, predictions: Any) -> dict[str, float | None]:
             columns = examples.columns
             gold = dict(zip(columns["id"], columns["answers"], strict=True))
             return dict(squad_1_scores(gold, dict(zip(gold, predictions, strict=True))))
-        case "MultiLabel":  # with thresholds tuned on these examples, as ours are
-            labels = task.kind.label_names(task, task.read(train, "train"))
-            truth = task.kind.targets(examples, labels).astype(bool)
-            shares = np.array(predictions)
-            chosen = shares >= best_thresholds(truth, shares)
-            return LabelSets(labels, truth, chosen, shares).scores()
         case _:
             labels = task.kind.label_names(task, task.read(train, "train"))
             truth = task.kind.targets(examples, labels)
@@ -130,22 +163,10 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
     from bert_tf.finetuning.finetune import finetune
     from bert_tf.finetuning.finetuning_options import FinetuningOptions
     from bert_tf.startup import keep_freed_memory
-    from bert_tf.training.listener import Listener
 
     keep_freed_memory()
     task, train, validation = find_data(given)
-    watch = Stopwatch()
-    spent: dict[str, Any] = {}
-
-    class Watch(Listener):
-        def planned(self, steps: int) -> None:
-            spent.update(watch.read(), steps=steps)
-
-        def on_step(self, step: int) -> None:
-            spent.update(end=watch.read())
-            if step % LOG_EVERY == 0:
-                print(f"step {step:,} of {spent['steps']:,}: {spent['end']}", flush=True)
-
+    watch, spent = timed_steps()
     result = finetune(
         FinetuningOptions(
             model=str(with_wider_head(Path(options.model), work)), output=str(work / "run"),
@@ -159,15 +180,14 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
             precision=options.precision,
             evaluate_every=10**9,  # the last model alone, as on the other side
         ),
-        Watch(),
+        watch,
     )  # fmt: skip
     shutil.rmtree(work / "run")
     scores = {name: value for name, value in result.evaluation.scores.items() if name != "examples"}
     return {
         "scores": scores,
         "examples": result.train_examples,
-        "steps": spent["steps"],
-        **{name: round(spent["end"][name] - spent[name], 1) for name in spent["end"]},
+        **spent(),
         "versions": {"tensorflow": tf.__version__, "precision": options.precision},
     }
 
@@ -186,7 +206,6 @@ def with_wider_head(model: Path, work: Path) -> Path:
 
 def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) -> dict[str, Any]:
     """Fine-tunes with Hugging Face's model in PyTorch; runs in its Python."""
-    import numpy
     import torch
     import transformers
 
@@ -197,8 +216,6 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
     tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
     torch.manual_seed(seed)
     outputs = {} if kind == "span" else {"num_labels": len(labels) or 1}
-    if kind == "multilabel":
-        outputs["problem_type"] = "multi_label_classification"
     model = head.from_pretrained(options.model, **outputs)
     encode = {"tagging": encode_words, "span": encode_questions}.get(kind, encode_texts)
     train, validation = (encode(data[split], tokenizer, max_length)
@@ -214,7 +231,7 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
         for name in rows[0].keys() & {*tokenizer.model_input_names, "labels",
                                       "start_positions", "end_positions"}:  # fmt: skip
             values = [row[name] for row in rows]
-            if isinstance(values[0], list) and (kind, name) != ("multilabel", "labels"):
+            if isinstance(values[0], list):
                 values = [v + [fill.get(name, 0)] * (width - len(v)) for v in values]
             tensors[name] = torch.tensor(values)
         return tensors
@@ -262,7 +279,6 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
             outputs += list(values.numpy())
     decode = {
         "classification": lambda: [int(logits.argmax()) for logits in outputs],
-        "multilabel": lambda: torch.sigmoid(torch.tensor(numpy.stack(outputs))).tolist(),
         "regression": lambda: [float(logits[0]) for logits in outputs],
         "tagging": lambda: [
             # Words behind the length limit are O.
@@ -429,25 +445,18 @@ def main() -> None:
         return
     if "there" in options.side:
         options.peers = peer_python(options.peers)
-    results = Path(options.results)
-    results.parent.mkdir(parents=True, exist_ok=True)
-    results.touch()
+    data = {given.partition("=")[0]: given for given in options.task}
+    keys = (
+        {"task": task, "side": side, "seed": seed, "epochs": options.epochs}
+        for task in data
+        for seed in options.seeds
+        for side in options.side
+    )
 
-    def runs() -> list[dict[str, Any]]:
-        return [json.loads(line) for line in results.read_text().splitlines()]
+    def run(key: dict[str, Any]) -> dict[str, Any]:
+        return run_one(options, data[key["task"]], key["seed"], key["side"])
 
-    for given in options.task:
-        for seed in options.seeds:
-            for side in options.side:
-                key = {"task": given.partition("=")[0], "side": side, "seed": seed,
-                       "epochs": options.epochs}  # fmt: skip
-                if any(key.items() <= run.items() for run in runs()):
-                    continue
-                run = {**key, **run_one(options, given, seed, side)}
-                with results.open("a") as file:
-                    file.write(json.dumps(run) + "\n")
-                print(f"{SIDES[side]}: {json.dumps(run)}", flush=True)
-    print(table(runs()))
+    print(table(resumed(Path(options.results), keys, run)))
 
 
 if __name__ == "__main__":

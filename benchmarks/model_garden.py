@@ -22,23 +22,6 @@ script.main(None)
 print("seconds of work:", time.perf_counter() - begun)
 """
 
-# Reads files of instances with Model Garden's loader and saves everything it yields, in order.
-_LOADED = """
-import sys
-import numpy as np
-from official.nlp.data import pretrain_dataloader
-output, max_seq_length, max_predictions_per_seq, *files = sys.argv[1:]
-loader = pretrain_dataloader.BertPretrainDataLoader(
-    pretrain_dataloader.BertPretrainDataConfig(
-        input_path=files, global_batch_size=1, is_training=False, drop_remainder=False,
-        seq_length=int(max_seq_length), max_predictions_per_seq=int(max_predictions_per_seq),
-        cycle_length=1, deterministic=True,
-    )
-)
-batches = list(loader.load().as_numpy_iterator())
-np.savez(output, **{name: np.concatenate([b[name] for b in batches]) for name in batches[0]})
-"""
-
 
 def peer_python(given: Path | None) -> Path:
     """A Python with Model Garden: `given`, or that of .venv-model-garden, made if missing."""
@@ -53,7 +36,6 @@ def data_script(
     *,
     dupe_factor: int = 1,
     max_seq_length: int = 128,
-    max_predictions_per_seq: int = 20,
 ) -> list[str]:
     """Command that makes instances from `files` and writes them to the file `output`."""
     return [
@@ -63,20 +45,5 @@ def data_script(
         f"--vocab_file={vocabulary}",
         f"--dupe_factor={dupe_factor}",
         f"--max_seq_length={max_seq_length}",
-        f"--max_predictions_per_seq={max_predictions_per_seq}",
-    ]  # fmt: skip
-
-
-def loaded_by_peer(
-    python: Path,
-    files: list[Path],
-    output: Path,
-    *,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-) -> list[str]:
-    """Command that reads files of instances and saves them to `output`, an .npz file."""
-    return [
-        str(python), "-c", _LOADED, str(output), str(max_seq_length),
-        str(max_predictions_per_seq), *map(str, files),
+        "--max_predictions_per_seq=20",
     ]  # fmt: skip

@@ -33,7 +33,7 @@ from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.instances.schemas import masked_features
 from bert_tf.pipelines.shards import pretraining_batches as batches_module
 from bert_tf.pipelines.shards.manifest import BLOCK_RECORDS, Manifest
-from bert_tf.pipelines.shards.pretraining_batches import Masking, pretraining_batches
+from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 from bert_tf.pipelines.shards.writing import write_shards
 from bert_tf.startup import keep_freed_memory
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
@@ -229,12 +229,6 @@ def report_rates(static: Path, dynamic: Path, runs: int, sequences: int) -> None
     for batch_size in (256, 32):
         ways: dict[str, Callable[[], tf.data.Dataset]] = {
             "ours, dynamic": lambda b=batch_size: pretraining_batches(dynamic, b),
-            "ours, dynamic, whole words": lambda b=batch_size: pretraining_batches(
-                dynamic, b, masking=Masking(whole_word_masking=True)
-            ),
-            "ours, dynamic, spans of 3": lambda b=batch_size: pretraining_batches(
-                dynamic, b, masking=Masking(max_ngram=3)
-            ),
             "ours, static": lambda b=batch_size: pretraining_batches(static, b),
             "recipe, static": lambda b=batch_size: batches_by_recipe(static, b, buffer),
             "recipe, static, parsed in batches": lambda b=batch_size: batches_by_recipe(

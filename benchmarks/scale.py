@@ -1,8 +1,7 @@
-"""What grows with the corpus: memory and time of single steps, and a simulation of many machines.
+"""What grows with the corpus: memory and time of single steps and of the whole flow.
 
     python benchmarks/scale.py reading           # the first and later windows of 8 million blocks
     python benchmarks/scale.py files --count 200000
-    python benchmarks/scale.py simulate --unit-seconds 4.1
     python benchmarks/scale.py flow --gigabytes 2 --corpus FOLDER [--tokenizer FOLDER]
 
 Each is a process of its own, whose largest memory is that of the step (`files` prints what the step
@@ -11,11 +10,8 @@ adds).
 
 import argparse
 import gzip
-import heapq
-import random
 import resource
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -75,62 +71,6 @@ def files(count: int) -> None:
         before, began = megabytes(), time.monotonic()
         corpus = open_corpus(folder, CorpusOptions())
         report(f"files, {count} in {len(corpus.units)} units", time.monotonic() - began, before)
-
-
-def simulate(unit_seconds: float, unit_bytes: int) -> None:
-    """A terabyte on many machines: units go to whoever is free, or are dealt out in advance."""
-    text, cores_per_machine = 1e12, 16
-    # A unit was measured on 2 cores; a machine makes several at once.
-    slots, size = cores_per_machine // 2, 256 << 20
-    units, seconds = round(text / size), unit_seconds * size / unit_bytes
-    print(f"{units} units of {size >> 20} MB, {seconds:.0f} s each on 2 cores")
-    for machines in (16, 64):
-        for stragglers, failures in ((0.0, 0.0), (0.05, 0.0), (0.05, 0.02)):
-            hours = {}
-            for dealt in (False, True):
-                runs = [
-                    _simulated(
-                        machines * slots, slots, units, seconds, stragglers, failures, dealt, s
-                    )
-                    for s in range(20)
-                ]
-                hours[dealt] = statistics.mean(runs) / 3600
-            ideal = units * seconds / (machines * slots) / 3600
-            print(
-                f"{machines} machines of {cores_per_machine} cores, {stragglers:.0%} of them at a "
-                f"third of the speed, {failures:.0%} failing per hour: {hours[False]:.2f} h with "
-                f"an executor, {hours[True]:.2f} h with --units, {ideal:.2f} h at least"
-            )
-
-
-def _simulated(
-    workers: int, slots: int, units: int, seconds: float, stragglers: float, failures: float,
-    dealt: bool, seed: int,
-) -> float:  # fmt: skip
-    """Seconds until the last unit is made. A machine that fails is back in ten minutes."""
-    draw = random.Random(seed)
-    speed = [
-        1 / 3 if random.Random(f"{seed} {worker // slots}").random() < stragglers else 1.0
-        for worker in range(workers)
-    ]
-    left = [len(range(worker, units, workers)) for worker in range(workers)]
-    shared = units
-    free = [(0.0, worker) for worker in range(workers)]
-    heapq.heapify(free)
-    end = 0.0
-    while free:
-        now, worker = heapq.heappop(free)
-        if not (left[worker] if dealt else shared):
-            continue
-        took = seconds / speed[worker] * draw.lognormvariate(0, 0.2)
-        if draw.random() < failures * took / 3600:  # the unit is made again
-            heapq.heappush(free, (now + took * draw.random() + 600, worker))
-            continue
-        left[worker] -= 1
-        shared -= 1
-        end = max(end, now + took)
-        heapq.heappush(free, (now + took, worker))
-    return end
 
 
 def flow(gigabytes: float, corpus: str, workers: int, tokenizer: str) -> None:
@@ -231,10 +171,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("step", choices=("reading", "files", "simulate", "flow"))
+    parser.add_argument("step", choices=("reading", "files", "flow"))
     parser.add_argument("--count", type=int, default=1_000_000)
-    parser.add_argument("--unit-seconds", type=float, default=4.0)
-    parser.add_argument("--unit-bytes", type=int, default=32 << 20)
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--corpus")
     parser.add_argument("--tokenizer", default="")
@@ -244,8 +182,6 @@ def main() -> None:
         reading()
     elif given.step == "files":
         files(given.count)
-    elif given.step == "simulate":
-        simulate(given.unit_seconds, given.unit_bytes)
     else:
         flow(given.gigabytes, given.corpus, given.workers, given.tokenizer)
 

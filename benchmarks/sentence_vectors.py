@@ -27,7 +27,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from finetuning_scores import EPSILON, LEARNING_RATE, WARMUP_SHARE, WEIGHT_DECAY, Stopwatch
+from finetuning_scores import (  # benchmarks/finetuning_scores.py
+    EPSILON,
+    LEARNING_RATE,
+    WARMUP_SHARE,
+    WEIGHT_DECAY,
+    Stopwatch,
+    resumed,
+    timed_steps,
+)
 from peers import add_option, peer_python  # benchmarks/peers.py
 
 MAX_LENGTH, SCALE, HELD_OUT, EXAMPLES = 64, 20.0, 5, 4000
@@ -90,7 +98,6 @@ def run_here(
     from bert_tf.finetuning.finetune import finetune
     from bert_tf.finetuning.finetuning_options import FinetuningOptions
     from bert_tf.startup import keep_freed_memory
-    from bert_tf.training.listener import Listener
 
     keep_freed_memory()
 
@@ -107,16 +114,7 @@ def run_here(
             *("\t".join(str(c).replace('"', "'") for c in r) for r in rows),
         ]
         (work / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    spent: dict[str, Any] = {}
-    watch = Stopwatch()
-
-    class Watch(Listener):
-        def planned(self, steps: int) -> None:
-            spent.update(begin=watch.read(), steps=steps)
-
-        def on_step(self, step: int) -> None:
-            spent.update(end=watch.read())
-
+    watch, spent = timed_steps()
     finetune(
         FinetuningOptions(
             model=options.model, output=str(work / "run"), task="embedding", embedding_loss=loss,
@@ -127,13 +125,12 @@ def run_here(
             weight_decay=WEIGHT_DECAY, epsilon=EPSILON, bias_correction=True,
             evaluate_every=10**9, precision="float32",
         ),
-        Watch(),
+        watch,
     )  # fmt: skip
     return {
         "before": scored(options.model),
         "score": scored(work / "run" / "best"),
-        "steps": spent["steps"],
-        **{name: round(spent["end"][name] - spent["begin"][name], 1) for name in spent["end"]},
+        **spent(),
     }
 
 
@@ -229,30 +226,25 @@ def main() -> None:
         return
     pythons = {"here": sys.executable, "there": peer_python(options.peers)}
     results = Path(options.results)
-    results.parent.mkdir(parents=True, exist_ok=True)
-    results.touch()
+    keys = (
+        {"task": task, "side": side, "seed": seed, "model": options.model}
+        for task in options.task
+        for seed in options.seeds
+        for side in pythons
+    )
 
-    def runs() -> list[dict[str, Any]]:
-        return [json.loads(line) for line in results.read_text().splitlines()]
+    def run_one(key: dict[str, Any]) -> dict[str, Any]:
+        task, side, seed = key["task"], key["side"], str(key["seed"])
+        work = results.parent / f"{task}-{side}-{seed}"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        command = [pythons[side], *sys.argv, "--part", side, task, seed, str(work)]
+        subprocess.run(command, check=True)
+        result = json.loads((work / "result.json").read_text())
+        shutil.rmtree(work)
+        return result
 
-    for task in options.task:
-        for seed in options.seeds:
-            for side, python in pythons.items():
-                key = {"task": task, "side": side, "seed": seed, "model": options.model}
-                if any(key.items() <= run.items() for run in runs()):
-                    continue
-                work = results.parent / f"{task}-{side}-{seed}"
-                shutil.rmtree(work, ignore_errors=True)
-                work.mkdir(parents=True)
-                part = ["--part", side, task, str(seed), str(work)]
-                subprocess.run([python, *sys.argv, *part], check=True)
-                with results.open("a") as file:
-                    file.write(
-                        json.dumps({**key, **json.loads((work / "result.json").read_text())}) + "\n"
-                    )
-                shutil.rmtree(work)
-                print(results.read_text().splitlines()[-1], flush=True)
-    print(table(runs()))
+    print(table(resumed(results, keys, run_one)))
 
 
 if __name__ == "__main__":

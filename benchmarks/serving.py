@@ -48,15 +48,12 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 WORDS = [f"{a}{b}{c}o" for a in LETTERS for b in "aeiouy" for c in LETTERS]
 
 
-def words_of(lengths: Sequence[int]) -> list[list[int]]:
-    """Places in WORDS of each text's words; [CLS] and [SEP] are two of its tokens."""
-    return [[(31 * i + j) * 7 % len(WORDS) for j in range(length - 2)]
-            for i, length in enumerate(lengths)]  # fmt: skip
-
-
 def texts(lengths: Sequence[int]) -> list[str]:
-    """Texts of these lengths in tokens."""
-    return [" ".join(WORDS[place] for place in words) for words in words_of(lengths)]
+    """Texts of these lengths in tokens, two of which are [CLS] and [SEP]."""
+    return [
+        " ".join(WORDS[(31 * i + j) * 7 % len(WORDS)] for j in range(length - 2))
+        for i, length in enumerate(lengths)
+    ]
 
 
 def vocabulary() -> list[str]:

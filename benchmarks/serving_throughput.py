@@ -14,8 +14,7 @@ short texts, long ones, and half of each. The sides serve the same sentence enco
 
 Columns: requests a second; p50 and p99 of all requests, p99 of the short ones, in ms; processor
 milliseconds of the server per request, and the share of them that its main thread takes: reading,
-parsing, writing and HTTP. Then the processor time of tokenizing alone. The clients share the
-machine.
+parsing, writing and HTTP. The clients share the machine.
 """
 
 import argparse
@@ -140,28 +139,6 @@ def quantile(values: list[float]) -> float:
     return sorted(values)[int(0.99 * (len(values) - 1))]
 
 
-def tokenizing(model: str) -> dict[str, float]:
-    """Processor milliseconds of tokenizing a text, 16 at a time."""
-    import tensorflow as tf
-
-    from bert_tf import BertTokenizer
-
-    tokenizer, found = BertTokenizer.from_directory(model), {}
-    tokenize = tf.function(lambda texts: tokenizer.tokenize(texts).flat_values,
-                           input_signature=[tf.TensorSpec([None], tf.string)])  # fmt: skip
-    for name, (words, *_) in LOADS.items():
-        texts = tf.constant(
-            [" ".join(random.Random(i).choices(_WORDS, k=words)) for i in range(16)]
-        )
-        tokenize(texts)
-        start = time.process_time()
-        for _ in range(100):
-            tokenize(texts)
-        found[name] = 1e3 * (time.process_time() - start) / 1600
-    found.pop("mixed")
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -191,8 +168,6 @@ def main() -> None:
                         rows[title := f"{name}, {texts}, {clients}"] = found
                         cells = (f"{found[c]:.3g}" if c in found else "" for c in columns)
                         print(f"| {title} | {' | '.join(cells)} |", flush=True)
-    for texts, spent in tokenizing(options.model).items():
-        print(f"\ntokenizing a {texts} text: {spent:.3f} ms of processor time")
     if options.output:
         Path(options.output).write_text(json.dumps(rows, indent=1))
 

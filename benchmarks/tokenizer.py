@@ -8,10 +8,8 @@ more reliable on a shared machine. Two kinds of work:
 
 - ids of tensors, ours in a tf.data pipeline: the peer is `tokenizers`, by `encode_batch` (with
   offsets, the usual call) and `encode_batch_fast` (without);
-- lists of strings to ids of 128 tokens at most, [CLS], [SEP] and padding included: ours called
-  eagerly, in a tf.function and in tf.data (with masks and segments), `tokenizers`, and
-  FlashTokenizer, whose batches are not padded with "longest" and are padded to 128 with
-  "max_length".
+- lists of strings to ids of 128 tokens, [CLS], [SEP] and padding included: ours called eagerly,
+  `tokenizers`, and FlashTokenizer.
 """
 
 import argparse
@@ -35,12 +33,6 @@ from peers import add_option, peer_python  # benchmarks/peers.py
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 BATCH, LENGTH = 1000, 128
-# How FlashTokenizer is called: padding, threads.
-FLASH = {
-    "FlashTokenizer": ("longest", True),
-    "FlashTokenizer, one thread": ("longest", False),
-    "FlashTokenizer, padded": ("max_length", True),
-}
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "data" / "corpus"
 
 
@@ -73,17 +65,17 @@ Turn = Callable[[], list[float]]
 
 
 def flash_tokenizer(file: str, vocabulary: str) -> None:
-    """FlashTokenizer's process: for each of its names, the seconds of all lines."""
+    """FlashTokenizer's process: for each line, the seconds of all texts."""
     from flash_tokenizer import BertTokenizerFlash
 
     encode = BertTokenizerFlash(vocabulary, model_max_length=LENGTH).tokenizer.batch_encode
     batches = json.loads(Path(file).read_text())
 
-    def reply(name: str) -> list[float]:
-        padding, threads = FLASH[name]
-        return turns.timed(lambda: [encode(each, padding, LENGTH, threads) for each in batches])
+    def encode_all() -> None:
+        for batch in batches:
+            encode(batch, "max_length", LENGTH, True)
 
-    turns.answer(reply)
+    turns.answer(lambda _: turns.timed(encode_all))
 
 
 def compare(contestants: dict[str, Turn], megabytes: float, rounds: int) -> dict[str, Any]:
@@ -136,10 +128,6 @@ def main() -> None:
     else:
         tokenizer = BertTokenizer(arguments.vocab)
     pack = Packer(tokenizer, LENGTH)
-    packed = tf.function(
-        lambda texts: pack(tokenizer.tokenize(texts)),
-        input_signature=[tf.TensorSpec([None], tf.string)], autograph=False,
-    )  # fmt: skip
     options = tf.data.Options()
     options.autotune.enabled = False
     options.threading.private_threadpool_size = arguments.threads
@@ -189,8 +177,6 @@ def main() -> None:
 
         contestants = {
             "bert-tf eagerly": each(lambda texts: pack(tokenizer.tokenize(texts)), lists),
-            "bert-tf in a tf.function": each(lambda texts: packed(tf.constant(texts)), lists),
-            "bert-tf in tf.data": through(pipeline(packed)),
             "tokenizers encode_batch_fast": each(padding._tokenizer.encode_batch_fast, lists),
         }
         file = Path(folder) / "lists.json"
@@ -203,11 +189,11 @@ def main() -> None:
         )  # fmt: skip
         stack.callback(peer.stdin.close)
 
-        def ask(name: str) -> list[float]:
-            print(name, file=peer.stdin, flush=True)
+        def ask() -> list[float]:
+            print(file=peer.stdin, flush=True)
             return json.loads(peer.stdout.readline())
 
-        contestants |= {name: functools.partial(ask, name) for name in FLASH}
+        contestants["FlashTokenizer"] = ask
         works["lists to padded ids"] = compare(contestants, megabytes, arguments.turns)
     if arguments.output:
         Path(arguments.output).write_text(json.dumps(works, indent=1))
