@@ -32,6 +32,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "raw", "string", "f
 
 
 class Server(NamedTuple):
+    models: Path
     rest: str
     grpc: str
 
@@ -60,20 +61,22 @@ def served(made_once, exports_of) -> Iterator[Server]:
             FineTuned(task, encoder, tokenizer, []).export("encoder", root=folder)
         shutil.copytree(folder / "classifier", folder / "messages")
 
-    with running(made_once("clients", make)) as (port, process):
-        yield Server(f"http://127.0.0.1:{port}", f"127.0.0.1:{grpc_port(process)}")
+    models = made_once("clients", make)
+    with running(models) as (port, process):
+        yield Server(models, f"http://127.0.0.1:{port}", f"127.0.0.1:{grpc_port(process)}")
 
 
-def curls(page: str) -> list[str]:
+def curls(page: Path) -> list[str]:
     """The curl commands of a page that ask a server on this machine."""
-    text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     lines = re.findall(r"^(?: {4})?(curl .*)$", text, re.MULTILINE)
     return [line for line in lines if "$URL" in line or ":8501" in line]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "model card"])
 def test_the_curl_commands_of_a_page(page, served):
-    commands = curls(page)
+    card = served.models / "classifier" / "1" / "README.md"
+    commands = curls(card if page == "model card" else ROOT / page)
     assert commands
     url = {**os.environ, "URL": f"{served.rest}/v1/models/classifier"}
     for command in commands:

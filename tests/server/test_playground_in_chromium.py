@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import shutil
 import subprocess
 import threading
 import time
@@ -519,7 +518,7 @@ def test_errors_are_shown_as_they_are(page, server):
     assert page.text("#answer .error").startswith("The server did not answer: ")
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+@pytest.mark.peer("curl")
 def test_the_curl_command_asks_the_same(page, server):
     choose(page, server, "entities", version="1")
     type_in(page, text=f"""It's "$HOME" `id` \\n 100% @x\nBo {TEXT}""")

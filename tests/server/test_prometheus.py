@@ -114,7 +114,7 @@ def test_prometheus_scrapes_a_server(toys, tmp_path):
         }
         with prometheus(tmp_path, scrape) as url:
             deadline = time.monotonic() + 60
-            missing = ["up == 1", *queries()]
+            missing = ["min_over_time(up[5m]) == 1", *queries()]
             while missing:  # a rate needs two scrapes with requests between them
                 assert time.monotonic() < deadline, (missing, (tmp_path / "log").read_text())
                 assert "predictions" in ask("/v1/models/toy:predict", b'{"instances": ["a", "b"]}')

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -20,13 +19,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
+from peer_programs import find_peer
 from preloaded import run_code
-from starlette.testclient import TestClient
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from bert_tf import BertTokenizer
-from bert_tf.server.app import make_app
-from bert_tf.server.models import Models
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.signatures import DEFAULT
@@ -130,9 +127,6 @@ def test_saved_model_cli_shows_and_runs(export_of):
 @pytest.fixture(scope="module")
 def model_server(export_of, tmp_path_factory):
     """TensorFlow Serving with an export; gives the ports of gRPC and REST."""
-    binary = shutil.which("tensorflow_model_server")
-    if binary is None:
-        pytest.skip("needs tensorflow_model_server on the PATH")
     root = export_of("classification").parents[1]
     config = tmp_path_factory.mktemp("config") / "models.config"
     text = (root / "models.config").read_text(encoding="utf-8")
@@ -144,7 +138,8 @@ def model_server(export_of, tmp_path_factory):
     settings = root
     process = subprocess.Popen(
         [
-            binary, f"--port={ports[0]}", f"--rest_api_port={ports[1]}",
+            find_peer("tensorflow_model_server"), f"--port={ports[0]}",
+            f"--rest_api_port={ports[1]}",
             f"--model_config_file={config}", "--enable_batching",
             f"--batching_parameters_file={settings / 'batching.config'}",
             "--enable_per_model_batching_parameters",
@@ -171,6 +166,7 @@ def rest(ports, path: str, body: str | None = None) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.peer("tensorflow_model_server")
 def test_tensorflow_serving_answers_the_request_of_the_model_card(model_server, export_of):
     directory = export_of("classification")
     card = (directory / "README.md").read_text(encoding="utf-8")
@@ -185,23 +181,7 @@ def test_tensorflow_serving_answers_the_request_of_the_model_card(model_server, 
 
 
 @pytest.mark.slow
-def test_the_curl_commands_of_docs_and_model_card_work(export_of):
-    directory = export_of("classification")
-    pages = [REPOSITORY / "docs" / "serving.md", directory / "README.md"]
-    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
-    requests = re.findall(r"curl (?:-d '(.*)' \\\n\s+)?http://localhost:8501(\S+)", text)
-    assert len(requests) == 7
-    models = Models(directory.parents[1])
-    with TestClient(make_app(models)) as client:
-        client.portal.call(models.start)
-        for body, path in requests:
-            own = path.replace("/classifier", "/classification")
-            answer = client.post(own, content=body) if body else client.get(own)
-            assert answer.status_code == 200, (body, answer.text)
-        client.portal.call(models.close)
-
-
-@pytest.mark.slow
+@pytest.mark.peer("tensorflow_model_server")
 def test_tensorflow_serving_answers_the_grpc_client_of_the_docs(model_server):
     assert len(grpc_client(model_server[0], "classification")["labels"]) == 2
 
