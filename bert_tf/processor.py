@@ -1,9 +1,12 @@
-"""What this machine's processor is, and what was measured on it; needs no TensorFlow."""
+"""What this machine's processor is, and what is measured on it; needs no TensorFlow."""
 
 import contextlib
 import json
+import math
 import os
 import re
+import time
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -36,30 +39,56 @@ def processor() -> str:
     return " ".join([*found, version, *switches]).strip()
 
 
-class Remembered:
-    """Measurements of this machine, in a JSON file of the user's cache folder."""
+def best_seconds(
+    works: Mapping[str, Callable[[], object]], seconds: float = 0.0, rounds: int = 2
+) -> dict[str, float]:
+    """The shortest time of each work, in `rounds` or as many as `seconds` allow.
 
-    def __init__(self, name: str) -> None:
-        self._file: Path | None = None
-        with contextlib.suppress(RuntimeError):  # no home
-            self._file = cache_folder() / name
+    The works take turns, as a machine's speed may change; each is called once before, to warm up.
+    """
+    until = time.perf_counter() + seconds
+    for work in works.values():
+        work()
+    best = dict.fromkeys(works, math.inf)
+    while rounds > 0 or time.perf_counter() < until:
+        for name, work in works.items():
+            begun = time.perf_counter()
+            work()
+            best[name] = min(best[name], time.perf_counter() - begun)
+        rounds -= 1
+    return best
 
-    def _all(self) -> dict[str, Any]:
-        found = None
-        with contextlib.suppress(OSError, ValueError, RecursionError):  # no file, no JSON
-            found = json.loads(self._file.read_text(encoding="utf-8")) if self._file else None
-        return found if isinstance(found, dict) else {}
 
-    def numbers(self, key: str, names: tuple[str, ...]) -> dict[str, float] | None:
-        """Positive numbers by name; None unless all are known."""
-        found = self._all().get(key)
-        if isinstance(found, dict) and all(
-            isinstance(found.get(name), float) and 0 < found[name] < float("inf") for name in names
-        ):
-            return {name: found[name] for name in names}
-        return None
+def measured_once(
+    file: str,
+    key: str,
+    names: Sequence[str],
+    measure: Callable[[], dict[str, float]],
+    *,
+    keep: bool = True,
+) -> dict[str, float]:
+    """Positive numbers by name, from a JSON file of the user's cache folder or else measured.
 
-    def remember(self, key: str, numbers: dict[str, float]) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # a cache that cannot be written
-                write_json(self._file, {**self._all(), key: numbers})
+    They are remembered there if all of the names were measured, unless `keep` is false.
+    """
+    path = None
+    with contextlib.suppress(RuntimeError):  # no home
+        path = cache_folder() / file
+    known = _read_object(path)
+    numbers = known.get(key)
+    if isinstance(numbers, dict) and all(
+        isinstance(numbers.get(name), float) and 0 < numbers[name] < math.inf for name in names
+    ):
+        return {name: numbers[name] for name in names}
+    found = measure()
+    if keep and path is not None and found.keys() >= {*names}:
+        with contextlib.suppress(OSError):  # a cache that cannot be written
+            write_json(path, {**_read_object(path), key: found})
+    return found
+
+
+def _read_object(path: Path | None) -> dict[str, Any]:
+    found = None
+    with contextlib.suppress(OSError, ValueError, RecursionError):  # no file, no JSON
+        found = json.loads(path.read_text(encoding="utf-8")) if path else None
+    return found if isinstance(found, dict) else {}

@@ -6,17 +6,16 @@ nor in every type: so it is measured once and remembered.
 """
 
 import contextlib
+import functools
 import json
-import math
 import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from bert_tf.processor import Remembered, processor
+from bert_tf.processor import best_seconds, measured_once, processor
 from bert_tf.serving.precisions import same_in_other_types, type_of, versions
 
 VARIABLE = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
@@ -51,16 +50,18 @@ def types_of(models: Iterable[str | Path]) -> set[str]:
 
 def _ratio(dtype: str) -> float | None:
     """The time of products with packed weights to that with others; None if unknown."""
-    memory, key = Remembered("packed_weights.json"), f"{dtype} {processor()}"
-    if (known := memory.numbers(key, ("ratio",))) is None:
+
+    def measured() -> dict[str, float]:
         command = [sys.executable, "-m", "bert_tf.serving.packed_weights", dtype]
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            found = subprocess.run(
+            done = subprocess.run(
                 command, check=True, capture_output=True, text=True, timeout=_PATIENCE
             )
-            known = {"ratio": float(json.loads(found.stdout))}
-            memory.remember(key, known)
-    return known["ratio"] if known else None
+            return {"ratio": float(json.loads(done.stdout))}
+        return {}
+
+    key = f"{dtype} {processor()}"
+    return measured_once("packed_weights.json", key, ("ratio",), measured).get("ratio")
 
 
 def measure(dtype: str) -> float:
@@ -85,14 +86,12 @@ def measure(dtype: str) -> float:
     ratios = []
     for rows in _ROWS:
         x = tf.cast(tf.random.normal([rows, _WIDTH]), dtype)
-        best = {True: math.inf, False: math.inf}
-        for number in range(_ROUNDS + 1):
-            for is_packed in best:  # in turns: a machine's speed may change
-                begun = time.perf_counter()
-                run(x, is_packed).numpy()
-                if number:  # the first one traces
-                    best[is_packed] = min(best[is_packed], time.perf_counter() - begun)
-        ratios.append(best[True] / best[False])
+        works = {
+            name: functools.partial(lambda x, is_packed: run(x, is_packed).numpy(), x, is_packed)
+            for name, is_packed in (("packed", True), ("plain", False))
+        }
+        best = best_seconds(works, rounds=_ROUNDS)
+        ratios.append(best["packed"] / best["plain"])
     return statistics.geometric_mean(ratios)
 
 

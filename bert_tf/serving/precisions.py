@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.processor import Remembered, processor
+from bert_tf.processor import measured_once, processor
 
 TYPES_FILE = "assets.extra/types.json"
 _SECONDS = 0.3  # of measuring each work
@@ -90,20 +90,23 @@ def _times(newest: Path, key: str, is_kept: bool) -> dict[str, float]:
     from bert_tf.serving.signatures import DEFAULT
     from bert_tf.serving.warmup_requests import example_texts
 
-    versions, memory = same_in_other_types(newest), Remembered("export_times.json")
-    if (known := memory.numbers(key, tuple(versions))) is not None:
-        return known
-    found = {}
-    for dtype, directory in versions.items():
-        # No kernel, a damaged export: others may serve.
-        with contextlib.suppress(Exception), contextlib.closing(LoadedModel(directory)) as model:
-            asked = model.signatures[DEFAULT]
-            texts = example_texts(asked.inputs, asked.outputs)
-            each = milliseconds(functools.partial(model.run, DEFAULT), texts)
-            found[dtype] = statistics.geometric_mean(each.values())
-    if is_kept and len(found) == len(versions):
-        memory.remember(key, found)
-    return found
+    versions = same_in_other_types(newest)
+
+    def measured() -> dict[str, float]:
+        found = {}
+        for dtype, directory in versions.items():
+            # No kernel, a damaged export: others may serve.
+            with (
+                contextlib.suppress(Exception),
+                contextlib.closing(LoadedModel(directory)) as model,
+            ):
+                asked = model.signatures[DEFAULT]
+                texts = example_texts(asked.inputs, asked.outputs)
+                each = milliseconds(functools.partial(model.run, DEFAULT), texts)
+                found[dtype] = statistics.geometric_mean(each.values())
+        return found
+
+    return measured_once("export_times.json", key, tuple(versions), measured, keep=is_kept)
 
 
 def milliseconds(

@@ -1,18 +1,16 @@
 """How fast this machine multiplies matrices, and in which precision fastest."""
 
 import functools
-import math
 import time
 from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
-from bert_tf.processor import Remembered, processor, processor_flags
+from bert_tf.processor import best_seconds, measured_once, processor, processor_flags
 
 # Rows, width and inner width of a feed-forward layer: enough for arithmetic to dominate.
 _SHAPES = {"CPU": (1024, 512, 1024), "GPU": (8192, 8192, 8192)}
 _AT_ONCE = 2  # halves of a batch, as a core may have each to itself (`share_cores`)
-_LEAST_ROUNDS = 2  # however long they take, as on a busy machine
 _SECONDS = 0.25  # of the first measurement
 _PAUSE = 300  # times as long as a measurement takes: they cost a third of a percent
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
@@ -21,21 +19,15 @@ _MARGIN = 1.1  # by which bfloat16 must be faster: it rounds more, and a measure
 
 def product_rates(dtypes: Iterable[str], seconds: float = 0.0) -> dict[str, float]:
     """The best FLOP/s in matrix products of each dtype, in `seconds` or what two rounds need."""
-    until = time.perf_counter() + seconds
     device = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     rows, width, inner = _SHAPES[device]
     with tf.device(device):
         factors = {dtype: _factors(rows, width, inner, dtype) for dtype in dtypes}
-        for each in factors.values():
-            _multiply(*each).numpy()  # traces it, and waits for what the device still does
-        best = dict.fromkeys(factors, math.inf)
-        rounds = 0
-        while rounds < _LEAST_ROUNDS or time.perf_counter() < until:
-            for dtype, each in factors.items():  # in turns: a machine's speed may change
-                begun = time.perf_counter()
-                _multiply(*each).numpy()
-                best[dtype] = min(best[dtype], time.perf_counter() - begun)
-            rounds += 1
+        works = {
+            dtype: functools.partial(lambda each: _multiply(*each).numpy(), each)
+            for dtype, each in factors.items()
+        }
+        best = best_seconds(works, seconds)
     operations = _AT_ONCE * 2 * 2 * rows * width * inner
     return {dtype: operations / taken for dtype, taken in best.items()}
 
@@ -115,9 +107,6 @@ def fast_precision(strategy: tf.distribute.Strategy) -> tuple[str, str]:
 @functools.cache
 def _rates(processor: str) -> dict[str, float]:
     """FLOP/s in float32 and bfloat16; measured once, and remembered in the user's cache folder."""
-    memory, dtypes = Remembered("product_rates.json"), ("float32", "bfloat16")
-    found = memory.numbers(processor, dtypes)
-    if found is None:
-        found = product_rates(dtypes, _SECONDS)
-        memory.remember(processor, found)
-    return found
+    dtypes = ("float32", "bfloat16")
+    measure = functools.partial(product_rates, dtypes, _SECONDS)
+    return measured_once("product_rates.json", processor, dtypes, measure)

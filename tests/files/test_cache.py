@@ -5,7 +5,7 @@ import pytest
 from bert_tf.errors import InputError
 from bert_tf.files import mirror
 from bert_tf.files.cache import CACHE_FOLDER, CACHE_GIGABYTES, cache_bytes, cache_folder
-from bert_tf.processor import Remembered
+from bert_tf.processor import measured_once
 
 
 def test_one_variable_moves_all_caches(tmp_path, monkeypatch):
@@ -14,7 +14,7 @@ def test_one_variable_moves_all_caches(tmp_path, monkeypatch):
     assert cache_folder("models") == tmp_path / "xdg" / "bert-tf" / "models"
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "own"))
     assert cache_folder("models") == tmp_path / "own" / "models"
-    Remembered("speed.json").remember("here", {"gflops": 1.0})
+    measured_once("speed.json", "here", ["gflops"], lambda: {"gflops": 1.0})
     assert (tmp_path / "own" / "speed.json").is_file() and not (tmp_path / "xdg").exists()
     for given, folder in ((None, ".cache"), ("relative", ".cache")):
         monkeypatch.setenv("HOME", str(tmp_path))
