@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from training_step import Size, batch_of  # benchmarks/training_step.py
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
@@ -39,7 +41,6 @@ def main() -> None:
 
     keep_freed_memory()
     import keras
-    import numpy as np
 
     from bert_tf.config import BertConfig
     from bert_tf.models.language_model import BertPreTrainer
@@ -53,19 +54,9 @@ def main() -> None:
         AdamWeightDecay(1e-4), {"mlm_logits": loss, "nsp_logits": loss}, jit_compile=False
     )
     model.optimizer.build(model.trainable_variables)
-    draw = np.random.default_rng(0)
-    shape = (options.batch_size, options.length)
-    masked = (options.batch_size, round(0.15 * options.length))
-    inputs = {
-        "token_ids": draw.integers(0, VOCABULARY, shape),
-        "segment_ids": draw.integers(0, 2, shape),
-        "padding_mask": np.ones(shape, int),
-        "mask_positions": draw.integers(0, options.length, masked),
-    }
-    labels = {
-        "mlm_logits": draw.integers(0, VOCABULARY, masked),
-        "nsp_logits": draw.integers(0, 2, options.batch_size),
-    }
+    predictions = round(0.15 * options.length)
+    shape = Size(0, 0, 0, VOCABULARY, options.batch_size, options.length, predictions)
+    inputs, labels, _ = batch_of(shape)
 
     def step() -> float:
         began = time.perf_counter()
