@@ -42,8 +42,8 @@ SIDES = {
 
 def read_data(options: argparse.Namespace) -> Any:
     """The training examples."""
-    from bert_tf.finetuning.data import FinetuningData
-    from bert_tf.finetuning.finetuning_options import FinetuningOptions
+    from bert_tf.commands.finetune import Options as FinetuningOptions
+    from bert_tf.commands.finetuning_data import FinetuningData
     from bert_tf.tasks.table import find_task
 
     given = FinetuningOptions(model=options.model, data=options.data, output="run", seed=SEED)

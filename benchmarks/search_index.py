@@ -50,7 +50,7 @@ def write(folder: Path, texts: int, width: int) -> None:
 
 
 def _exact(folder: Path, vectors: np.ndarray) -> Callable[[], Search]:
-    from bert_tf.trained.search_index import SearchIndex
+    from bert_tf.commands.search_index import SearchIndex
 
     def made() -> Search:
         index = SearchIndex(folder, "", vectors, ['{"text": "", "source": ""}'] * len(vectors))

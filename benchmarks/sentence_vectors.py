@@ -95,8 +95,8 @@ def run_here(
 ) -> dict[str, Any]:
     """Trains with bert-tf."""
     from bert_tf import BertSentenceEncoder
-    from bert_tf.finetuning.finetune import finetune
-    from bert_tf.finetuning.finetuning_options import FinetuningOptions
+    from bert_tf.commands.finetune import Options as FinetuningOptions
+    from bert_tf.commands.finetuning import finetune
     from bert_tf.startup import keep_freed_memory
 
     keep_freed_memory()

@@ -10,16 +10,28 @@ from bert_tf import keras_classes
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
-    from bert_tf.api.evaluate import evaluate as evaluate
-    from bert_tf.api.export import export_model as export_model
-    from bert_tf.api.finetune import finetune as finetune
-    from bert_tf.api.predict import predict as predict
-    from bert_tf.api.pretrain import pretrain as pretrain
-    from bert_tf.api.search import search as search
-    from bert_tf.api.shards import make_shards as make_shards
-    from bert_tf.api.vocabulary import learn_vocabulary as learn_vocabulary
     from bert_tf.checkpoints.model_directory import load_model as load_model
     from bert_tf.checkpoints.model_directory import save_model as save_model
+    from bert_tf.commands.ask import ask as ask
+    from bert_tf.commands.check import check as check
+    from bert_tf.commands.convert import convert as convert
+    from bert_tf.commands.demo import demo as demo
+    from bert_tf.commands.ensemble import ensemble as ensemble
+    from bert_tf.commands.evaluate import evaluate as evaluate
+    from bert_tf.commands.export import export_model as export_model
+    from bert_tf.commands.features import features as features
+    from bert_tf.commands.finetune import finetune as finetune
+    from bert_tf.commands.index import index as index
+    from bert_tf.commands.inspect import inspect as inspect
+    from bert_tf.commands.migrate import migrate as migrate
+    from bert_tf.commands.monitor import monitor as monitor
+    from bert_tf.commands.predict import predict as predict
+    from bert_tf.commands.pretrain import pretrain as pretrain
+    from bert_tf.commands.search import search as search
+    from bert_tf.commands.serve import serve as serve
+    from bert_tf.commands.shards import make_shards as make_shards
+    from bert_tf.commands.tasks import list_tasks as list_tasks
+    from bert_tf.commands.vocab import learn_vocabulary as learn_vocabulary
     from bert_tf.config import BertConfig as BertConfig
     from bert_tf.models.encoder import BertEncoder as BertEncoder
     from bert_tf.models.language_model import BertMaskedLanguageModel as BertMaskedLanguageModel
@@ -31,6 +43,7 @@ if TYPE_CHECKING:
     from bert_tf.models.task_models import BertSentenceEncoder as BertSentenceEncoder
     from bert_tf.models.task_models import BertSpanClassifier as BertSpanClassifier
     from bert_tf.models.task_models import BertTagger as BertTagger
+    from bert_tf.paper.command import reproduce as reproduce
     from bert_tf.raw_text.preprocessor import BertPreprocessor as BertPreprocessor
     from bert_tf.raw_text.preprocessor import open_preset as open_preset
     from bert_tf.serving.predictor import Predictor as Predictor
@@ -40,14 +53,27 @@ if TYPE_CHECKING:
     from bert_tf.training.schedule import WarmupLinearDecay as WarmupLinearDecay
 
 _PUBLIC = {
-    "bert_tf.api.evaluate": ("evaluate",),
-    "bert_tf.api.export": ("export_model",),
-    "bert_tf.api.finetune": ("finetune",),
-    "bert_tf.api.predict": ("predict",),
-    "bert_tf.api.pretrain": ("pretrain",),
-    "bert_tf.api.search": ("search",),
-    "bert_tf.api.shards": ("make_shards",),
-    "bert_tf.api.vocabulary": ("learn_vocabulary",),
+    "bert_tf.commands.ask": ("ask",),
+    "bert_tf.commands.check": ("check",),
+    "bert_tf.commands.convert": ("convert",),
+    "bert_tf.commands.demo": ("demo",),
+    "bert_tf.commands.ensemble": ("ensemble",),
+    "bert_tf.commands.features": ("features",),
+    "bert_tf.commands.index": ("index",),
+    "bert_tf.commands.inspect": ("inspect",),
+    "bert_tf.commands.migrate": ("migrate",),
+    "bert_tf.commands.monitor": ("monitor",),
+    "bert_tf.commands.serve": ("serve",),
+    "bert_tf.commands.tasks": ("list_tasks",),
+    "bert_tf.paper.command": ("reproduce",),
+    "bert_tf.commands.evaluate": ("evaluate",),
+    "bert_tf.commands.export": ("export_model",),
+    "bert_tf.commands.finetune": ("finetune",),
+    "bert_tf.commands.predict": ("predict",),
+    "bert_tf.commands.pretrain": ("pretrain",),
+    "bert_tf.commands.search": ("search",),
+    "bert_tf.commands.shards": ("make_shards",),
+    "bert_tf.commands.vocab": ("learn_vocabulary",),
     "bert_tf.checkpoints.model_directory": ("load_model", "save_model"),
     "bert_tf.config": ("BertConfig",),
     "bert_tf.models.encoder": ("BertEncoder",),

@@ -17,9 +17,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_tf.api.early_checks import check_inputs, open_models, read_values, stored
-from bert_tf.api.keywords import with_kind
-from bert_tf.api.progress import console
+from bert_tf.commands.early_checks import read_values, stored
+from bert_tf.commands.function import check, show, with_kind
 from bert_tf.errors import InputError, nearest
 from bert_tf.options import (
     choices_of,
@@ -34,7 +33,9 @@ from bert_tf.startup import import_tensorflow, keep_freed_memory
 from bert_tf.training.preemption import Preempted
 from bert_tf.version import __version__
 
-# Each is a module with `Options`, a dataclass, and `run(options)`, imported only if it is called.
+# Each is a module with `Options`, a dataclass, and `run(options)`, which returns a result, imported
+# only if it is called. It may have `prepare(options)`, called before TensorFlow is imported;
+# `show(result, options)`, which prints the result; and `COMMON`, the options that --help shows.
 COMMANDS = {
     "vocab": "learn a WordPiece vocabulary from text",
     "shards": "turn text into TFRecord shards for pre-training",
@@ -59,6 +60,7 @@ COMMANDS = {
     "demo": "run all steps on a small corpus, in minutes",
 }
 
+_ELSEWHERE = {"reproduce": "bert_tf.paper.command"}
 _LISTED = "\n".join(f"  {name:<9} {summary}" for name, summary in COMMANDS.items())
 _HELP = f"""usage: bert-tf COMMAND [options]
 
@@ -301,20 +303,18 @@ def _run(called: str | None, arguments: Sequence[str], is_own_process: bool) -> 
         raise InputError(f"{arguments[0]} stands before the command: write it behind {called}")
     module = command_module(called)
     options = read_options(called, arguments)
-    for folder in open_models(options):
-        console.print(f"Local copy: {folder}")
-    check_inputs(options)
+    check(options)
     if hasattr(module, "prepare"):  # what needs no TensorFlow, whose import takes seconds
         module.prepare(options)
     if getattr(module, "needs_tensorflow", True):
         import_tensorflow(for_a_command=is_own_process)
         keep_freed_memory()
-    module.run(options)
+    show(module, module.run(options), options)
 
 
 def command_module(name: str) -> Any:
     """The module of a command."""
-    return importlib.import_module(f"bert_tf.commands.{name}")
+    return importlib.import_module(_ELSEWHERE.get(name, f"bert_tf.commands.{name}"))
 
 
 def _with_recipes(arguments: Sequence[str]) -> Iterator[str]:
@@ -362,7 +362,7 @@ def read_options(called: str, arguments: Sequence[str]) -> Any:
         raise InputError(f"{error}; bert-tf {called} --help shows the options") from error
     hints = hints_of(options)
     parsed = {n: parse_option(fields[n], hints[n], x, written=True) for n, x in values.items()}
-    return options(**parsed)
+    return options(**parsed, verbose=True)
 
 
 if __name__ == "__main__":

@@ -45,8 +45,9 @@ def option(
     saved: bool = True,
     positional: bool = False,
     alone: str | bool | None = None,
-    data: bool = False,
+    data: str = "",
     python: bool = False,
+    required: bool = False,
 ) -> Any:
     """A dataclass field with the range of its values, which `CheckedOptions` enforces.
 
@@ -62,8 +63,9 @@ def option(
     - saved: a run's config.yaml repeats it.
     - positional: it is given by its place on the command line, not by name.
     - alone: the value of an option that is given without one; None if it needs one.
-    - data: from Python, it also takes data in memory, of any type.
+    - data: what data in memory it takes from Python, in words, beside a path.
     - python: only the Python function takes it.
+    - required: the command line must give it, though it has a default for Python.
     """
     bounds = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     metadata = {
@@ -71,7 +73,7 @@ def option(
         "identity": identity and saved and not path and not writes and not python,
         "path": path, "model": model, "writes": writes, "first": first,
         "saved": saved and not python, "positional": positional, "alone": alone, "data": data,
-        "python": python,
+        "python": python, "required": required,
     }  # fmt: skip
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 
@@ -206,8 +208,10 @@ def shown_name(field: dataclasses.Field) -> str:
 
 
 def is_required(field: dataclasses.Field) -> bool:
-    """Whether the option has no default."""
-    return field.default is _MISSING and field.default_factory is _MISSING
+    """Whether the command line must give the option."""
+    return field.default is field.default_factory is _MISSING or bool(
+        field.metadata.get("required")
+    )
 
 
 def default_of(field: dataclasses.Field) -> Any:

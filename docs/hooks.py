@@ -1,7 +1,6 @@
 """MkDocs hooks: pages made from the code, links out of docs/, and llms.txt."""
 
 import dataclasses
-import importlib
 import inspect
 import posixpath
 import re
@@ -16,7 +15,7 @@ from mkdocs.structure.pages import Page
 from PIL import Image, ImageDraw, ImageFont
 
 import bert_tf
-from bert_tf.cli import COMMANDS, usage
+from bert_tf.cli import COMMANDS, command_module, usage
 from bert_tf.options import choices_of, is_required, option_helps, titled_fields
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 SHOWN = {"README.md": "index.md", "saved_models/README.md": "saved-models.md"}
 COMMAND_OF = {
     "learn_vocabulary": "vocab", "make_shards": "shards", "export_model": "export",
+    "list_tasks": "tasks",
 }  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def commands_page() -> str:
 
 def command_page(name: str) -> str:
     """A command's help with a heading for each option, so that search finds it."""
-    module = importlib.import_module(f"bert_tf.commands.{name}")
+    module = command_module(name)
     options = module.Options
     summary, _, rest = inspect.cleandoc(module.__doc__ or "").partition("\n")
     lines = [f"# bert-tf {name}", "", summary, "", "```", usage(name, options), "```", ""]
@@ -87,6 +87,8 @@ def command_page(name: str) -> str:
     helps, hints = option_helps(options), typing.get_type_hints(options)
     title = None
     for group, field in titled_fields(options):
+        if field.metadata.get("python"):
+            continue
         if group != title:
             title = group
             lines += [f"## {group}", ""]

@@ -28,8 +28,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _GROWTH = 500_000  # kB of memory between two collections
 _OF_RUNS = (
-    "commands", "docs", "finetuning", "migration", "paper", "pretraining", "raw_text", "tasks",
-    "trained", "training",
+    "commands", "docs", "migration", "paper", "raw_text", "tasks", "trained", "training",
 )  # fmt: skip
 
 
@@ -198,16 +197,16 @@ def no_words_to_guess():
     `words_are_hidden` has it guess some of the held-out text, as it does for users.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bert_tf.pretraining.pretrain.hide_words", lambda sample, tokenizer: {})
+        patch.setattr("bert_tf.commands.pretraining.hide_words", lambda sample, tokenizer: {})
         yield
 
 
 @pytest.fixture
 def words_are_hidden(monkeypatch):
     """Evaluations of pre-training guess hidden words of the held-out text."""
-    from bert_tf.pretraining.guesses import hide_words
+    from bert_tf.commands.masked_words import hide_words
 
-    monkeypatch.setattr("bert_tf.pretraining.pretrain.hide_words", hide_words)
+    monkeypatch.setattr("bert_tf.commands.pretraining.hide_words", hide_words)
 
 
 @pytest.fixture(scope="session", autouse=True)

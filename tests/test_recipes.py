@@ -13,12 +13,12 @@ import yaml
 from peer_programs import find_peer
 
 from bert_tf.cli import read_options
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.pretrain import LATE_SHARE
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.pipelines.corpus.formats import read_slice
 from bert_tf.pipelines.corpus.sources import open_corpus
-from bert_tf.pretraining.pretraining_options import LATE_SHARE
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 NEEDED = {

@@ -8,14 +8,17 @@ Writes one JSON object per question: its texts, the nearest first, with their co
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
-from bert_tf.api.progress import progress
+from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.progress import progress
+from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
-from bert_tf.options import CheckedOptions, option
+from bert_tf.options import option
 
 
 @dataclass(kw_only=True)
-class Options(CheckedOptions):
+class Options(CommandOptions):
     """Options of `bert-tf ask`."""
 
     index: str = option(path=True)
@@ -33,14 +36,46 @@ class Options(CheckedOptions):
             raise InputError("there is no question: give --text")
 
 
-def run(options: Options) -> None:
-    with progress("loading"):
-        from bert_tf.trained.search_index import SearchIndex, vectors_of
+@dataclass(kw_only=True, repr=False, eq=False)
+class AskResult(Result):
+    """The outcome of `ask`.
+
+    Attributes:
+        answers: for each question a dict of the "question" and its "texts", the nearest first,
+            each with its cosine ("score"), its text and its place.
+    """
+
+    answers: list[dict[str, Any]]
+
+    def lines(self) -> list[str]:
+        return [json.dumps(answer, ensure_ascii=False) for answer in self.answers]
+
+
+def run(options: Options) -> AskResult:
+    """Finds the texts of an index that are nearest to questions, as `bert-tf ask` does.
+
+    Returns:
+        The nearest texts of each question.
+
+    Raises:
+        InputError: the index, the model or the options cannot be used; the message says why.
+    """
+    with progress("loading", shown=options.shown):
+        from bert_tf.commands.search_index import SearchIndex, vectors_of
 
         index = SearchIndex.read(options.index)
         model, count = options.model or index.model, len(options.text)
         vectors, _ = vectors_of(model, options.text, count, role="query")
         found = [index.nearest(vector, options.count) for vector in vectors]
+    answers = []
     for question, nearest in zip(options.text, found, strict=True):
         rows = [{**each._asdict(), "score": round(each.score, 6)} for each in nearest]
-        print(json.dumps({"question": question, "texts": rows}, ensure_ascii=False))
+        answers.append({"question": question, "texts": rows})
+    return AskResult(answers=answers)
+
+
+def show(result: AskResult, options: Options) -> None:
+    print(result)
+
+
+ask = function("ask", Options, run)

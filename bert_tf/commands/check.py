@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_tf.api.progress import ProgressBar, console, progress
+from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.progress import ProgressBar, progress
+from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_text, write_tsv
 from bert_tf.files.owners import CHECK, Mark, owned
@@ -46,7 +48,7 @@ _TITLES = {  # of kinds of findings, in the order of the report
 
 
 @dataclass(kw_only=True)
-class Options(TaskOptions, FileOptions):
+class Options(CommandOptions, TaskOptions, FileOptions):
     """Options of `bert-tf check`."""
 
     data: str | None = option(None, path=True)
@@ -99,11 +101,52 @@ class Finding:
     label: str | None = None  # that the cleaned copy has
 
 
-def run(options: Options) -> None:
-    output = options.output and Path(options.output)
+@dataclass(kw_only=True, repr=False, eq=False)
+class CheckResult(Result):
+    """The outcome of `check`.
+
+    Attributes:
+        examples: split -> number of its examples.
+        findings: kind of findings -> all of them, for kinds that there are.
+        output: folder of the report, if it was written.
+        kept: split -> number of its examples in OUTPUT/cleaned, if that was written.
+    """
+
+    examples: dict[str, int]
+    findings: dict[str, list[Finding]]
+    output: Path | None = None
+    kept: dict[str, int] | None = None
+
+    def summary(self) -> list[str]:
+        counts = [f"{_TITLES[kind]}: {len(each):,}" for kind, each in self.findings.items()]
+        return [f"checked {_counts(self.examples)} examples", *(counts or ["nothing found"])]
+
+    def lines(self) -> list[str]:
+        lines = self.summary()
+        if self.output is not None:
+            lines.append(f"Report: {self.output / 'report.md'}")
+            if self.kept is not None:
+                copy = self.output / "cleaned"
+                lines.append(f"Cleaned copy, {_counts(self.kept)} examples: {copy}")
+        for findings in self.findings.values():
+            for each in findings[:3]:
+                lines.append(f"  {each.place}: {each.what}: {' '.join(each.text.split())[:80]}")
+        return lines
+
+
+def run(options: Options) -> CheckResult:
+    """Checks labelled text before a model learns from it, as `bert-tf check` does.
+
+    Returns:
+        The findings, by their kinds.
+
+    Raises:
+        InputError: the data or the options cannot be used; the message says why.
+    """
+    output = Path(options.output) if options.output else None
     if output:
         Mark.of(output, CHECK)  # refuses it before the work
-    with progress("reading") as bar:
+    with progress("reading", shown=options.shown) as bar:
         from bert_tf.tasks.table import find_task, with_options
 
         task = with_options(find_task(options.task or "classification"), vars(options))
@@ -112,21 +155,20 @@ def run(options: Options) -> None:
         findings = list(_findings(task, splits, options, bar))
         # The surest doubts come first, in the order in which they were found.
         findings.sort(key=lambda x: (_SPLITS.index(x.split), 0 if x.kind == "doubt" else x.index))
-        of_kinds = {kind: [x for x in findings if x.kind == kind] for kind in _TITLES}
-        found = {kind: own for kind, own in of_kinds.items() if own}
-    lines = [f"checked {_counts({split: len(each) for split, each in splits.items()})} examples"]
-    lines += [f"{_TITLES[kind]}: {len(own):,}" for kind, own in found.items()]
-    console.print("\n".join(lines if found else [*lines, "nothing found"]))
+    of_kinds = {kind: [x for x in findings if x.kind == kind] for kind in _TITLES}
+    result = CheckResult(
+        examples={split: len(examples) for split, examples in splits.items()},
+        findings={kind: listed for kind, listed in of_kinds.items() if listed}, output=output,
+    )  # fmt: skip
     if output:
         with owned(output, CHECK):
-            _write_report(lines, found, output)
-            console.print(f"Report: {output / 'report.md'}")
+            _write_report(result, output)
             if options.clean:
-                kept = _write_cleaned(splits, findings, output / "cleaned")
-                console.print(f"Cleaned copy, {_counts(kept)} examples: {output / 'cleaned'}")
-    for own in found.values():
-        for each in own[:3]:
-            console.print(f"  {each.place}: {each.what}: {' '.join(each.text.split())[:80]}")
+                result.kept = _write_cleaned(splits, findings, output / "cleaned")
+    return result
+
+
+check = function("check", Options, run)
 
 
 def _counts(examples: Mapping[str, int]) -> str:
@@ -282,9 +324,9 @@ def _write_cleaned(
     return {split: len(examples) - len(dropped[split]) for split, examples in splits.items()}
 
 
-def _write_report(summary: list[str], found: Mapping[str, list[Finding]], folder: Path) -> None:
-    lines = ["# Check of the data", *summary]
-    for kind, own in found.items():
+def _write_report(result: CheckResult, folder: Path) -> None:
+    lines = ["# Check of the data", *result.summary()]
+    for kind, own in result.findings.items():
         rows = [[each.split, each.place, each.what, each.text] for each in own]
         write_tsv(folder / f"{kind}.tsv", [["split", "place", "what", "text"], *rows])
         lines.append(f"## {_TITLES[kind]}: {len(own):,}")

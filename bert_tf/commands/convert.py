@@ -12,14 +12,20 @@ format holds.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from bert_tf.api.progress import console, progress, typed
-from bert_tf.options import CheckedOptions, option
+from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.progress import command_line, progress
+from bert_tf.commands.result import Result
+from bert_tf.options import option
+
+if TYPE_CHECKING:
+    from bert_tf.checkpoints.formats import Format
+    from bert_tf.checkpoints.other_formats.conversion import Conversion
 
 
 @dataclass(kw_only=True)
-class Options(CheckedOptions):
+class Options(CommandOptions):
     """Options of `bert-tf convert`."""
 
     source: str = option(positional=True, path=True, model=True)
@@ -42,49 +48,79 @@ class Options(CheckedOptions):
     """replace an earlier output of this command."""
 
 
-def run(options: Options) -> None:
-    with progress("converting"):
+@dataclass(kw_only=True, repr=False, eq=False)
+class ConvertResult(Result):
+    """The outcome of `convert`.
+
+    Attributes:
+        output: the folder written.
+        to: its format.
+        conversion: the source, the model and the files written.
+    """
+
+    output: Path
+    to: "Format"
+    conversion: "Conversion"
+
+    def lines(self) -> list[str]:
         from bert_tf.checkpoints.formats import TITLES
-        from bert_tf.checkpoints.other_formats.conversion import convert
         from bert_tf.checkpoints.weight_names import PARTS
+
+        done, model, config = self.conversion, self.conversion.model, self.conversion.model.config
+        parts = ["encoder"]
+        for part, title in PARTS.items():
+            if model.has(part):
+                parts.append(title)
+            elif part in ("pooler.", "cls.predictions.", "cls.seq_relationship."):
+                parts.append(f"no {title}")
+        return [
+            f"Found {TITLES[done.source.format]}: {done.source.path}",
+            f"  {config.num_hidden_layers} layers, {config.hidden_size} wide, "
+            f"{config.num_attention_heads} heads, {config.vocab_size} pieces; {', '.join(parts)}",
+            *(f"  {note}" for note in model.notes),
+            f"Wrote {TITLES[self.to]}: {self.output} ({', '.join(done.files)})",
+            f"Next: {self._next_step()}",
+        ]
+
+    def _next_step(self) -> str:
+        model, output = self.conversion.model, self.output
+        is_classifier = model.problem_type is not None
+        if self.to == "hugging_face":
+            if model.tokenizer is None:
+                return f"put its vocab.txt into {output}"
+            if is_classifier:
+                return command_line("export", "--model", output, "--name", "classifier")
+            data = ("--train", "train.tsv", "--output", "runs/tuned")
+            return command_line("finetune", "--model", output, *data)
+        if self.to == "tf1":
+            return (
+                f"run_classifier.py --init_checkpoint={output}/bert_model.ckpt "
+                f"--bert_config_file={output}/bert_config.json --vocab_file={output}/vocab.txt ..."
+            )
+        if self.to == "keras_hub":
+            kind = "BertTextClassifier" if is_classifier else "BertBackbone"
+            return f'keras_nlp.models.{kind}.from_preset("{output}")'
+        return f'tf.train.Checkpoint(encoder=encoder).read("{output}/bert_model.ckpt")'
+
+
+def run(options: Options) -> ConvertResult:
+    """Converts a model to or from another library's format, as `bert-tf convert` does.
+
+    Returns:
+        What was converted, and the files written.
+
+    Raises:
+        InputError: the model or the options cannot be used; the message says why.
+    """
+    with progress("converting", shown=options.shown):
+        from bert_tf.checkpoints.other_formats.conversion import convert
 
         done = convert(
             options.source, options.output, options.to, dtype=options.dtype,
             do_lower_case=options.do_lower_case, layers=options.layers,
             shard_bytes=int(options.shard_gigabytes * 1000**3), overwrite=options.overwrite,
         )  # fmt: skip
-    model, config = done.model, done.model.config
-    parts = ["encoder"]
-    for part, title in PARTS.items():
-        if model.has(part):
-            parts.append(title)
-        elif part in ("pooler.", "cls.predictions.", "cls.seq_relationship."):
-            parts.append(f"no {title}")
-    for line in (
-        f"Found {TITLES[done.source.format]}: {done.source.path}",
-        f"  {config.num_hidden_layers} layers, {config.hidden_size} wide, "
-        f"{config.num_attention_heads} heads, {config.vocab_size} pieces; {', '.join(parts)}",
-        *(f"  {note}" for note in model.notes),
-        f"Wrote {TITLES[options.to]}: {options.output} ({', '.join(done.files)})",
-        f"Next: {_next_step(options, model.problem_type is not None, model.tokenizer)}",
-    ):
-        console.print(line)
+    return ConvertResult(output=Path(options.output), to=options.to, conversion=done)
 
 
-def _next_step(options: Options, is_classifier: bool, tokenizer: object) -> str:
-    output = Path(options.output)
-    if options.to == "hugging_face":
-        if tokenizer is None:
-            return f"put its vocab.txt into {output}"
-        if is_classifier:
-            return f"{typed('bert-tf')} export --model {output} --name classifier"
-        return f"{typed('bert-tf')} finetune --model {output} --train train.tsv --output runs/tuned"
-    if options.to == "tf1":
-        return (
-            f"run_classifier.py --init_checkpoint={output}/bert_model.ckpt "
-            f"--bert_config_file={output}/bert_config.json --vocab_file={output}/vocab.txt ..."
-        )
-    if options.to == "keras_hub":
-        kind = "BertTextClassifier" if is_classifier else "BertBackbone"
-        return f'keras_nlp.models.{kind}.from_preset("{output}")'
-    return f'tf.train.Checkpoint(encoder=encoder).read("{output}/bert_model.ckpt")'
+convert = function("convert", Options, run)

@@ -9,7 +9,6 @@ both on held-out passages. Exports the pre-trained one and asks the SavedModel. 
 printed as the command that does it.
 """
 
-import json
 import random
 import re
 import shlex
@@ -22,10 +21,13 @@ from typing import Any
 
 from rich.table import Table
 
-from bert_tf.api.progress import console, progress, typed
-from bert_tf.cli import main
+from bert_tf.commands import evaluate, export, finetune, predict, pretrain, shards, vocab
+from bert_tf.commands.function import CommandOptions, check, function
+from bert_tf.commands.function import show as show_result
+from bert_tf.commands.progress import command_line, console, progress
+from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
-from bert_tf.options import CheckedOptions, option
+from bert_tf.options import option
 from bert_tf.startup import share_cores
 
 _LENGTH = 64  # tokens; short, so that minutes are enough
@@ -34,7 +36,7 @@ _EPOCHS = 8  # both models' validation scores have stopped rising by then
 
 
 @dataclass(kw_only=True)
-class Options(CheckedOptions):
+class Options(CommandOptions):
     """Options of `bert-tf demo`."""
 
     output: str = option("runs/demo", writes="folder")
@@ -49,21 +51,48 @@ class Options(CheckedOptions):
     """random seed for the data and the training."""
 
 
-def _command(name: str, /, **options: Any) -> None:
-    """Prints a `bert-tf` command as a user types it, then runs it in this process."""
+@dataclass(kw_only=True, repr=False, eq=False)
+class DemoResult(Result):
+    """The outcome of `demo`.
+
+    Attributes:
+        output: folder of everything that was made.
+        model: the fine-tuned model, in the format of TensorFlow's SavedModel.
+        scores: accuracies on the test passages: "from_pretrained", "from_random", "majority".
+        minutes: time that it took.
+    """
+
+    output: Path
+    model: Path
+    scores: dict[str, float]
+    minutes: float
+
+    def lines(self) -> list[str]:
+        return [
+            f"Made in {self.minutes:.1f} minutes: {self.output}",
+            f"SavedModel for TensorFlow Serving: {self.model}",
+            f"Curves: {command_line('monitor', self.output)}",
+        ]
+
+
+def _command(module: Any, /, **values: Any) -> Any:
+    """Prints a `bert-tf` command as a user types it, runs it and prints what it says."""
+    name = module.__name__.rpartition(".")[2]
     arguments = [name]
-    for flag, value in options.items():
+    for flag, value in values.items():
         if value is True:
             arguments.append(f"--{flag}")
         elif value is not False:
-            values = value if isinstance(value, list) else [str(value)]
-            arguments += [f"--{flag}", *values]
+            arguments += [f"--{flag}", *map(str, value if isinstance(value, list) else [value])]
     console.rule(style="dim")
     console.print(f"$ bert-tf {shlex.join(arguments)}", style="bold")
     started = time.perf_counter()
-    if code := main(arguments):
-        raise SystemExit(code)
+    options = module.Options(**values, verbose=True)
+    check(options)
+    result = module.run(options)
+    show_result(module, result, options)
     console.print(f"({name}: {time.perf_counter() - started:.0f} s)", style="dim")
+    return result
 
 
 def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
@@ -91,7 +120,7 @@ def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
 def _show_guesses(model_directory: str, sentences: Sequence[str], seed: int) -> None:
     """Hides a word in each of some sentences drawn at random, and prints the model's guesses."""
     from bert_tf import BertPreTrainer, BertTokenizer, load_model
-    from bert_tf.pretraining.guesses import MaskedWords
+    from bert_tf.commands.masked_words import MaskedWords
 
     tokenizer = BertTokenizer.from_directory(model_directory)
     known = {piece for piece in tokenizer.vocabulary if piece.isalpha() and len(piece) > 1}
@@ -118,23 +147,31 @@ def _show_guesses(model_directory: str, sentences: Sequence[str], seed: int) -> 
     console.print(table)
 
 
-def run(options: Options) -> None:
+def run(options: Options) -> DemoResult:
+    """Runs the whole flow, from raw text to a served model, as `bert-tf demo` does.
+
+    Returns:
+        Where everything is, and the scores.
+
+    Raises:
+        InputError: the text or the folder cannot be used; the message says why.
+    """
     started = time.perf_counter()
     output = Path(options.output)
     if output.exists() or output.is_symlink():
         raise InputError(f"{output} exists already: delete it, or give another --output")
     share_cores()  # before the first command runs TensorFlow's ops
     unseen = _write_texts(options, output / "corpus.txt", output / "labelled")
-    _command("vocab", corpus=[f"{output}/corpus.txt"], output=f"{output}/vocab", size=8192)
+    _command(vocab, corpus=[f"{output}/corpus.txt"], output=f"{output}/vocab", size=8192)
     _command(
-        "shards", corpus=[f"{output}/corpus.txt"], tokenizer=f"{output}/vocab",
-        output=f"{output}/shards", max_seq_length=_LENGTH, dupe_factor=2, held_out_share=0.02,
+        shards, corpus=[f"{output}/corpus.txt"], tokenizer=f"{output}/vocab",
+        output=f"{output}/shards", max_seq_length=[_LENGTH], dupe_factor=2, held_out_share=0.02,
         seed=options.seed,
     )  # fmt: skip
     # A narrow model and a few minutes: no dropout, and larger initial weights, with which it
     # learns more than word frequencies within the first few hundred steps.
     _command(
-        "pretrain", shards=f"{output}/shards", size=options.size, output=f"{output}/pretrained",
+        pretrain, shards=f"{output}/shards", size=options.size, output=f"{output}/pretrained",
         dropout=0.0, initializer_range=0.06, batch_size=64, steps=options.steps,
         learning_rate=1e-3, precision="auto", evaluate_every=max(1, options.steps // 8),
         evaluation_batches=30, seed=options.seed,
@@ -145,20 +182,22 @@ def run(options: Options) -> None:
     # Small models know so few passages by heart after some epochs: these do need dropout. The
     # positions from _LENGTH on are learned here alone.
     for name, from_scratch in (("from_pretrained", False), ("from_random", True)):
-        run = f"{output}/{name}"
+        folder = f"{output}/{name}"
         _command(
-            "finetune", model=f"{output}/pretrained/best", train=labelled["train"],
-            validation=labelled["validation"], output=run, from_scratch=from_scratch,
+            finetune, model=f"{output}/pretrained/best", train=labelled["train"],
+            validation=labelled["validation"], output=folder, from_scratch=from_scratch,
             epochs=_EPOCHS, learning_rate=2e-4, dropout=0.1, max_length=2 * _LENGTH,
             seed=options.seed,
         )  # fmt: skip
-        _command("evaluate", model=f"{run}/best", data=labelled["test"], output=f"{run}/test")
-        scores[name] = json.loads(Path(run, "test", "metrics.json").read_text())["accuracy"]
+        result = _command(
+            evaluate, model=f"{folder}/best", data=labelled["test"], output=f"{folder}/test"
+        )
+        scores[name] = result.scores["accuracy"]
     best, exports = f"{output}/from_pretrained/best", f"{output}/saved_models"
-    _command("export", model=best, name="demo", output=exports)
+    _command(export, model=best, name="demo", output=exports)
     lines = Path(labelled["test"]).read_text(encoding="utf-8").splitlines()[1:]
     texts, truth = zip(*(line.split("\t") for line in lines), strict=True)
-    _command("predict", model=f"{exports}/demo", text=list(texts[:5]))
+    _command(predict, model=f"{exports}/demo", text=list(texts[:5]))
     console.print("They are from: " + ", ".join(truth[:5]))
 
     majority = Counter(truth).most_common(1)[0][1] / len(truth)
@@ -168,6 +207,10 @@ def run(options: Options) -> None:
     table.add_row("fine-tuned from random weights", f"{scores['from_random']:.1%}")
     table.add_row("pre-trained, then fine-tuned", f"{scores['from_pretrained']:.1%}")
     console.print(table)
-    console.print(f"Made in {(time.perf_counter() - started) / 60:.1f} minutes: {output}")
-    console.print(f"SavedModel for TensorFlow Serving: {exports}/demo")
-    console.print(f"Curves: {typed('bert-tf')} monitor {output}")
+    return DemoResult(
+        output=output, model=Path(exports) / "demo", scores={**scores, "majority": majority},
+        minutes=(time.perf_counter() - started) / 60,
+    )  # fmt: skip
+
+
+demo = function("demo", Options, run)

@@ -11,20 +11,26 @@ the scores as JSON, and writes what bert-tf evaluate writes. With --submission t
 labels, and there are no scores: it writes the official files, as bert-tf predict does.
 """
 
-import dataclasses
 import json
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bert_tf.api.progress import console, progress, scores_line
+from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.progress import console, progress, scores_line
+from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import EVALUATION, owned
 from bert_tf.options import option
 from bert_tf.tasks.task_options import EvaluationOptions
 
+if TYPE_CHECKING:
+    from bert_tf.trained.fine_tuned import Evaluation
+
 
 @dataclass(kw_only=True)
-class Options(EvaluationOptions):
+class Options(CommandOptions, EvaluationOptions):
     """Options of `bert-tf ensemble`."""
 
     models: list[str] = option(positional=True, path=True, model=True)
@@ -41,19 +47,55 @@ class Options(EvaluationOptions):
             raise InputError("--output and --submission cannot be combined: give one of them")
 
 
-def run(options: Options) -> None:
+@dataclass(kw_only=True, repr=False, eq=False)
+class EnsembleResult(Result):
+    """The outcome of `ensemble`.
+
+    Attributes:
+        scores: score -> its value, None for an undefined one; none with a submission.
+        evaluation: the examples with the joint answers.
+        models: number of models.
+        output: folder of the scores and predictions, if they were written.
+        submission: folder of the official files, if they were written.
+    """
+
+    scores: dict[str, float | None]
+    evaluation: "Evaluation"
+    models: int
+    output: Path | None = None
+    submission: Path | None = None
+
+    def lines(self) -> list[str]:
+        lines = list(self.evaluation.remarks)
+        for what, folder in (
+            ("Scores, predictions and report.md", self.output), ("Official files", self.submission),
+        ):  # fmt: skip
+            if folder is not None:
+                lines.append(f"{what} of {self.models} models together: {folder}")
+        return lines
+
+
+def run(options: Options) -> EnsembleResult:
+    """Averages the answers of several models of one task, as `bert-tf ensemble` does.
+
+    Returns:
+        The scores of the joint answers.
+
+    Raises:
+        InputError: the data, the models or the options cannot be used; the message says why.
+    """
     labelled = options.submission is None
     output = options.output or options.submission
     folder = output and check_output_folder(output)
     with (
         owned(folder if labelled else None, EVALUATION),
-        progress("answering", total=len(options.models)) as bar,
+        progress("answering", total=len(options.models), shown=options.shown) as bar,
     ):
+        from bert_tf.commands.ensembles import evaluate_together, load_members
         from bert_tf.tasks.reports.report import write_report
-        from bert_tf.trained.ensemble import evaluate_together, load_members
         from bert_tf.trained.fine_tuned import Evaluation
 
-        members = load_members(options.models, dataclasses.asdict(options))
+        members = load_members(options.models, vars(options))
         first = members[0]
         split = options.split or ("validation" if labelled else "test")
         examples = first.task.read(options.data, split, labelled=labelled)
@@ -76,10 +118,19 @@ def run(options: Options) -> None:
             write_report(evaluation.report(), folder)
         elif folder:
             evaluation.given.task.write_submission(folder, split, evaluation.given)
-    if labelled:
-        print(json.dumps(evaluation.scores, indent=2))
-    for remark in evaluation.remarks:
-        console.print(remark)
-    if output:
-        what = "Scores, predictions and report.md" if labelled else "Official files"
-        console.print(f"{what} of {len(options.models)} models together: {output}")
+    return EnsembleResult(
+        scores=evaluation.scores if labelled else {}, evaluation=evaluation,
+        models=len(options.models), notices=bar.notices,
+        output=Path(options.output) if options.output else None,
+        submission=Path(options.submission) if options.submission else None,
+    )  # fmt: skip
+
+
+def show(result: EnsembleResult, options: Options) -> None:
+    if result.submission is None:
+        print(json.dumps(result.scores, indent=2))
+    for line in result.lines():
+        console.print(line)
+
+
+ensemble = function("ensemble", Options, run)

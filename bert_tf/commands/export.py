@@ -19,11 +19,77 @@ For runtimes other than TensorFlow, which take token ids (docs/other-runtimes.md
   bert-tf export --model runs/classifier/best --name classifier --format onnx
 """
 
-from bert_tf.api.export import ExportOptions as Options
-from bert_tf.api.export import export_model
-from bert_tf.api.progress import console, typed
-from bert_tf.files.mirror import joined
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.progress import command_line, console, progress
+from bert_tf.commands.result import Result
+from bert_tf.errors import InputError
+from bert_tf.files.mirror import joined, mirrored
+from bert_tf.files.outputs import check_output_folder
+from bert_tf.options import option
 from bert_tf.serving.packed_weights import pack_weights
+from bert_tf.tasks.task_options import TaskOptions
+
+
+@dataclass(kw_only=True)
+class Options(CommandOptions, TaskOptions):
+    """Options of `bert-tf export`."""
+
+    model: str = option(path=True, model=True)
+    """fine-tuned model directory, such as runs/classifier/best, its URL, or a model of the Hugging
+    Face hub, ORG/NAME."""
+    name: str
+    """name of the served model."""
+    output: str | None = None
+    """folder of all exports, or its URL; by default saved_models, or exports with --format."""
+    format: Literal["saved_model", "litert", "onnx", "openvino"] = "saved_model"
+    """saved_model for TensorFlow Serving; the others take token ids and run without TensorFlow:
+    litert on phones, onnx and openvino where one short text has to be answered soonest."""
+    version: int = option(0, at_least=0)
+    """version number, positive and unused; by default the next one."""
+    precision: Literal["float32", "bfloat16", "int8", "auto", "all"] = "float32"
+    """compute precision of the served model. int8 comes with a version in float32, for processors
+    without it; auto measures all types and takes the fastest on this machine; all writes a version
+    of each."""
+    calibration: str | None = option(None, path=True)
+    """labelled examples: half of them set the ranges of int8, the others score it. By default the
+    examples that the model was fine-tuned and validated with."""
+    max_loss: float = option(0.5, at_least=0, at_most=100)
+    """maximum number of points of the score that int8 may lose."""
+    explanations: bool = False
+    """add the signature explain, which tells what each word piece adds to a classifier's answer."""
+    label_map: list[str] = option(factory=list)
+    """names to serve for labels of the model, as MODEL_LABEL=LABEL."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class ExportResult(Result):
+    """The outcome of `export_model`.
+
+    Attributes:
+        path: folder of the version, or its URL, saved_models/NAME/VERSION; the newest of several.
+        versions: type -> number of its version; none of other formats than saved_model.
+        inputs: input of the default signature -> its axes: 1 for a string per example, 2 for lists.
+        remarks: on the precision, if there are any to make.
+    """
+
+    path: Path | str
+    inputs: dict[str, int]
+    versions: dict[str, int]
+    remarks: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        lines = list(self.remarks)
+        if len(self.versions) > 1:
+            numbers = (f"{name} is version {number}" for name, number in self.versions.items())
+            lines.append(", ".join(numbers))
+        if not self.versions:
+            return [*lines, f"Model: {self.path}, its model card in {Path(self.path).stem}.md"]
+        return [*lines, f"SavedModel: {self.path}, its model card in README.md"]
 
 
 def prepare(options: Options) -> None:
@@ -31,16 +97,130 @@ def prepare(options: Options) -> None:
         pack_weights(["float32", "bfloat16"])
 
 
-def run(options: Options) -> None:
-    result = export_model.of(options)
-    if not result.versions:
-        console.print(f"{result}\nNext: the card has lines of Python that ask the model")
-        return
-    given = '--text "a raw string"' + ' --pair "another"' * (len(result.inputs) - 1)
-    if any(rank > 1 for rank in result.inputs.values()):
-        given = "--input FILE"
+def run(options: Options) -> ExportResult:
+    """Writes a SavedModel that takes raw strings, for TensorFlow Serving, as `bert-tf export` does.
+
+    Returns:
+        The folder of the new version.
+
+    Raises:
+        InputError: the model, the name or the version cannot be used; the message says why.
+    """
+    if options.format != "saved_model":
+        return _export_portable(options)
     output = options.output or "saved_models"
-    model = joined(output, options.name)
-    serve = f"{typed('bert-tf')} serve {output}; docs/serving.md has TensorFlow Serving"
+    takes_rows = options.precision in ("int8", "auto", "all")
+    if options.calibration and not takes_rows:
+        raise InputError(
+            f"--calibration is for int8: give --precision int8, not {options.precision}"
+        )
+    if options.explanations and takes_rows:
+        raise InputError(
+            "--explanations needs gradients, which int8 has none of: give --precision float32 or "
+            f"bfloat16, not {options.precision}"
+        )
+    with mirrored(output, top_alone=True), progress("exporting", shown=options.shown) as bar:
+        from bert_tf.commands.export_precisions import export_types
+        from bert_tf.serving.export import MODELS_CONFIG, check_export, pinned_versions
+        from bert_tf.trained.fine_tuned import FineTuned
+
+        folder = check_output_folder(joined(output, options.name), [options.model])
+        check_export(options.name, root=folder.parent, version=options.version)
+        load = functools.partial(FineTuned.from_directory, options.model, _settings(options))
+        if not takes_rows:
+            dtype, remark = dtype_policy(options.precision)
+            model = load(dtype)
+            directory = model.export(
+                folder.name, root=folder.parent, version=options.version,
+                directory=options.model, explanations=options.explanations,
+            )  # fmt: skip
+            versions: dict[str, int] = {options.precision: int(directory.name)}
+            remarks = [remark] if remark else []
+        else:
+            model = load()
+            versions, remarks = export_types(model, folder, options, load)
+        pinned = pinned_versions(folder.parent, options.name)
+        if pinned and (missing := set(versions.values()) - pinned):
+            served, new = (", ".join(map(str, sorted(each))) for each in (pinned, missing))
+            remarks.append(
+                f"{joined(output, MODELS_CONFIG)} serves only the versions {served} of "
+                f"{options.name}: add {new} to its model_version_policy to have it served"
+            )
+    inputs = model.task.kind.signatures(model.task)["serving_default"].inputs
+    return ExportResult(
+        path=joined(output, options.name, str(max(versions.values()))), versions=versions,
+        inputs={name: each.shape.rank for name, each in inputs.items()}, remarks=remarks,
+        notices=bar.notices,
+    )  # fmt: skip
+
+
+def _settings(options: Options) -> dict[str, Any]:
+    """The options that a task has, too; its `format` is that of files of examples."""
+    return {name: value for name, value in vars(options).items() if name != "format"}
+
+
+def _export_portable(options: Options) -> ExportResult:
+    """The export for a runtime other than TensorFlow: a folder of its own."""
+    of_serving = {
+        "--version": options.version != 0,
+        "--explanations": options.explanations,
+        "--calibration": bool(options.calibration),
+        f"--precision {options.precision}": options.precision
+        not in (("float32", "int8") if options.format == "litert" else ("float32",)),
+    }
+    if refused := [name for name, is_given in of_serving.items() if is_given]:
+        raise InputError(
+            f"--format {options.format} and {refused[0]} cannot be combined: leave one of them out"
+        )
+    output = options.output or "exports"
+    with mirrored(output, top_alone=True), progress("exporting", shown=options.shown) as bar:
+        from bert_tf.serving.export import check_export
+        from bert_tf.trained.fine_tuned import FineTuned
+
+        folder = check_output_folder(joined(output, options.name), [options.model])
+        check_export(options.name, root=folder.parent, version=0)
+        if folder.is_dir() and any(folder.iterdir()):
+            raise InputError(
+                f"{joined(output, options.name)} is not empty, and no export is overwritten: give "
+                "another --name or --output"
+            )
+        model = FineTuned.from_directory(options.model, _settings(options), "float32")
+        path = model.export_portable(
+            folder, options.format, directory=options.model, int8=options.precision == "int8"
+        )
+    return ExportResult(
+        path=joined(output, options.name, path.name), versions={}, inputs={}, notices=bar.notices
+    )
+
+
+def dtype_policy(precision: str) -> tuple[str, str]:
+    """Keras' dtype policy of float32 or bfloat16, and a remark on it, if there is one to make."""
+    if precision == "float32":
+        return "float32", ""
+    import tensorflow as tf
+
+    from bert_tf.training.device_speed import fast_precision
+
+    fast, measured = fast_precision(tf.distribute.get_strategy())
+    reason = measured or "it does not multiply bfloat16"
+    slow = f"the model will be slow on processors like this one: {reason}"
+    return "mixed_bfloat16", slow if fast == "float32" else ""
+
+
+def show(result: ExportResult, options: Options) -> None:
     console.print(str(result))
-    console.print(f"Next: {typed('bert-tf')} predict --model {model} {given}\n  or: {serve}")
+    if not result.versions:
+        console.print("Next: the card has lines of Python that ask the model")
+        return
+    texts = ["--text", "a raw string"]
+    if any(rank > 1 for rank in result.inputs.values()):
+        texts = ["--input", "FILE"]
+    elif len(result.inputs) > 1:
+        texts += ["--pair", "another"]
+    output = options.output or "saved_models"
+    ask = command_line("predict", "--model", joined(output, options.name), *texts)
+    serve = f"{command_line('serve', output)}; docs/serving.md has TensorFlow Serving"
+    console.print(f"Next: {ask}\n  or: {serve}")
+
+
+export_model = function("export_model", Options, run)

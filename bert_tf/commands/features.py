@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bert_tf.api.progress import console, progress
+from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.progress import progress
+from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.files.outputs import check_output_file
 from bert_tf.options import option
@@ -23,7 +25,7 @@ from bert_tf.tasks.task_options import FileOptions
 
 
 @dataclass(kw_only=True)
-class Options(FileOptions):
+class Options(CommandOptions, FileOptions):
     """Options of `bert-tf features`."""
 
     model: str = option(path=True, model=True)
@@ -50,21 +52,60 @@ class Options(FileOptions):
     """texts per batch."""
 
 
-def run(options: Options) -> None:
+@dataclass(kw_only=True, repr=False, eq=False)
+class FeaturesResult(Result):
+    """The outcome of `features`.
+
+    Attributes:
+        output: the file of vectors.
+        vectors: number of vectors.
+        width: numbers in each, float32.
+        texts: number of texts.
+        per: what has a vector: token, word or text.
+        remarks: on the texts, if there are any to make.
+    """
+
+    output: Path
+    vectors: int
+    width: int
+    texts: int
+    per: str
+    remarks: list[str]
+
+    def lines(self) -> list[str]:
+        from bert_tf.commands.layer_features import how_to_read
+
+        return [
+            *self.remarks,
+            f"{self.vectors:,} vectors of {self.width} float32, one per {self.per}, of "
+            f"{self.texts:,} texts: {self.output}",
+            f"Read it: {how_to_read(self.output)}  # docs/features.md",
+        ]
+
+
+def run(options: Options) -> FeaturesResult:
+    """Writes vectors of text from chosen layers of a model, as `bert-tf features` does.
+
+    Returns:
+        The file, and what it holds.
+
+    Raises:
+        InputError: the texts, the model or the options cannot be used; the message says why.
+    """
     output = check_output_file(options.output, [options.model, options.data])
-    with progress("loading") as bar:
+    with progress("loading", shown=options.shown) as bar:
         from bert_tf.checkpoints.model_directory import read_weights
+        from bert_tf.commands import layer_features
         from bert_tf.device_errors import memory_errors
         from bert_tf.models.encoder import BertEncoder
         from bert_tf.pipelines.examples.tagged_words import read_texts
         from bert_tf.tokenization.tokenizer import BertTokenizer
-        from bert_tf.trained import features
 
-        for file in features.written_files(output, options.per):
+        for file in layer_features.written_files(output, options.per):
             check_output_file(file, [options.model, options.data])
         if options.pooling == "pooler" and not read_weights(Path(options.model)).has("pooler."):
             raise InputError(f"{options.model} has no pooler: give --pooling first or mean")
-        extract = features.FeatureExtractor(
+        extract = layer_features.FeatureExtractor(
             BertEncoder.from_directory(options.model, dtype="float32"),
             BertTokenizer.from_directory(options.model), layers=options.layers, per=options.per,
             pooling=options.pooling, max_length=options.max_length,
@@ -75,23 +116,25 @@ def run(options: Options) -> None:
         )  # fmt: skip
         done = cut = vectors = 0
         smaller = memory_errors("give a smaller --batch_size or --max_length")
-        with smaller, features.feature_file(output, extract.width) as write:
+        with smaller, layer_features.feature_file(output, extract.width) as write:
             for record in extract(texts.columns, options.batch_size):
                 cut += record.pop("cut")
                 vectors += len(record["vectors"]) if "vectors" in record else 1
                 write(record)
                 done += 1
                 bar.update(done, total=len(texts), note="and computing")
-    for remark in texts.remarks():
-        console.print(remark)
+    remarks = texts.remarks()
     if cut:
         positions = extract.encoder.config.max_position_embeddings
         more = f"--max_length {positions} keeps more, " * (extract.max_length < positions)
-        console.print(
+        remarks.append(
             f"{cut:,} of {done:,} texts were cut to {extract.max_length} tokens: {more}--per word "
             "reads texts of any length"
         )
-    console.print(
-        f"{vectors:,} vectors of {extract.width} float32, one per {options.per}, of {done:,} texts:"
-        f" {options.output}\nRead it: {features.how_to_read(options.output)}  # docs/features.md"
-    )
+    return FeaturesResult(
+        output=Path(options.output), vectors=vectors, width=extract.width, texts=done,
+        per=options.per, remarks=remarks,
+    )  # fmt: skip
+
+
+features = function("features", Options, run)

@@ -12,20 +12,216 @@ docs/task-files.md, and docs/adding-a-task.md to write one. The paper tries batc
 learning rates of 5e-5, 3e-5 and 2e-5, and 2 to 4 epochs. The same command resumes a stopped run.
 """
 
-from bert_tf.api.finetune import finetune
-from bert_tf.api.progress import console, export_line, typed
-from bert_tf.finetuning.finetuning_options import FinetuningOptions as Options
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from bert_tf.commands.data_in_memory import examples_as_files
+from bert_tf.commands.function import EXAMPLES, CommandOptions, function
+from bert_tf.commands.progress import (
+    RunProgress,
+    command_line,
+    console,
+    export_line,
+    outcome_lines,
+    progress,
+    scores_line,
+)
+from bert_tf.commands.result import Result, Table, report_pictures, score_table
+from bert_tf.errors import InputError
+from bert_tf.files.mirror import joined, mirrored
+from bert_tf.files.owners import RUN, SEEDS
+from bert_tf.files.storage import is_remote
+from bert_tf.options import option
+from bert_tf.tasks.task_options import FileOptions, TaskOptions
+from bert_tf.training.training_options import TeacherOptions, TrainingOptions
+
+if TYPE_CHECKING:
+    from bert_tf.commands.finetuning import FinetuningResult
+    from bert_tf.commands.seeds import Restarts
 
 COMMON = (
     "model", "train", "validation", "data", "task", "output", "epochs", "batch_size",
     "learning_rate", "max_length",
 )  # fmt: skip
+_SPLITS = "a dict of both, such as a datasets.DatasetDict"
 
 
-def run(options: Options) -> None:
-    result = finetune.of(options)
+@dataclass(kw_only=True)
+class FinetuningSetup(CommandOptions, TaskOptions, FileOptions, TrainingOptions, TeacherOptions):
+    """Options that `bert-tf finetune` and `search` share."""
+
+    model: str = option(path=True, model=True)
+    """model directory to start from, its URL, or a model of the Hugging Face hub, ORG/NAME."""
+    data: Any = option(None, path=True, data=_SPLITS)
+    """data set with training and validation examples: the folder of its published files, or its
+    name in TensorFlow Datasets, such as tfds:glue/mrpc."""
+    train: Any = option(None, path=True, data=EXAMPLES)
+    """labelled examples in place of --data: a .tsv, .csv or .jsonl file."""
+    validation: Any = option(None, path=True, data=EXAMPLES)
+    """labelled examples that choose the best model; by default those of the data set, or else a
+    share of the training examples."""
+    validation_share: float = option(0.1, above=0, below=1, identity=False)
+    """share of the training examples to validate on, without a validation file; equal texts, the
+    questions of a context and the sentences of a document stay together."""
+    label_column: str | None = option(None, identity=False)
+    """column of the label, by name or number."""
+    features_only: str | None = option(None, alone="concat_last_four")
+    """train on vectors of these layers of the frozen encoder, computed once and kept in the run
+    directory until its end: concat_last_four by default, others of `bert-tf features`, separated by
+    commas (paper, section 5.3), or mix, a weighted sum of all layers whose weights are learned
+    (ELMo's). A tagger gets a BiLSTM of two layers, other tasks a dense layer. The learning rate is
+    then 1e-3 by default."""
+    bilstm: bool = False
+    """put a randomly initialized BiLSTM between the encoder and the head, and train it with both
+    (paper, table 5); with --features_only, on the frozen vectors of any task."""
+    from_scratch: bool = False
+    """start from random weights, with the size and vocabulary of the model; compare with a normal
+    run to see what pre-training gains."""
+    dropout: float | None = option(None, at_least=0, below=1)
+    """dropout of hidden states and attention; by default the model's."""
+    max_steps: int | None = option(None, at_least=1)
+    """end the training after this many steps, whatever the epochs."""
+    evaluate_every: int | None = option(None, at_least=1)
+    """steps between two evaluations on the validation examples; by default an epoch."""
+    best_by: str | None = None
+    """score that chooses the best model, such as accuracy or f1; by default the task's first."""
+    warmup_share: float = option(0.1, at_least=0, at_most=1)
+    """share of the steps with linear warm-up."""
+    label_smoothing: float = option(0.0, at_least=0, below=1)
+    """share of each target to spread over all classes."""
+    class_weights: Literal["balanced"] | None = None
+    """balanced weighs the examples so that all classes count the same."""
+    calibrate: bool = option(False, identity=False)
+    """divide the best model's logits by the temperature that fits the validation examples best, so
+    that probabilities are shares of right answers; for tasks with classes."""
+    seeds: int = option(1, at_least=1, identity=False)
+    """number of runs, each with the next seed; reports mean, deviation and best."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.data is None) == (self.train is None):
+            raise InputError("give exactly one of --data and --train")
+        if self.features_only is not None and (self.jit_compile is True or self.strategy == "tpu"):
+            raise InputError(
+                "--features_only reads vectors from the disk, which neither XLA nor TPUs can: "
+                "leave --jit_compile and --strategy tpu out"
+            )
+
+    @property
+    def source(self) -> str:
+        """The path that the training examples are read from."""
+        return self.data or self.train or ""
+
+
+@dataclass(kw_only=True)
+class Options(FinetuningSetup):
+    """Options of `bert-tf finetune`; the defaults lie within the paper's (section A.3)."""
+
+    batch_size: int | None = option(None, at_least=1)
+    """examples per step, over all devices; by default the task's, mostly 32."""
+    learning_rate: float | None = option(None, above=0)
+    """peak learning rate; by default the task's, mostly 5e-5."""
+    epochs: int | None = option(None, at_least=1)
+    """passes over the training examples; by default the task's, mostly 3."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class FinetuneResult(Result):
+    """The outcome of `finetune`.
+
+    Attributes:
+        output: the run directory, or its URL.
+        best: the best model's directory; None after a dry run and on workers but the chief.
+        scores: its validation scores, or the means of several seeds; None for an undefined one.
+        best_by: name of the score that chooses the best model.
+        run: its `training` and `evaluation`; None with several seeds, and where `best` is.
+        restarts: the scores of several seeds, if there are any.
+    """
+
+    output: Path | str
+    best: Path | str | None = None
+    scores: dict[str, float | None]
+    best_by: str = ""
+    run: "FinetuningResult | None" = None
+    restarts: "Restarts | None" = None
+    total_steps: int = 0
+
+    def lines(self) -> list[str]:
+        if self.best is None:
+            return []
+        lines = [] if self.restarts is None else [*self.restarts.lines()]
+        if self.run is not None and self.run.evaluation is not None:
+            scores, count = scores_line(self.scores), self.run.train_examples
+            lines += outcome_lines(self.run.training, self.total_steps)
+            lines.append(f"Fine-tuned on {count:,} examples; validation: {scores}")
+            lines += self.run.evaluation.remarks
+        return [*lines, f"Best model: {self.best}"]
+
+    def tables(self) -> Iterable[Table]:
+        if self.scores:
+            several = "means of several seeds, " if self.restarts is not None else ""
+            yield score_table(f"Scores, {several}validation examples", self.scores)
+
+    def pictures(self) -> Iterator[tuple[str, bytes]]:
+        if self.run is not None and self.run.evaluation is not None:
+            yield from report_pictures(self.run.evaluation.report())
+
+
+def run(options: Options) -> FinetuneResult:
+    """Fine-tunes a model on labelled examples, as `bert-tf finetune` does, with the same bytes.
+
+    Examples in memory are written to OUTPUT/data as JSON lines. The same call resumes a run.
+
+    ```python
+    result = bert_tf.finetune(
+        model="models/base", train=(texts, labels), output="runs/reviews", epochs=3
+    )
+    result.scores["accuracy"], result.best
+    ```
+
+    Returns:
+        The scores of the best model and where it is.
+
+    Raises:
+        InputError: the data, the model or the options cannot be used; the message says why.
+        Preempted: SIGTERM ended the run after a checkpoint.
+    """
+    output, best = joined(options.output), joined(options.output, "best")
+    if options.seeds > 1 and is_remote(options.output):
+        raise InputError("--seeds needs a local --output: give one seed, or a folder")
+    with (
+        mirrored(options.output),
+        examples_as_files(options, SEEDS if options.seeds > 1 else RUN) as options,
+        progress("fine-tuning", shown=options.shown) as bar,
+    ):
+        from bert_tf.commands.finetuning import finetune
+        from bert_tf.commands.seeds import finetune_seeds
+
+        watcher = RunProgress(bar)
+        if options.seeds > 1:
+            restarts = finetune_seeds(options, watcher)
+            scores = {name: each["mean"] for name, each in restarts.summary().items()}
+            return FinetuneResult(
+                output=output, best=best if restarts.runs else None, scores=scores,
+                best_by=restarts.best_by, restarts=restarts, notices=bar.notices,
+            )  # fmt: skip
+        result = finetune(options, watcher)
+    evaluation = result and result.evaluation
+    return FinetuneResult(
+        output=output, best=best if evaluation else None, run=result,
+        scores=evaluation.scores if evaluation else {}, best_by=result.best_by if result else "",
+        total_steps=watcher.total_steps, notices=bar.notices,
+    )  # fmt: skip
+
+
+def show(result: FinetuneResult, options: Options) -> None:
     if result.best is None:  # a dry run, or a worker other than the chief
         return
     console.print(str(result))
-    console.print(export_line(str(result.best)))
-    console.print(f"Curves: {typed('bert-tf')} monitor {options.output}")
+    console.print(export_line(result.best))
+    console.print(f"Curves: {command_line('monitor', options.output)}")
+
+
+finetune = function("finetune", Options, run)

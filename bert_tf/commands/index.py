@@ -14,7 +14,9 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_tf.api.progress import console, progress
+from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.progress import command_line, console, progress
+from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import INDEX, owned
@@ -23,7 +25,7 @@ from bert_tf.tasks.task_options import FileOptions
 
 
 @dataclass(kw_only=True)
-class Options(FileOptions):
+class Options(CommandOptions, FileOptions):
     """Options of `bert-tf index`."""
 
     model: str = option(path=True, model=True)
@@ -48,16 +50,51 @@ class Options(FileOptions):
             raise InputError("--max_length is the length of passages: leave --no_passages out")
 
 
-def run(options: Options) -> None:
+@dataclass(kw_only=True, repr=False, eq=False)
+class IndexResult(Result):
+    """The outcome of `index`.
+
+    Attributes:
+        output: folder of the index.
+        texts: number of texts.
+        passages: number of passages, each with a vector.
+        width: numbers in a vector.
+        truncated: number of passages that were cut at the model's length.
+        remarks: on the texts, if there are any to make.
+    """
+
+    output: Path
+    texts: int
+    passages: int
+    width: int
+    truncated: int
+    remarks: list[str]
+
+    def lines(self) -> list[str]:
+        cut = f"; {self.truncated:,} were cut at the model's length" if self.truncated else ""
+        parts = f" in {self.passages:,} passages" if self.passages > self.texts else ""
+        counts = f"{self.texts:,} texts{parts}, vectors of {self.width} numbers{cut}"
+        return [*self.remarks, f"{counts}: {self.output}"]
+
+
+def run(options: Options) -> IndexResult:
+    """Makes an index of texts to search, as `bert-tf index` does.
+
+    Returns:
+        The folder of the index, for `ask`.
+
+    Raises:
+        InputError: the texts, the model or the options cannot be used; the message says why.
+    """
     output = check_output_folder(options.output, [options.model, options.input])
-    with owned(output, INDEX), progress("loading") as bar:
-        from bert_tf.trained.fine_tuned import load
-        from bert_tf.trained.search_index import (
+    with owned(output, INDEX), progress("loading", shown=options.shown) as bar:
+        from bert_tf.commands.search_index import (
             divided,
             read_located_texts,
             vectors_of,
             write_index,
         )
+        from bert_tf.trained.fine_tuned import load
 
         column = options.text_column or "text"
         remarks: list[str] = []
@@ -79,9 +116,17 @@ def run(options: Options) -> None:
         answered = functools.partial(bar.update, total=len(texts), note="and computing")
         vectors, truncated = vectors_of(model, texts, options.batch_size, answered)
         write_index(output, options.model, located, vectors)
-    for remark in remarks:
-        console.print(remark)
-    cut = f"; {truncated:,} were cut at the model's length" if truncated else ""
-    parts = f" in {len(texts):,} passages" if len(texts) > count else ""
-    console.print(f"{count:,} texts{parts}, vectors of {vectors.shape[1]} numbers{cut}: {output}")
-    console.print(f'Ask: bert-tf ask --index {Path(options.output)} --text "a question"')
+    return IndexResult(
+        output=Path(output), texts=count, passages=len(texts), width=vectors.shape[1],
+        truncated=truncated, remarks=remarks,
+    )  # fmt: skip
+
+
+def show(result: IndexResult, options: Options) -> None:
+    for line in result.lines():
+        console.print(line)
+    ask = command_line("ask", "--index", Path(options.output), "--text", "a question")
+    console.print(f"Ask: {ask}")
+
+
+index = function("index", Options, run)

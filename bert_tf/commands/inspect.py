@@ -8,7 +8,7 @@ coloured, and listed below with the hidden piece: [MASK]->the, apple->store (ran
 (kept).
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -16,9 +16,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_tf.api.progress import progress
+from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.progress import progress
+from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
-from bert_tf.options import CheckedOptions, option
+from bert_tf.options import option
 from bert_tf.pipelines.shards.manifest import SPLITS, verify
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ _STYLES = {"masked": "bold yellow", "random": "bold red", "kept": "bold green"}
 
 
 @dataclass(kw_only=True)
-class Options(CheckedOptions):
+class Options(CommandOptions):
     """Options of `bert-tf inspect`."""
 
     shards: str = option(path=True)
@@ -94,43 +96,79 @@ def displayed_instances(
     return instances[:count]
 
 
-def run(options: Options) -> None:
+@dataclass(kw_only=True, repr=False, eq=False)
+class InspectResult(Result):
+    """The outcome of `inspect`.
+
+    Attributes:
+        shards: the folder, with its manifest.
+        instances: the examples, with their masks.
+        verified: what was compared; empty without `verify`.
+    """
+
+    shards: "ShardFolder"
+    instances: list[DisplayedInstance] = field(default_factory=list)
+    verified: str = ""
+
+    def lines(self) -> list[str]:
+        return [self.verified] if self.verified else []
+
+
+def run(options: Options) -> InspectResult:
+    """Reads instances and statistics of shards, and verifies them, as `bert-tf inspect` does.
+
+    Returns:
+        The instances, and the shards with their manifest.
+
+    Raises:
+        InputError: the shards are damaged, or the options cannot be used; the message says why.
+    """
     from bert_tf.pipelines.shards.folder import open_shards, tokenizer_of_shards
 
     shards = open_shards(options.shards, options.split)
     if shards is None:
         raise InputError(f"{options.shards}: has no {options.split} shards: choose another --split")
-    verified = _verify(shards) if options.verify else None
-    instances = []
+    result = InspectResult(shards=shards)
+    if options.verify:
+        result.verified = _verify(shards, options.shown)
     if options.examples:
-        with progress("reading instances"):
+        with progress("reading instances", shown=options.shown):
             tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
-            instances = displayed_instances(shards, tokenizer, options.examples, options.seed)
+            result.instances = displayed_instances(
+                shards, tokenizer, options.examples, options.seed
+            )
+    return result
+
+
+def show(result: InspectResult, options: Options) -> None:
     out = Console(highlight=False)
-    for number, instance in enumerate(instances, start=1):
+    for number, instance in enumerate(result.instances, start=1):
         out.print(f"Example {number}: {len(instance.tokens)} tokens", style="bold")
         out.print(_paragraph(instance), soft_wrap=not out.is_terminal)
-    for table in _tables(shards):
+    for table in _tables(result.shards):
         out.print(table, "")  # and an empty line
-    if verified:
-        out.print(verified, soft_wrap=True)
+    if result.verified:
+        out.print(result.verified, soft_wrap=True)
 
 
-def _verify(shards: "ShardFolder") -> str:
+inspect = function("inspect", Options, run)
+
+
+def _verify(shards: "ShardFolder", shown: bool) -> str:
     """Reads every shard of all splits; returns a line, or raises InputError for a damaged one."""
     import tensorflow as tf
 
     from bert_tf.pipelines.shards.folder import shard_errors
 
     if shards.manifest is None:  # compare the checksums of the records
-        with progress("reading records", total=shards.instances) as bar:
+        with progress("reading records", total=shards.instances, shown=shown) as bar:
             number = 0
             with shard_errors(shards):
                 for records in tf.data.TFRecordDataset(shards.files).batch(1024):
                     bar.update(number := number + len(records))
         return f"All {number} records are readable."
     total = sum(map(len, shards.manifest.shards.values()))
-    with progress("comparing checksums", total=total) as bar:
+    with progress("comparing checksums", total=total, shown=shown) as bar:
         verify(shards.directory, bar.update)
     return f"All {total} shards match their checksums."
 

@@ -16,21 +16,27 @@ that save them.
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from bert_tf.api.progress import console, progress, typed
+from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.progress import command_line, console, progress
+from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.migration.scan import FoundSymbol, ScanReport, scan
 from bert_tf.migration.symbols import LIBRARIES
-from bert_tf.options import CheckedOptions, option
+from bert_tf.options import option
 from bert_tf.startup import import_tensorflow
+
+if TYPE_CHECKING:
+    from bert_tf.migration.compare import Comparison
 
 needs_tensorflow = False  # but for --compare
 
 
 @dataclass(kw_only=True)
-class Options(CheckedOptions):
+class Options(CommandOptions):
     """Options of `bert-tf migrate`."""
 
     path: str | None = option(None, positional=True, path=True)
@@ -40,53 +46,86 @@ class Options(CheckedOptions):
     model: str | None = option(None, path=True, model=True)
     """model directory to compare with the file."""
 
-
-def prepare(options: Options) -> None:
-    if (options.path is None) == (options.compare is None):
-        raise InputError("give a script or folder to read, or --compare FILE with --model")
-    if (options.compare is None) != (options.model is None):
-        raise InputError("--compare and --model belong together: give both of them")
-
-
-def run(options: Options) -> None:
-    if options.compare is not None and options.model is not None:
-        import_tensorflow()
-        _compare(options.compare, options.model)
-        return
-    assert options.path is not None
-    out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    report = scan(Path(options.path))
-    for finding in report.findings:
-        out.print("\n".join(_lines(finding)))
-    for sentence in report.unread:
-        out.print(f"Not read: {sentence}")
-    out.print(_summary(report))
-    if parts := len(report.unread):
-        raise InputError(
-            f"{parts} part(s) of {options.path} could not be read and are not in the numbers: save "
-            "them as Python 3 (2to3 rewrites Python 2), and run it again"
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.path is None) == (self.compare is None):
+            raise InputError("give a script or folder to read, or --compare FILE with --model")
+        if (self.compare is None) != (self.model is None):
+            raise InputError("--compare and --model belong together: give both of them")
 
 
-def _compare(file: str, model: str) -> None:
-    from bert_tf.migration.compare import compare
+@dataclass(kw_only=True, repr=False, eq=False)
+class MigrateResult(Result):
+    """The outcome of `migrate`.
 
-    with progress("comparing"):
-        result = compare(Path(file), Path(model))
-    for sentence in result.other_ids:
-        console.print(f"Other ids: {sentence}")
-    if result.texts is not None:
-        console.print(f"{result.texts - len(result.other_ids)} of {result.texts} texts: same ids")
-    for each in result.outputs:
-        console.print(
+    Attributes:
+        scanned: the symbols of other libraries in the files, and what could not be read.
+        comparison: how far the model's outputs are from those that the old code saved.
+    """
+
+    scanned: ScanReport | None = None
+    comparison: "Comparison | None" = None
+
+    def lines(self) -> list[str]:
+        if self.scanned is not None:
+            lines = [line for finding in self.scanned.findings for line in _lines(finding)]
+            lines += [f"Not read: {sentence}" for sentence in self.scanned.unread]
+            return [*lines, _summary(self.scanned)]
+        assert self.comparison is not None
+        texts, other_ids = self.comparison.texts, self.comparison.other_ids
+        lines = [f"Other ids: {sentence}" for sentence in other_ids]
+        if texts is not None:
+            lines.append(f"{texts - len(other_ids)} of {texts} texts: same ids")
+        return lines + [
             f"{each.name}: largest difference {each.largest:.1e} of values up to {each.scale:.3g}"
-        )
-    if not result.is_equal:
-        raise InputError(f"{model} computes something else than {file}: {result.cause}.")
-    console.print(
-        f"{model} computes what the old code computed, on {result.rows} row(s).\n"
-        f"Next: {typed('bert-tf')} finetune --model {model} --train train.tsv --output runs/tuned"
+            for each in self.comparison.outputs
+        ]
+
+
+def run(options: Options) -> MigrateResult:
+    """Finds what to write in place of another library's BERT, as `bert-tf migrate` does.
+
+    Returns:
+        The symbols found, or the comparison of a model with the old code's outputs.
+
+    Raises:
+        InputError: the files or the model cannot be read; the message says why.
+    """
+    if options.path is not None:
+        return MigrateResult(scanned=scan(Path(options.path)))
+    import_tensorflow()
+    with progress("comparing", shown=options.shown):
+        from bert_tf.migration.compare import compare
+
+        comparison = compare(Path(str(options.compare)), Path(str(options.model)))
+    return MigrateResult(comparison=comparison)
+
+
+def show(result: MigrateResult, options: Options) -> None:
+    if result.scanned is not None:
+        out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        out.print(str(result))
+        if parts := len(result.scanned.unread):
+            raise InputError(
+                f"{parts} part(s) of {options.path} could not be read and are not in the numbers: "
+                "save them as Python 3 (2to3 rewrites Python 2), and run it again"
+            )
+        return
+    assert result.comparison is not None
+    console.print(str(result))
+    model, file = options.model, options.compare
+    if not result.comparison.is_equal:
+        raise InputError(f"{model} computes something else than {file}: {result.comparison.cause}.")
+    following = command_line(
+        "finetune", "--model", model, "--train", "train.tsv", "--output", "runs/tuned"
     )
+    console.print(
+        f"{model} computes what the old code computed, on {result.comparison.rows} row(s).\n"
+        f"Next: {following}"
+    )
+
+
+migrate = function("migrate", Options, run)
 
 
 def _lines(finding: FoundSymbol) -> list[str]:

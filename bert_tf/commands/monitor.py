@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from bert_tf.api.progress import console
+from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.progress import console
+from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
-from bert_tf.options import CheckedOptions, option
+from bert_tf.options import option
 
 
 @dataclass(kw_only=True)
-class Options(CheckedOptions):
+class Options(CommandOptions):
     """Options of `bert-tf monitor`."""
 
     run: str = option(positional=True, path=True)
@@ -28,7 +30,31 @@ class Options(CheckedOptions):
     """port to listen on; 0 for any free one."""
 
 
-def run(options: Options) -> None:
+@dataclass(kw_only=True, repr=False, eq=False)
+class MonitorResult(Result):
+    """The outcome of `monitor`.
+
+    Attributes:
+        folder: the runs shown.
+        address: URL of TensorBoard, which runs until this process ends.
+    """
+
+    folder: Path
+    address: str
+
+    def lines(self) -> list[str]:
+        return [f"{self.folder} in TensorBoard: {self.address}"]
+
+
+def run(options: Options) -> MonitorResult:
+    """Shows training runs in TensorBoard, as `bert-tf monitor` does, while this process runs.
+
+    Returns:
+        The address of TensorBoard.
+
+    Raises:
+        InputError: the folder has no runs, or the port is taken; the message says why.
+    """
     folder = Path(options.run)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder: give a run directory")
@@ -43,8 +69,12 @@ def run(options: Options) -> None:
         address = board.launch()
     except program.TensorBoardServerException as error:
         raise InputError(f"TensorBoard cannot serve there ({error}): give another --port") from None
-    console.print(f"{folder} in TensorBoard: {address}\nCtrl-C ends it")
-    if next(folder.rglob("*.xplane.pb"), None) is not None and find_spec("xprof") is None:
+    return MonitorResult(folder=folder, address=address)
+
+
+def show(result: MonitorResult, options: Options) -> None:
+    console.print(f"{result}\nCtrl-C ends it")
+    if next(result.folder.rglob("*.xplane.pb"), None) is not None and find_spec("xprof") is None:
         console.print("To see the profile there: pip install xprof, and start this command again")
     wait_for_interrupt()
 
@@ -52,3 +82,6 @@ def run(options: Options) -> None:
 def wait_for_interrupt() -> None:
     """Waits for Ctrl-C; the server runs in a thread of its own."""
     threading.Event().wait()
+
+
+monitor = function("monitor", Options, run)

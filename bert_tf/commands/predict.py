@@ -15,22 +15,206 @@ nbest_predictions.json and null_odds.json of SQuAD; CoNLL's columns; predictions
 your own.
 """
 
-from bert_tf.api.predict import PredictOptions as Options
-from bert_tf.api.predict import predict
-from bert_tf.api.progress import console
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bert_tf.commands.data_in_memory import columns_of, examples_in_memory
+from bert_tf.commands.function import COLUMNS, CommandOptions, function
+from bert_tf.commands.progress import console, progress
+from bert_tf.commands.result import Result, Table
+from bert_tf.errors import InputError
+from bert_tf.files.outputs import check_output_file, check_output_folder
+from bert_tf.options import option
 from bert_tf.serving.packed_weights import pack_weights, types_of
+from bert_tf.tasks.task_options import FileOptions, TaskOptions
+
+
+@dataclass(kw_only=True)
+class Options(CommandOptions, TaskOptions, FileOptions):
+    """Options of `bert-tf predict`."""
+
+    model: str = option(path=True, model=True)
+    """saved_models/<name>, whose newest version answers, the folder of one version, a fine-tuned
+    model directory, the URL of one of these, or a model of the Hugging Face hub, ORG/NAME."""
+    text: list[str] = option(factory=list, first=True)
+    """raw strings."""
+    pair: list[str] = option(factory=list, first=True)
+    """second strings, one per text, for a model of pairs."""
+    input: Any = option(None, path=True, data=COLUMNS)
+    """texts: a .tsv, .csv or .jsonl file; a .txt file with one text per line; the folder of a data
+    set's published files, or its name in TensorFlow Datasets, such as tfds:glue/mnli; "-" for
+    standard input."""
+    split: str = "test"
+    """split to read from a data set, such as validation; MNLI has test_mismatched and ax."""
+    signature: str | None = None
+    """function of the model to ask, such as embed or top_20 (docs/signatures.md); by default the
+    one that gives the task's answers."""
+    label_map: list[str] = option(factory=list)
+    """names to answer for labels of a model directory, as MODEL_LABEL=LABEL."""
+    output: str | None = option(None, writes="file")
+    """file to write: .csv, .tsv, or JSON lines; by default none, and the command
+    prints JSON lines."""
+    submission: str | None = option(None, writes="folder")
+    """folder for the official files of the task."""
+    batch_size: int = option(32, at_least=1)
+    """texts per batch."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.text) == (self.input is not None):
+            raise InputError("give exactly one of --text and --input")
+        if self.submission and not isinstance(self.input, str):
+            raise InputError("--submission is for files and data sets: give --input")
+        if self.submission and self.signature:
+            raise InputError("--submission has the task's answers: leave --signature out")
+        if self.pair and len(self.pair) != len(self.text):
+            raise InputError(
+                f"{len(self.pair)} --pair strings for {len(self.text)} --text strings: give as many"
+            )
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class Predictions(Result, Sequence[dict[str, Any]]):
+    """The outcome of `predict`: a sequence of answers, each a dict.
+
+    Attributes:
+        rows: an answer for each text, with the columns of the input.
+        remarks: what a reader of the answers should know, a sentence each.
+        output: file that was written, if any.
+        submission: folder of the official files, if they were written.
+    """
+
+    rows: list[dict[str, Any]]
+    remarks: list[str] = field(default_factory=list)
+    output: Path | None = None
+    submission: Path | None = None
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def lines(self) -> list[str]:
+        lines = list(self.remarks)
+        if self.output is not None:
+            lines.append(f"{len(self)} predictions: {self.output}")
+        if self.submission is not None:
+            lines.append(f"Official files of {len(self)} predictions: {self.submission}")
+        return lines
+
+    def __repr__(self) -> str:
+        return "\n".join([repr(self.rows), *self.lines()])
+
+    def tables(self) -> Iterable[Table]:
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        rows = [[_cell(row.get(name, "")) for name in names] for row in self.rows]
+        return [Table("Predictions", names, rows)]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_cell(each)}" for name, each in value.items())
+    return str(value)
 
 
 def prepare(options: Options) -> None:
     pack_weights(types_of([options.model]))
 
 
-def run(options: Options) -> None:
-    result = predict.of(options)
+def run(options: Options) -> Predictions:
+    """Answers raw strings from a SavedModel or a model directory, as `bert-tf predict` does.
+
+    ```python
+    bert_tf.predict(model="runs/reviews/best", text=["a good film"])[0]["label"]
+    ```
+
+    Returns:
+        The answers, a dict for each text, with the columns of the input.
+
+    Raises:
+        InputError: the texts, the model or the options cannot be used; the message says why.
+    """
+    output = options.output and check_output_file(options.output)
+    folder = options.submission and check_output_folder(options.submission)
+    with progress("loading", total=1, shown=options.shown) as bar:
+        from bert_tf.commands.answer_files import beside, is_table, write_answers
+        from bert_tf.pipelines.examples.labelled_text import read_columns_of
+        from bert_tf.serving.predictor import answer, answer_rows, rows
+        from bert_tf.tasks.kinds.kind import Answered
+        from bert_tf.trained.fine_tuned import load
+
+        source = options.input
+        model = load(options.model, vars(options) | {"input": isinstance(source, str)})
+        examples = None
+        if source is not None:
+            if isinstance(source, str):
+                task = model.reader(options.signature, source)
+                split = task.split_of(source, options.split)
+                examples = task.read(source, options.split, labelled=False)
+                columns = read_columns_of(examples)
+            else:
+                task = model.reader(options.signature, "")
+                task, examples = examples_in_memory(task, source, labelled=False)
+                columns = columns_of(source)
+            if folder:
+                task.check_submission(split, examples, model.labels)
+            given = model.strings(examples, options.signature)
+        else:
+            names = (*model.inputs_of(options.signature), "text_pair")
+            strings = zip(names, (options.text, options.pair), strict=False)
+            given = {name: texts for name, texts in strings if texts}
+            columns = {}
+        count = len(next(iter(given.values())))
+        signature = model.function(options.signature or model.signature_for(given))
+        answered = functools.partial(bar.update, total=count, note="and answering")
+        if folder:
+            answers = answer(signature, given, options.batch_size, answered=answered)
+            found = list(rows(answers))
+        else:
+            found = answer_rows(signature, given, options.batch_size, answered=answered)
+        read: dict[str, Sequence[Any]] = {}
+        if not (columns and output and is_table(output)):  # these texts have names of their own
+            read = {name.removeprefix("text_"): texts for name, texts in given.items()}
+            if examples:
+                read = {n: x for n, x in examples.columns.items() if n == "id"} | read
+                for name in [*columns]:
+                    role = (examples.source.role_of(name) or "").removeprefix("text_")
+                    if role == name:  # as the input has it, such as a list of words
+                        read[name] = columns.pop(name)
+                    elif role in read:
+                        del columns[name]
+        for i, row in enumerate(found):
+            texts, more = ({n: x[i] for n, x in each.items()} for each in (read, columns))
+            found[i] = beside(more, row, texts)
+        if folder and examples:
+            task.write_submission(folder, split, Answered(task, examples, answers, model.labels))
+        remarks = examples.remarks() if examples else []
+        truncated = [row["truncated"] for row in found if "truncated" in row]
+        if options.signature is None and truncated and (examples or any(truncated)):
+            remarks.append(model.truncation(truncated))
+    if output:
+        write_answers(output, found)
+    return Predictions(
+        rows=found, remarks=remarks, notices=bar.notices,
+        output=Path(options.output) if options.output else None,
+        submission=Path(options.submission) if options.submission else None,
+    )  # fmt: skip
+
+
+def show(result: Predictions, options: Options) -> None:
     for line in result.lines():
         console.print(line)
     if result.output is None and result.submission is None:
-        from bert_tf.trained.answer_files import json_line
+        from bert_tf.commands.answer_files import json_line
 
         for row in result.rows:
             print(json_line(row))
+
+
+predict = function("predict", Options, run)

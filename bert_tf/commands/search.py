@@ -13,9 +13,31 @@ continues a stopped search, without repeating finished runs; with more values, s
 extends a finished one. All other options are those of bert-tf finetune.
 """
 
-from bert_tf.api.progress import console, export_line, typed
-from bert_tf.api.search import search
-from bert_tf.finetuning.finetuning_options import SearchOptions as Options
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bert_tf.commands.data_in_memory import examples_as_files
+from bert_tf.commands.finetune import FinetuningSetup
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.function import function
+from bert_tf.commands.progress import (
+    RunProgress,
+    command_line,
+    console,
+    export_line,
+    progress,
+    scores_line,
+)
+from bert_tf.commands.result import Result, Table
+from bert_tf.files.owners import SEARCH
+from bert_tf.options import option
+from bert_tf.training.listener import Listener
+
+if TYPE_CHECKING:
+    from bert_tf.commands.finetuning import FinetuningResult
+    from bert_tf.commands.settings_search import Setting, Trial
 
 COMMON = (
     "model", "train", "data", "task", "output", "batch_size", "learning_rate", "epochs", "seeds",
@@ -23,14 +45,120 @@ COMMON = (
 )  # fmt: skip
 
 
-def run(options: Options) -> None:
-    result = search.of(options)
+@dataclass(kw_only=True)
+class Options(FinetuningSetup):
+    """Options of `bert-tf search`; the defaults are the settings that the paper tries."""
+
+    batch_size: list[int] = option(factory=lambda: [16, 32], at_least=1)
+    """batch sizes to try, over all devices."""
+    learning_rate: list[float] = option(factory=list, above=0)
+    """peak learning rates to try; by default 5e-5, 4e-5, 3e-5 and 2e-5, with --features_only 3e-3,
+    1e-3, 3e-4 and 1e-4."""
+    epochs: list[int] = option(factory=lambda: [2, 3, 4], at_least=1)
+    """numbers of epochs to try."""
+    trials: int | None = option(None, at_least=1)
+    """number of settings to try, proposed by Optuna's TPE from the scores so far: one of the batch
+    sizes, and any learning rate and number of epochs between the smallest and the largest given. By
+    default every combination of the values given."""
+    seeds: int = option(1, at_least=1)
+    """runs of each setting, each with the next seed; their mean score ranks it."""
+    keep_models: int = option(1, at_least=1)
+    """number of settings, the best first, whose best model is kept beside best/; `bert-tf ensemble`
+    averages several."""
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates to try; a head on frozen vectors learns faster than a whole BERT."""
+        if self.learning_rate:
+            return self.learning_rate
+        return [3e-3, 1e-3, 3e-4, 1e-4] if self.features_only else [5e-5, 4e-5, 3e-5, 2e-5]
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class SearchResult(Result):
+    """The outcome of `search`.
+
+    Attributes:
+        output: folder of the search, with search.tsv, search.md and search.png.
+        trials: the settings tried, with the scores of their runs; none after a dry run.
+    """
+
+    output: Path
+    trials: "list[Trial]"
+
+    @property
+    def best_setting(self) -> "Setting | None":
+        """The setting with the best mean score; None if no run has the score."""
+        from bert_tf.commands.settings_search import ranked
+
+        return next((trial.setting for trial in ranked(self.trials)), None)
+
+    @property
+    def best(self) -> Path | None:
+        """The directory of the best setting's best model."""
+        return None if self.best_setting is None else self.output / "best"
+
+    def lines(self) -> list[str]:
+        if not self.trials:
+            return []
+        if not any(scores for trial in self.trials for scores in trial.runs.values()):
+            return ["Every run diverged: give smaller --learning_rate values"]
+        if self.best is None:
+            return ["No run has the score that ranks them: give --best_by another"]
+        files = f"Table and picture: {self.output}/search.md, search.tsv, search.png"
+        return [f"Best setting: {self.best_setting}; best model: {self.best}", files]
+
+    def tables(self) -> Iterable[Table]:
+        from bert_tf.commands.settings_search import table
+
+        if self.trials:
+            columns, *rows = table(self.trials)
+            yield Table("Settings, the best first", columns, rows)
+
+    def pictures(self) -> Iterator[tuple[str, bytes]]:
+        if (picture := self.output / "search.png").is_file() and self.trials:
+            yield "search", picture.read_bytes()
+
+
+def run(options: Options) -> SearchResult:
+    """Finds the best batch size, learning rate and number of epochs, as `bert-tf search` does.
+
+    Examples in memory are written to OUTPUT/data as JSON lines. The same call continues a search.
+
+    Returns:
+        The settings tried, with their scores, and where the best model is.
+
+    Raises:
+        InputError: the data, the model or the options cannot be used; the message says why.
+        Preempted: SIGTERM ended a run after a checkpoint.
+    """
+    with (
+        examples_as_files(options, SEARCH) as options,
+        progress("searching", shown=options.shown) as bar,
+    ):
+        from bert_tf.commands.finetuning import finetune
+        from bert_tf.commands.settings_search import search
+
+        def one_run(options: FinetuningOptions, listener: Listener) -> "FinetuningResult | None":
+            result = finetune(options, listener)
+            if result is not None and result.evaluation is not None:
+                bar.show(f"  seed {options.seed}: {scores_line({result.best_by: result.score})}")
+            return result
+
+        trials = search(options, RunProgress(bar, "Setting"), one_run)
+    return SearchResult(output=Path(options.output), trials=trials, notices=bar.notices)
+
+
+def show(result: SearchResult, options: Options) -> None:
     if not result.trials:  # a dry run
         return
-    from bert_tf.finetuning.search import page
+    from bert_tf.commands.settings_search import page
 
     print(page(result.trials), end="")
     console.print(str(result))
     if result.best is not None:
-        console.print(export_line(str(result.best)))
-        console.print(f"Curves and HParams: {typed('bert-tf')} monitor {options.output}")
+        console.print(export_line(result.best))
+        console.print(f"Curves and HParams: {command_line('monitor', options.output)}")
+
+
+search = function("search", Options, run)

@@ -23,11 +23,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bert_tf.api.progress import console, progress
+from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.progress import console, progress
+from bert_tf.commands.result import Result
 from bert_tf.errors import InputError, pip_install
 from bert_tf.files.mirror import fetched
 from bert_tf.files.storage import is_remote
-from bert_tf.options import CheckedOptions, option
+from bert_tf.options import option
 from bert_tf.serving.packed_weights import pack_weights, types_of
 from bert_tf.startup import limit_threads
 
@@ -56,7 +58,7 @@ COMMON = (
 
 
 @dataclass(kw_only=True)
-class Options(CheckedOptions):
+class Options(CommandOptions):
     """Options of `bert-tf serve`."""
 
     models: str = option("saved_models", positional=True)
@@ -175,7 +177,15 @@ def prepare(options: Options) -> None:
     console.print(f"Loading TensorFlow, then the models of {source}{names and f': {names}'}")
 
 
-def run(options: Options) -> None:
+def run(options: Options) -> Result:
+    """Serves exported models over REST and gRPC until it is interrupted, as `bert-tf serve` does.
+
+    Returns:
+        A result without lines, once the server has stopped.
+
+    Raises:
+        InputError: the models or the options cannot be used; the message says why.
+    """
     tls, tokens = _credentials(options)
     from bert_tf.server import configuration, playground
     from bert_tf.server.app import METRICS_PATH, make_app
@@ -259,6 +269,10 @@ def run(options: Options) -> None:
                 ends.callback(each.close)
         loading.enter_context(progress("loading and warming up the models"))
         asyncio.run(serving)
+    return Result()
+
+
+serve = function("serve", Options, run, prepare)
 
 
 def _port(options: Options, name: str, default: int) -> int:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert_tf.commands.search import Options as SearchOptions
+from bert_tf.commands.settings_search import data_content
 from bert_tf.files.atomic import replace_directory
 from bert_tf.files.storage import sha256
-from bert_tf.finetuning.finetuning_options import SearchOptions
-from bert_tf.finetuning.search import data_content
 from bert_tf.paper.stage import FOLDER, Cache, Show, Stage, chosen_options
 from bert_tf.paper.step_speed import StepSpeed
 from bert_tf.pipelines.corpus.formats import input_errors, read_lines

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bert_tf.commands.pretrain import Options as PretrainingOptions
+from bert_tf.commands.search import Options as SearchOptions
 from bert_tf.errors import InputError, nearest
-from bert_tf.finetuning.finetuning_options import SearchOptions
 from bert_tf.paper.data_stages import BYTES_PER_TOKEN, Corpus, Shards, TaskData, Vocabulary
 from bert_tf.paper.stage import FOLDER, Stage
 from bert_tf.paper.tables import TABLES, Column, PaperTable, Scale, System
 from bert_tf.paper.training_stages import Finetuning, Pretraining
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.examples.records import is_dataset_name
-from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.tasks.table import find_task
 
 _MOST_EPOCHS = 100  # beyond these a model learns the corpus by heart; the paper made 40

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.commands.word_frequencies import is_on_plateau, losses_per_word
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_json, write_text
 from bert_tf.files.outputs import check_output_folder
@@ -17,7 +18,6 @@ from bert_tf.paper.stage import Cache, Show, Stage
 from bert_tf.paper.step_speed import StepSpeed
 from bert_tf.paper.training_stages import NO_SCORE, Score
 from bert_tf.pipelines.examples.records import is_dataset_name
-from bert_tf.pretraining.word_frequencies import is_on_plateau, losses_per_word
 from bert_tf.tasks.reports.report import compared, curves, markdown, save_png
 from bert_tf.training.workers import hold_run_directory
 

@@ -12,22 +12,22 @@ from typing import Any
 
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.model_directory import load_model, save_model
+from bert_tf.commands.finetuning import feature_settings, finetune
+from bert_tf.commands.pretrain import Options as PretrainingOptions
+from bert_tf.commands.pretraining import pretrain
+from bert_tf.commands.pretraining_data import DIRECTIONS
+from bert_tf.commands.search import Options as SearchOptions
+from bert_tf.commands.seeds import Restarts, best_of
+from bert_tf.commands.settings_search import Trial, search
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_directory
-from bert_tf.finetuning.finetune import feature_settings, finetune
-from bert_tf.finetuning.finetuning_options import SearchOptions
-from bert_tf.finetuning.restarts import Restarts, best_of
-from bert_tf.finetuning.search import Trial, search
 from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_flops
 from bert_tf.models.feature_encoder import lstm_units
 from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.paper.data_stages import Shards, TaskData
 from bert_tf.paper.stage import Cache, Show, Stage, chosen_options
 from bert_tf.paper.step_speed import StepSpeed, predicted_positions
-from bert_tf.pretraining.data import DIRECTIONS
-from bert_tf.pretraining.pretrain import pretrain
-from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.tasks.table import find_task, with_options
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.training.listener import Listener

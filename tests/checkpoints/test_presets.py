@@ -18,8 +18,8 @@ from safetensors.numpy import save
 
 import bert_tf
 from bert_tf import BertConfig, BertTokenizer, cli
-from bert_tf.api.early_checks import open_models
 from bert_tf.checkpoints.presets import find_model, hub_hint
+from bert_tf.commands.early_checks import open_models
 from bert_tf.errors import InputError
 
 COMMIT, OLD = "0123456789abcdef" * 2 + "01234567", "fedcba9876543210" * 2 + "fedcba98"
@@ -439,7 +439,7 @@ def test_hints_are_for_names():
 
 def test_options_that_hold_models_get_their_folders(cached):
     from bert_tf.commands.ensemble import Options as OfEnsemble
-    from bert_tf.finetuning.finetuning_options import FinetuningOptions
+    from bert_tf.commands.finetune import Options as FinetuningOptions
 
     options = FinetuningOptions(model=NAME, train="train.tsv", output="out")
     assert list(open_models(options)) == [cached / COMMIT]

@@ -1,6 +1,5 @@
 """Whatever the options hold, a command ends in a line for the user, never in a traceback."""
 
-import importlib
 import typing
 from dataclasses import MISSING, fields
 
@@ -10,9 +9,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from bert_tf import cli
-from bert_tf.finetuning.finetuning_options import FinetuningOptions
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.options import option_helps
-from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.training.training_options import save_config
 
 INTEGERS = st.sampled_from([-(10**30), -5, -1, 0, 1, 3, 2**31, 2**63, 10**30]) | st.integers()
@@ -38,6 +37,8 @@ def given_values(options) -> st.SearchStrategy:
     hints = typing.get_type_hints(options)
     required, optional = {}, {}
     for field in fields(options):
+        if field.metadata.get("python"):
+            continue
         is_required = field.default is MISSING and field.default_factory is MISSING
         chosen = required if is_required else optional
         chosen[field.name] = values_of(hints[field.name])
@@ -67,8 +68,9 @@ def on_command_line(options, values) -> list[str]:
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_no_value_of_an_option_makes_a_traceback(command, tmp_path, monkeypatch):
-    module = importlib.import_module(f"bert_tf.commands.{command}")
+    module = cli.command_module(command)
     monkeypatch.setattr(module, "run", lambda options: None)
+    monkeypatch.setattr(cli, "show", lambda *_: None)
     path = tmp_path / "config.yaml"
 
     @settings(
@@ -88,7 +90,7 @@ def test_no_value_of_an_option_makes_a_traceback(command, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_each_option_has_a_help(command):
-    options = importlib.import_module(f"bert_tf.commands.{command}").Options
+    options = cli.command_module(command).Options
     helps = option_helps(options)
     assert all(helps.get(field.name) for field in fields(options))
 
@@ -145,11 +147,12 @@ def test_config_yaml_repeats_the_run(options, tmp_path, monkeypatch):
     """Names that YAML takes for numbers, too; but not what was meant for one time."""
     command = "finetune" if isinstance(options, FinetuningOptions) else "pretrain"
     taken = []
-    monkeypatch.setattr(importlib.import_module(f"bert_tf.commands.{command}"), "run", taken.append)
-    monkeypatch.setattr(cli, "check_inputs", lambda options: None)  # the files are made up
+    monkeypatch.setattr(cli.command_module(command), "run", taken.append)
+    monkeypatch.setattr(cli, "show", lambda *_: None)
+    monkeypatch.setattr(cli, "check", lambda options: None)  # the files are made up
     save_config(options, tmp_path)
     assert code_of([command, "--config", str(tmp_path / "config.yaml")]) == 0
-    options.override = options.dry_run = False
+    options.override, options.dry_run, options.verbose = False, False, True
     assert taken == [options]
 
 
@@ -163,7 +166,7 @@ def test_interrupting_a_run_is_no_error(monkeypatch, capsys):
         raise KeyboardInterrupt("stopped at step 7 and saved")
 
     monkeypatch.setattr("bert_tf.commands.pretrain.run", stopped)
-    monkeypatch.setattr(cli, "check_inputs", lambda options: None)
+    monkeypatch.setattr(cli, "check", lambda options: None)
     assert cli.main(["pretrain", "--shards", "s", "--output", "o"]) == 130
     assert capsys.readouterr().err == "bert-tf pretrain: stopped at step 7 and saved\n"
 

@@ -178,7 +178,7 @@ def test_help_is_there_for_every_command(capsys):
 
 def test_a_reader_that_leaves_ends_the_command_quietly(monkeypatch, capsys):
     """As in `bert-tf predict ... | head -1`."""
-    monkeypatch.setattr("bert_tf.commands.tasks.run", lambda options: print("a line"))
+    monkeypatch.setattr("bert_tf.commands.tasks.show", lambda result, options: print("a line"))
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as output:
@@ -217,7 +217,7 @@ def test_letters_that_standard_output_lacks_are_escaped():
 import sys
 from bert_tf.cli import main
 from bert_tf.commands import tasks
-tasks.run = lambda options: print("\ud615, caf\xe9, \udce9")
+tasks.show = lambda result, options: print("\ud615, caf\xe9, \udce9")
 for encoding in ("ascii", "utf-8"):
     sys.stdout.reconfigure(encoding=encoding, errors="strict")
     main()

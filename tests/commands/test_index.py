@@ -9,9 +9,9 @@ import pytest
 
 from bert_tf import BertConfig, BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.cli import main
+from bert_tf.commands.search_index import SearchIndex, divided, read_located_texts, write_index
+from bert_tf.commands.text_passages import passages
 from bert_tf.errors import InputError
-from bert_tf.trained.search_index import SearchIndex, divided, read_located_texts, write_index
-from bert_tf.trained.text_passages import passages
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 CONFIG = BertConfig(

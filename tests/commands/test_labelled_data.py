@@ -10,10 +10,11 @@ import pytest
 import bert_tf
 from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, load_model, save_model
 from bert_tf.cli import main
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.finetuning import task_to_train
+from bert_tf.commands.search import Options as SearchOptions
+from bert_tf.commands.settings_search import data_content
 from bert_tf.errors import InputError
-from bert_tf.finetuning.finetune import task_to_train
-from bert_tf.finetuning.finetuning_options import FinetuningOptions, SearchOptions
-from bert_tf.finetuning.search import data_content
 from bert_tf.models.task_models import BertRegressor
 from bert_tf.tasks.table import find_task
 from bert_tf.trained.fine_tuned import FineTuned

@@ -1,7 +1,7 @@
 import pytest
 
-from bert_tf.api.shards import lost_text
 from bert_tf.cli import main
+from bert_tf.commands.shards import lost_text
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards.manifest import Manifest
 

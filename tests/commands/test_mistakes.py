@@ -128,6 +128,7 @@ def test_names_of_others_are_known(name, near):
 def test_only_names_of_options_may_have_dashes_for_underscores(place, monkeypatch):
     given = []
     monkeypatch.setattr(ask, "run", given.append)
+    monkeypatch.setattr(cli, "show", lambda *_: None)
     monkeypatch.setattr(cli, "import_tensorflow", lambda **_: None)
     texts = ["-- a well-known film", "a b-c", "--un-known=a b"]
     assert cli.main(["ask", "--index", "models/tiny", "--text", *texts[:2]]) == 0

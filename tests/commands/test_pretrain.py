@@ -19,6 +19,9 @@ from safetensors.numpy import load_file
 import bert_tf.training.trainer
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.cli import main
+from bert_tf.commands.pretrain import Options as PretrainingOptions
+from bert_tf.commands.pretraining import pretrain
+from bert_tf.commands.pretraining_data import DIRECTIONS, PretrainingData
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, temporary_name
@@ -26,9 +29,6 @@ from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.pipelines.shards.folder import open_shards
 from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
-from bert_tf.pretraining.data import DIRECTIONS, PretrainingData
-from bert_tf.pretraining.pretrain import pretrain
-from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.training.listener import Listener
 
 

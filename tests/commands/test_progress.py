@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from bert_tf.api import progress as api_progress
-from bert_tf.api.progress import export_line, progress, training_line, typed
+from bert_tf.commands import progress as api_progress
+from bert_tf.commands.progress import export_line, progress, training_line, typed
 
 PRETRAINING = {
     "loss": 6.21199, "mlm_loss": 5.61, "nsp_loss": 0.602, "mlm_accuracy": 0.18149,
@@ -79,6 +79,7 @@ def test_commands_are_told_as_they_are_typed(monkeypatch):
 def test_commands_propose_one_name_for_an_export(tmp_path, monkeypatch):
     """`finetune` and `evaluate` gave one model two names."""
     monkeypatch.chdir(tmp_path)
+    assert export_line("my runs/best").endswith("export --model 'my runs/best' --name 'my runs'")
     for model, name in (("runs/cls/best", "cls"), ("runs/cls/last/", "cls"), ("nli", "nli")):
         assert export_line(model).endswith(f"export --model {model} --name {name}")
 

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 
 import bert_tf
-from bert_tf.api.data import examples_in_memory
-from bert_tf.cli import main
+from bert_tf.cli import COMMANDS, command_module, main
+from bert_tf.commands.data_in_memory import examples_in_memory
 from bert_tf.errors import InputError
 from bert_tf.trained.fine_tuned import FineTuned
 
 FUNCTIONS = {
     "evaluate": "evaluate", "export_model": "export", "finetune": "finetune",
     "learn_vocabulary": "vocab", "make_shards": "shards", "predict": "predict",
-    "pretrain": "pretrain", "search": "search",
+    "pretrain": "pretrain", "search": "search", "list_tasks": "tasks",
+    **{name: name for name in ("ask", "check", "convert", "demo", "ensemble", "features", "index",
+    "inspect", "migrate", "monitor", "reproduce", "serve")},
 }  # fmt: skip
 
 
@@ -193,13 +195,17 @@ def test_pretrain_returns_the_loss(shards, small_config, tmp_path):
     assert f"held-out loss {result.loss:.4f}" in str(result)
 
 
+def test_every_command_is_a_function():
+    assert sorted(FUNCTIONS.values()) == sorted(COMMANDS)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_signatures_and_docstrings_hold_every_option(name):
     function = getattr(bert_tf, name)
-    options = __import__(f"bert_tf.commands.{FUNCTIONS[name]}", fromlist=["Options"]).Options
+    options = command_module(FUNCTIONS[name]).Options
     parameters = inspect.signature(function).parameters
-    own = {"verbose"} | ({"documents"} if "corpus" in parameters else set())
-    assert set(parameters) == {f.name for f in options.__dataclass_fields__.values()} | own
+    assert set(parameters) == set(options.__dataclass_fields__)
+    assert "verbose" in parameters
     assert all(each.kind is each.KEYWORD_ONLY for each in parameters.values())
     for each in parameters:
         assert f"\n    {each}: " in function.__doc__

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from bert_tf import BertConfig, BertTokenizer
-from bert_tf.finetuning.finetune import finetune
-from bert_tf.finetuning.finetuning_options import FinetuningOptions
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.finetuning import finetune
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.pipelines.examples.batches import example_batches

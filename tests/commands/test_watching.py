@@ -323,7 +323,7 @@ def test_a_continued_run_shows_each_step_once(
         return ""
 
     with monkeypatch.context() as patch:
-        patch.setattr("bert_tf.api.progress.training_line", terminate)
+        patch.setattr("bert_tf.commands.progress.training_line", terminate)
         assert main(arguments) == Preempted.exit_code
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(ProjectorLog, "after_evaluation", kill)

@@ -8,9 +8,9 @@ from dataclasses import fields
 import pytest
 
 import bert_tf
-from bert_tf.api.descriptions import option_helps
-from bert_tf.cli import COMMANDS
+from bert_tf.cli import COMMANDS, command_module
 from bert_tf.migration.symbols import LIBRARIES, find, table
+from bert_tf.options import option_helps
 from bert_tf.tasks.table import TASKS
 
 ROWS = [row for rows in table().values() for row in rows]
@@ -42,10 +42,7 @@ def test_no_row_is_hidden_by_an_earlier_one():
 
 def test_commands_and_options_that_it_names_exist():
     """An option belongs to the command before it, or to any where there is none."""
-    options = {
-        name: set(option_helps(importlib.import_module(f"bert_tf.commands.{name}").Options))
-        for name in COMMANDS
-    }
+    options = {name: set(option_helps(command_module(name).Options)) for name in COMMANDS}
     everywhere = set().union(*options.values()) | {"config"}
     for row in ROWS:
         for command in re.findall(r"bert-tf ([a-z]+)((?: --?\w+(?: [A-Za-z./]+)?)*)", row.instead):

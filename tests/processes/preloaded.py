@@ -27,7 +27,7 @@ from pathlib import Path
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     ["tensorflow", "tensorflow_text", "keras", "bert_tf", "bert_tf.cli",
-     "bert_tf.commands.pretrain", "bert_tf.commands.shards", "bert_tf.pretraining.pretrain",
+     "bert_tf.commands.pretrain", "bert_tf.commands.shards", "bert_tf.commands.pretraining",
      "bert_tf.pipelines.shards.writing"]
 )  # fmt: skip
 
@@ -57,7 +57,7 @@ def _main(
     gc.set_threshold(100_000, 50, 100)
     importlib.invalidate_caches()
     sys.modules["bert_tf.training.device_speed"]._SECONDS = 0.0  # two rounds
-    sys.modules["bert_tf.pretraining.pretrain"].hide_words = lambda sample, tokenizer: {}
+    sys.modules["bert_tf.commands.pretraining"].hide_words = lambda sample, tokenizer: {}
     graphs = sys.modules["tensorflow"].config.optimizer  # as `graphs_as_traced` in conftest.py
     graphs.set_experimental_options({"disable_meta_optimizer": True})
     exit_code = 1

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from bert_tf import BertConfig, BertTokenizer
+from bert_tf.commands.export_precisions import Calibration, make_plan_for
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained.export_precisions import Calibration, make_plan_for
 from bert_tf.trained.fine_tuned import FineTuned
 
 PIECES = [

@@ -13,8 +13,9 @@ from rounding import assert_equal_but_for_rounding, rounding
 
 from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.checkpoints.model_directory import load_model
-from bert_tf.finetuning.finetune import finetune
-from bert_tf.finetuning.finetuning_options import FinetuningOptions
+from bert_tf.commands.ensembles import evaluate_together
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.finetuning import finetune
 from bert_tf.models.encoders import encoder_for
 from bert_tf.pipelines.examples.labelled_text import read_examples
 from bert_tf.pipelines.examples.tagged_words import to_iob2
@@ -25,7 +26,6 @@ from bert_tf.tasks.kinds.sentence_embedding import SentenceEmbedding
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging, Tags
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained.ensemble import evaluate_together
 from bert_tf.trained.fine_tuned import FineTuned, read_settings
 from bert_tf.training.listener import Listener
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from peer_programs import find_peer
 
 from bert_tf import BertClassifier, BertConfig, BertTokenizer, export_model
+from bert_tf.commands import export_precisions
 from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.networks.tensorflow import int8 as plans
@@ -25,7 +26,6 @@ from bert_tf.serving.precisions import fastest, same_in_other_types, type_of
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
-from bert_tf.trained import export_precisions
 from bert_tf.trained.fine_tuned import FineTuned
 from tests.processes.preloaded import run_code
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import processor
-from bert_tf.api.export import dtype_policy
+from bert_tf.commands.export import dtype_policy
 from bert_tf.training import device_speed
 from bert_tf.training.device_speed import fast_precision, product_rates, strategy_peak
 

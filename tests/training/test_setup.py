@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.pretraining.pretraining_options import PretrainingOptions
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.setup import _layer_factors, make_run, prepare

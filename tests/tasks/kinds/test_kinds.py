@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.commands.finetuning_data import split
 from bert_tf.errors import InputError
-from bert_tf.finetuning.data import split
 from bert_tf.pipelines.examples.labelled_text import Examples, read_examples
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.kinds.kind import Answered

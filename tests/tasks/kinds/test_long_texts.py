@@ -8,9 +8,9 @@ import tensorflow as tf
 from rounding import assert_equal_but_for_rounding, rounding
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.finetuning import finetune
 from bert_tf.errors import InputError
-from bert_tf.finetuning.finetune import finetune
-from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.models.task_models import BertClassifier, BertSentenceEncoder
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.table import TASKS

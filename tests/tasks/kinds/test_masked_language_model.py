@@ -11,8 +11,8 @@ from rounding import rounding
 
 from bert_tf import BertConfig, BertPreTrainer, BertTokenizer, load_model, save_model
 from bert_tf.cli import main
+from bert_tf.commands.masked_words import MaskedWords
 from bert_tf.models.language_model import BertMaskedLanguageModel
-from bert_tf.pretraining.guesses import MaskedWords
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.serving.signatures import DEFAULT, Parts
 from bert_tf.tasks.kinds.masked_language_model import _draw, guess_masked_words

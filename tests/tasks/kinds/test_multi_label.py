@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.api.data import _rows, examples_in_memory
+from bert_tf.commands.data_in_memory import _rows, examples_in_memory
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.kind import Answered

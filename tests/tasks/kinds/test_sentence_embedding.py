@@ -14,12 +14,13 @@ from preloaded import run_code  # tests/processes/preloaded.py
 from rounding import assert_equal_but_for_rounding
 
 from bert_tf import BertConfig, BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
-from bert_tf.api.data import _rows, examples_in_memory
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.checkpoints.sentence_files import read_sentence_files
+from bert_tf.commands.data_in_memory import _rows, examples_in_memory
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.finetuning import finetune
+from bert_tf.commands.search_index import vectors_of
 from bert_tf.errors import InputError
-from bert_tf.finetuning.finetune import finetune
-from bert_tf.finetuning.finetuning_options import FinetuningOptions
 from bert_tf.models.task_models import _SentencePooling
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.serving.signatures import Parts
@@ -34,7 +35,6 @@ from bert_tf.tasks.of_model import of_model
 from bert_tf.tasks.scoring.metrics import retrieval_scores
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.fine_tuned import FineTuned
-from bert_tf.trained.search_index import vectors_of
 
 TASK = TASKS["embedding"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]

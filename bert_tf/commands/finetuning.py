@@ -1,0 +1,362 @@
+"""Fine-tuning, for every kind of task."""
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.checkpoints.formats import content_hash, read_config
+from bert_tf.checkpoints.model_directory import load_model
+from bert_tf.commands.feature_cache import FeatureCache
+from bert_tf.commands.finetune import FinetuningSetup
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.finetuning_data import FinetuningData
+from bert_tf.commands.word_frequencies import plateau_notice
+from bert_tf.errors import InputError
+from bert_tf.files.storage import is_remote
+from bert_tf.models.cost import classification_flops
+from bert_tf.models.layer_distillation import LayerLoss
+from bert_tf.networks.tensorflow.devices import device_type
+from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.tasks.kinds.kind import Kind
+from bert_tf.tasks.of_model import of_model
+from bert_tf.tasks.task import Task
+from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.trained.fine_tuned import METRICS_FILE, Evaluation, FineTuned, run_options
+from bert_tf.training.device_speed import strategy_peak
+from bert_tf.training.distillation import TEMPERATURE, WEIGHT, Taught, distilled, of_student
+from bert_tf.training.dry_run import dry_run
+from bert_tf.training.listener import Listener
+from bert_tf.training.loop import TrainingResult, check_steps_per_execution
+from bert_tf.training.means import Values
+from bert_tf.training.plan import Phase
+from bert_tf.training.run import Run
+from bert_tf.training.setup import dropout_settings, make_run, prepare
+from bert_tf.training.strategy import check_batch_size, distribute_batches
+from bert_tf.training.training_options import save_config
+
+_SAMPLED_BATCHES = 8  # enough to measure the mean length of examples
+_FEATURES_LEARNING_RATE = 1e-3  # a head on frozen vectors learns faster than a whole BERT
+
+
+@dataclass(frozen=True)
+class FinetuningResult:
+    training: TrainingResult
+    best_by: str  # name of the score that chooses the best model
+    evaluation: Evaluation | None  # of the best model, by the chief worker alone
+    train_examples: int
+    evaluations: int = 1  # number that the best model is the best of
+
+    @property
+    def score(self) -> float | None:
+        """The score that chooses; None if undefined, as F1 of a type that never occurs."""
+        return self.evaluation.scores.get(self.best_by) if self.evaluation else None
+
+
+def finetune(
+    options: FinetuningOptions, listener: Listener | None = None
+) -> FinetuningResult | None:
+    """Fine-tunes a model; the run directory is `options.output`.
+
+    `best/` there is the model with the best score on the validation examples (the first of them in
+    a tie), with its predictions and `metrics.json`, both computed in float32. Returns None for a
+    dry run. Raises InputError if the data, the model or the options cannot be used; Preempted if
+    the run was stopped, or another worker has gone.
+    """
+    listener = listener or Listener()
+    inputs = [options.model, options.source, options.validation, options.teacher]
+    with make_run(options, listener.notice, inputs) as run:
+        return _finetune(run, options, listener)
+
+
+def task_to_train(options: FinetuningSetup) -> Task:
+    """The task that options train their model for."""
+    task = of_model(options.model, vars(options), to_train=True)
+    assert task is not None
+    return task
+
+
+def run_identity(options: FinetuningSetup, task: Task) -> dict[str, Any]:
+    """What the runs of a fine-tuning or of a search share, beside the options' own identity.
+
+    They are the content of the models, which options name by path, and the settings of the task,
+    which options may leave to the model's task.json.
+    """
+    tokenizer = BertTokenizer.from_directory(options.model)
+    found = {
+        "task": task.name,
+        "max_length": task.max_length,
+        **task.kind.settings(),
+        "tokenizer": {"vocabulary": tokenizer.vocabulary_hash, **tokenizer.settings},
+        "model_content": content_hash(options.model),
+    }
+    if options.teacher is not None:
+        found["teacher_content"] = content_hash(options.teacher)
+    return found
+
+
+def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> FinetuningResult | None:
+    task = task_to_train(options)
+    if not task.kind.is_trained:
+        raise InputError(
+            f"{task.name} trains no model: to train on plain text make shards of it (bert-tf "
+            "shards), then give bert-tf pretrain --model DIRECTORY --shards SHARDS"
+        )
+    if options.calibrate and not task.kind.has_probabilities:
+        raise InputError(
+            f"--calibrate is for tasks with classes, not for {task.name}: leave it out"
+        )
+    if options.teacher is not None and task.kind.soft_loss(TEMPERATURE) is None:
+        raise InputError(f"--teacher is not for the task {task.name}: leave it out")
+    size = options.batch_size or task.batch_size
+    epochs = options.epochs or task.epochs
+    of_task = _FEATURES_LEARNING_RATE if options.features_only else task.learning_rate
+    learning_rate = options.learning_rate or of_task
+    options = replace(
+        options, task=task.name, max_length=task.max_length, epochs=epochs, batch_size=size,
+        learning_rate=learning_rate,
+    )  # fmt: skip
+    check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
+    data = FinetuningData.read(task, options)
+    task.kind.check_training(options, size, data.validation)
+    scores = task.kind.score_names(task, data.labels)
+    best_by = options.best_by or scores[0]
+    if best_by not in scores:
+        raise InputError(f"--best_by {best_by} is no score of this task: give {', '.join(scores)}")
+    steps_per_epoch = math.ceil(data.rows / size)
+    total_steps = min(steps_per_epoch * epochs, options.max_steps or sys.maxsize)
+    evaluate_every = options.evaluate_every or steps_per_epoch
+    check_steps_per_execution(options.steps_per_execution, evaluate_every, [total_steps])
+
+    tuned = _new_model(run, data, options)
+    cache = None
+    if options.features_only is not None:
+        is_kept = run.is_chief and not options.dry_run and not is_remote(options.output)
+        # It is deleted at the end: a name that no folder of the user's has.
+        folder = run.directory / ".bert-tf-features" if is_kept else None
+        cache = FeatureCache(tuned.model.encoder.features, folder)
+        tuned.model.encoder.features.remember = cache.remember
+    settings = {"config": tuned.model.config.to_dict(), **data.settings()}
+    settings |= run_identity(options, task)
+    loss = task.kind.loss(label_smoothing=options.label_smoothing)
+    with run.strategy.scope():
+        trained, trained_loss, metrics = _taught_by(options, tuned, loss, run.precision)
+    # Devices that compile the step compile it for every new shape.
+    fixed_length = options.jit_compile is True or device_type(run.strategy) == "TPU"
+    batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
+    steps = f"{total_steps:,} step{'s' * (total_steps != 1)} of {size}"
+    lines = [f"{run.devices}: {data}, {steps}", *data.doubts, *data.score_remarks()]
+    lines += filter(None, [plateau_notice(options.model)])
+    rows_at_once = size // options.gradient_accumulation_steps  # of an evaluation
+    evaluated = data.validation
+    if options.dry_run:  # two batches, as evaluations compute two at the same time
+        evaluated = tuned.longest(evaluated, 2 * rows_at_once)
+    tokens, flops = _amounts(tuned, batches(size))
+    phase = Phase(
+        until=total_steps,
+        batch_size=size,
+        evaluate=lambda: _validation_scores(tuned, evaluated, loss, rows_at_once),
+        batches=lambda step: distribute_batches(
+            functools.partial(batches, start_step=step), run.strategy, size, fixed_rows=fixed_length
+        ),
+        tokens=tokens,
+        flops=flops,
+        peak=strategy_peak(run.strategy, tuned.model.encoder.compute_dtype),
+    )
+    trainer = prepare(
+        run,
+        trained,
+        options,
+        learning_rate=learning_rate,
+        total_steps=total_steps,
+        warmup_steps=round(total_steps * options.warmup_share),
+        loss=trained_loss,
+        metrics=metrics,
+        settings=settings,
+        examples=lambda: batches(size),
+        values={"model": options.model, "train": options.source},
+        score=f"best_{best_by}",
+        fixed_shapes=fixed_length,
+        whole_batches=task.kind.compares_rows,
+    )
+    if options.dry_run:
+        lines += dry_run(trainer, [phase])
+    else:
+        run.open(override=options.override)
+    for line in lines:
+        run.notice(line)
+    if options.dry_run:
+        return None
+    outcome = run.directory / "best" / METRICS_FILE  # written last: best/ is then finished
+    if run.is_chief:
+        if options.calibrate and not run_options(outcome.parent).get("calibrate"):
+            outcome.unlink(missing_ok=True)
+        save_config(options, run.directory)
+
+    def save(folder: Path) -> None:
+        if folder == outcome.parent:
+            outcome.unlink(missing_ok=True)
+        tuned.save(folder)
+
+    listener.planned(total_steps)
+    training = run.train(
+        [phase],
+        options=options,
+        evaluate_every=evaluate_every,
+        best_by=best_by,
+        larger_is_better=True,
+        save_model=save,
+        report=listener.report,
+        on_step=listener.on_step,
+    )
+    if cache is not None:
+        if cache.full:
+            run.notice("some vectors found no room on the disk, and were computed at every step")
+        cache.close()
+    evaluation = None
+    if run.is_chief:
+        if training.best is None:
+            run.notice(f"{best_by} was undefined at every evaluation: best/ is the last model")
+            if not outcome.exists():
+                tuned.save(outcome.parent)
+        evaluation = _evaluate_best(run, options, tuned, data.validation, rows_at_once)
+    run.meet()
+    evaluations = math.ceil(training.step / evaluate_every)
+    return FinetuningResult(training, best_by, evaluation, len(data.train), evaluations)
+
+
+def feature_settings(options: FinetuningSetup, kind: Kind) -> dict[str, Any]:
+    """What a model's `BertConfig` says of the layers between its encoder and its head."""
+    chosen, lstm_layers = None, int(options.bilstm)
+    if options.features_only is not None:
+        chosen = options.features_only.split(",")
+        lstm_layers = max(kind.feature_lstm_layers, lstm_layers)
+    return {"feature_layers": chosen, "feature_lstm_layers": lstm_layers}
+
+
+def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> FineTuned:
+    kind = data.task.kind
+    head = {**kind.head(data.labels), "seed": options.seed}
+    changed = {**feature_settings(options, kind), **dropout_settings(options.dropout)}
+    with run.strategy.scope():
+        if options.from_scratch:
+            config = read_config(Path(options.model))
+            model = kind.model_class(replace(config, **changed), **head)
+        else:
+            model = load_model(
+                options.model, kind.model_class, allow_new_head=True, **head, **changed
+            )
+    return FineTuned(data.task, model, data.tokenizer, data.labels)
+
+
+def _taught_by(
+    options: FinetuningSetup, student: FineTuned, loss: Values, precision: str
+) -> tuple[Any, Values, Mapping[str, Values]]:
+    """Model, loss and metrics for a trainer: those of a student if there is a teacher."""
+    kind = student.task.kind
+    model = kind.trained(student.model)
+    if options.teacher is None:
+        return model, loss, kind.metrics
+    layers = options.teacher_layers
+    if layers is not None and model is not student.model:
+        raise InputError("--teacher_layers is not for --long_texts windows: leave one out")
+    teacher = FineTuned.from_directory(options.teacher, dtype=precision)
+    matched = _matched(options.teacher, teacher, student)
+    soft = kind.soft_loss(options.teacher_temperature or TEMPERATURE)
+    loss = distilled(loss, soft, options.teacher_weight or WEIGHT)
+    taught = Taught(
+        model, kind.trained(teacher.model), matched,
+        None if layers is None else LayerLoss(layers, student.model, teacher.model),
+    )  # fmt: skip
+    return taught, loss, {name: of_student(metric) for name, metric in kind.metrics.items()}
+
+
+def _matched(path: str, teacher: FineTuned, student: FineTuned) -> Callable[[Any, Any], Any]:
+    """Gives a teacher's outputs the order of the student's labels."""
+    task, kind = student.task, student.task.kind
+    if not isinstance(teacher.model, kind.model_class):
+        raise InputError(
+            f"{path} is a {type(teacher.model).__name__}, and {task.name} trains a "
+            f"{kind.model_class.__name__}: give a teacher of the same task"
+        )
+    switches = teacher.tokenizer.other_switches(student.tokenizer.settings)
+    if switches or teacher.tokenizer.vocabulary_hash != student.tokenizer.vocabulary_hash:
+        differs = f"tokenizes in another way ({switches})" if switches else "has another vocabulary"
+        raise InputError(
+            f"the teacher {path} {differs}, so its outputs are of other tokens: give one with the "
+            "student's vocab.txt and tokenizer_config.json"
+        )
+    if sorted(teacher.labels) != sorted(student.labels):
+        raise InputError(
+            f"the teacher {path} has the labels {', '.join(teacher.labels)}, the student "
+            f"{', '.join(student.labels)}: give a teacher with the same labels"
+        )
+    teacher.model.config.check_fits(length=task.max_length, pairs=task.pair is not None)
+    order = [list(teacher.labels).index(label) for label in student.labels]
+
+    def matched(outputs: Any, inputs: Any) -> Any:
+        ordered = tf.gather(outputs, order, axis=-1) if order else outputs
+        return kind.soft_targets(ordered, inputs)
+
+    return matched
+
+
+def _amounts(tuned: FineTuned, batches: tf.data.Dataset) -> tuple[float, float]:
+    """Mean tokens and operations per example, from the lengths of a few batches."""
+    masks = [inputs["padding_mask"].numpy() for inputs, *_ in batches.take(_SAMPLED_BATCHES)]
+    examples = sum(len(mask) for mask in masks)  # each (B, T)
+    flops = classification_flops(
+        tuned.model.config,
+        length=sum(mask.size for mask in masks) / examples,
+        classes=len(tuned.labels) or 1,
+    )
+    return sum(mask.sum() for mask in masks) / examples, flops
+
+
+def _validation_scores(
+    tuned: FineTuned, examples: Examples, loss: Values, size: int
+) -> dict[str, float]:
+    """Scores on the validation examples, without undefined ones, and their loss if it is known."""
+    kind, given = tuned.task.kind, tuned.answers(examples, size)
+    scores = {name: value for name, value in kind.scores(given).items() if value is not None}
+    outputs = kind.to_outputs(given.answers, tuned.labels)
+    if outputs is not None:
+        scores["loss"] = float(np.mean(loss(kind.targets(examples, tuned.labels), outputs)))
+    return scores
+
+
+def _evaluate_best(
+    run: Run, options: FinetuningOptions, tuned: FineTuned, examples: Examples, size: int
+) -> Evaluation:
+    """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome.
+
+    Calibrates and tunes it before; a model with the outcome beside it stays as it is.
+    """
+    folder = run.directory / "best"
+    best = FineTuned.from_directory(folder)
+    if run.precision == "float32" and options.features_only is None:
+        # The trained model computes what a reloaded copy would, and is already traced.
+        tuned.model.set_weights(best.model.get_weights())
+        best = tuned
+    evaluation = best.evaluate(examples, size)
+    if (folder / METRICS_FILE).exists():
+        return evaluation
+    if options.calibrate:
+        temperature = best.task.kind.temperature(evaluation.given)
+        for variable in best.model.head.dense.weights:
+            variable.assign(variable / temperature)
+        best.save(folder)
+        evaluation = best.evaluate(examples, size)
+        run.notice(f"calibrated: the logits were divided by {temperature:.4g}")
+    chosen = best.tuned(evaluation)
+    if chosen is not best:
+        chosen.save(folder)
+        evaluation = chosen.evaluate(examples, size)
+    evaluation.write(folder)
+    return evaluation

@@ -1,0 +1,187 @@
+"""The data of a fine-tuning run: examples to train on and examples to validate on."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.checkpoints.formats import read_config
+from bert_tf.commands.finetune import FinetuningSetup
+from bert_tf.errors import InputError
+from bert_tf.pipelines.examples.batches import example_batches
+from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.tasks.balance import baseline, label_counts, listed_counts
+from bert_tf.tasks.kinds.kind import TEXT, hashable, row_keys
+from bert_tf.tasks.splits import split
+from bert_tf.tasks.task import Task
+from bert_tf.tokenization.tokenizer import BertTokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class FinetuningData:
+    """What a run trains and validates on."""
+
+    task: Task
+    tokenizer: BertTokenizer
+    labels: list[str]  # in the order of the model's outputs
+    train: Examples
+    validation: Examples
+    doubts: list[str]  # duplicates and suspicious findings in both, a sentence each
+    columns: Mapping[str, Sequence[Any]]  # R training rows: the examples, or several rows of each
+    arrays: list[np.ndarray]  # targets [R, ...], and weights [R] or [R, ...] if there are any
+    kept_whole: str | None = None  # what a split of one file left undivided, such as "context"
+
+    @classmethod
+    def read(cls, task: Task, options: FinetuningSetup) -> "FinetuningData":
+        """Reads the files that the options name, for the model to start from."""
+        kind, model, train = task.kind, options.model, options.source
+        examples = task.read(train, "train")
+        doubts = kind.doubts(examples)
+        labels = kind.label_names(task, examples)
+        config = read_config(Path(model))
+        if config.labels and sorted(config.labels) == sorted(labels):
+            labels = config.labels  # the model's head is kept, with its order
+        validation = options.validation or (train if task.has(train, "validation") else None)
+        held_out = task.read(validation, "validation") if validation else None
+        splits = {}
+        with contextlib.suppress(InputError):  # nothing else depends on the test examples
+            if task.has(train, "test"):
+                splits["test"] = task.read(train, "test", labelled=False)
+        kept_whole = None
+        if held_out is not None:
+            doubts += held_out.remarks()
+            found = label_counts(kind.targets(held_out, labels), labels)  # refuses unknown ones
+            if missing := [x for x, count in zip(labels, found, strict=True) if not count]:
+                doubts.append(f"{held_out.path}: no example has the label {', '.join(missing)}")
+        else:
+            unit, keys = kind.split_keys(task, examples)
+            targets = kind.targets(examples, labels)
+            share = options.validation_share
+            kept, aside = split(targets, keys, share, options.seed, unit=unit)
+            if not len(kept):
+                raise InputError(
+                    f"{examples.path}: {len(examples)} examples with {len(set(keys))} different "
+                    f"{unit}s are too few to set a share of {share} aside: give "
+                    "--validation a file"
+                )
+            _, one_by_one = split(targets, range(len(targets)), share, options.seed)
+            kept_whole = None if np.array_equal(aside, one_by_one) else unit
+            examples, held_out = examples.take(kept), examples.take(aside)
+        doubts.append(duplicates(task, {"train": examples, "validation": held_out, **splits}))
+        tokenizer = BertTokenizer.from_directory(model)
+        columns, targets = kind.training_rows(task, examples, labels, tokenizer)
+        arrays = [targets, *([kind.class_weights(targets)] if options.class_weights else [])]
+        return cls(task, tokenizer, labels, examples, held_out, doubts, columns, arrays, kept_whole)
+
+    @property
+    def rows(self) -> int:
+        """Number of training rows."""
+        return len(self.arrays[0])
+
+    def __str__(self) -> str:
+        counts = listed_counts(self.labels, label_counts(self.arrays[0], self.labels))
+        labels = f", {len(self.labels)} labels ({counts})" * bool(self.labels)
+        count, held_out = len(self.train), len(self.validation)
+        return f"{count:,} training and {held_out:,} validation examples{labels}"
+
+    def score_remarks(self) -> list[str]:
+        """What helps to judge the validation scores, a sentence each."""
+        targets = self.task.kind.targets(self.validation, self.labels)
+        own = baseline(self.labels, self.arrays[0], targets, "validation examples")
+        return [*own, *self.task.kind.score_remarks(self.task, self.labels)]
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same when a run is resumed, beside its `run_identity`."""
+        return {
+            "labels": self.labels,
+            "train": self.train.fingerprint(),
+            "validation": self.validation.fingerprint(),
+            # Absent otherwise: runs from before examples were kept together can be resumed.
+            **({"validation_share": f"by {self.kept_whole}"} if self.kept_whole else {}),
+        }
+
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each training row, at most `max_length`, int64 [R]."""
+        lengths = self.task.kind.lengths(self.columns, self.tokenizer)
+        return np.minimum(lengths, self.task.max_length)
+
+    @functools.cached_property
+    def _tensors(self) -> dict[str, tf.Tensor]:
+        return {name: tf.convert_to_tensor(values) for name, values in self.columns.items()}
+
+    @functools.cached_property
+    def _batch(self) -> Callable[..., tuple]:
+        """`Kind.batch` for these rows, traced once for all datasets."""
+        length = self.task.max_length
+
+        @tf.function(autograph=False)
+        def batch(
+            strings: dict[str, tf.Tensor], arrays: list[tf.Tensor], fixed_length: bool
+        ) -> tuple:
+            made = self.task.kind.batch(strings, arrays, self.tokenizer, length)
+            return tf.nest.map_structure(padded, made) if fixed_length else made
+
+        def padded(x: tf.Tensor) -> tf.Tensor:
+            if x.shape.rank < 2 or x.shape[-1] is not None:  # not [..., T]
+                return x
+            gaps = [[0, 0]] * (x.shape.rank - 1) + [[0, length - tf.shape(x)[-1]]]
+            return tf.ensure_shape(tf.pad(x, gaps), [*x.shape[:-1], length])
+
+        return batch
+
+    def batches(
+        self,
+        size: int,
+        worker: int = 0,
+        workers: int = 1,
+        *,
+        seed: int,
+        start_step: int = 0,
+        fixed_length: bool = False,
+    ) -> tf.data.Dataset:
+        """Batches of `size` training rows on this worker; `fixed_length` pads to `max_length`."""
+        return example_batches(
+            self._tensors,
+            functools.partial(self._batch, fixed_length=fixed_length),
+            size,
+            targets=self.arrays,
+            lengths=self.lengths if self.task.kind.batches_of_like_length else None,
+            seed=seed,
+            start_step=start_step,
+            worker=worker,
+            num_workers=workers,
+        )
+
+
+def duplicates(task: Task, splits: Mapping[str, Examples]) -> str:
+    """A sentence that counts the examples of "train" and "validation" that are in later splits."""
+    rows, labels, units = {}, {}, {}
+    for name, examples in splits.items():
+        answers = examples.columns.get("answers", ())  # to questions, which have no labels
+        labels[name] = [hashable(value) for value in examples.columns.get("label", answers)]
+        rows[name] = row_keys(task, examples)
+        units[name] = task.kind.split_keys(task, examples)
+    parts = []
+    for name, others in {"train": ["validation", "test"], "validation": ["test"]}.items():
+        known: dict[Hashable, set[Hashable]] = {}
+        for row, label in zip(rows[name], labels[name] or rows[name], strict=True):
+            known.setdefault(row, set()).add(label)
+        unit, keys = units[name][0], set(units[name][1])
+        counted = []
+        for other in filter(splits.__contains__, others):
+            pairs = zip(rows[other], labels[other] or rows[other], strict=True)
+            agree = [label in known[row] for row, label in pairs if row in known]
+            line = f"{len(agree):,} of {len(rows[other]):,} {other} examples"
+            if agree and labels[name] and labels[other]:
+                line += f" ({sum(agree):,} with the same label)"
+            if unit == units[other][0] != TEXT:
+                line += f" and the {unit} of {sum(map(keys.__contains__, units[other][1])):,}"
+            counted.append(line)
+        parts += [f"also in {name}: {', '.join(counted)}"] * bool(counted)
+    return "; ".join(parts)

@@ -1,0 +1,177 @@
+"""Commands as Python functions: their keyword arguments are the options."""
+
+import inspect
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any, ParamSpec, TypeVar
+
+from bert_tf.commands.early_checks import check_inputs, open_models
+from bert_tf.commands.progress import console, in_notebook
+from bert_tf.errors import InputError, nearest
+from bert_tf.options import CheckedOptions, joined, option, option_helps, titled_fields
+from bert_tf.startup import import_tensorflow, keep_freed_memory
+from bert_tf.tasks.task_options import TaskOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Data in memory that options with data=... take.
+COLUMNS = "columns: a data frame, a datasets.Dataset, a dict of lists or a list of dicts"
+EXAMPLES = f"a tuple (inputs, labels), or {COLUMNS}"
+
+
+@dataclass(kw_only=True)
+class CommandOptions(CheckedOptions):
+    """What a call shows."""
+
+    verbose: bool | None = option(None, python=True)
+    """show progress and notices, on standard error or in the notebook; by default in notebooks
+    alone. The result keeps the notices."""
+
+    @property
+    def shown(self) -> bool:
+        """Whether the call shows its progress."""
+        return in_notebook() if self.verbose is None else self.verbose
+
+
+def check(options: CommandOptions) -> None:
+    """Refuses what cannot be read or written; models of the hub and of buckets become local."""
+    for folder in open_models(options):
+        if options.shown:
+            console.print(f"Local copy: {folder}")
+    check_inputs(options)
+
+
+def show(module: Any, result: Any, options: CommandOptions) -> None:
+    """Prints a result as the command of the module does: by default its lines."""
+    if hasattr(module, "show"):
+        module.show(result, options)
+    elif str(result):
+        console.print(str(result))
+
+
+def function(
+    name: str,
+    options: Callable[P, object],
+    run: Callable[[Any], R],
+    prepare: Callable[[Any], object] = lambda options: None,
+) -> Callable[P, R]:
+    """A function of this name that takes the fields of the class `options` as keyword arguments.
+
+    It checks them as the command does, then calls `prepare`, imports TensorFlow and calls `run`,
+    whose docstring it has, with the options.
+    """
+    cls: Any = options
+
+    def call(*positional: Any, **values: Any) -> R:
+        extended = with_kind(cls, values.get("task"), values.get("model"))
+        names = {field.name: field for field in fields(extended)}
+        _check_names(name, cls, positional, values, names)
+        try:
+            given = extended(**values)
+            check(given)
+            prepare(given)
+            _start()
+            return run(given)
+        except InputError as error:
+            error.args = (_without_dashes(str(error), names),)
+            raise
+
+    returned = inspect.signature(run).return_annotation
+    parameters = [_parameter(field) for _, field in titled_fields(cls)]
+    described: Any = call
+    described.__name__ = described.__qualname__ = name
+    described.__module__ = run.__module__
+    described.__signature__ = inspect.Signature(parameters, return_annotation=returned)
+    described.__annotations__ = {x.name: x.annotation for x in parameters} | {"return": returned}
+    described.__doc__ = _with_arguments(run.__doc__ or "", cls)
+    return described
+
+
+def with_kind(options: type, task: object, model: object) -> type:
+    """The options of a command with those of the kind of a user's own task, which is imported.
+
+    The command reports a task that is unusable.
+    """
+    if not issubclass(options, TaskOptions):
+        return options
+    from bert_tf.tasks.of_model import named_task, of_model
+    from bert_tf.tasks.table import TASKS, check_name
+
+    said, directory = (
+        os.fspath(x) if isinstance(x, str | os.PathLike) else None for x in (task, model)
+    )
+    with suppress(InputError):
+        name, _ = named_task(directory, said)
+        if name is not None and name not in TASKS:
+            check_name(name)
+            import_tensorflow()
+            own = of_model(directory, {"task": said})
+            return options if own is None else joined(options, own.kind.options)
+    return options
+
+
+def _start() -> None:
+    keras = sys.modules.get("keras")
+    if keras is not None and (backend := keras.config.backend()) != "tensorflow":
+        raise InputError(
+            f"Keras runs on {backend} in this process: set KERAS_BACKEND=tensorflow before it is "
+            "imported"
+        )
+    if "tensorflow_text" not in sys.modules:
+        import_tensorflow()
+    keep_freed_memory()
+
+
+def _parameter(field: Field) -> inspect.Parameter:
+    default: Any = inspect.Parameter.empty if field.default is MISSING else field.default
+    if field.default_factory is not MISSING:
+        default = field.default_factory()
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(field.name, kind, default=default, annotation=field.type)
+
+
+def _check_names(
+    function: str,
+    options: type,
+    positional: Collection[Any],
+    values: Collection[str],
+    known: Mapping[str, Field],
+) -> None:
+    """Raises TypeError, as Python does for calls that do not fit the signature."""
+    if positional:
+        first = titled_fields(options)[0][1].name
+        raise TypeError(f"{function}() takes its arguments by name, such as {first}=...")
+    for name in values:
+        if name not in known:
+            near = nearest(name, known)
+            cure = f": did you mean {near}?" if near else ""
+            raise TypeError(f"{function}() has no argument {name!r}{cure}")
+    required = (x.name for x in known.values() if x.default is x.default_factory is MISSING)
+    if missing := [name for name in required if name not in values]:
+        raise TypeError(f"{function}() needs {' and '.join(missing)}: give a value")
+
+
+def _without_dashes(text: str, names: Collection[str]) -> str:
+    """The text with `batch_size` for `--batch_size`, for each of the options' names."""
+    return re.sub(r"--(?:no_)?(\w+)", lambda m: m[1] if m[1] in names else m[0], text)
+
+
+def _with_arguments(docstring: str, options: type) -> str:
+    """The docstring with a section "Args:" of the options, before "Returns:"."""
+    helps = option_helps(options)
+    lines = ["Args:"]
+    for _, field in titled_fields(options):
+        text = helps[field.name]
+        if in_memory := field.metadata.get("data"):
+            text = f"{text.removesuffix('.')}; or in memory {in_memory}."
+        text = f"{field.name}: {_without_dashes(text, helps)}"
+        indents = {"initial_indent": " " * 4, "subsequent_indent": " " * 8}
+        lines += textwrap.wrap(text, 96, break_on_hyphens=False, **indents)  # type: ignore[arg-type]
+    summary, returns, rest = inspect.cleandoc(docstring).partition("Returns:")
+    return f"{summary}{chr(10).join(lines)}\n\n{returns}{rest}"

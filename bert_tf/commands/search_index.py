@@ -1,0 +1,203 @@
+"""Vectors of texts in a folder, and the texts that are nearest to a question."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_tf.commands.answer_files import write_answers
+from bert_tf.commands.text_passages import passages
+from bert_tf.errors import InputError
+from bert_tf.files.atomic import claim, write_json
+from bert_tf.pipelines.examples.labelled_text import (
+    MissingColumnError,
+    check_columns,
+    format_of,
+    read_examples,
+)
+from bert_tf.pipelines.examples.records import is_dataset_name, read_text
+from bert_tf.serving.predictor import Progress, answer
+from bert_tf.serving.signatures import DEFAULT
+from bert_tf.trained.fine_tuned import Answering, load
+
+VECTORS, TEXTS, ABOUT = "vectors.npy", "texts.jsonl", "index.json"
+_SUFFIXES = (".txt", ".md", ".rst", ".tsv", ".csv", ".jsonl")  # read in a folder
+_AT_ONCE = 1 << 26  # numbers of vectors that a search multiplies together
+
+
+class Found(NamedTuple):
+    score: float  # cosine with the question, or dot product
+    text: str
+    source: str  # file and line
+
+
+def read_located_texts(
+    path: str | Path,
+    *,
+    text_column: str = "text",
+    format: Any = None,
+    header: bool = True,
+    remark: Callable[[str], object] = lambda _: None,
+) -> Iterator[tuple[str, str]]:
+    """Yields texts and where they are: rows of a table or JSON lines, paragraphs of other files.
+
+    Of a folder the files with the extensions of texts are read, in the order of their names, but
+    no tables without the column. `remark` is told which, and what looks wrong with a table.
+    """
+    place = Path(path)
+    of_tables: dict[str, Any] = {"text_column": text_column, "format": format, "header": header}
+    if place.is_dir():
+        for file in sorted(place.rglob("*")):
+            suffix = Path(file.name.lower().removesuffix(".gz")).suffix
+            if not (file.is_file() and suffix in _SUFFIXES):
+                continue
+            try:
+                check_columns(file, {"text": text_column}, format=format, header=header)
+            except MissingColumnError as error:
+                remark(f"left out: {error}")
+                continue
+            yield from read_located_texts(file, remark=remark, **of_tables)
+    elif format or format_of(path) or is_dataset_name(str(path)):
+        examples = read_examples(path, {"text": text_column}, format=format, header=header)
+        for each in examples.remarks():
+            remark(each)
+        for number, text in enumerate(examples.columns["text"]):
+            if text.strip():
+                yield text, examples.place(number)
+    else:
+        lines: list[str] = []
+        for number, line in enumerate([*read_text(path).split("\n"), ""], 1):
+            if line.strip():
+                lines.append(line.strip())
+            elif lines:
+                yield " ".join(lines), f"{path}, line {number - len(lines)}"
+                lines = []
+
+
+def divided(
+    located: Sequence[tuple[str, str]], model: Answering, max_length: int | None
+) -> list[tuple[str, str]]:
+    """Texts and where they are, those longer than a passage of `max_length` tokens in passages.
+
+    By default as many tokens as the model reads; InputError for more.
+    """
+    kind, longest = model.task.kind, model.task.max_length
+    if max_length is None and kind.reads_windows:
+        return list(located)
+    if (max_length or 0) > longest and not kind.reads_windows:
+        raise InputError(
+            f"--max_length {max_length} is above the {longest} tokens that the model reads: give "
+            "at most these"
+        )
+    prompt = getattr(kind, "document_prompt", None) or getattr(kind, "prompt", "")
+    size = (max_length or longest) - 2 - len(model.tokenizer.tokenize([prompt]).flat_values)
+    found = []
+    texts = [text for text, _ in located]
+    for (text, place), parts in zip(
+        located, passages(texts, model.tokenizer, max(1, size)), strict=True
+    ):
+        whole = len(parts) == 1
+        found += [
+            (text[i:j].strip(), place if whole else f"{place}, characters {i + 1} to {j}")
+            for i, j in parts
+        ]
+    return found
+
+
+def vectors_of(
+    model: str | Path | Answering,
+    texts: Sequence[str],
+    batch_size: int,
+    answered: Progress = lambda _: None,
+    *,
+    role: str = "document",
+) -> tuple[np.ndarray, int]:
+    """Vectors of texts, float32 [N, W], and how many texts were truncated.
+
+    The texts are questions (`role` "query") or what is searched ("document"). Vectors have length
+    1, except those of a model that compares by dot product.
+
+    Raises InputError if the model gives no vectors that can be compared.
+    """
+    loaded = model if isinstance(model, Answering) else load(model, {})
+    signature = loaded.function(role if role in loaded.signatures() else DEFAULT)
+    found: Mapping[str, np.ndarray] = {}
+    if list(signature.structured_input_signature[1]) == ["text"]:
+        found = answer(signature, {"text": list(texts)}, batch_size, answered=answered)
+    if "vector" not in found:
+        name = "the model" if isinstance(model, Answering) else model
+        raise InputError(
+            f"{name} was not trained for vectors that can be compared: give a model of "
+            "bert-tf finetune --task embedding, or a sentence-transformers directory"
+        )
+    truncated = int(np.count_nonzero(found["truncated"]))
+    vectors = found["vector"].astype(np.float32)
+    if getattr(loaded.task.kind, "similarity", "cosine") == "dot":
+        return vectors, truncated
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(lengths, 1e-12), truncated
+
+
+def write_index(
+    folder: Path, model: str, texts: Sequence[tuple[str, str]], vectors: np.ndarray
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (ABOUT, VECTORS):
+        claim(folder / name)
+    (folder / ABOUT).unlink(missing_ok=True)  # it describes the vectors to come
+    np.save(folder / VECTORS, vectors)
+    write_answers(folder / TEXTS, [{"text": text, "source": source} for text, source in texts])
+    about = {"model": str(Path(model).resolve()), "texts": len(texts)}
+    write_json(folder / ABOUT, {**about, "width": vectors.shape[1]})
+
+
+@dataclass(frozen=True, eq=False)
+class SearchIndex:
+    """An index that is read: lines of texts in memory, vectors mapped from the disk."""
+
+    folder: Path
+    model: str  # the model whose vectors they are
+    vectors: np.ndarray  # float32 [N, W]
+    lines: Sequence[str]  # of texts.jsonl; parsed when found, since a million take seconds
+
+    @classmethod
+    def read(cls, folder: str | Path) -> "SearchIndex":
+        """Reads what `write_index` wrote; raises InputError if it cannot."""
+        folder = Path(folder)
+        with _named(folder):
+            about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+            vectors = np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False)
+            # Not `splitlines`: texts may contain other line ends, such as U+2028.
+            lines = (folder / TEXTS).read_text(encoding="utf-8").split("\n")[:-1]
+            if vectors.shape != (about["texts"], about["width"]) or len(lines) != len(vectors):
+                raise ValueError("its files are of different indexes")
+            return cls(folder, about["model"], vectors, lines)
+
+    def nearest(self, question: np.ndarray, count: int) -> list[Found]:
+        """The `count` texts nearest to a vector [W], in order; InputError for other widths."""
+        if question.shape != self.vectors.shape[1:]:
+            raise InputError(
+                f"the model's vectors have {len(question)} numbers, those of the index "
+                f"{self.vectors.shape[1]}: give the model that the index was made with"
+            )
+        rows = max(1, _AT_ONCE // self.vectors.shape[1])
+        starts = range(0, len(self.vectors), rows)
+        scores = np.concatenate([self.vectors[i : i + rows] @ question for i in starts])
+        best = np.argpartition(-scores, min(count, len(scores)) - 1)[:count]
+        best = best[np.lexsort((best, -scores[best]))]
+        with _named(self.folder):
+            found = [(i, json.loads(self.lines[i])) for i in best]
+            return [Found(float(scores[i]), text["text"], text["source"]) for i, text in found]
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Turns the errors of missing or damaged files into an InputError that names the index."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder} is no index ({error}): make one with bert-tf index") from error

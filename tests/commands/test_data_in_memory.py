@@ -1,0 +1,317 @@
+"""Data in memory: every form gives the same examples, and the same files."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_tf.commands.data_in_memory import (
+    _rows,
+    documents_as_file,
+    examples_as_files,
+    examples_in_memory,
+)
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.vocab import Options as VocabularyOptions
+from bert_tf.errors import InputError
+from bert_tf.files.owners import SEEDS
+from bert_tf.tasks.table import find_task
+
+TEXTS = ["a good film", "a bad one", ""]
+LABELS = ["good", "bad", "good"]
+
+
+class Frame:
+    """As much of a data frame of pandas as is asked for."""
+
+    iloc = None
+
+    def __init__(self, columns):
+        self._values = columns
+        self.columns = list(columns)
+
+    def __getitem__(self, name):
+        return np.array(self._values[name], object)
+
+    def __bool__(self):
+        raise ValueError("The truth value of a DataFrame is ambiguous.")
+
+
+class ClassLabel:
+    names = ("bad", "good")
+
+
+class Dataset:
+    """As much of a `datasets.Dataset`."""
+
+    def __init__(self, columns):
+        self._values = columns
+        self.column_names = list(columns)
+        self.features = {"text": None, "label": ClassLabel()}
+
+    def __getitem__(self, name):
+        return self._values[name]
+
+
+FORMS = {
+    "tuple": (TEXTS, LABELS),
+    "arrays": (np.array(TEXTS), np.array(LABELS, object)),
+    "dict": {"text": TEXTS, "label": LABELS},
+    "records": [{"text": t, "label": x} for t, x in zip(TEXTS, LABELS, strict=True)],
+    "frame": Frame({"more": [1, 2, 3], "text": TEXTS, "label": LABELS}),
+    "dataset": Dataset({"text": TEXTS, "label": [1, 0, 1]}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_give_the_same_examples(form):
+    task, examples = examples_in_memory(find_task("classification"), FORMS[form], ["bad", "good"])
+    assert task.pair is None
+    assert examples.columns == {"text": TEXTS, "label": LABELS}
+
+
+def test_missing_cells_of_a_frame_are_empty_texts():
+    frame = pytest.importorskip("pandas").DataFrame({"text": [*TEXTS[:2], None], "label": LABELS})
+    _, examples = examples_in_memory(find_task("classification"), frame, ["bad", "good"])
+    assert examples.columns == {"text": TEXTS, "label": LABELS}
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"), [("classification", "label"), ("multi_label", "bad, good")]
+)
+def test_labels_beside_inputs_are_not_read(name, columns):
+    task = find_task(name).with_settings({"label": columns})
+    data = {"text": TEXTS} | {column: [None, 5, "unknown"] for column in columns.split(", ")}
+    _, examples = examples_in_memory(task, data, labelled=False)
+    assert examples.columns == {"text": TEXTS}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((TEXTS, LABELS, LABELS), "a tuple of 3: give .inputs, labels."),
+        (TEXTS, "no labels: give .inputs, labels., or a column 'label'"),
+        ((TEXTS, ["good", None, "bad"]), "label 1 is None: leave the example out"),
+        ((TEXTS, [1.0, float("nan"), 0.0]), "label 1 is nan: leave the example out"),
+        ((TEXTS, ["good"]), "1 labels for 3 examples"),
+        (
+            (TEXTS, np.array([1, 0, 1])),
+            "label 0 is 1, and the labels have names .bad, good., which",
+        ),
+        ((TEXTS, [True, False, True]), "label 0 is True, the value of none of the model's labels"),
+        ((TEXTS, ["good", "fine", "bad"]), "label 1 is 'fine', none of the model's"),
+        (([], []), "there is no example"),
+    ],
+)
+def test_data_that_cannot_be_used_is_refused(data, message):
+    with pytest.raises(InputError, match=message):
+        examples_in_memory(find_task("classification"), data, ["bad", "good"])
+
+
+def test_numbers_of_a_task_with_named_labels_are_refused():
+    """They became names in our order: 0 is entailment in most data of MNLI, here contradiction."""
+    task = find_task("mnli")
+    data = {"sentence1": TEXTS, "sentence2": TEXTS, "gold_label": [0, 1, 2]}
+    with pytest.raises(
+        InputError, match=r"label 0 is 0, and the labels have names .contradiction,"
+    ):
+        examples_in_memory(task, data, task.labels)
+    with pytest.raises(InputError, match=r"label 0 is \[0\], and the labels have names .B-X, O"):
+        examples_in_memory(find_task("tagging"), (["a"], [[0]]), ["B-X", "O"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "given", "names"),
+    [
+        (["1.0", "2.0", "3.0"], [1, 3, np.float64(2)], ["1.0", "3.0", "2.0"]),
+        (["True", "False"], [True, np.bool_(False), 1], ["True", "False", "True"]),
+        (["false", "true"], [True, False], ["true", "false"]),
+        (["+1", "-1"], [1, -1], ["+1", "-1"]),
+        (["0", "1"], [True, 0.0], ["1", "0"]),
+        (["1.0", "1"], [1, 1.0], ["1", "1.0"]),
+        (["1", "other"], [1, "other"], ["1", "other"]),
+    ],
+)
+def test_a_number_is_the_label_of_this_value(labels, given, names):
+    data = (["a text"] * len(given), given)
+    _, examples = examples_in_memory(find_task("classification"), data, labels)
+    assert examples.columns["label"] == names
+
+
+@pytest.mark.parametrize(
+    ("labels", "value"),
+    [(["1.0", "2.0"], 0), (["1", "other"], 0), (["0", "1", "2"], 1.5), (["true", "false"], 2)],
+)
+def test_a_number_without_a_label_of_its_value_is_refused(labels, value):
+    with pytest.raises(InputError, match=f"label 0 is {value}, the value of none of the model's"):
+        examples_in_memory(find_task("classification"), (["a"], [value]), labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("wrong", {"wrong": ["x", " ", "y"]}),
+        ("wrong*", {"wrong1": ["x", " ", "y"], "wrong0": ["a", "b", "c"]}),
+        ("wrong*", {"wrong": [["a", "x"], ["b", " "], ["c", "y"]]}),
+    ],
+)
+def test_hard_negatives_in_memory_are_read_back(tmp_path, name, columns):
+    task = find_task("embedding").with_settings({"negatives": name})
+    data = {"text": TEXTS, "text_pair": TEXTS, **columns}
+    task, examples = examples_in_memory(task, data)
+    expected = [["a", "x"], ["b", " "], ["c", "y"]]
+    assert examples.columns["negatives"] == (expected if "*" in name else [["x"], [" "], ["y"]])
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(x) + "\n" for x in _rows(task, examples)))
+    read = task.read(tmp_path / "a.jsonl", "train")
+    assert read.columns == examples.columns
+    assert read.remarks()[0].endswith("2 examples have a blank text, the first in line 2")
+    with pytest.raises(InputError, match="no column 'wrong' of wrong answers"):
+        examples_in_memory(task, {"text": TEXTS, "text_pair": TEXTS})
+
+
+def test_words_with_other_spaces_stay_one_when_they_are_written(tmp_path):
+    """Their labels shifted: files were split at every white space of Unicode."""
+    task = find_task("tags")
+    words, labels = [["a\u00a0b", "c\u3000"], ["d"]], [["X\u2003", "Y"], ["Y"]]
+    task, examples = examples_in_memory(task, (words, labels))
+    assert next(iter(_rows(task, examples))) == {"words": words[0], "label": labels[0]}
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(x) + "\n" for x in _rows(task, examples)))
+    read = task.read(tmp_path / "a.jsonl", "train")
+    assert read.columns == examples.columns
+    names = task.kind.label_names(task, read)
+    assert names == ["X\u2003", "Y"]
+    assert task.kind.targets(read, names).tolist() == [[0, 1], [1, -1]]
+
+
+def test_questions_in_memory_have_the_forms_of_squad():
+    context = "the sea is wide"
+    sea = {"text": "sea", "answer_start": "4"}
+    data = {
+        "id": [7, 8, 9], "question": ["?"] * 3, "context": [context] * 3,
+        "answers": [[sea], sea, [sea]], "is_impossible": [None, "false", "true"],
+    }  # fmt: skip
+    _, examples = examples_in_memory(find_task("squad2"), data)
+    assert examples.columns["answers"] == [["sea"], ["sea"], []]
+    assert examples.columns["span"] == [[4, 7], [4, 7], []]
+    assert examples.columns["id"] == ["7", "8", "9"]
+    data["answers"] = [{"text": ["sea", "wide"], "answer_start": [4]}] * 3
+    with pytest.raises(InputError, match="answer 0 has 2 texts and 1 times an answer_start"):
+        examples_in_memory(find_task("squad2"), data)
+
+
+def options(tmp_path, **changed):
+    given = {
+        "model": str(tmp_path / "m"),
+        "output": str(tmp_path / "run"),
+        "train": (TEXTS, LABELS),
+    }
+    return FinetuningOptions(**{**given, **changed})
+
+
+def lines(path):
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def test_examples_are_kept_beside_the_run(tmp_path):
+    with examples_as_files(options(tmp_path, validation={"text": ["x"], "label": [1]})) as files:
+        pass
+    assert files.train == str(tmp_path / "run" / "data" / "train.jsonl")
+    assert lines(files.train)[0] == {"text": "a good film", "label": "good"}
+    assert lines(files.validation) == [{"text": "x", "label": "1"}]
+
+
+def test_pairs_splits_and_columns(tmp_path):
+    pairs = options(tmp_path, train=(([*TEXTS], [*TEXTS]), LABELS))
+    with examples_as_files(pairs) as files:
+        assert files.pair_column == "text_pair"
+        assert lines(files.train)[1] == {
+            "text": "a bad one", "text_pair": "a bad one", "label": "bad"
+        }  # fmt: skip
+    split = {
+        "train": {"review": TEXTS, "label": LABELS},
+        "validation": {"review": ["x"], "label": ["y"]},
+    }
+    with examples_as_files(
+        options(tmp_path, train=None, data=split, text_column="review")
+    ) as files:
+        assert files.data is None
+        assert lines(files.validation) == [{"review": "x", "label": "y"}]
+
+
+def test_a_begun_run_keeps_its_data(tmp_path):
+    with examples_as_files(options(tmp_path)) as files:
+        (tmp_path / "run" / "config.yaml").write_text("")
+    with examples_as_files(options(tmp_path)):
+        pass
+    other = {"train": (TEXTS[:2], LABELS[:2])}
+    with (
+        pytest.raises(InputError, match="holds a run with other data for train"),
+        examples_as_files(options(tmp_path, **other)),
+    ):
+        pass
+    assert len(lines(files.train)) == 3
+    with examples_as_files(options(tmp_path, **other, override=True)):
+        assert len(lines(files.train)) == 2
+
+
+def test_a_dry_run_leaves_no_file(tmp_path):
+    with examples_as_files(options(tmp_path, dry_run=True)) as files:
+        assert len(lines(files.train)) == 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_paths_stay(tmp_path):
+    given = options(tmp_path, train="a.tsv")
+    with examples_as_files(given) as files:
+        assert files is given
+
+
+def test_documents_lie_beside_the_output_until_the_end(tmp_path):
+    given = VocabularyOptions(output=str(tmp_path / "out"), text_field="body")
+    with documents_as_file(replace(given, documents=np.array(["one", "two\nlines"]))) as files:
+        (path,) = files.corpus
+        assert lines(path) == [{"body": "one"}, {"body": "two\nlines"}]
+    assert not list(tmp_path.iterdir())
+    one = replace(given, documents=["one"])
+    with pytest.raises(KeyboardInterrupt), documents_as_file(one, ".journal") as files:
+        (path,) = files.corpus
+        (tmp_path / "out" / ".journal").mkdir(parents=True)
+        raise KeyboardInterrupt
+    assert lines(path) == [{"body": "one"}]  # the unfinished work goes on with it
+    for documents, message in (
+        (["a", None], "document 1 is None: give a text"),
+        ("a text", "documents is 'a text': give a list"),
+        ([], "documents is empty"),
+        (["\ud800"], "document 0 is not valid Unicode"),
+    ):
+        other = replace(given, documents=documents)
+        with pytest.raises(InputError, match=message), documents_as_file(other):
+            pass
+
+
+def test_files_of_others_are_not_replaced(tmp_path):
+    """Neither in the folder for data nor beside the output."""
+    theirs = [tmp_path / "run" / "data" / "train.jsonl", tmp_path / "out.documents.jsonl"]
+    for path in theirs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("theirs")
+    with (
+        pytest.raises(InputError, match=r"data/train\.jsonl: would be replaced, and no run of"),
+        examples_as_files(options(tmp_path)),
+    ):
+        pass
+    given = VocabularyOptions(documents=["one"], output=str(tmp_path / "out"))
+    with documents_as_file(given):
+        pass
+    assert [path.read_text() for path in theirs] == ["theirs", "theirs"]
+    theirs[0].unlink()
+    for texts in (TEXTS[:2], TEXTS[:3]):  # its own file, of a run that was not begun
+        with examples_as_files(options(tmp_path, train=(texts, LABELS[: len(texts)]))) as files:
+            assert len(lines(files.train)) == len(texts)
+    with (
+        pytest.raises(InputError, match="holds a run of one seed, not runs of several seeds"),
+        examples_as_files(options(tmp_path, seeds=2), SEEDS),
+    ):
+        pass

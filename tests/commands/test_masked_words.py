@@ -1,0 +1,117 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from bert_tf.commands.masked_words import MaskedWordLog, MaskedWords, hide_words
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.tokenization.tokenizer import BertTokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    words = ["the", "man", "went", "to", "a", "store", ".", "cat", "sat", "##s", "`"]
+    return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    config = BertConfig(
+        vocab_size=tokenizer.vocabulary_size, hidden_size=16, num_hidden_layers=1,
+        num_attention_heads=2, intermediate_size=32, max_position_embeddings=24,
+    )  # fmt: skip
+    return BertPreTrainer(config, seed=3)
+
+
+def test_guesses_are_the_models_best(model, tokenizer):
+    texts = ["the man went to the [MASK] .", "[MASK] cat [MASK]"]
+    guesses = MaskedWords(model, tokenizer, texts, guesses=3)()
+    assert [len(gaps) for gaps in guesses] == [1, 2]
+    ids = [2, *map(tokenizer.token_to_id, ["the", "man", "went", "to", "the"]), 4, 11, 3]
+    inputs = {
+        "token_ids": tf.constant([ids]),
+        "segment_ids": tf.zeros([1, len(ids)], tf.int32),
+        "padding_mask": tf.ones([1, len(ids)], tf.int32),
+        "mask_positions": tf.constant([[6]]),
+    }
+    logits = model(inputs)["mlm_logits"][0, 0].numpy()
+    probabilities = np.exp(logits) / np.exp(logits).sum()
+    best = np.argsort(-probabilities)[:3]
+    assert [guess.piece for guess in guesses[0][0]] == [tokenizer.vocabulary[i] for i in best]
+    np.testing.assert_allclose(
+        [guess.probability for guess in guesses[0][0]], probabilities[best], rtol=1e-4
+    )
+
+
+def test_rows_of_a_padded_table_are_no_guesses(model, tokenizer):
+    fewer = BertTokenizer(tokenizer.vocabulary[:8])
+    ((guesses,),) = MaskedWords(model, fewer, ["the [MASK]"], guesses=8)()
+    assert sorted(guess.piece for guess in guesses) == sorted(fewer.vocabulary)
+    assert sum(guess.probability for guess in guesses) == pytest.approx(1)
+
+
+def test_a_text_without_a_gap_is_refused(model, tokenizer):
+    with pytest.raises(InputError, match=r"no \[MASK\] in 'the cat'"):
+        MaskedWords(model, tokenizer, ["the cat"])
+
+
+def test_guesses_are_text_in_tensorboard(model, tokenizer, tmp_path):
+    state = SimpleNamespace(step=7, logged={})
+    log = MaskedWordLog(state, tmp_path, MaskedWords(model, tokenizer, ["the [MASK] sat"]))
+    assert not list(tmp_path.iterdir())  # nothing before there is something to tell
+    log.after_evaluation()
+    assert state.logged == {"masked_words": 7}
+    events = EventAccumulator(str(tmp_path / "masked_words")).Reload()
+    (tag,) = [tag for tag in events.Tags()["tensors"] if tag.startswith("masked_words")]
+    (event,) = events.Tensors(tag)
+    assert event.step == 7
+    text = event.tensor_proto.string_val[0].decode()
+    assert text.startswith("the **[MASK]** sat")
+    assert text.count("%") == 5
+    assert text.count("`") >= 10  # each in a code span, or * and _ would be marks
+
+
+def test_a_guess_that_is_a_backtick_is_shown_as_one(model, tokenizer, tmp_path):
+    state = SimpleNamespace(step=1, logged={})
+    words = MaskedWords(model, tokenizer, ["[MASK]"], guesses=tokenizer.vocabulary_size)
+    log = MaskedWordLog(state, tmp_path, words)
+    log.after_evaluation()
+    events = EventAccumulator(str(tmp_path / "masked_words")).Reload()
+    (event,) = events.Tensors("masked_words/0")
+    text = event.tensor_proto.string_val[0].decode()
+    assert "`` ` `` " in text and "`##s` " in text
+
+
+def test_words_are_hidden_in_the_text_of_the_shards(tokenizer):
+    ids = [
+        tokenizer.token_to_id(p)
+        for p in ["[CLS]", "the", "cat", "##s", "sat", ".", "[SEP]", "a", "man", ".", "[SEP]"]
+    ]
+    masked = list(ids)
+    for place in (2, 4, 8):  # "cat ##s" is no whole word, "sat" and "man" are
+        masked[place] = tokenizer.mask_token_id
+
+    def batch(row):
+        return (
+            {"token_ids": tf.constant([row]), "mask_positions": tf.constant([[2, 4, 8, 0]])},
+            {"mlm_logits": tf.constant([[ids[2], ids[4], ids[8], 0]])},
+            {"mlm_logits": tf.constant([[1.0, 1.0, 1.0, 0.0]])},
+        )
+
+    assert hide_words([batch(masked)], tokenizer) == {"a [MASK] .": "man"}
+    assert hide_words([], tokenizer) == {}
+
+
+def test_the_hidden_word_is_shown(model, tokenizer, tmp_path):
+    state = SimpleNamespace(step=1, logged={})
+    log = MaskedWordLog(state, tmp_path, MaskedWords(model, tokenizer, {"the [MASK] sat": "cat"}))
+    log.after_evaluation()
+    events = EventAccumulator(str(tmp_path / "masked_words")).Reload()
+    (event,) = events.Tensors("masked_words/0")
+    assert (
+        event.tensor_proto.string_val[0].decode().startswith("the **[MASK]** sat (hidden: `cat`)")
+    )

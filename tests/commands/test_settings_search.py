@@ -1,0 +1,451 @@
+"""The search: what it tries, in which order, what it keeps, how it goes on. No run trains here."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bert_tf import BertTokenizer
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.finetuning import FinetuningResult
+from bert_tf.commands.search import Options as SearchOptions
+from bert_tf.commands.search import SearchResult
+from bert_tf.commands.search import run as run_search
+from bert_tf.commands.seeds import finetune_seeds
+from bert_tf.commands.settings_search import Setting, picture, ranked, search, table
+from bert_tf.errors import InputError
+from bert_tf.files.atomic import hold_output, write_text
+from bert_tf.files.owners import RUN, Mark
+from bert_tf.tasks.reports.report import markdown
+from bert_tf.trained.fine_tuned import Evaluation
+from bert_tf.training.listener import Listener
+from bert_tf.training.loop import DivergedError
+
+BEST = 3e-5
+
+
+class KilledError(Exception):
+    pass
+
+
+class Runs:
+    """Runs that are best at `BEST`, late epochs and large seeds; they are counted."""
+
+    def __init__(self, killed_at: int | None = None) -> None:
+        self.made: list[str] = []
+        self.killed_at = killed_at
+
+    def __call__(self, options, listener=None) -> FinetuningResult | None:
+        if options.dry_run:
+            return None
+        folder = Path(options.output)
+        Mark.of(folder, RUN).write()
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        if len(self.made) == self.killed_at:
+            raise KilledError
+        self.made.append(f"{folder.parent.name}/{folder.name}")
+        if options.learning_rate > 1e-2:
+            raise DivergedError("step 3: non-finite loss")
+        score = 1 - abs(options.learning_rate - BEST) * 1e4 + options.epochs / 100
+        score += options.batch_size / 10_000 + options.seed / 1000
+        with hold_output(folder, Mark.of(folder, RUN)):
+            for name in ("best", "last"):
+                write_text(folder / name / "model.safetensors", self.made[-1])
+        scores = {"examples": 8, "f1": score, "accuracy": score / 2, "pearson": None}
+        return FinetuningResult(
+            training=None, best_by="f1", evaluation=Evaluation(None, scores, []),
+            train_examples=8, evaluations=options.epochs,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def options(tmp_path) -> SearchOptions:
+    model = model_of(tmp_path / "model", "weights")
+    return SearchOptions(model=model, train="train.tsv", output=str(tmp_path / "run"), seed=1)
+
+
+def model_of(folder: Path, text: str) -> str:
+    folder.mkdir()
+    (folder / "model.safetensors").write_text(text)
+    BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea"]).save(folder)
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def blank_pictures(monkeypatch) -> None:
+    """A search draws one after each run, and Matplotlib takes a quarter of a second for it."""
+
+    def blank(trials) -> np.ndarray:
+        return np.zeros((1, 1 + len(ranked(trials)), 3), np.uint8)
+
+    monkeypatch.setattr("bert_tf.commands.settings_search.picture", blank)
+
+
+class Notices(Listener):
+    """Keeps them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def notice(self, line) -> None:
+        self.lines.append(line)
+
+
+def tried(options, run=None) -> list[Setting]:
+    trials = search(options, Notices(), run or Runs())
+    return [trial.setting for trial in trials]
+
+
+def test_a_setting_that_comes_to_be_the_best_without_its_first_model(options):
+    class Later(Runs):
+        """Runs of the other rate, whose second seed is far better."""
+
+        def __call__(self, options, listener=None):
+            result = super().__call__(options)
+            if options.learning_rate != BEST and options.seed > 1:
+                scores = result.evaluation.scores
+                scores["f1"] += 0.5 * (3 - options.seed)
+            return result
+
+    options = replace(options, batch_size=[8], learning_rate=[BEST, 4e-5], epochs=[1])
+    tried(options)
+    tried(replace(options, learning_rate=[4e-5], seeds=2), Later())
+    best = Path(options.output) / "best" / "model.safetensors"
+    assert best.read_text() == "batch-8_rate-4e-05_epochs-1/seed-2"
+
+
+class Changing(Runs):
+    """Runs of three rates: the first is best with seed 1, the last with further seeds."""
+
+    scores: ClassVar = {5e-5: (0.9, 0.1, 0.1), 4e-5: (0.8, 0.2, 0.2), 2e-5: (0.7, 0.9, 0.8)}
+
+    def __call__(self, options, listener=None):
+        result = super().__call__(options)
+        scores = self.scores[options.learning_rate]
+        result.evaluation.scores["f1"] = scores[options.seed - 1]
+        return result
+
+
+def models(output: Path) -> set[str]:
+    """The runs whose models are there."""
+    files = output.glob("batch-*/seed-*/best/model.safetensors")
+    return {str(file.parent.parent.relative_to(output)) for file in files}
+
+
+def test_no_model_is_deleted_while_a_setting_lacks_seeds(options):
+    options = replace(options, batch_size=[8], learning_rate=[*Changing.scores], epochs=[1])
+    output, told = Path(options.output), Notices()
+    search(options, told, Changing())
+    first = "batch-8_rate-5e-05_epochs-1/seed-1"
+    assert models(output) == {first}
+    assert json.loads((output / "search.json").read_text())["best"] == first
+    assert told.lines == [f"best/ is the best model of {first}"]
+
+    # Killed when the first setting, now the worst, has all its seeds.
+    more = replace(options, seeds=3)
+    with pytest.raises(KilledError):
+        search(more, Notices(), Changing(killed_at=2))
+    assert models(output) >= {first}
+    assert (output / "best" / "model.safetensors").read_text() == first
+    search(more, told, Changing())
+    best = "batch-8_rate-2e-05_epochs-1/seed-2"
+    assert models(output) == {best}
+    assert (output / "best" / "model.safetensors").read_text() == best
+    assert json.loads((output / "search.json").read_text())["best"] == best
+    assert told.lines[1:] == [f"best/ is the best model of {best}"]
+
+
+def test_a_best_setting_whose_model_was_deleted_is_said_to_be_so(options):
+    """One setting alone gets more seeds, and falls behind one whose model is gone."""
+    options = replace(options, batch_size=[8], learning_rate=[5e-5, 4e-5], epochs=[1])
+    output, told = Path(options.output), Notices()
+    search(options, Notices(), Changing())
+    search(replace(options, learning_rate=[5e-5], seeds=3), told, Changing())
+    first = "batch-8_rate-5e-05_epochs-1/seed-1"
+    assert models(output) == {first}
+    assert (output / "best" / "model.safetensors").read_text() == first
+    assert told.lines[0] == f"best/ is the best model of {first}"
+    assert "learning rate 4e-05" in told.lines[1] and "were deleted" in told.lines[1]
+
+
+def test_more_seeds_of_one_setting_leave_the_others_as_they_are(options):
+    options = replace(options, batch_size=[8], learning_rate=[1e-4, BEST], epochs=[1])
+    tried(options)
+    runs = Runs()
+    tried(replace(options, learning_rate=[BEST], seeds=3), runs)
+    assert runs.made == [f"batch-8_rate-{BEST:g}_epochs-1/seed-{seed}" for seed in (2, 3)]
+
+
+def test_the_grid_is_the_papers(options):
+    runs = Runs()
+    settings = tried(options, runs)
+    assert settings == [
+        Setting(batch, rate, epochs)
+        for batch in (16, 32) for rate in (5e-5, 4e-5, 3e-5, 2e-5) for epochs in (2, 3, 4)
+    ]  # fmt: skip
+    assert len(runs.made) == 24
+    output = Path(options.output)
+    # The best model alone is kept, beside the logs of all.
+    best = "batch-32_rate-3e-05_epochs-4/seed-1"
+    assert (output / "best" / "model.safetensors").read_text() == best
+    kept = {path.parent.parent for path in output.rglob("model.safetensors")}
+    assert kept == {output, output / best}
+    assert not [*output.rglob("checkpoints"), *output.rglob("last")]
+
+
+def test_settings_are_ranked_by_the_mean_over_seeds(options, monkeypatch):
+    monkeypatch.setattr("bert_tf.commands.settings_search.picture", picture)
+    options = replace(options, batch_size=[16], learning_rate=[5e-5, BEST], epochs=[3], seeds=3)
+    trials = search(options, Notices(), Runs())
+    rows = table(trials)
+    assert rows[0] == [
+        "batch size",
+        "learning rate",
+        "epochs",
+        "f1",
+        "deviation",
+        "runs",
+        "evaluations",
+        "accuracy",
+    ]
+    assert rows[1] == ["16", "3e-05", "3", "1.034", "0.001", "1.033 1.034 1.035", "3 3 3", "0.5168"]
+    assert rows[2][:4] == ["16", "5e-05", "3", "0.8336"]
+    output = Path(options.output)
+    assert (
+        (output / "best" / "model.safetensors").read_text().endswith("rate-3e-05_epochs-3/seed-3")
+    )
+    text = (output / "search.md").read_text()
+    assert text.startswith(markdown(rows) + "\n")
+    assert "Each run is the best of 3 evaluations on the validation examples" in text
+    lines = (output / "search.tsv").read_text().splitlines()
+    assert [line.split("\t") for line in lines] == rows
+    with Image.open(output / "search.png") as image:
+        assert image.format == "PNG" and image.size == (640, 500)
+
+
+@pytest.mark.parametrize("trials", [None, 4])
+@pytest.mark.parametrize("killed_at", [0, 3, 4])
+def test_a_killed_search_repeats_no_finished_run(options, tmp_path, trials, killed_at):
+    """Runs 0, 2, 4 ... begin a trial; run 3 is in the middle of one."""
+    options = replace(options, batch_size=[16], epochs=[2], trials=trials, seeds=2)
+    undisturbed, first, second = Runs(), Runs(killed_at), Runs()
+    search(replace(options, output=str(tmp_path / "other")), Notices(), undisturbed)
+    with pytest.raises(KilledError):
+        search(options, Notices(), first)
+    search(options, Notices(), second)
+    assert first.made + second.made == undisturbed.made
+    for name in ("search.tsv", "search.png"):
+        outputs = (Path(options.output) / name, tmp_path / "other" / name)
+        assert outputs[0].read_bytes() == outputs[1].read_bytes()
+
+
+def test_a_finished_search_runs_nothing_and_can_be_extended(options):
+    options = replace(options, batch_size=[16], learning_rate=[5e-5, BEST], epochs=[3])
+    tried(options)
+    again = Runs()
+    assert len(tried(options, again)) == 2 and again.made == []
+    # More seeds of the settings tried, a further value, and proposals that know all of these.
+    tried(replace(options, seeds=2), again)
+    assert [name.partition("/")[2] for name in again.made] == ["seed-2", "seed-2"]
+    assert len(tried(replace(options, learning_rate=[5e-5, BEST, 2e-5]), again)) == 3
+    settings = tried(replace(options, learning_rate=[5e-5, 2e-5], trials=5), again)
+    assert len(set(settings)) == 5 and len(again.made) == 2 + 1 + 2
+    best = (Path(options.output) / "best" / "model.safetensors").read_text()
+    assert best.startswith(ranked(search(options, Notices(), Runs()))[0].setting.folder)
+
+
+def test_a_search_whose_first_run_is_refused_leaves_nothing(options):
+    def refused(one, listener):
+        raise InputError("there is no such data")
+
+    with pytest.raises(InputError, match="no such data"):
+        search(options, Notices(), refused)
+    assert [path.name for path in Path(options.output).iterdir()] == [".lock"]
+
+
+def test_proposals_lie_in_the_ranges_and_close_in_on_the_best(options):
+    options = replace(options, learning_rate=[1e-6, 1e-3], epochs=[1, 5], trials=40, keep_models=3)
+    settings = tried(options)
+    assert len(set(settings)) == 40
+    assert {setting.batch_size for setting in settings} == {16, 32}
+    assert all(1e-6 <= setting.learning_rate <= 1e-3 for setting in settings)
+    assert {setting.epochs for setting in settings} <= {1, 2, 3, 4, 5}
+
+    # Drawn at random, a fifth would be within a factor of 2 of the best.
+    near = [setting for setting in settings[20:] if BEST / 2 <= setting.learning_rate <= 2 * BEST]
+    assert len(near) >= 8
+    assert len([*Path(options.output).rglob("model.safetensors")]) == 1 + 3
+    assert json.loads((Path(options.output) / "search.json").read_text())["trials"]
+
+
+def test_too_few_settings_for_the_trials_end_the_search(options):
+    options = replace(options, learning_rate=[3e-5], epochs=[2, 3], trials=9)
+    trials = search(options, told := Notices(), Runs())
+    assert len(trials) == 4
+    assert "4 of 9 trials were made: no further setting was found" in told.lines[0]
+
+
+def test_a_diverged_run_is_ranked_last(options):
+    options = replace(options, batch_size=[16], learning_rate=[0.1, BEST], epochs=[3])
+    told = Notices()
+    trials = search(options, told, Runs())
+    assert "learning rate 0.1" in told.lines[0] and "non-finite" in told.lines[0]
+    assert [row[1:4] for row in table(trials)[1:]] == [["3e-05", "3", "1.033"], ["0.1", "3", "-"]]
+    assert tried(options, again := Runs()) and again.made == []
+    assert "Best setting" in str(SearchResult(output=Path(options.output), trials=trials))
+    diverged = [trial for trial in trials if trial.setting.learning_rate == 0.1]
+    line = str(SearchResult(output=Path(options.output), trials=diverged))
+    assert line == "Every run diverged: give smaller --learning_rate values"
+
+
+def test_a_score_that_no_run_has(options, capsys):
+    """F1 of a type of entities that is in no validation example and no answer."""
+
+    class Undefined(Runs):
+        def __call__(self, options, listener=None):
+            return replace(super().__call__(options), best_by="f1_LOC")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bert_tf.commands.finetuning.finetune", Undefined())
+        run_search(replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3]))
+    err = capsys.readouterr().err
+    assert "seed 1: f1_LOC undefined" in err and "give --best_by another" in err
+
+
+def test_a_search_that_cannot_be_is_refused(options, tmp_path):
+    with pytest.raises(InputError, match="a search and --strategy multi_worker cannot be combined"):
+        tried(replace(options, strategy="multi_worker"))
+    small = replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3])
+    tried(small)
+    with pytest.raises(InputError, match="a search with another --weight_decay, --train: give"):
+        tried(replace(small, weight_decay=0.5, train="other.tsv"))
+    with pytest.raises(InputError, match="a search with another --data, --train, --text_column"):
+        tried(replace(small, train=None, data="glue/RTE", text_column="1"))
+    assert len(tried(replace(small, weight_decay=0.5, override=True))) == 1
+    (tmp_path / "run" / "search.json").write_text("{")
+    with pytest.raises(InputError, match=r"search\.json cannot be read"):
+        tried(small)
+
+
+def test_a_search_goes_on_with_the_same_model_wherever_it_is(options, tmp_path):
+    options = replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3])
+    tried(replace(options, model=model_of(tmp_path / "first", "weights")))
+    tried(replace(options, model=model_of(tmp_path / "moved", "weights")))
+    with pytest.raises(InputError, match="a search with another content of --model: give"):
+        tried(replace(options, model=model_of(tmp_path / "other", "other weights")))
+    # A search of an earlier version has the model's path alone.
+    record = Path(options.output) / "search.json"
+    stored = json.loads(record.read_text())
+    known = {"model": "../x", "task": None, "max_length": None}
+    for name in ("model_content", "version", "teacher_content", "tokenizer", "long_texts"):
+        stored["options"].pop(name)
+    record.write_text(json.dumps({**stored, "options": {**stored["options"], **known}}))
+    own = replace(options, model=str(tmp_path / "other"))
+    with pytest.raises(InputError, match="a search with another --max_length: give"):
+        tried(replace(own, max_length=9))
+    tried(own)
+
+
+def test_runs_that_learn_otherwise_are_not_compared(options, tmp_path):
+    """What the runs compare when they are resumed: the teacher, options of kinds, the lengths."""
+    options = replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3])
+    first, second = (model_of(tmp_path / name, name) for name in ("one", "two"))
+    taught = replace(options, teacher=first)
+    tried(taught)
+    tried(replace(taught, max_length=128))  # the task's own
+    for name, other, told in (
+        ("teacher", second, "content of --teacher"),
+        ("teacher", None, "content of --teacher"),
+        ("max_length", 64, "--max_length"),
+        ("long_texts", "windows", "--long_texts"),
+    ):
+        with pytest.raises(InputError, match=f"a search with another {told}: give"):
+            tried(replace(taught, **{name: other}))
+    (Path(options.model) / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    with pytest.raises(InputError, match="another vocabulary or tokenizer of --model"):
+        tried(taught)
+
+
+def test_scores_on_differently_drawn_examples_are_not_compared(options, tmp_path):
+    """Equal texts, and the questions of a context, were on both sides of the split."""
+    (tmp_path / "d.tsv").write_text("text\tlabel\na\tx\n")
+    own = replace(options, data=None, train=str(tmp_path / "d.tsv"), learning_rate=[BEST])
+    file = replace(own, validation=own.train, output=f"{options.output}-2")
+    for each in (own, file):
+        tried(each)
+        record = Path(each.output) / "search.json"
+        stored = json.loads(record.read_text())
+        stored["options"].pop("split", None)
+        record.write_text(json.dumps(stored))
+    tried(file)  # a search of an earlier version, whose examples are the same
+    with pytest.raises(InputError, match="search with another split into training and validation"):
+        tried(own)
+
+
+def test_a_dry_run_writes_nothing(options, tmp_path):
+    told = Notices()
+    assert search(replace(options, dry_run=True), told, Runs()) == []
+    assert told.lines == ["The search has 24 settings with 1 run(s) each"]
+    assert not (tmp_path / "run").exists()
+
+
+def test_features_have_rates_of_their_own(options):
+    options = replace(options, batch_size=[32], epochs=[3], features_only="concat_last_four")
+    runs = Runs()
+    assert [setting.learning_rate for setting in tried(options, runs)] == [3e-3, 1e-3, 3e-4, 1e-4]
+    options = replace(options, learning_rate=[1e-3], output=f"{options.output}-2")
+    assert [setting.learning_rate for setting in tried(options)] == [1e-3]
+
+
+@pytest.fixture
+def seeds(options) -> FinetuningOptions:
+    output = options.output
+    return FinetuningOptions(
+        model="m", train="t", output=output, seed=1, seeds=3, learning_rate=BEST, batch_size=32,
+        epochs=3,
+    )  # fmt: skip
+
+
+def test_seeds_of_which_one_diverges(seeds):
+    class Second(Runs):
+        def __call__(self, options, listener=None):
+            if options.seed == 2:
+                raise DivergedError("step 3: non-finite loss")
+            return super().__call__(options)
+
+    told = Notices()
+    restarts = finetune_seeds(seeds, told, Second())
+    assert told.lines == ["seed 2 diverged: step 3: non-finite loss"]
+    assert restarts.best_seed == 3 and restarts.summary()["f1"]["runs"] == 2
+    output = Path(seeds.output)
+    assert (output / "best" / "model.safetensors").read_text() == "run/seed-3"
+    *_, last = restarts.lines()
+    assert last.endswith("the best of 3 evaluations")
+    assert list(json.loads((output / "seeds.json").read_text())["f1"]["scores"]) == ["1", "3"]
+    other = replace(seeds, learning_rate=0.1)
+    with pytest.raises(InputError, match="holds runs with another --learning_rate: give the same"):
+        finetune_seeds(other, told, Runs())
+    with pytest.raises(DivergedError, match="every seed diverged: give a smaller --learning_rate"):
+        finetune_seeds(replace(other, output=f"{output}-2"), told, Runs())
+    finetune_seeds(replace(seeds, output=f"{output}-2", seed=2), told, Runs())
+    (output / "best" / "NOTES.md").write_text("theirs")
+    for seed in (1, 3):
+        shutil.rmtree(output / f"seed-{seed}")
+    with pytest.raises(InputError, match=r"best/NOTES\.md: would be replaced"):
+        finetune_seeds(seeds, told, Runs())
+    assert (output / "best" / "NOTES.md").exists()
+
+
+def test_two_commands_do_not_share_an_output(seeds):
+    class Nested(Runs):
+        def __call__(self, options, listener=None):
+            with pytest.raises(InputError, match="another process is training there"):
+                finetune_seeds(seeds, Notices(), Runs())
+            return super().__call__(options)
+
+    assert finetune_seeds(seeds, Notices(), Nested()).best_seed == 3

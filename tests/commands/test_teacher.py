@@ -1,0 +1,292 @@
+"""--teacher: a student learns a teacher's outputs, each label from the one of its name."""
+
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from killed import copy_when_saved  # tests/processes/killed.py
+from rounding import rounding
+from safetensors.numpy import load_file
+
+from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf.checkpoints.other_formats.conversion import convert
+from bert_tf.commands import finetuning
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.finetuning import finetune
+from bert_tf.errors import InputError
+from bert_tf.models.layer_distillation import LayerLoss
+from bert_tf.models.task_models import BertTagger
+from bert_tf.tasks.table import TASKS
+from bert_tf.trained.fine_tuned import FineTuned
+from bert_tf.training.listener import Listener
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
+
+
+def write(path, swapped=False) -> None:
+    """Texts of the sea and of the farm; `swapped` gives each the other's label."""
+    lines = ["text\tlabel"]
+    for i in range(40):
+        label = ("wet", "dry")[(i % 4 > 1) ^ swapped]
+        lines.append(f"{PIECES[5 + i % 4]} {PIECES[5 + i // 4 % 4]}\t{label}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("teacher")
+    config = BertConfig(
+        vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=8, initializer_range=0.2,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    save_model(BertEncoder(config, seed=1), folder / "encoder", BertTokenizer(PIECES))
+    write(folder / "right.tsv")
+    write(folder / "wrong.tsv", swapped=True)
+    options = options_of(folder, model=str(folder / "encoder"), train="right.tsv", output="large")
+    assert finetune(options).score == 1.0
+    return folder
+
+
+def options_of(folder, **changed) -> FinetuningOptions:
+    """Training of a layer of the teacher, by the teacher, on wrong labels."""
+    values = {
+        "model": str(folder / "student"), "train": "wrong.tsv", "output": "small", **changed,
+    }  # fmt: skip
+    values["train"], values["output"] = (str(folder / values[x]) for x in ("train", "output"))
+    return FinetuningOptions(
+        validation=str(folder / "right.tsv"), epochs=8, batch_size=8, learning_rate=5e-3,
+        max_length=8, strategy="one", **values,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_student_has_every_kth_layer(teacher):
+    done = convert(teacher / "encoder", teacher / "student", layers=1)
+    large, small = (BertEncoder.from_directory(teacher / x) for x in ("encoder", "student"))
+    assert done.model.notes == ["Kept layers 2 of 2."]
+    assert len(small.blocks) == 1
+    for old, new in zip(large.blocks[1::2], small.blocks, strict=True):
+        for one, other in zip(old.get_weights(), new.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
+    with pytest.raises(InputError, match="has 2 layers, of which 3 cannot be kept"):
+        convert(teacher / "encoder", teacher / "deep", layers=3)
+
+
+@pytest.mark.slow
+def test_a_student_learns_from_the_teacher_alone(teacher, tmp_path):
+    """With a weight of 1 the labels, which are wrong, have no part; labels match by name."""
+    own = FineTuned.from_directory(teacher / "large" / "best")
+    kernel, bias = own.model.head.dense.get_weights()
+    own.model.head.dense.set_weights([kernel[:, ::-1], bias[::-1]])
+    own.model.labels = own.model.labels[::-1]
+    own.save(teacher / "turned")
+    convert(teacher / "encoder", teacher / "student", layers=1, overwrite=True)
+    options = options_of(
+        teacher, teacher=str(teacher / "turned"), teacher_weight=1.0, evaluate_every=20,
+        output=str(tmp_path / "small"),
+    )  # fmt: skip
+    assert finetune(options).score == 1.0
+    # Another teacher is another run.
+    with pytest.raises(InputError, match="teacher_content was"):
+        finetune(replace(options, teacher=str(teacher / "large" / "best")))
+
+
+@pytest.mark.parametrize(
+    ("layers", "width"),
+    [
+        pytest.param("hidden_states", 16, marks=pytest.mark.slow),
+        ("hidden_states", 8),
+        pytest.param("attention_relations", 8, marks=pytest.mark.slow),
+    ],
+)
+def test_layers_are_compared_row_by_row(layers, width):
+    """As the formulae say, on the encoder's own outputs; without a difference at no cost."""
+    large = BertConfig(
+        vocab_size=9, hidden_size=16, num_hidden_layers=4, num_attention_heads=4,
+        intermediate_size=16, max_position_embeddings=8, initializer_range=0.5,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    small = replace(large, num_hidden_layers=3, num_attention_heads=2, hidden_size=width)
+    student, teacher = (
+        BertTagger(config, labels=["a", "b"], seed=seed)
+        for seed, config in enumerate((small, large))
+    )
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], np.int32)
+    inputs = {"token_ids": 6 * mask + np.arange(5) % 3, "segment_ids": 0 * mask}
+    inputs = {name: x.astype(np.int32) for name, x in {**inputs, "padding_mask": mask}.items()}
+    compare = LayerLoss(layers, student, teacher)
+
+    def found(student, teacher, compare):
+        call = tf.function(
+            lambda rows: compare(
+                lambda: student(rows, training=True), lambda: teacher(rows), rows["padding_mask"]
+            )
+        )
+        return call({name: tf.constant(x) for name, x in inputs.items()})
+
+    own, taught = (each.encoder(inputs)["hidden_states"] for each in (student, teacher))
+    if layers == "hidden_states":
+        matrix = compare.variables[0].numpy() if width != 16 else np.eye(16)
+        beside = [taught[number] for number in (0, 1, 3, 4)]  # 0, 4 / 3, 8 / 3 and 4, rounded
+        pairs = zip(own, beside, strict=True)
+        of_tokens = sum(np.mean(np.square(one @ matrix - other), -1) for one, other in pairs)
+    else:
+        of_tokens = 0.0
+        for name in ("query", "key", "value"):
+            logs = []
+            for model, states in ((student, own), (teacher, taught)):
+                x = np.array(getattr(model.encoder.blocks[-1].attention, name)(states[-2]))
+                x = x.reshape(2, 5, 4, -1).transpose(0, 2, 1, 3)
+                scores = (
+                    x @ x.transpose(0, 1, 3, 2) / x.shape[-1] ** 0.5
+                    - 1e9 * (mask == 0)[:, None, None]
+                )
+                logs.append(tf.nn.log_softmax(scores).numpy())
+            of_tokens += np.sum(np.exp(logs[1]) * (logs[1] - logs[0]), -1).mean(1) / 3
+    outputs, soft, values = found(student, teacher, compare)
+    expected = (of_tokens * mask).sum(1) / mask.sum(1)
+    assert expected.min() > 0.05  # there is something to compare
+    # Four blocks and the comparison, of numbers up to 10 (scores, and squares of states).
+    close = {"rtol": 0, "atol": rounding(100, 16, size=10)}
+    np.testing.assert_allclose(values, expected, **close)
+    np.testing.assert_allclose(outputs[0], student(inputs)[0], **close)
+    np.testing.assert_allclose(soft[0], teacher(inputs)[0], **close)
+    same = LayerLoss(layers, teacher, teacher)
+    np.testing.assert_allclose(found(teacher, teacher, same)[2], 0, **close)
+
+
+@pytest.mark.slow
+def test_a_narrow_student_learns_the_teachers_states_and_resumes(teacher, tmp_path):
+    """The matrix between the widths resumes with the run, and is in no model directory."""
+    config = BertConfig.from_json(teacher / "encoder" / "config.json")
+    narrow = BertEncoder(replace(config, hidden_size=8, num_hidden_layers=1), seed=2)
+    save_model(narrow, tmp_path / "narrow", BertTokenizer(PIECES))
+    options = options_of(
+        teacher, teacher=str(teacher / "large" / "best"), teacher_layers="hidden_states",
+        model=str(tmp_path / "narrow"), output=str(tmp_path / "whole"), save_every=11,
+    )  # fmt: skip
+
+    class Copying(Listener):
+        def on_step(self, step):
+            if step == 30:
+                copy_when_saved(tmp_path / "whole", 22, tmp_path / "killed")
+
+    finetune(options, Copying())
+    resumed = finetune(replace(options, output=str(tmp_path / "killed")))
+    assert resumed.training.started_at == 22
+    files = [tmp_path / run / "last" / "model.safetensors" for run in ("whole", "killed")]
+    assert len({file.read_bytes() for file in files}) == 1
+    assert not [name for name in load_file(files[0]) if "teacher" in name]
+    (state,) = (tmp_path / "whole").rglob("step-00000040.safetensors")
+    first = LayerLoss(
+        "hidden_states", *(FineTuned.from_directory(tmp_path / x).model for x in (
+            "whole/best", teacher / "large" / "best"))
+    ).variables[0]  # fmt: skip
+    assert np.abs(load_file(state)[first.path] - first.numpy()).max() > 0.01  # learned
+
+
+@pytest.mark.slow
+def test_a_student_learns_the_teachers_layers(teacher, tmp_path):
+    """Its outputs read the last block's first token alone; the loss reads all layers before it."""
+    convert(teacher / "encoder", teacher / "student", layers=1, overwrite=True)
+    best = str(teacher / "large" / "best")
+    model = FineTuned.from_directory(best).model
+    rows = {"token_ids": [[2, 5, 6, 3]], "segment_ids": [[0] * 4], "padding_mask": [[1] * 4]}
+    rows = {name: tf.constant(x) for name, x in rows.items()}
+
+    def trained_on(layers):
+        options = options_of(
+            teacher, teacher=best, teacher_weight=1.0, teacher_layers=layers,
+            output=str(tmp_path / str(layers)),
+        )  # fmt: skip
+        assert finetune(options).score == 1.0
+        return FineTuned.from_directory(tmp_path / str(layers) / "best").model
+
+    def distance(layers, student):
+        called = partial(student, rows), partial(model, rows)
+        return LayerLoss(layers, student, model)(*called, rows["padding_mask"])[-1]
+
+    without = trained_on(None)
+    for layers in ("hidden_states", "attention_relations"):
+        assert distance(layers, trained_on(layers)) < 0.5 * distance(layers, without)
+    other = options_of(teacher, teacher=best, teacher_layers=layers, output=str(tmp_path / "None"))
+    with pytest.raises(InputError, match="teacher_layers was None"):
+        finetune(other)
+
+
+def test_layers_that_cannot_be_compared_are_refused():
+    narrow = BertConfig(
+        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=8, max_position_embeddings=8,
+    )  # fmt: skip
+    large = BertTagger(replace(narrow, hidden_size=16), labels=["a", "b"])
+    sides = replace(narrow, attention_direction="left_to_right+right_to_left")
+    with pytest.raises(InputError, match="one Transformer each"):
+        LayerLoss("attention_relations", BertTagger(sides, labels=["a", "b"]), large)
+
+
+@pytest.mark.slow
+def test_what_no_teacher_can_teach_is_refused(teacher, tmp_path):
+    for name, value in (("teacher_weight", 0.5), ("teacher_layers", "hidden_states")):
+        with pytest.raises(InputError, match=f"--{name} is for --teacher"):
+            options_of(teacher, **{name: value})
+    good = teacher / "large" / "best"
+    base = {"model": str(teacher / "encoder"), "output": "none"}
+    other = FineTuned.from_directory(good)
+    replace(other, tokenizer=BertTokenizer([*PIECES[:-1], "farm"])).save(tmp_path / "words")
+    with pytest.raises(InputError, match="words has another vocabulary, so its outputs"):
+        finetune(options_of(teacher, **base, teacher=str(tmp_path / "words")))
+    other.model.labels = ["wet", "cold"]
+    other.save(tmp_path / "labels")
+    with pytest.raises(InputError, match="has the labels wet, cold, the student dry, wet"):
+        finetune(options_of(teacher, **base, teacher=str(tmp_path / "labels")))
+    with pytest.raises(InputError, match="is a BertEncoder, and classification trains a"):
+        finetune(options_of(teacher, **base, teacher=str(teacher / "encoder")))
+
+
+@pytest.mark.parametrize("name", ["cola", "multi_label", "stsb", "squad", "choice", "tags"])
+def test_a_teachers_own_outputs_cost_nothing_and_others_something(name):
+    kind = TASKS[name].kind
+    shape = {"stsb": [2], "squad": [2, 5, 2], "tags": [2, 5, 3]}.get(name, [2, 3])
+    outputs = tf.random.stateless_normal(shape, [1, 2])
+    mask = tf.constant([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    taught = kind.soft_targets(outputs, {"padding_mask": mask})
+    loss = kind.soft_loss(2.0)
+    own = loss(taught, taught)
+    assert own.shape == {"squad": [2, 2], "tags": [2, 5], "multi_label": [2, 3]}.get(name, [2])
+    np.testing.assert_allclose(own, 0, atol=1e-5)
+    other = loss(taught, -taught if name != "squad" else outputs)
+    if name in ("cola", "multi_label"):  # T^2 KL(teacher, student) of the probabilities at T
+        logits = taught / 2 if name == "cola" else tf.stack([taught / 2, 0 * taught], -1)
+        p, q = tf.nn.softmax(logits).numpy(), tf.nn.softmax(-logits).numpy()
+        np.testing.assert_allclose(other, 4 * np.sum(p * np.log(p / q), -1), atol=1e-5)
+    # Of SQuAD: the probability that the student gives to padding, which the teacher does not.
+    assert np.max(other) > 0.1 and np.all(np.isfinite(other))
+
+
+@pytest.mark.parametrize(
+    ("temperature", "weight", "expected"), [(3.0, 0.25, (3.0, 5.0)), (None, None, (2.0, 7.6))]
+)
+def test_temperature_and_weight_are_those_of_the_options(
+    monkeypatch, temperature, weight, expected
+):
+    monkeypatch.setattr(FineTuned, "from_directory", MagicMock())
+    monkeypatch.setattr(finetuning, "_matched", MagicMock())
+    options = SimpleNamespace(
+        teacher="large", teacher_layers=None, teacher_temperature=temperature,
+        teacher_weight=weight,
+    )  # fmt: skip
+    student = MagicMock()
+    student.task.kind.soft_loss.return_value = lambda taught, own: 8.0
+    _, loss, _ = finetuning._taught_by(options, student, lambda labels, own: 4.0, "float32")
+    student.task.kind.soft_loss.assert_called_once_with(expected[0])
+    assert loss(None, ("own", "taught")) == pytest.approx(expected[1])
+
+
+def test_vectors_have_no_teacher():
+    assert TASKS["embedding"].kind.soft_loss(1.0) is None
