@@ -1,9 +1,9 @@
 """The model directory, in Hugging Face's format: config.json, model.safetensors, vocab.txt."""
 
-import functools
+import contextlib
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -220,9 +220,21 @@ def _encoder(named: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in named.items() if not name.startswith(outside)}
 
 
-@functools.cache  # a search loads the same model for each of its runs
-def _warn_of_new(path: Path, names: str) -> None:
-    _log.warning("%s: %s initialized at random: train before you use the answers.", path, names)
+_NEW = "%s: %s initialized at random: train before you use the answers."
+
+
+@contextlib.contextmanager
+def about_to_train() -> Iterator[None]:
+    """Within it, no warning says that a model has parts to train first."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return record.msg != _NEW
+
+    _log.addFilter(is_other)
+    try:
+        yield
+    finally:
+        _log.removeFilter(is_other)
 
 
 def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...]) -> None:
@@ -236,7 +248,7 @@ def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...]) ->
     if new and not isinstance(model, BertSentenceEncoder):  # which reads no pooler
         parts = weight_names.PARTS.items()
         titles = [next((title for p, title in parts if name.startswith(p)), name) for name in new]
-        _warn_of_new(stored.source, " and ".join(dict.fromkeys(titles)))
+        _log.warning(_NEW, stored.source, " and ".join(dict.fromkeys(titles)))
     for name in weights.keys() & tensors.keys():
         weights[name].assign(tensors[name])
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.formats import content_hash, read_config
-from bert_tf.checkpoints.model_directory import load_model
+from bert_tf.checkpoints.model_directory import about_to_train, load_model
 from bert_tf.commands.feature_cache import FeatureCache
 from bert_tf.commands.finetune import FinetuningSetup
 from bert_tf.commands.finetune import Options as FinetuningOptions
@@ -244,7 +244,7 @@ def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> Fi
     kind = data.task.kind
     head = {**kind.head(data.labels), "seed": options.seed}
     changed = {**feature_settings(options, kind), **dropout_settings(options.dropout)}
-    with run.strategy.scope():
+    with run.strategy.scope(), about_to_train():
         if options.from_scratch:
             config = read_config(Path(options.model))
             model = kind.model_class(replace(config, **changed), **head)

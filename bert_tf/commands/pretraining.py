@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.checkpoints.formats import content_hash
-from bert_tf.checkpoints.model_directory import load_model, read_weights, save_model
+from bert_tf.checkpoints.model_directory import about_to_train, load_model, read_weights, save_model
 from bert_tf.commands.masked_words import MaskedWordLog, MaskedWords, hide_words
 from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.commands.pretraining_data import PhaseShards, PretrainingData
@@ -131,7 +131,7 @@ def _pretrain(
     warmup_steps = options.warmup_steps
     if warmup_steps is None:
         warmup_steps = min(_LONGEST_WARMUP, options.steps // 10)
-    with run.strategy.scope():
+    with run.strategy.scope(), about_to_train():
         model = _model(options, data.tokenizer, data.direction)
     data.check_fits(model.encoder.config)
     if "nsp" not in data.predicted:  # nothing trains these: weight decay must leave them alone, too

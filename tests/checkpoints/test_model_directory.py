@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import bert_tf
 from bert_tf import BertConfig, BertEncoder, load_model
-from bert_tf.checkpoints.model_directory import save_model
+from bert_tf.checkpoints.model_directory import about_to_train, save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.errors import InputError
@@ -297,6 +297,10 @@ def test_continuing_without_heads_names_them(directory, caplog):
         BertPreTrainer.from_directory(directory, allow_new_head=True)
     heads = "masked language model head and next sentence head initialized at random"
     assert heads in caplog.text and "cls." not in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING), about_to_train():
+        BertPreTrainer.from_directory(directory, allow_new_head=True)
+    assert not caplog.text
 
 
 def test_missing_pooler_warns(directory, caplog):
