@@ -183,6 +183,10 @@ class CheckedOptions:
             value = parse_option(field, hints[field.name], getattr(self, field.name))
             setattr(self, field.name, value)
 
+    def implied(self) -> dict[str, Any]:
+        """Option -> the value that None stands for: a run resumes with either."""
+        return {}
+
 
 hints_of: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
@@ -238,6 +242,11 @@ def identity(options: Any, of: type | None = None) -> dict[str, Any]:
     """The values that a run's result depends on; with `of`, only those of the fields it has."""
     names = [f.name for f in dataclasses.fields(of or options) if f.metadata.get("identity", True)]
     return {name: getattr(options, name) for name in names}
+
+
+def spelled_out(values: Mapping[str, Any], implied: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with what None stands for in its place."""
+    return {name: implied.get(name) if x is None else x for name, x in values.items()}
 
 
 def option_helps(options: type) -> dict[str, str]:

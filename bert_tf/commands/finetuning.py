@@ -30,7 +30,7 @@ from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.trained.fine_tuned import METRICS_FILE, Evaluation, FineTuned, run_options
 from bert_tf.training.device_speed import strategy_peak
-from bert_tf.training.distillation import TEMPERATURE, WEIGHT, Taught, distilled, of_student
+from bert_tf.training.distillation import Taught, distilled, of_student
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
@@ -39,7 +39,7 @@ from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, make_run, prepare
 from bert_tf.training.strategy import check_batch_size, distribute_batches
-from bert_tf.training.training_options import save_config
+from bert_tf.training.training_options import TEMPERATURE, WEIGHT, save_config
 
 _SAMPLED_BATCHES = 8  # enough to measure the mean length of examples
 _FEATURES_LEARNING_RATE = 1e-3  # a head on frozen vectors learns faster than a whole BERT

@@ -13,7 +13,7 @@ which load in Hugging Face, too (docs/objectives.md).
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bert_tf.commands.function import CommandOptions, function
 from bert_tf.commands.progress import (
@@ -36,6 +36,7 @@ COMMON = (
     "shards", "long_shards", "size", "model", "output", "batch_size", "learning_rate", "steps",
     "warmup_steps", "precision",
 )  # fmt: skip
+_LONGEST_WARMUP = 10_000  # as in the paper (section A.2); a short run has a tenth of its steps
 LONG_SHARE = 0.1  # of the steps, on long sequences, as in the paper (section A.2)
 LATE_SHARE = 0.5  # of the steps, with large batches, where a run has them and does not say
 _LEAST_SHARE = 0.0001  # of mixed shards
@@ -161,6 +162,9 @@ class Options(CommandOptions, TrainingOptions, TeacherOptions):
             self.long_share = None
         if self.late_share == LATE_SHARE:
             self.late_share = None
+
+    def implied(self) -> dict[str, Any]:
+        return {**super().implied(), "warmup_steps": min(_LONGEST_WARMUP, self.steps // 10)}
 
     @property
     def mixed(self) -> dict[str, float]:

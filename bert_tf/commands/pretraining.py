@@ -36,9 +36,7 @@ from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, make_run, prepare
 from bert_tf.training.strategy import check_batch_size
 from bert_tf.training.trainer import Trainer
-from bert_tf.training.training_options import save_config
-
-_LONGEST_WARMUP = 10_000  # as in the paper (section A.2); a short run has a tenth of its steps
+from bert_tf.training.training_options import TEMPERATURE, WEIGHT, save_config
 
 _WATCHED_OPTIONS = (  # beside the identity of a run, what TensorBoard tells runs apart by
     "model", "shards", "long_shards", "long_share", "size", "dropout", "initializer_range",
@@ -128,9 +126,9 @@ def _pretrain(
         for shards in (phase.train, *(mixed for mixed, _ in phase.mixed)):
             if shards.manifest is not None and shards.manifest.unknown_tokens:
                 run.notice(f"{shards.directory}: {shards.manifest.unknown_tokens}")
-    warmup_steps = options.warmup_steps
-    if warmup_steps is None:
-        warmup_steps = min(_LONGEST_WARMUP, options.steps // 10)
+    warmup_steps: int = options.implied()["warmup_steps"]
+    if options.warmup_steps is not None:
+        warmup_steps = options.warmup_steps
     with run.strategy.scope(), about_to_train():
         model = _model(options, data.tokenizer, data.direction)
     data.check_fits(model.encoder.config)
@@ -159,10 +157,8 @@ def _pretrain(
             if options.teacher_layers is not None:
                 layers = LayerLoss(options.teacher_layers, model, teacher)
             trained = distillation.Taught(model, teacher, layers=layers)
-        soft = distillation.soft_cross_entropy(
-            options.teacher_temperature or distillation.TEMPERATURE
-        )
-        weight = options.teacher_weight or distillation.WEIGHT
+        soft = distillation.soft_cross_entropy(options.teacher_temperature or TEMPERATURE)
+        weight = options.teacher_weight or WEIGHT
         loss = distillation.distilled(cross_entropy, soft, weight)
         metric = distillation.of_student(accuracy)
         settings["teacher_content"] = content_hash(options.teacher)

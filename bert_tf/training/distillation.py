@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from bert_tf.training.means import Values
 
-WEIGHT, TEMPERATURE = 0.9, 2.0
-
 
 class Taught:
     """A student and its teacher, in place of the model that a `Trainer` trains.

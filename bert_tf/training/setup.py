@@ -112,6 +112,7 @@ def prepare(
         trainer,
         settings={**own, **settings, **_order_of(trainer, options)},
         compared_if_known=_COMPARED_IF_KNOWN,
+        implied=options.implied(),
         keep=options.keep,
         keep_every=options.keep_every,
     )

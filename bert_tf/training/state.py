@@ -11,7 +11,7 @@ import json
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from bert_tf.checkpoints.weights_files import write_tensors
 from bert_tf.errors import InputError
 from bert_tf.files.mirror import is_mirrored, push
 from bert_tf.files.owners import Mark
+from bert_tf.options import spelled_out
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import is_chief
 
@@ -51,7 +52,8 @@ class TrainingState(Progress):
 
     Several workers share the folder: each one calls every method, and the chief writes. `settings`
     are JSON values that must be the same when the run is resumed; those in `compared_if_known`,
-    with dots for nested ones, only if both have them, as older runs did not record them.
+    with dots for nested ones, only if both have them, as older runs did not record them. `implied`
+    are the values that None stands for.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class TrainingState(Progress):
         *,
         settings: dict,
         compared_if_known: Collection[str] = (),
+        implied: Mapping[str, Any] | None = None,
         keep: int = 2,
         keep_every: int | None = None,
         notice: Callable[[str], object] = warnings.warn,
@@ -70,6 +73,7 @@ class TrainingState(Progress):
         self.directory = Path(directory)
         self.settings = json.loads(json.dumps(settings))  # as it will be read again
         self._compared_if_known = frozenset(compared_if_known)
+        self._implied = dict(implied or {})
         self.keep, self.keep_every = keep, keep_every
         self.notice = notice
         self._previous_step = 0
@@ -169,7 +173,7 @@ class TrainingState(Progress):
 
     def _changed_settings(self, saved: dict) -> str:
         """The settings that differ from the saved ones, "seed was 0, is now 1; ..."."""
-        before, now = _flattened(saved), _flattened(self.settings)
+        before, now = (_flattened(spelled_out(x, self._implied)) for x in (saved, self.settings))
         unknown = self._compared_if_known & (before.keys() ^ now.keys())
         return "; ".join(
             f"{name} was {before.get(name)!r}, is now {now.get(name)!r}"

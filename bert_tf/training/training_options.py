@@ -4,11 +4,13 @@ import json
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_text
 from bert_tf.options import CheckedOptions, option
+
+WEIGHT, TEMPERATURE = 0.9, 2.0  # of a teacher's outputs, where options leave them out
 
 
 @dataclass(kw_only=True)
@@ -31,6 +33,9 @@ class TeacherOptions(CheckedOptions):
         for name in ("teacher_weight", "teacher_temperature", "teacher_layers"):
             if self.teacher is None and getattr(self, name) is not None:
                 raise InputError(f"--{name} is for --teacher: give both or leave it out")
+
+    def implied(self) -> dict[str, Any]:
+        return {**super().implied(), "teacher_weight": WEIGHT, "teacher_temperature": TEMPERATURE}
 
 
 @dataclass(kw_only=True)

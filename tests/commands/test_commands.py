@@ -63,6 +63,14 @@ def test_a_finished_run_started_again_changes_nothing(pretrained, shards, small_
     assert (pretrained / "last" / "model.safetensors").read_bytes() == before
 
 
+def test_a_default_that_is_spelled_out_is_no_other_setting(pretrained, capsys):
+    """A tenth of the 20 steps."""
+    config = ["pretrain", "--config", str(pretrained / "config.yaml")]
+    assert main([*config, "--warmup_steps", "2"]) == 0
+    assert main([*config, "--warmup_steps", "3"]) == 2
+    assert "warmup_steps was 2, is now 3" in capsys.readouterr().err
+
+
 def test_other_settings_are_refused(pretrained, capsys):
     code = main(["pretrain", "--config", str(pretrained / "config.yaml"), "--seed", "7"])
     assert code == 2
