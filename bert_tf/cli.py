@@ -12,7 +12,7 @@ import signal
 import sys
 import textwrap
 import typing
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -185,8 +185,10 @@ def usage(command: str, options: type) -> str:
     return " ".join(["bert-tf", command, *needed, "[options]"])
 
 
-def _texts(called: str, arguments: Sequence[str], options: type) -> dict[str, Any]:
-    """The texts of the options that the arguments give, with `config` and `help`."""
+def _texts(
+    called: str, arguments: Sequence[str], options: type
+) -> tuple[dict[str, Any], list[str]]:
+    """The texts of the options, with `config` and `help`, and the arguments that are unknown."""
     fields = {field.name: field for _, field in _fields(options)}
     try:
         namespace, unknown = _parser(called, options).parse_known_intermixed_args(arguments)
@@ -199,25 +201,23 @@ def _texts(called: str, arguments: Sequence[str], options: type) -> dict[str, An
             negated = f" or --no_{field.name}" if field else ""
             raise InputError(f"{name} takes no value: write {name}{negated}") from error
         raise InputError(f"{name} needs a value") from error
-    values = vars(namespace)
-    if unknown and not values.keys() & {"help", "help_all"}:
-        raise InputError(_unknown(unknown, fields, hints_of(options)))
-    return values
+    return vars(namespace), unknown
 
 
-def _unknown(
-    arguments: Sequence[str], fields: Mapping[str, dataclasses.Field], hints: Mapping[str, Any]
-) -> str:
-    """What is wrong with the first of the arguments that the parser does not know."""
+def _check_known(arguments: Sequence[str], options: type) -> None:
+    """Refuses the first of the arguments that the parser does not know."""
+    if not arguments:
+        return
     option = next((each for each in arguments if each.startswith("--")), None)
     if option is None:
-        return f"{arguments[0]!r} belongs to no option: put texts with spaces in quotes"
+        text = f"{arguments[0]!r} belongs to no option"
+        raise InputError(f"{text}: put texts with spaces in quotes")
     name = option.partition("=")[0]
-    negated = (f"no_{each}" for each in fields if hints[each] is bool)
+    fields = {field.name: field for _, field in _fields(options)}
+    negated = (f"no_{each}" for each in fields if hints_of(options)[each] is bool)
     near = nearest(name[2:], [*fields, "config", "help", *negated])
-    if near is None:
-        return f"there is no option {name}"
-    return f"there is no option {name}: did you mean {_typed(near, fields)}?"
+    cure = f": did you mean {_typed(near, fields)}?" if near else ""
+    raise InputError(f"there is no option {name}{cure}")
 
 
 def _typed(name: str, fields: Mapping[str, dataclasses.Field]) -> str:
@@ -339,17 +339,17 @@ def read_options(called: str, arguments: Sequence[str]) -> Any:
         given = module.translated(given)
     options = module.Options
     try:
-        texts = _texts(called, given, options)
+        texts, unknown = _texts(called, given, options)
         # A user's own task may have options of its own.
-        paths = texts.get("config", ())
-        of_files = {name: value for path in paths for name, value in stored(path).items()}
-        task, model = (texts.get(name, of_files.get(name)) for name in ("task", "model"))
-        if (extended := with_kind(options, task, model)) is not options:
+        of_files = [stored(path) for path in texts.get("config", ())]
+        both = ChainMap(texts, *reversed(of_files))
+        if (extended := with_kind(options, both.get("task"), both.get("model"))) is not options:
             options = extended
-            texts = _texts(called, given, options)
+            texts, unknown = _texts(called, given, options)
         if texts.keys() & {"help", "help_all"}:
             print(_help_of(called, options, whole="help_all" in texts), end="")
             raise SystemExit(0)
+        _check_known(unknown, options)
         fields = {field.name: field for _, field in _fields(options)}
         values: dict[str, Any] = {}
         for path in texts.pop("config", ()):
@@ -359,7 +359,8 @@ def read_options(called: str, arguments: Sequence[str]) -> Any:
         if missing:
             raise InputError(f"give {' and '.join(_typed(name, fields) for name in missing)}")
     except InputError as error:
-        raise InputError(f"{error}; bert-tf {called} --help shows the options") from error
+        shows = "--help_all" if hasattr(module, "COMMON") else "--help"
+        raise InputError(f"{error}; bert-tf {called} {shows} shows all options") from error
     hints = hints_of(options)
     parsed = {n: parse_option(fields[n], hints[n], x, written=True) for n, x in values.items()}
     return options(**parsed, verbose=True)
