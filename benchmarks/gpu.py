@@ -72,11 +72,12 @@ def on_jax(size: Size, precision: str, *, flash: bool) -> Callable[[], Any]:
     import keras
 
     from bert_tf import BertPreTrainer
+    from bert_tf.networks.kernels import FusedAttention
 
     keras.config.set_dtype_policy(precision)
     model = BertPreTrainer(size.config(**{"attention_probs_dropout_prob": 0.0} if flash else {}))
     if flash:
-        model.encoder.flash = jax.default_backend() == "gpu"
+        model.encoder.kernels = FusedAttention
     optimizer = keras.optimizers.AdamW(
         keras.optimizers.schedules.PolynomialDecay(LEARNING_RATE, 10_000, 0.0),
         weight_decay=WEIGHT_DECAY, global_clipnorm=CLIP_NORM,

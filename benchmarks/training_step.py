@@ -11,7 +11,7 @@ time are the most reliable.
 
 - products: the step's matrix products alone, one after the other, each of its own shape. Their
   share of the step's time is the share of useful work.
-- layers: bert-tf with the primitives in keras.ops, with which it trains under XLA and on
+- layers: bert-tf with the kernels in keras.ops, with which it trains under XLA and on
   accelerators.
 - xla: the same, compiled by XLA.
 - allocator: bert-tf under glibc's default settings; freed memory returns to the system after each
@@ -127,8 +127,7 @@ def ours(side: str, size: Size, precision: str) -> Callable[[], Any]:
     import tensorflow as tf
 
     from bert_tf import AdamWeightDecay, BertPreTrainer, WarmupLinearDecay
-    from bert_tf.networks import table
-    from bert_tf.networks.tensorflow import on_tensorflow
+    from bert_tf.networks.kernels import Kernels
     from bert_tf.startup import keep_freed_memory, share_cores
     from bert_tf.training.means import accuracy, cross_entropy
     from bert_tf.training.strategy import without_autotuning
@@ -139,9 +138,9 @@ def ours(side: str, size: Size, precision: str) -> Callable[[], Any]:
     if side != "xla":
         share_cores()
     keras.config.set_dtype_policy(precision)
-    if side == "layers":
-        on_tensorflow.chosen = table.Primitives
     model = BertPreTrainer(size.config(), seed=0)
+    if side == "layers":
+        model.encoder.kernels = model.masked_language_model.kernels = Kernels
     outputs = ("mlm_logits", "nsp_logits")
     trainer = Trainer(
         model,

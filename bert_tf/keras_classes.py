@@ -12,11 +12,11 @@ from types import ModuleType
 from typing import Any
 
 _HOMES = {
-    "bert_tf.networks.embeddings": ("BertEmbeddings", "WordEmbeddings"),
+    "bert_tf.networks.encoder": ("BertEmbeddings", "FeedForward", "SelfAttention",
+                                 "TransformerBlock"),
     "bert_tf.networks.heads": ("ClassificationHead", "MaskedLanguageModelHead", "Pooler",
                              "SummaryFirst"),
-    "bert_tf.networks.lstm": ("LstmBlock",),
-    "bert_tf.networks.transformer": ("FeedForward", "SelfAttention", "TransformerBlock"),
+    "bert_tf.networks.lstm": ("LstmBlock", "WordEmbeddings"),
     "bert_tf.models.encoder": ("BertEncoder",),
     "bert_tf.models.encoders": ("LstmEncoder", "TwoEncoders"),
     "bert_tf.models.feature_encoder": ("FeatureEncoder", "FrozenLayers", "LayerMix"),

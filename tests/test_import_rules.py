@@ -23,7 +23,7 @@ def test_an_arrow_that_runs_upwards_is_found(tmp_path):
             copy.write_bytes(source.read_bytes())
     (tmp_path / "bert_tf" / "pipelines").symlink_to("../pipelines")
     (tmp_path / "pyproject.toml").write_bytes((REPOSITORY / "pyproject.toml").read_bytes())
-    with (tmp_path / "bert_tf" / "networks" / "embeddings.py").open("a") as file:
+    with (tmp_path / "bert_tf" / "networks" / "encoder.py").open("a") as file:
         file.write(
             "\n\ndef late():\n    import bert_tf.training.training_options\n    import tensorflow\n"
         )
@@ -32,8 +32,8 @@ def test_an_arrow_that_runs_upwards_is_found(tmp_path):
         env={"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "bert_tf.networks.embeddings -> bert_tf.training.training_options" in done.stdout
-    assert "bert_tf.networks.embeddings -> tensorflow" in done.stdout
+    assert "bert_tf.networks.encoder -> bert_tf.training.training_options" in done.stdout
+    assert "bert_tf.networks.encoder -> tensorflow" in done.stdout
 
 
 def test_contributing_describes_the_packages_layer_by_layer():

@@ -19,11 +19,10 @@ from bert_tf.config import BertConfig, read_small_file
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath, claim
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.encoders import encoder_class
-from bert_tf.models.feature_encoder import MIX
+from bert_tf.models.encoders import encoder_class, encoder_for
+from bert_tf.models.feature_encoder import MIX, task_encoder
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel
 from bert_tf.models.task_models import BertSentenceEncoder, TaskModel
-from bert_tf.networks.bert_layer import encoders_of_files
 
 if TYPE_CHECKING:
     from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -169,8 +168,12 @@ def load_model(
     # The encoder's shapes are checked before a model of a wrong size is made.
     expected = _encoder(weight_names.tensor_shapes(full))
     check_shapes(_encoder(stored.tensors), expected, stored.source)
-    with encoders_of_files():
-        model = model_class(full, **own)
+    if issubclass(model_class, Encoder):
+        model = model_class(full, zeros=True, **own)
+    else:
+        make: Any = task_encoder if issubclass(model_class, TaskModel) else encoder_for
+        encoder, own["dtype"] = make(full, seed, dtype, zeros=True)
+        model = model_class(encoder, **own)
     if is_other and stored.classes:
         _log.warning("%s: its head is for other classes or another task: replaced.", stored.source)
     if full.has_feature_encoder:

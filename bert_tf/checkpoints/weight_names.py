@@ -277,7 +277,7 @@ def head_of(model_class: type) -> Head:
         if base in HEADS:
             return HEADS[base]
     if issubclass(model_class, task_models.TaskModel):
-        reads_pooler = model_class.reads == "pooled_output"
+        reads_pooler = model_class.reads_pooler
         return Head(model_class.__name__, _CLASSIFIER, reads_pooler=reads_pooler)
     raise InputError(
         f"a model directory cannot hold {model_class.__name__} by itself: put the model of a "

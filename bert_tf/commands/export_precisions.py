@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.tensorflow.int8 import Layers, ProductPlan, Recorder, make_plan
-from bert_tf.networks.tensorflow.on_tensorflow import inferring_with
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.serving.export import check_export, set_labels
 from bert_tf.serving.precisions import milliseconds, versions
@@ -201,7 +201,7 @@ def _read(model: FineTuned, path: str, split: str) -> Examples:
 
 def make_plan_for(model: FineTuned, calibration: Calibration) -> ProductPlan:
     recorder = Recorder(_blocks(model))
-    with inferring_with(recorder):
+    with kernels_of(model.model, lambda _: recorder):
         function = model.function(model.task.kind.evaluated)
     answer(function, model.evaluated_strings(calibration.ranges), _BATCH)
     plan = make_plan(recorder)

@@ -97,7 +97,7 @@ class FeatureExtractor:
             yield from _records(batch, {name: x.numpy() for name, x in traced(tensors).items()})
 
     def _vectors(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        states = self.encoder(inputs, training=False, reads="tokens")["hidden_states"]
+        states = self.encoder(inputs, training=False, padding="zeros")["hidden_states"]
         if self._pooling == "first" and self.per == "text":
             direction = self.encoder.summary_direction
             states = [summary(x, inputs["padding_mask"], direction)[:, tf.newaxis] for x in states]
@@ -111,7 +111,7 @@ class FeatureExtractor:
         mask = inputs["padding_mask"]  # (B, T)
         cut = {"cut": pack.truncated(*(each.row_lengths() for each in ids)) > 0}
         if self._pooling == "pooler":
-            pooled = self.encoder(inputs, training=False, reads="pooled_output")["pooled_output"]
+            pooled = self.encoder(inputs, training=False, only="pooled_output")["pooled_output"]
             return {"vector": tf.cast(pooled, tf.float32), **cut}
         vectors = self._vectors(inputs)  # (B, T, W)
         if self._pooling == "first":

@@ -1,8 +1,7 @@
-"""The BERT encoder."""
+"""The BERT encoder as a Keras model."""
 
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import ops
@@ -10,26 +9,12 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.pretrained_model import Encoder
-from bert_tf.networks import BertEmbeddings, Pooler, TransformerBlock
-from bert_tf.networks.bert_layer import part
-from bert_tf.networks.context import set_within
-from bert_tf.networks.places import Places
-from bert_tf.networks.table import of_halves, primitives
+from bert_tf.networks.bert_layer import fastest, part
+from bert_tf.networks.encoder import BertEmbeddings, TransformerBlock, encode, mask_of
+from bert_tf.networks.heads import Pooler
+from bert_tf.networks.kernels import Kernels, Places
 
-
-class ObservedStates(NamedTuple):
-    """What an encoder computed at n places: the embeddings' output, then that of each block."""
-
-    states: list[Any]  # [n, H]; without the last block's if that computed one token of each row
-    places: Places
-
-
-_observed: ContextVar[list[ObservedStates] | None] = ContextVar("observed", default=None)
-
-
-def observed_states() -> AbstractContextManager[list[ObservedStates]]:
-    """Lists what encoders compute within the context, a call each."""
-    return set_within(_observed, [])
+PADDINGS = ("states", "zeros", "zeros_at_inference")
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -41,6 +26,7 @@ class BertEncoder(Encoder):
         seed: random seed for weight initialization and dropout; None for no fixed seed.
         dtype: Keras dtype policy such as "mixed_bfloat16"; None for the global one.
         attention_probabilities: whether to output them; without, they are not kept.
+        zeros: whether all weights but the pooler's begin as zeros, to be read from a file.
 
     Inputs: a dict of int [B, T] tensors, T at most `config.max_position_embeddings`.
         token_ids: ids of the vocabulary.
@@ -59,13 +45,18 @@ class BertEncoder(Encoder):
             token (third axis) attends to each other token (last axis), before dropout.
 
     Call arguments:
-        reads: the outputs that the caller reads; what it does not read may not be computed.
-            "all", the default: all of them, at all places.
-            "tokens": all of them, at tokens. With TensorFlow padding gets zeros and takes no time,
-            except under XLA, on accelerators in training, and in training on static shapes.
-            "all_in_training": "all" in training, else "tokens".
-            "attention_probabilities": "all", and these whether or not they are among the outputs.
-            "pooled_output": returns it alone. The last block then computes one token of each row.
+        padding: what outputs hold at padding. "states", the default: what the formulae give.
+            "zeros": no matter what; with TensorFlow zeros, which take no time, except under XLA,
+            on accelerators in training, and in training on static shapes. "zeros_at_inference":
+            "states" in training.
+        only: name of the one output to compute and return; None for all. Of "pooled_output" the
+            last block computes one token of each row. "attention_probabilities" need not be among
+            the outputs.
+
+    Attributes:
+        kernels: what it computes with, as of `BertLayer`. Set it before a function is traced.
+        observer: called with the embeddings' output and that of each block, [n, H], and their
+            places, whenever they are computed; None at first.
 
     Example::
 
@@ -88,6 +79,7 @@ class BertEncoder(Encoder):
         seed: int | None = None,
         dtype: Any = None,
         attention_probabilities: bool = False,
+        zeros: bool = False,
         **kwargs: Any,
     ):
         if len(config.directions) > 1:
@@ -95,92 +87,80 @@ class BertEncoder(Encoder):
                 f"attention_direction {config.attention_direction} is of two encoders: use "
                 "bert_tf.models.encoders.TwoEncoders"
             )
-        embeddings = BertEmbeddings(config, **part("embeddings", seed, dtype))
+        embeddings = BertEmbeddings(config, zeros=zeros, **part("embeddings", seed, dtype))
         blocks = [
-            TransformerBlock(config, **part(f"layer_{i}", seed, dtype))
+            TransformerBlock(config, zeros=zeros, **part(f"layer_{i}", seed, dtype))
             for i in range(config.num_hidden_layers)
         ]
         pooler = Pooler(config, **part("pooler", seed, dtype))
 
         inputs = self.symbolic_inputs()
-        outputs = _encode(
-            embeddings, blocks, pooler, inputs, return_probabilities=attention_probabilities
-        )
+        mask = inputs["padding_mask"]
+        states = [embeddings(inputs["token_ids"], inputs["segment_ids"])]
+        probabilities: list[Any] = []
+        for block in blocks:
+            found = block(states[-1], mask, return_probabilities=attention_probabilities)
+            x, *of_block = found if attention_probabilities else (found,)
+            states.append(x)
+            probabilities += of_block
+        outputs: dict[str, Any] = {
+            "sequence_output": states[-1],
+            "pooled_output": pooler(states[-1], mask),
+            "hidden_states": states,
+        }
+        if attention_probabilities:
+            outputs["attention_probabilities"] = probabilities
         super().__init__(config, inputs, outputs, seed, dtype, **kwargs)
 
         self.attention_probabilities = attention_probabilities
         self.embeddings = embeddings
         self.blocks = blocks
         self.pooler = pooler
+        self.kernels: Callable[[bool], Kernels] = fastest
+        self.observer: Callable[[list[Any], Places], None] | None = None
 
     def call(
-        self, inputs: Any, training: bool | None = None, mask: Any = None, reads: str = "all"
+        self,
+        inputs: Any,
+        training: bool | None = None,
+        mask: Any = None,
+        padding: str = "states",
+        only: str | None = None,
     ) -> Any:
+        if padding not in PADDINGS:
+            raise InputError(f"padding is {padding!r}: give one of {', '.join(PADDINGS)}")
         inputs = {name: ops.cast(x, "int32") for name, x in inputs.items()}
-        return of_halves(lambda part: self._of_rows(part, training, reads), inputs, training)
+        kernels = self.kernels(bool(training))
 
-    def _of_rows(self, inputs: dict[str, Any], training: bool | None, reads: str) -> dict[str, Any]:
-        mask = inputs["padding_mask"]
-        if is_packed := "position_ids" in inputs:
-            own = ops.equal(mask[:, :, None], mask[:, None, :])
-            mask = ops.logical_and(own, ops.not_equal(mask, 0)[:, None, :])  # (B, T, T)
-        outputs = _encode(
-            self.embeddings, self.blocks, self.pooler, inputs,
-            places=primitives(training).find_places(mask, self.config.attention_direction, reads),
-            training=training,
-            return_probabilities=self.attention_probabilities or reads == "attention_probabilities",
-            summary_only=reads == "pooled_output",
+        def compute(rows: dict[str, Any]) -> dict[str, Any]:
+            return self._of_rows(kernels, rows, padding, only)
+
+        return compute(inputs) if self.observer else kernels.of_rows(compute, inputs)
+
+    def _of_rows(
+        self, kernels: Kernels, inputs: dict[str, Any], padding: str, only: str | None
+    ) -> dict[str, Any]:
+        if is_pooled := only == "pooled_output":
+            padding = "zeros"
+        places = kernels.find_places(mask_of(inputs), self.config.attention_direction, padding)
+        returns_probabilities = only == "attention_probabilities" or (
+            self.attention_probabilities and not only
+        )
+        states, probabilities = encode(
+            self.embeddings, self.blocks, places, kernels, inputs,
+            return_probabilities=returns_probabilities, summary_only=is_pooled,
         )  # fmt: skip
-        if is_packed:
-            del outputs["pooled_output"]
-        return outputs
-
-    @property
-    def flash(self) -> bool | None:
-        """How the attention layers compute, see `SelfAttention`; set it before a step is traced."""
-        return self.blocks[0].attention.flash
-
-    @flash.setter
-    def flash(self, flash: bool | None) -> None:
-        for block in self.blocks:
-            block.attention.flash = flash
-
-
-def _encode(
-    embeddings: BertEmbeddings,
-    blocks: list[TransformerBlock],
-    pooler: Pooler,
-    inputs: dict[str, Any],
-    *,
-    places: Places | None = None,
-    training: bool | None = None,
-    return_probabilities: bool = False,
-    summary_only: bool = False,
-) -> dict[str, Any]:
-    """The outputs of a `BertEncoder`; symbolic ones without `places`."""
-    where: dict[str, Any] = {"training": training}
-    mask = inputs["padding_mask"]
-    if places is not None:
-        mask, where["places"] = None, places
-    names = ("token_ids", "segment_ids", "position_ids")
-    x = embeddings(*(inputs[name] for name in names if name in inputs), **where)  # (n, H)
-    states: list[Any] = [x]
-    if places is not None and (observed := _observed.get()) is not None:
-        observed.append(ObservedStates(states, places))
-    probabilities: list[Any] = []
-    for block in blocks:
-        if summary_only and block is blocks[-1]:
-            x = block(x, **where, summary_only=True)  # (B, H)
-            return {"pooled_output": pooler(x, training=training)}
-        found = block(x, mask, **where, return_probabilities=return_probabilities)
-        x, *of_block = found if return_probabilities else (found,)
-        probabilities += of_block  # (B, N, T, T)
-        states.append(x)
-    summary = x if places is None else places.summary(x)
-    states = states if places is None else [places.spread(x) for x in states]  # (B, T, H)
-    outputs = {
-        "sequence_output": states[-1],
-        "pooled_output": pooler(summary, mask, training=training),  # (B, H)
-        "hidden_states": states,
-    }
-    return outputs | ({"attention_probabilities": probabilities} if return_probabilities else {})
+        if self.observer:
+            self.observer(states[:-1] if is_pooled else states, places)
+        if only == "attention_probabilities":
+            return {only: probabilities}
+        if is_pooled:
+            return {"pooled_output": self.pooler(states[-1], training=kernels.training)}
+        hidden_states = [places.spread(x) for x in states]  # (B, T, H)
+        outputs = {"sequence_output": hidden_states[-1], "hidden_states": hidden_states}
+        if returns_probabilities:
+            outputs["attention_probabilities"] = probabilities
+        if "position_ids" not in inputs:
+            summary = places.summary(states[-1])  # (B, H)
+            outputs["pooled_output"] = self.pooler(summary, training=kernels.training)
+        return {only: outputs[only]} if only else outputs

@@ -10,8 +10,7 @@ from bert_tf.config import BertConfig
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.networks.bert_layer import child_seed, part
-from bert_tf.networks.embeddings import WordEmbeddings
-from bert_tf.networks.lstm import LstmBlock
+from bert_tf.networks.lstm import LstmBlock, WordEmbeddings
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -32,12 +31,13 @@ class TwoEncoders(Encoder):
         seed: int | None = None,
         dtype: Any = None,
         attention_probabilities: bool = False,
+        zeros: bool = False,
         **kwargs: Any,
     ):
         towers = []
         for direction in config.directions:
             own = replace(config, attention_direction=direction)
-            arguments = (own, child_seed(seed, direction), dtype, attention_probabilities)
+            arguments = (own, child_seed(seed, direction), dtype, attention_probabilities, zeros)
             with keras.name_scope(direction):  # the names of the variables, which tell them apart
                 towers.append(BertEncoder(*arguments, name=direction))
         inputs = self.symbolic_inputs()
@@ -47,11 +47,15 @@ class TwoEncoders(Encoder):
         self.attention_probabilities = attention_probabilities
 
     def call(
-        self, inputs: Any, training: bool | None = None, mask: Any = None, reads: str = "all"
+        self,
+        inputs: Any,
+        training: bool | None = None,
+        mask: Any = None,
+        padding: str = "states",
+        only: str | None = None,
     ) -> Any:
-        return _side_by_side(
-            [tower(inputs, training=training, reads=reads) for tower in self._towers]
-        )
+        options = {"training": training, "padding": padding, "only": only}
+        return _side_by_side([tower(inputs, **options) for tower in self._towers])
 
     def towers(self) -> list[BertEncoder]:
         return list(self._towers)
@@ -85,9 +89,14 @@ class LstmEncoder(Encoder):
     arguments = ("config",)
 
     def __init__(
-        self, config: BertConfig, seed: int | None = None, dtype: Any = None, **kwargs: Any
+        self,
+        config: BertConfig,
+        seed: int | None = None,
+        dtype: Any = None,
+        zeros: bool = False,
+        **kwargs: Any,
     ):
-        embeddings = WordEmbeddings(config, **part("embeddings", seed, dtype))
+        embeddings = WordEmbeddings(config, zeros=zeros, **part("embeddings", seed, dtype))
         blocks = [
             LstmBlock(config, residual=i > 0, **part(f"layer_{i}", seed, dtype))
             for i in range(config.num_hidden_layers)
@@ -118,11 +127,14 @@ def encoder_class(config: BertConfig) -> Any:
 
 
 def encoder_for(
-    encoder: BertEncoder | BertConfig, seed: int | None, dtype: Any
+    encoder: BertEncoder | BertConfig, seed: int | None, dtype: Any, zeros: bool = False
 ) -> tuple[BertEncoder, Any]:
-    """The encoder under a head, made here if only its config is given, and the head's dtype."""
+    """The encoder under a head, made here if only its config is given, and the head's dtype.
+
+    With `zeros` its weights begin as zeros: drawing BERT-base, to replace it, takes seconds.
+    """
     made: Any = encoder
     if isinstance(encoder, BertConfig):
         seed = child_seed(seed, "encoder")
-        made = encoder_class(encoder)(encoder, seed, dtype, name="encoder")
+        made = encoder_class(encoder)(encoder, seed, dtype, zeros=zeros, name="encoder")
     return made, made.dtype_policy if dtype is None else dtype

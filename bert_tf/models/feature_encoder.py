@@ -78,7 +78,7 @@ class FeatureEncoder(Encoder):
 
         inputs = self.symbolic_inputs()
         is_token = ops.cast(inputs["padding_mask"], "bool")  # (B, T)
-        x = features(inputs) if features else encoder(inputs, reads="tokens")["sequence_output"]
+        x = features(inputs) if features else encoder(inputs, padding="zeros")["sequence_output"]
         states = [mix(x) if mix else x]  # (B, T, W)
         for layer in lstms:
             states.append(layer(states[-1], mask=is_token))
@@ -127,7 +127,7 @@ class FrozenLayers(keras.layers.Layer):
         return self.remember(inputs, self.compute) if self.remember else self.compute(inputs)
 
     def compute(self, inputs: Any) -> Any:
-        outputs = self.encoder(inputs, training=False, reads="tokens")
+        outputs = self.encoder(inputs, training=False, padding="zeros")
         vectors = choose_layers(outputs["hidden_states"], self.chosen)
         vectors *= ops.expand_dims(ops.cast(inputs["padding_mask"], vectors.dtype), -1)
         return ops.stop_gradient(ops.cast(vectors, self.compute_dtype))
@@ -166,10 +166,13 @@ class LayerMix(keras.layers.Layer):
 
 
 def task_encoder(
-    encoder: BertEncoder | FeatureEncoder | BertConfig, seed: int | None, dtype: Any
+    encoder: BertEncoder | FeatureEncoder | BertConfig,
+    seed: int | None,
+    dtype: Any,
+    zeros: bool = False,
 ) -> tuple[BertEncoder | FeatureEncoder, Any]:
     """`encoder_for` a task's head: a config with `has_feature_encoder` makes a `FeatureEncoder`."""
-    made, dtype = encoder_for(encoder, seed, dtype)
+    made, dtype = encoder_for(encoder, seed, dtype, zeros)
     if made is encoder or not (config := made.config).has_feature_encoder:
         return made, dtype
     own = part("feature_encoder", seed, dtype)

@@ -59,7 +59,7 @@ class BertPreTrainer(PretrainedModel):
         )
 
         inputs = self.symbolic_inputs("mask_positions")
-        encoded = encoder({name: inputs[name] for name in encoder.input}, reads="tokens")
+        encoded = encoder({name: inputs[name] for name in encoder.input}, padding="zeros")
         states = encoded["sequence_output"]
         outputs = {
             "mlm_logits": masked_language_model(states, inputs["mask_positions"]),  # (B, P, V)
@@ -117,7 +117,7 @@ class BertMaskedLanguageModel(PretrainedModel):
         head = head or words_head(encoder, seed, dtype)
 
         inputs = self.symbolic_inputs("mask_positions")
-        encoded = encoder({name: inputs[name] for name in encoder.input}, reads="tokens")
+        encoded = encoder({name: inputs[name] for name in encoder.input}, padding="zeros")
         logits = head(encoded["sequence_output"], inputs["mask_positions"])  # (B, P, V)
         super().__init__(encoder.config, inputs, logits, seed, dtype, **kwargs)
 
@@ -182,7 +182,7 @@ class BertLanguageModel(PretrainedModel):
 def _logits(encoder: Any, heads: list[Any], inputs: Any, training: bool | None = None) -> Any:
     """Logits [B, P, V] by name."""
     read = {name: x for name, x in inputs.items() if name != "mask_positions"}
-    states = encoder(read, training=training, reads="tokens")["sequence_output"]  # (B, T, W)
+    states = encoder(read, training=training, padding="zeros")["sequence_output"]  # (B, T, W)
     directions = encoder.summary_direction.split("+")
     parts = ops.split(states, len(directions), axis=-1)  # (B, T, H)
     heads = heads * (len(directions) // len(heads))

@@ -2,16 +2,23 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
 from bert_tf.errors import InputError
-from bert_tf.models.encoder import BertEncoder, observed_states
-from bert_tf.networks.table import halves
+from bert_tf.models.encoder import BertEncoder
+from bert_tf.networks.kernels import Places
 
 _FAR = -1e9  # added to scores of padding
+
+
+class _Observed(NamedTuple):
+    """What an encoder computed: the embeddings' output, then that of each block, [n, H]."""
+
+    states: list[Any]  # without the last block's if that computed one token of each row
+    places: Places
 
 
 class LayerLoss:
@@ -57,14 +64,11 @@ class LayerLoss:
         self, student: Callable[[], Any], teacher: Callable[[], Any], padding_mask: Any
     ) -> tuple[Any, Any, Any]:
         """Outputs of both, and the loss of each row of the padding mask [..., T], float32 [R]."""
-        with halves(False):
-            with observed_states() as own:
-                outputs = student()
-            with observed_states() as taught:
-                soft = teacher()
+        outputs, own = _observe(self._own, student)
+        soft, taught = _observe(self._taught, teacher)
         mask = ops.not_equal(ops.reshape(padding_mask, (-1, ops.shape(padding_mask)[-1])), 0)
         weights = ops.cast(mask, "float32")  # (R, T)
-        values = self._compare(*own, *taught, mask) * weights
+        values = self._compare(own, taught, mask) * weights
         return outputs, soft, ops.sum(values, 1) / ops.maximum(ops.sum(weights, 1), 1)
 
     def _states(self, own: Any, taught: Any, mask: Any) -> Any:
@@ -97,3 +101,15 @@ class LayerLoss:
         scores = ops.matmul(heads, ops.transpose(heads, (0, 1, 3, 2)))
         scores /= math.sqrt(width // self._heads)
         return ops.log_softmax(ops.where(mask[:, None, None, :], scores, _FAR))
+
+
+def _observe(encoder: BertEncoder, call: Callable[[], Any]) -> tuple[Any, _Observed]:
+    """The outputs of a call of a model, and what its encoder computes for them."""
+    calls: list[_Observed] = []
+    encoder.observer = lambda states, places: calls.append(_Observed(states, places))
+    try:
+        outputs = call()
+    finally:
+        encoder.observer = None
+    (observed,) = calls
+    return outputs, observed

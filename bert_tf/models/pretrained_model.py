@@ -194,17 +194,22 @@ class PretrainedModel(TextModel):
 
 
 class Encoder(PretrainedModel):
-    """A model whose outputs heads read by name; `BertEncoder` has the call argument `reads`."""
+    """A model whose outputs heads read by name; `BertEncoder` has all the call arguments."""
 
     def call(
-        self, inputs: Any, training: bool | None = None, mask: Any = None, reads: str = "all"
+        self,
+        inputs: Any,
+        training: bool | None = None,
+        mask: Any = None,
+        padding: str = "states",
+        only: str | None = None,
     ) -> Any:
-        return _read(super().call(inputs, training=training, mask=mask), reads)
+        outputs = super().call(inputs, training=training, mask=mask)
+        return {only: outputs[only]} if only else outputs
 
-    def compute_output_spec(
-        self, inputs: Any, training: bool | None = None, mask: Any = None, reads: str = "all"
-    ) -> Any:
-        return _read(super().compute_output_spec(inputs), reads)
+    def compute_output_spec(self, inputs: Any, only: str | None = None, **options: Any) -> Any:
+        outputs = super().compute_output_spec(inputs)
+        return {only: outputs[only]} if only in outputs else outputs
 
     def embed(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """Vectors of texts: `mean` of their tokens, `cls` and `pooled`, lists of H numbers."""
@@ -240,7 +245,3 @@ class Encoder(PretrainedModel):
                 )
             for layer in (tower.embeddings, *tower.blocks[:number]):
                 layer.trainable = False
-
-
-def _read(outputs: dict[str, Any], reads: str) -> dict[str, Any]:
-    return {reads: outputs[reads]} if reads in outputs else outputs

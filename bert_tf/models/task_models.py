@@ -16,7 +16,7 @@ from bert_tf.models.pretrained_model import Encoder, PretrainedModel
 from bert_tf.networks import ClassificationHead, SummaryFirst
 from bert_tf.networks.bert_layer import part
 from bert_tf.networks.heads import summary, take_tokens
-from bert_tf.networks.places import last_places
+from bert_tf.networks.kernels import last_places
 
 POOLINGS = ("mean", "cls", "max", "last")
 
@@ -34,7 +34,8 @@ class TaskModel(PretrainedModel):
         seed, dtype, kwargs: see `PretrainedModel`.
     """
 
-    reads = "pooled_output"  # or the sequence output, "tokens" or "all_in_training"
+    reads_pooler = True  # else the sequence output, with this `padding` of `BertEncoder`
+    padding = "states"
     head_name = "classifier"  # its seed follows from it
     new_loss = staticmethod(losses.classes_loss)
     output_kind: Any = "classes"
@@ -76,8 +77,9 @@ class TaskModel(PretrainedModel):
     @classmethod
     def encode(cls, encoder: Any, inputs: dict[str, Any]) -> Any:
         """The output of the encoder under the dense layer."""
-        output = "pooled_output" if cls.reads == "pooled_output" else "sequence_output"
-        return encoder(inputs, reads=cls.reads)[output]
+        if cls.reads_pooler:
+            return encoder(inputs, only="pooled_output")["pooled_output"]
+        return encoder(inputs, padding=cls.padding)["sequence_output"]
 
 
 class _LabelModel(TaskModel):
@@ -157,7 +159,8 @@ class BertMultiLabelClassifier(_LabelModel):
 class BertTagger(_LabelModel):
     """A label for every token (paper, section 5.3), logits [B, T, C]; see `BertClassifier`."""
 
-    reads = "tokens"
+    reads_pooler = False
+    padding = "zeros"
     new_loss = losses.WordCrossentropy
     output_kind = "words"
 
@@ -199,7 +202,8 @@ class BertSpanClassifier(TaskModel):
     and [CLS] has its place. Arguments: see `TaskModel`.
     """
 
-    reads = "all_in_training"
+    reads_pooler = False
+    padding = "zeros_at_inference"
     head_name = "span"
     new_loss = losses.SpanCrossentropy
     output_kind = "spans"
@@ -282,7 +286,7 @@ class BertSentenceEncoder(PretrainedModel):
         fold = FoldChoices(name="fold")
         inputs = self.symbolic_inputs(shape=(None, None))
         rows = {name: fold(x) for name, x in inputs.items()}  # (B * N, T)
-        states = encoder(rows, reads="tokens")["sequence_output"]  # (B * N, T, W)
+        states = encoder(rows, padding="zeros")["sequence_output"]  # (B * N, T, W)
         pool = _SentencePooling(pooling, normalize, encoder.summary_direction, name="pooling")
         outputs = pool(states, rows["padding_mask"], inputs["token_ids"])
         super().__init__(encoder.config, inputs, outputs, seed, dtype, **kwargs)

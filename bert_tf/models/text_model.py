@@ -13,8 +13,8 @@ from bert_tf.errors import InputError
 from bert_tf.models.class_weights import check_weights, weights_by_place, weights_of_labels
 from bert_tf.models.losses import of_logits
 from bert_tf.models.metrics import of_model
+from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.layer_state import state_of
-from bert_tf.networks.table import halves
 
 AUTO = "auto"
 _BATCH_SIZE = 32
@@ -322,11 +322,11 @@ class TextModel(keras.Model):
 
     def test_step(self, *args: Any, **kwargs: Any) -> Any:
         """Keras', on both halves of a batch at the same time where cores are shared."""
-        with halves(True):
+        with kernels_of(self, lambda kernels: kernels.in_halves(True)):
             return super().test_step(*args, **kwargs)
 
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        with halves(True):
+        with kernels_of(self, lambda kernels: kernels.in_halves(True)):
             return super().predict_step(*args, **kwargs)
 
     def save_to_preset(self, directory: str | os.PathLike) -> None:

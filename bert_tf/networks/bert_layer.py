@@ -1,23 +1,16 @@
-"""The base of every layer: its config, its seeds, its sublayers."""
+"""The base of every layer: its config, seeds, sublayers and kernels."""
 
 import zlib
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
 
 import keras
 
 from bert_tf.config import BertConfig
 from bert_tf.networks.activations import ACTIVATIONS
-from bert_tf.networks.context import set_within
+from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.layer_state import restore, state_of
-
-_is_read = ContextVar("_is_read", default=False)
-
-
-def encoders_of_files() -> AbstractContextManager:
-    """Encoders made within it begin as zeros: drawing BERT-base, to replace it, takes seconds."""
-    return set_within(_is_read, True)
 
 
 def child_seed(seed: int | None, name: str) -> int | None:
@@ -33,16 +26,55 @@ def part(name: str, seed: int | None, dtype: Any) -> dict[str, Any]:
     return {"seed": child_seed(seed, name), "dtype": dtype, "name": name}
 
 
+def fastest(training: bool) -> Kernels:
+    """The kernels for Keras' backend, the device and the graph in which the caller is."""
+    if keras.backend.backend() != "tensorflow":
+        return Kernels(training)
+    from bert_tf.networks.tensorflow.inference import Inference, needs_plain_kernels
+
+    if needs_plain_kernels(training):
+        return Kernels(training)
+    if not training:
+        return Inference(training)
+    from bert_tf.networks.tensorflow.training import Training
+
+    return Training(training)
+
+
+@contextmanager
+def kernels_of(model: Any, change: Callable[[Kernels], Kernels]) -> Iterator[None]:
+    """Functions of a model that are traced within the block compute with changed kernels."""
+    parts = [part for part in (model, *model._flatten_layers()) if hasattr(part, "kernels")]
+    before = [part.kernels for part in parts]
+    for part, kernels in zip(parts, before, strict=True):
+        part.kernels = lambda training, own=kernels: change(own(training))
+    try:
+        yield
+    finally:
+        for part, kernels in zip(parts, before, strict=True):
+            part.kernels = kernels
+
+
 class BertLayer(keras.layers.Layer):
-    """A layer made from a `BertConfig`, a seed (see `PretrainedModel`) and Keras' own arguments."""
+    """A layer made from a `BertConfig`, a seed (see `PretrainedModel`) and Keras' own arguments.
 
-    is_of_encoder: ClassVar[bool] = False  # whether every file of a model holds its weights
+    With `zeros` its weights begin as zeros, to be read from a file.
 
-    def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
+    Attributes:
+        kernels: what it computes with, a function of whether it is called in training. Set it
+            before a function is traced.
+    """
+
+    kernels: Callable[[bool], Kernels] = staticmethod(fastest)
+
+    def __init__(
+        self, config: BertConfig, seed: int | None = None, zeros: bool = False, **kwargs: Any
+    ):
         # Weights are read as they are, and cast where they are used: Keras would cast whole tables.
         super().__init__(autocast=False, **kwargs)
         self.config = config
         self.seed = seed
+        self._zeros = zeros
         self._input_widths: dict[str, int] = {}
         self._state_of_config: dict[str, Any] = {}  # for the sublayers, once they are built
 
@@ -60,7 +92,7 @@ class BertLayer(keras.layers.Layer):
 
     def new_initializer(self, name: str) -> keras.initializers.Initializer:
         """The original's `create_initializer` (modeling.py), for the weight called `name`."""
-        if self.is_of_encoder and _is_read.get():
+        if self._zeros:
             return keras.initializers.Zeros()
         return keras.initializers.TruncatedNormal(
             stddev=self.config.initializer_range, seed=child_seed(self.seed, name)

@@ -7,8 +7,7 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.networks.bert_layer import BertLayer
-from bert_tf.networks.places import last_places
-from bert_tf.networks.table import primitives
+from bert_tf.networks.kernels import last_places
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -29,7 +28,7 @@ class Pooler(BertLayer):
         x = sequence_output
         if x.ndim == 3:
             x = summary(x, padding_mask, self.config.attention_direction)  # (B, H)
-        return primitives(training).dense(x, self.dense)
+        return self.kernels(training).dense(x, self.dense)
 
     def compute_output_spec(
         self, sequence_output: Any, padding_mask: Any = None, training: bool = False
@@ -118,7 +117,7 @@ class MaskedLanguageModelHead(BertLayer):
         # Gathers first: of 512 positions about 80 need the product with the vocabulary.
         x = self.layer_norm(self.dense(take_tokens(sequence_output, mask_positions)))  # (B * P, H)
         x = ops.reshape(x, (*ops.shape(mask_positions), x.shape[-1]))  # (B, P, H)
-        return primitives(training).word_logits(x, self.word_embeddings, self.bias)
+        return self.kernels(training).word_logits(x, self.word_embeddings, self.bias)
 
     def compute_output_spec(
         self, sequence_output: Any, mask_positions: Any, training: bool = False

@@ -1,4 +1,4 @@
-"""What users set on layers after they are made: frozen layers, dtype policies, adapters, switches.
+"""What users set on layers after they are made: frozen ones, dtype policies, adapters, and more.
 
 A config of ours makes a layer's sublayers anew, so it has to carry what was set on them.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-_SWITCHES = {"rematerialize": False, "flash": None}  # attributes of our layers, as they are made
+_SWITCH = "rematerialize"  # of our layers, False as they are made
 
 
 def _all_layers(layer: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -38,9 +38,8 @@ def state_of(root: Any) -> dict[str, Any]:
             own["lora"] = [layer.lora_rank, layer.lora_alpha]
         if layer.weights and layer.dtype_policy != root.dtype_policy:  # such as a quantized one
             own["dtype"] = keras.saving.serialize_keras_object(layer.dtype_policy)
-        for name, as_made in _SWITCHES.items():
-            if getattr(layer, name, as_made) != as_made:
-                own[name] = getattr(layer, name)
+        if getattr(layer, _SWITCH, False):
+            own[_SWITCH] = True
         if own:
             state[path] = own
     return state
@@ -58,8 +57,8 @@ def restore(root: Any, state: dict[str, Any]) -> None:
             layer.dtype_policy = policy  # this quantizes the layer, too
         if "lora" in own and not layer.lora_enabled:
             layer.enable_lora(own["lora"][0], lora_alpha=own["lora"][1])
-        for name in own.keys() & _SWITCHES.keys():
-            setattr(layer, name, own[name])
+        if _SWITCH in own:
+            setattr(layer, _SWITCH, True)
     for path, layer in layers:  # parents first, as they set it for all in them
         wanted = state.get(path, {}).get("trainable", True)
         if layer.weights and layer.trainable != wanted:

@@ -1,4 +1,4 @@
-"""LSTM layers. B is the batch, T its length, H the width of the hidden states."""
+"""LSTM layers and their embeddings. B is the batch, T its length, H the width of the states."""
 
 from typing import Any
 
@@ -26,6 +26,21 @@ def new_lstm(
         dtype=dtype,
         name=name,
     )
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class WordEmbeddings(BertLayer):
+    """Word embeddings [B, T, H], LayerNorm and dropout: an LSTM knows the order by itself."""
+
+    def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
+        super().__init__(config, seed, **kwargs)
+        self.word_embeddings = self.new_table("word_embeddings", config.vocab_size)
+        self.layer_norm = self.new_layer_norm("layer_norm")
+        self.dropout = self.new_dropout("dropout", config.hidden_dropout_prob)
+
+    # Before 3.14, Keras refuses an input of a model that no layer takes: `segment_ids`.
+    def call(self, token_ids: Any, segment_ids: Any = None, training: bool = False) -> Any:
+        return self.dropout(self.layer_norm(self.word_embeddings(token_ids)), training=training)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

@@ -32,7 +32,7 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
     has_pooler = head_of(type(model)).reads_pooler
 
     def of_rows(part: Tensors) -> Tensors:
-        outputs = encoder(part, training=False, reads="tokens")
+        outputs = encoder(part, training=False, padding="zeros")
         states = tf.cast(outputs["sequence_output"], tf.float32)  # (r, T, H)
         is_token = tf.cast(part["padding_mask"] != 0, tf.float32)[:, :, tf.newaxis]
         count = tf.maximum(tf.reduce_sum(is_token, 1), 1)
@@ -76,7 +76,7 @@ def attention(strings: Tensors, parts: Parts) -> Tensors:
 
     def of_rows(part: Tensors) -> tf.Tensor:
         name = "attention_probabilities"
-        layers = encoder(part, training=False, reads=name)[name]
+        layers = encoder(part, training=False, padding="zeros", only=name)[name]
         probabilities = tf.stack(layers, axis=1)  # (r, L, N, T, T)
         mask = tf.cast(part["padding_mask"] != 0, tf.float32)
         attends = mask[:, tf.newaxis, tf.newaxis, :, tf.newaxis]

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.networks.table import is_replaced
-from bert_tf.networks.tensorflow.on_tensorflow import changing_rows
+from bert_tf.networks.bert_layer import kernels_of
+from bert_tf.networks.kernels import is_replaced
 from bert_tf.serving.signatures import Parts, Tensors
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
@@ -155,6 +155,6 @@ def _logits_after(shares: tf.Tensor, rows: Tensors, parts: Parts, labels: tf.Ten
         is_kept = tf.reduce_any(ids[:, tf.newaxis] == kept, -1, keepdims=True)
         return vectors - (1.0 - shares) * tf.where(is_kept, 0.0, way)
 
-    with changing_rows(change):
+    with kernels_of(parts.model, lambda kernels: kernels.changing_rows(change)):
         outputs = tf.cast(parts.predict(rows), tf.float32)
     return tf.gather(outputs, labels, batch_dims=1)

@@ -23,8 +23,8 @@ from keras import ops
 from bert_tf.errors import InputError, pip_install
 from bert_tf.files.atomic import replace_file, write_text
 from bert_tf.networks import activations
-from bert_tf.networks.table import Primitives
-from bert_tf.networks.tensorflow.on_tensorflow import inferring_with
+from bert_tf.networks.bert_layer import kernels_of
+from bert_tf.networks.kernels import Kernels
 from bert_tf.serving.export import card_rows
 
 SUFFIXES = {"litert": ".tflite", "onnx": ".onnx", "openvino": ".xml"}
@@ -265,7 +265,7 @@ def _in_known_operations(model: Any) -> Iterator[None]:
     try:
         for layer in layers:
             layer.activation = gelu
-        with inferring_with(Primitives(training=False)):
+        with kernels_of(model, lambda _: Kernels(training=False)):
             yield
     finally:
         for layer in layers:

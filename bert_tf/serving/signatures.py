@@ -9,8 +9,9 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.networks.bert_layer import kernels_of
+from bert_tf.networks.tensorflow.inference import CopiedWeights
 from bert_tf.networks.tensorflow.int8 import Int8, ProductPlan
-from bert_tf.networks.tensorflow.on_tensorflow import CopiedWeights, inferring_with
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 DEFAULT = "serving_default"
@@ -86,6 +87,7 @@ class RawTextModel(tf.Module):
         self.tokenizer = tokenizer
         self._variables: list[tf.Variable] = []
         self._signatures = lambda: signatures  # a bare dict would be tracked, too
+        self._model = lambda: model
         self._int8 = (lambda: Int8(plan)) if plan else None
         self.positions: int = model.config.max_position_embeddings
         apis = {name: signature.method_name for name, signature in signatures.items()}
@@ -94,7 +96,8 @@ class RawTextModel(tf.Module):
     def signatures(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Makes the concrete functions to export, by name; None for all."""
         every = self._signatures()
-        with inferring_with(self._int8() if self._int8 else CopiedWeights()):
+        kernels = self._int8() if self._int8 else CopiedWeights()
+        with kernels_of(self._model(), lambda _: kernels):
             made = {name: every[name].trace() for name in names or every}
             captured = {id(x) for function in made.values() for x in function.captured_inputs}
             watched = {x.ref(): x for function in made.values() for x in function.variables}
@@ -106,9 +109,10 @@ class RawTextModel(tf.Module):
         signature = find_signature(self._signatures(), name)
         if self._int8 is None:
             return signature.trace()
-        with inferring_with(primitives := self._int8()):
+        kernels = self._int8()
+        with kernels_of(self._model(), lambda _: kernels):
             function = signature.trace()
-        function.primitives = primitives  # a function does not keep its variables
+        function.kernels = kernels  # a function does not keep its variables
         return function
 
 

@@ -36,6 +36,10 @@ class Taught:
             return [*found, *self._layers.variables]
         return found
 
+    def _flatten_layers(self) -> list[Any]:
+        """Keras', of both models: see `bert_tf.networks.bert_layer.kernels_of`."""
+        return [*self._student._flatten_layers(), *self._teacher._flatten_layers()]
+
     def __call__(self, inputs: Any, training: bool = False) -> Any:
         student = functools.partial(self._student, inputs, training=training)
         teacher = functools.partial(self._teacher, inputs, training=False)

@@ -9,7 +9,8 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.networks.table import halves
+from bert_tf.networks.bert_layer import kernels_of
+from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.networks.tensorflow.step_kernels import StepKernels
 from bert_tf.training.means import Values
@@ -316,9 +317,13 @@ class Trainer:
             # Dropout draws from states given and returned: loops and replicas can have their own.
             mapping = list(zip(self.seeds, states, strict=True))
             with tf.GradientTape() as tape:
+
+                def change(of_layer: Kernels) -> Kernels:
+                    # Without halves, these rows are a half already, or a device's.
+                    return of_layer.in_halves(self._encoder_halves).of_step(kernels.under(tape))
+
                 with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-                    # Else these rows are a half already, or a device's.
-                    with halves(self._encoder_halves), kernels.read_under(tape):
+                    with kernels_of(self.model, change):
                         outputs = self.model(inputs, training=True)
                     self._check_call(scope)
                 sums = self._sums(labels, weights, outputs)

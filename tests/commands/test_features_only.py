@@ -242,7 +242,7 @@ def test_a_bilstm_under_every_head(model_class, labels, depth, encoder, tmp_path
         start, model_class, allow_new_head=True, feature_lstm_layers=1, seed=1, **labels
     )
     inputs = inputs_of(ROWS)
-    states = encoder(inputs, reads="tokens")["sequence_output"]
+    states = encoder(inputs, padding="zeros")["sequence_output"]
     np.testing.assert_array_equal(model.encoder(inputs)["hidden_states"][0], states)
     assert model.encoder(inputs)["sequence_output"].shape == states.shape  # as wide as the encoder
     outer = {name: tf.reshape(x, [*[1] * depth, *x.shape]) for name, x in inputs.items()}

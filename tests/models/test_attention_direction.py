@@ -13,9 +13,9 @@ from bert_tf import BertConfig, BertEncoder
 from bert_tf.errors import InputError
 from bert_tf.models.encoders import TwoEncoders
 from bert_tf.networks import SummaryFirst
+from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.heads import summary
-from bert_tf.networks.table import Primitives
-from bert_tf.networks.tensorflow import on_tensorflow
+from bert_tf.networks.kernels import Kernels
 
 V, T = 13, 7
 CONFIG = BertConfig(
@@ -40,12 +40,12 @@ def assert_close(one, other, message=""):
     np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=message)
 
 
-def graph(encoder, *, training, static=False, reads="tokens"):
+def graph(encoder, *, training, static=False, padding="zeros"):
     """The encoder in a graph of static or of unknown shapes."""
     spec = tf.TensorSpec([2, T] if static else [None, None], tf.int32)
     names = ("token_ids", "segment_ids", "padding_mask")
     function = tf.function(
-        lambda inputs: encoder(inputs, training=training, reads=reads)["hidden_states"],
+        lambda inputs: encoder(inputs, training=training, padding=padding)["hidden_states"],
         input_signature=[dict.fromkeys(names, spec)], autograph=False,
     )  # fmt: skip
     function.get_concrete_function()
@@ -60,14 +60,13 @@ def computed(request):
     """Direction, and every way to compute the hidden states."""
     encoder = random_encoder(request.param)
     ways = {
-        f"{'training' if training else 'inference'}, static={static}, {reads}": graph(
-            encoder, training=training, static=static, reads=reads
+        f"{'training' if training else 'inference'}, static={static}, {padding}": graph(
+            encoder, training=training, static=static, padding=padding
         )
         for training in (False, True)
-        for static, reads in ((False, "tokens"), (False, "all"), (True, "tokens"))
+        for static, padding in ((False, "zeros"), (False, "states"), (True, "zeros"))
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(on_tensorflow, "chosen", Primitives)
+    with kernels_of(encoder, lambda usual: Kernels(usual.training)):
         ways["keras.ops"] = graph(encoder, training=True)
     return request.param, ways
 
@@ -115,13 +114,13 @@ def test_the_pooled_output_is_of_the_token_that_has_seen_all(direction):
     mask = np.arange(T) < np.array([[4], [T], [1]])
     inputs = {"token_ids": np.full([3, T], 5), "segment_ids": mask * 0, "padding_mask": mask}
     inputs = {name: tf.constant(x, tf.int32) for name, x in inputs.items()}
-    for outputs in (encoder(inputs), encoder(inputs, reads="tokens")):
+    for outputs in (encoder(inputs), encoder(inputs, padding="zeros")):
         place = [3, T - 1, 0] if direction == "left_to_right" else [0, 0, 0]
         read = tf.gather(outputs["sequence_output"], place, batch_dims=1)
         wanted = encoder.pooler.dense(read)
         assert_close(outputs["pooled_output"], wanted)
     for training in (False, True):
-        (found,) = encoder(inputs, training=training, reads="pooled_output").values()
+        (found,) = encoder(inputs, training=training, only="pooled_output").values()
         assert_close(found, wanted)
 
 
@@ -133,7 +132,7 @@ def test_two_encoders_are_one_of_each_direction():
     inputs = {"token_ids": np.full([2, T], 5), "segment_ids": mask * 0, "padding_mask": mask}
     inputs = {name: tf.constant(x, tf.int32) for name, x in inputs.items()}
     outputs, parts = encoder(inputs), [tower(inputs) for tower in encoder.towers()]
-    of_tokens = encoder(inputs, reads="tokens")
+    of_tokens = encoder(inputs, padding="zeros")
     assert not np.allclose(*(part["pooled_output"] for part in parts), atol=0.01)
     for found in (outputs, of_tokens):
         for name in ("pooled_output", "sequence_output"):

@@ -82,7 +82,7 @@ def block_in_a_functional_model():
     model = keras.Model(states, keras.layers.Dense(2)(block(states)))
     assert len(model.trainable_variables) == 2  # those of the Dense
     block.attention.trainable = True
-    block.attention.flash = block.rematerialize = True
+    block.rematerialize = True
     return model
 
 
@@ -98,7 +98,6 @@ def with_adapters():
 def recomputed():
     model = classifier()
     model.encoder.rematerialize = True
-    model.encoder.flash = False
     return model
 
 
@@ -114,10 +113,7 @@ def described(model):
     return {
         "trainable": [v.path for v in model.trainable_variables],
         "layers": [(layer.name, layer.trainable) for layer in layers if layer.weights],
-        "switches": [
-            (layer.name, getattr(layer, "rematerialize", None), getattr(layer, "flash", None))
-            for layer in layers
-        ],
+        "switches": [(layer.name, getattr(layer, "rematerialize", None)) for layer in layers],
     }
 
 

@@ -1,7 +1,7 @@
-"""TensorFlow's primitives: in training they give what those in keras.ops give."""
+"""TensorFlow's kernels: in training they give what those in keras.ops give."""
 
+import contextlib
 import warnings
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -19,18 +19,13 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
-from bert_tf.networks.table import Primitives, halves
-from bert_tf.networks.tensorflow import (
-    dropout,
-    on_tensorflow,
-    own_gradients,
-    passes,
-    vocabulary_loss,
-)
+from bert_tf.networks.bert_layer import kernels_of
+from bert_tf.networks.kernels import Kernels
+from bert_tf.networks.tensorflow import dropout, passes, training, vocabulary_loss
 from bert_tf.networks.tensorflow.dropout import draw_dropout
 from bert_tf.networks.tensorflow.int8 import quantize_weights
-from bert_tf.networks.tensorflow.on_tensorflow import Training
 from bert_tf.networks.tensorflow.passes import known_shape
+from bert_tf.networks.tensorflow.training import Training
 
 PLAIN = {
     "vocab_size": 13, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -109,11 +104,11 @@ def loss_and_gradients(model, inputs, *, static=False, is_token=None):
     return lambda seed=0: graph(inputs, seed)
 
 
-class Formulae(Primitives):
-    """The primitives in keras.ops on the same places, with the same dropout as `Training`."""
+class Formulae(Kernels):
+    """The kernels in keras.ops on the same places, with the same dropout as `Training`."""
 
-    def find_places(self, padding_mask, direction, reads):
-        return Training(self.training).find_places(padding_mask, direction, reads)
+    def find_places(self, padding_mask, direction, padding):
+        return Training(self.training).find_places(padding_mask, direction, padding)
 
     def drop(self, x, dropout):
         if not self.training or not dropout.rate:
@@ -122,23 +117,18 @@ class Formulae(Primitives):
         return tf.cast(with_dropout(*drawn, x), x.dtype)
 
 
-@contextmanager
-def computed_by(table):
-    """Models use this table of primitives while they are traced."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(on_tensorflow, "chosen", table)
-        yield
+def computed_by(model, kernels=Kernels):
+    return kernels_of(model, lambda usual: kernels(usual.training))
 
 
-def compare(model, inputs, share, *, table=Primitives, static, is_token=None):
-    """Holds the model's loss and gradients against those by another table.
+def compare(model, inputs, share, *, kernels=Kernels, static, is_token=None):
+    """Holds the model's loss and gradients against those by other kernels.
 
     Rounding is a `share` of the terms of a sum, not of what is left when they cancel. With random
     signs the squares of sums are, on average, sums of the squares of their terms.
     """
     start = [variable.numpy() for variable in model.variables]
 
-    @halves(apart=False)  # which draw other dropout than whole batches
     def found(seeds):
         step = loss_and_gradients(model, inputs, static=static, is_token=is_token)
         results = []
@@ -148,9 +138,11 @@ def compare(model, inputs, share, *, table=Primitives, static, is_token=None):
             results.append(step(seed))
         return results
 
-    with computed_by(table):
+    with computed_by(model, kernels):
         (loss, gradients), *drawn = found(range(9))
-    (ours,) = found([0])
+    # Halves of a batch draw other dropout than whole batches.
+    with kernels_of(model, lambda kernels: kernels.in_halves(False)):
+        (ours,) = found([0])
     assert [g is None for g in ours[1]] == [g is None for g in gradients]
     pairs = [
         (one, other, np.sqrt(np.mean([np.square(x).max() for x in terms])))
@@ -219,7 +211,7 @@ def test_gradients_of_a_real_size_with_dropout(kind, static):
     model = MODELS[kind](BertConfig.named("tiny", vocab_size=500), seed=0)
     mask = (np.arange(512) < np.array([512, 300, 16, 512])[:, np.newaxis]).astype(np.int32)
     share = rounding(40, 4 * 512)
-    assert compare(model, batch(kind, mask), share, table=Formulae, static=static) > 30
+    assert compare(model, batch(kind, mask), share, kernels=Formulae, static=static) > 30
 
 
 @pytest.mark.slow
@@ -228,9 +220,9 @@ def test_half_precision_is_near_float32(policy):
     """As near as half precision in keras.ops."""
     models = [BertPreTrainer(CONFIG, seed=0, dtype=dtype) for dtype in (None, policy, policy)]
     found = []
-    for model, table in zip(models, (Primitives, Primitives, on_tensorflow.chosen), strict=True):
+    for model, is_plain in zip(models, (True, True, False), strict=True):
         randomize(model)
-        with computed_by(table):
+        with computed_by(model) if is_plain else contextlib.nullcontext():
             found.append(loss_and_gradients(model, batch("pre-training"))()[1])
     wanted, layers, ours = (np.concatenate([np.ravel(g) for g in each]) for each in found)
     scale = np.linalg.norm(wanted)
@@ -244,7 +236,7 @@ def test_bias_of_products_in_bfloat16(has_amx, static, monkeypatch):
 
     The sums are the same within rounding of the sum of two numbers, in GELU and its derivative.
     """
-    monkeypatch.setattr(own_gradients, "_has_amx", lambda: has_amx)
+    monkeypatch.setattr(training, "_has_amx", lambda: has_amx)
     monkeypatch.setattr(passes, "_WORTH_COMPILING", 0)
     random = np.random.default_rng(3)
     product, bias = (tf.constant(random.normal(size=s), "bfloat16") for s in ([6, 8], [8]))
@@ -253,8 +245,8 @@ def test_bias_of_products_in_bfloat16(has_amx, static, monkeypatch):
     def computed(product, bias):
         with tf.GradientTape() as tape:
             tape.watch([product, bias])
-            rows = own_gradients.add_bias(tf.matmul(product, tf.eye(8, dtype="bfloat16")), bias)
-            active = own_gradients.gelu(tf.matmul(product, tf.eye(8, dtype="bfloat16")), bias)
+            rows = training.add_bias(tf.matmul(product, tf.eye(8, dtype="bfloat16")), bias)
+            active = training.gelu(tf.matmul(product, tf.eye(8, dtype="bfloat16")), bias)
         return [rows, active, *tape.gradient([rows, active], [product, bias])]
 
     graph = computed.get_concrete_function(
@@ -317,11 +309,11 @@ def test_gradients_with_dropout(compiled, monkeypatch):
     of_rows = dropout.draw_dropout(tf.constant([1, 2]), [6, 8], 0.4)
     of_scores = dropout.draw_dropout(tf.constant([3, 4]), [2, 3, 5, 5], 0.4)
 
-    def primitives(x, y, gamma, beta, *heads):
-        rows = dropout.drop(x, of_rows) + own_gradients.add_and_normalize(
+    def kernels(x, y, gamma, beta, *heads):
+        rows = dropout.drop(x, of_rows) + training.add_and_normalize(
             x, y, of_rows, gamma, beta, 1e-12, "float32"
         )
-        return rows, own_gradients.attention(*heads, mask, of_scores)
+        return rows, training.attention(*heads, mask, of_scores)
 
     def formulae(x, y, gamma, beta, *heads):
         total = x + with_dropout(*of_rows, y)
@@ -340,7 +332,7 @@ def test_gradients_with_dropout(compiled, monkeypatch):
         return [value, *tape.gradient(value, sources)]
 
     sources = [x, y, gamma, beta, *heads[:3]]
-    results = [gradients(function, *sources) for function in (primitives, formulae)]
+    results = [gradients(function, *sources) for function in (kernels, formulae)]
     for ours, theirs in zip(*results, strict=True):  # a dozen sums of up to 48 terms
         atol = rounding(12, 48, np.abs(theirs).max())
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol)
@@ -382,7 +374,7 @@ def test_cross_entropy_and_argmax(dtype, monkeypatch):
 def test_attention_probabilities_in_training():
     encoder = randomize(BertEncoder(CONFIG, attention_probabilities=True))
     found = encoder(batch(), training=True)["attention_probabilities"]
-    with computed_by(Primitives):
+    with computed_by(encoder):
         wanted = encoder(batch(), training=True)["attention_probabilities"]
     # A block and its scores, of up to 4.
     np.testing.assert_allclose(found, wanted, rtol=0, atol=rounding(25, 16, size=4))
@@ -403,10 +395,10 @@ def test_weights_that_keras_adds_or_quantizes_are_used(change):
             layer.enable_lora(2)
         for weight in model.encoder.weights:
             weight.assign(weight + 0.5 * ("lora" in weight.path))
-    for training in (False, True):
-        ours = model(inputs, training=training)["mlm_logits"]
-        with computed_by(Primitives):
-            wanted = model(inputs, training=training)["mlm_logits"]
+    for is_training in (False, True):
+        ours = model(inputs, training=is_training)["mlm_logits"]
+        with computed_by(model):
+            wanted = model(inputs, training=is_training)["mlm_logits"]
         atol = rounding(45, 16, np.abs(wanted).max())
         np.testing.assert_allclose(ours, wanted, rtol=0, atol=atol)
     assert np.abs(wanted - before).max() > 1e-3

@@ -21,6 +21,7 @@ from bert_tf.networks import (
 )
 from bert_tf.networks.activations import ACTIVATIONS
 from bert_tf.networks.bert_layer import child_seed
+from bert_tf.networks.kernels import FusedAttention
 
 B, T, P, H, N, V = 3, 6, 2, 8, 2, 13
 CONFIG = BertConfig(
@@ -119,7 +120,7 @@ def test_attention_in_one_operation(random, states):
     randomize(layer, random)
     own = MASK[:, None, :] * np.tri(T, dtype=int)  # [B, T, T]
     usual = [np.asarray(layer(states, mask)) for mask in (MASK, own, None)]
-    layer.flash = False
+    layer.kernels = FusedAttention
     for mask, expected in zip((MASK, own, None), usual, strict=True):
         np.testing.assert_allclose(layer(states, mask), expected, **CLOSE)
         _, probabilities = layer(states, mask, return_probabilities=True)

@@ -21,9 +21,9 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
-from bert_tf.networks.table import Primitives
-from bert_tf.networks.tensorflow import on_tensorflow
-from bert_tf.networks.tensorflow.on_tensorflow import CopiedWeights, inferring_with
+from bert_tf.networks.bert_layer import kernels_of
+from bert_tf.networks.kernels import Kernels
+from bert_tf.networks.tensorflow.inference import CopiedWeights
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
 from bert_tf.trained.fine_tuned import FineTuned
@@ -56,12 +56,17 @@ def graph_of(model, **options):
     return tf.function(lambda inputs: model(inputs, training=False, **options), autograph=False)
 
 
+def copied(model):
+    """Functions that are traced within it have weights of their own."""
+    kernels = CopiedWeights()
+    return kernels_of(model, lambda _: kernels)
+
+
 def both(model, inputs, copies=False, **options):
     """Outputs by keras.ops at all places, and of a graph that is traced for TensorFlow."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(on_tensorflow, "chosen", Primitives)
+    with kernels_of(model, lambda usual: Kernels(training=False)):
         wanted = model(inputs, training=False, **options)
-    with inferring_with(CopiedWeights()) if copies else contextlib.nullcontext():
+    with copied(model) if copies else contextlib.nullcontext():
         return wanted, graph_of(model, **options)(inputs)
 
 
@@ -118,7 +123,7 @@ def test_all_outputs_of_the_encoder(activation):
     random = np.random.default_rng(5)
     config = BertConfig.from_dict({**CONFIG.to_dict(), "hidden_act": activation})
     encoder = randomize(BertEncoder(config, attention_probabilities=True), random)
-    wanted, found = both(encoder, batch(random), reads="tokens")
+    wanted, found = both(encoder, batch(random), padding="zeros")
     assert found.keys() == wanted.keys()
     is_token = MASK.astype(bool)
     assert_close(found["pooled_output"], wanted["pooled_output"])
@@ -152,9 +157,10 @@ def test_rows_in_groups_of_like_length_see_their_own_tokens_alone(direction, row
     mask = (np.arange(7) < random.integers(1, 8, rows)[:, np.newaxis]).astype(np.int32)
     mask[0, :2] = 0, 1  # padding at the start, which is computed, but not seen
     inputs = batch(random, mask)
-    for reads, kept in (("tokens", mask.astype(bool)), ("pooled_output", slice(None))):
-        wanted, found = both(encoder, inputs, reads=reads)
-        name = "sequence_output" if reads == "tokens" else reads
+    of_tokens, pooled = {"padding": "zeros"}, {"only": "pooled_output"}
+    for options, kept in ((of_tokens, mask.astype(bool)), (pooled, slice(None))):
+        wanted, found = both(encoder, inputs, **options)
+        name = options.get("only", "sequence_output")
         assert_close(found[name].numpy()[kept], wanted[name].numpy()[kept])
 
 
@@ -163,7 +169,7 @@ def test_padding_changes_nothing():
     encoder = randomize(BertEncoder(CONFIG), random)
     inputs = batch(random)
     padded = {name: tf.pad(x, [[0, 0], [0, 2]], constant_values=0) for name, x in inputs.items()}
-    graph = graph_of(encoder, reads="tokens")
+    graph = graph_of(encoder, padding="zeros")
     short, long = graph(inputs), graph(padded)
     assert_close(short["sequence_output"], long["sequence_output"][:, :7])
 
@@ -185,10 +191,10 @@ def test_copies_stay_and_what_is_traced_later_sees_the_weights_of_the_moment():
     random = np.random.default_rng(5)
     model = randomize(BertClassifier(CONFIG, **LABELS), random)
     inputs = batch(random)
-    before, copied = both(model, inputs, copies=True)
-    with pytest.raises(RuntimeError), inferring_with(CopiedWeights()):
+    before, answered = both(model, inputs, copies=True)
+    with pytest.raises(RuntimeError), copied(model):
         copies = graph_of(model)
-        assert_close(copies(inputs), copied)
+        assert_close(copies(inputs), answered)
         raise RuntimeError
     graph = graph_of(model)
     assert_close(graph(inputs), before)

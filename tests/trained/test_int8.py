@@ -17,9 +17,9 @@ from bert_tf import BertClassifier, BertConfig, BertTokenizer, export_model
 from bert_tf.commands import export_precisions
 from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.tensorflow import int8 as plans
 from bert_tf.networks.tensorflow.int8 import quantize_weights
-from bert_tf.networks.tensorflow.on_tensorflow import inferring_with
 from bert_tf.server.servable import _load_error
 from bert_tf.serving import precisions
 from bert_tf.serving.precisions import fastest, same_in_other_types, type_of
@@ -211,7 +211,7 @@ def test_outliers_are_smoothed(run):
     rows = export_precisions.read_calibration(model, None, run / "best")
     layer = block.feed_forward.intermediate
     recorder = plans.Recorder(export_precisions._blocks(model))
-    with inferring_with(recorder):
+    with kernels_of(model.model, lambda _: recorder):
         function = model.function()
     function(text=tf.constant(rows.ranges.columns["text"]))
     plain = plans._range(recorder, [layer], is_smoothed=False)

@@ -12,7 +12,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.networks.tensorflow import on_tensorflow, passes
+from bert_tf.networks.tensorflow import inference, passes
 from bert_tf.training import trainer as trainers
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.means import accuracy, cross_entropy
@@ -236,7 +236,7 @@ def test_pieces_that_rows_do_not_divide_into():
 def test_a_tpu_step_holds_no_compiled_functions(device, monkeypatch):
     """XLA cannot compile a step that has parts of its own to compile; a CPU's has such parts."""
     monkeypatch.setattr(passes, "_WORTH_COMPILING", 0)
-    for module in (passes, on_tensorflow, trainers):
+    for module in (passes, inference, trainers):
         monkeypatch.setattr(module, "device_type", lambda strategy=None: device)
     trainer = pretraining(dropout=0.1, gradient_accumulation_steps=2)
     batch = tf.nest.map_structure(tf.constant, BATCHES[0])

@@ -5,7 +5,7 @@ n is a number of tokens, K the width of a product's inputs, M that of its output
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.python.framework import ops
 
 from bert_tf.networks import activations
-from bert_tf.networks.tensorflow.on_tensorflow import CopiedWeights, Inference
+from bert_tf.networks.tensorflow.inference import CopiedWeights, Inference
 
 OP = "_QuantizedMatMul"  # TensorFlow has it from 2.17 on, for x86 processors
 # Weights have 7 bits: products of 8 bits overflow in silence on processors without VNNI, where
@@ -65,7 +65,7 @@ class Recorder(Inference):
     """Inference in float32 that keeps what products are given: their largest inputs, some rows."""
 
     def __init__(self, blocks: Iterable[Layers]) -> None:
-        super().__init__(training=False)
+        super().__init__()
         self.blocks = list(blocks)
         self._recorded = {
             layers for block in self.blocks
@@ -140,44 +140,34 @@ class Int8(CopiedWeights):
         self._plan = plan
         self._scales: dict[Any, np.ndarray] = {}
 
-    def dense(self, x: tf.Tensor, layer: keras.layers.Dense) -> tf.Tensor:
-        return self._dense(x, layer) if layer in self._plan.ranges else super().dense(x, layer)
-
-    def feed_forward(self, x: tf.Tensor, inner: Any, outer: Any) -> tf.Tensor:
-        follows = self._plan.ranges.get(outer)
-        is_fused = inner in self._plan.ranges and inner.activation in _FUSED
-        if is_fused and follows and follows.divisors is None:
-            return self.dense(self._dense(x, inner, output_limit=follows.limit), outer)
-        return super().feed_forward(x, inner, outer)
+    def dense(self, x: tf.Tensor, layer: keras.layers.Dense, following: Any = None) -> tf.Tensor:
+        if layer not in self._plan.ranges:
+            return super().dense(x, layer)
+        activation, output = _FUSED.get(layer.activation), self._plan.ranges.get(following)
+        limit = output.limit if activation and output and output.divisors is None else None
+        y = self._product(x, [layer], activation=activation, output_limit=limit)
+        return y if activation else layer.activation(y)
 
     def products(self, x: tf.Tensor, layers: Sequence[Any], scale: float = 1.0) -> tf.Tensor:
         if layers[0] in self._plan.ranges:
-            return self._product(x, layers, scale)(None)
+            return self._product(x, layers, scale)
         return super().products(x, layers, scale)
 
     def joined(self, name: str, layers: Sequence[Any], scale: float) -> tf.Tensor:
         divisors = [self._plan.divisors.get(layer, np.ones(layer.units, "f4")) for layer in layers]
         return super().joined(name, layers, scale) / np.concatenate(divisors)
 
-    def add_and_normalize(self, x: Any, y: Any, layer: Any, dropout: Any = None) -> tf.Tensor:
-        if hasattr(y, "added_to"):  # the product adds by itself
-            return self.normalize(y.added_to(x), layer)
-        return super().add_and_normalize(x, y, layer, dropout)
-
-    def _dense(
-        self, x: tf.Tensor, layer: keras.layers.Dense, output_limit: float | None = None
+    def add_and_normalize(
+        self, x: Any, y: Any, norm: Any, dense: Any = None, dropout: Any = None
     ) -> tf.Tensor:
-        activation = _FUSED.get(layer.activation)
-        product = self._product(x, [layer], activation=activation, output_limit=output_limit)
-        y = product(None)
-        if layer.activation is keras.activations.linear:
-            y.added_to = product
-        return y if activation or y.dtype == tf.qint8 else layer.activation(y)
+        if dense not in self._plan.ranges:
+            return super().add_and_normalize(x, y, norm, dense, dropout)
+        return self.normalize(self._product(y, [dense], addend=x), norm)
 
     def _product(
         self, x: tf.Tensor, layers: Sequence[Any], scale: float = 1.0, **options: Any
-    ) -> Callable[[tf.Tensor | None], tf.Tensor]:
-        """The product as a function of what to add, or None."""
+    ) -> tf.Tensor:
+        """The product of layers side by side; options as of `int8_product`."""
         inputs = self._plan.ranges[layers[0]]
 
         def kernel() -> np.ndarray:
@@ -193,10 +183,8 @@ class Int8(CopiedWeights):
             if inputs.divisors is not None and not inputs.is_divided:
                 x *= 1 / inputs.divisors
             x = quantize(x, inputs.limit)
-        made = functools.partial(
-            int8_product, x, weights, self._scales[layers[0]], bias, inputs.limit, **options
-        )
-        return lambda addend: made(addend=addend)
+        scales = self._scales[layers[0]]
+        return int8_product(x, weights, scales, bias, inputs.limit, **options)
 
 
 def quantize_weights(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -29,6 +29,11 @@ def pays(*sizes: Any) -> bool:
     return is_known and max(sizes, default=0) >= _WORTH_COMPILING and device_type() == "CPU"
 
 
+def sum_of_rows(x: tf.Tensor) -> tf.Tensor:
+    """[n, M] -> [M], as a product, which is faster than a sum."""
+    return tf.matmul(tf.ones_like(x[:, :1]), x, transpose_a=True)[0]
+
+
 def in_few_passes(function: Callable) -> Callable:
     """Compiles a function where that pays: in graphs, whose shapes come again."""
     compiled = tf.function(function, jit_compile=True, autograph=False)

@@ -4,16 +4,14 @@ Without them each half of a batch and each micro-batch would cast the variables,
 back. The step's graph makes them from the variables, so they are never older than these.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
-from bert_tf.networks.context import set_within
+from bert_tf.networks.tensorflow.inference import side_by_side
 from bert_tf.networks.tensorflow.passes import in_few_passes
 
 
@@ -29,14 +27,19 @@ class StepKernels:
     def __init__(self) -> None:
         self._graph = tf.compat.v1.get_default_graph()
         self._made: dict[Any, _Kernel] = {}
+        self._tape: tf.GradientTape | None = None
 
-    def read_under(self, tape: tf.GradientTape) -> AbstractContextManager:
-        """Within it layers read these kernels, and the tape can give their gradients."""
-        return set_within(_reading, (self, tape))
+    def under(self, tape: tf.GradientTape) -> Callable[..., tf.Tensor]:
+        """A function as `side_by_side`, of these kernels until the tape gives their `gradients`."""
+        self._tape = tape
+        return self._read
 
-    def read(
-        self, variables: Sequence[keras.Variable], dtype: str, scale: float, tape: tf.GradientTape
-    ) -> tf.Tensor:
+    def _read(self, variables: Sequence[Any], dtype: str, scale: float = 1.0) -> tf.Tensor:
+        are_variables = all(isinstance(variable, keras.Variable) for variable in variables)
+        tape = self._tape
+        # Without the tape's record, as in both passes of `recomputed`, gradients would be lost.
+        if tape is None or not (are_variables and could_possibly_record()):
+            return side_by_side(variables, dtype, scale)
         key = dtype, scale, *(id(variable) for variable in variables)
         if key not in self._made:
             # In the step's own graph, where all halves and micro-batches find it.
@@ -52,6 +55,7 @@ class StepKernels:
         self, tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[keras.Variable]
     ) -> tuple[list[Any], list[Any]]:
         """Gradients of variables, where they are read themselves, and of kernels, or None."""
+        self._tape = None
         return tape.gradient(loss, (list(variables), [each.value for each in self._made.values()]))
 
     def summed(
@@ -103,24 +107,3 @@ def _summed(dtype: str, widths: tuple[int, ...], number: int, *parts: tf.Tensor)
     for values, places in zip(rows[::2], rows[1::2], strict=True):
         total = tf.tensor_scatter_nd_add(total, places[:, tf.newaxis], values)
     return tf.split(total, widths, -1) if len(widths) > 1 else [total]
-
-
-_reading: ContextVar[Any] = ContextVar("reading", default=None)  # (StepKernels, tf.GradientTape)
-
-
-def step_kernel(variables: Sequence[Any], dtype: str, scale: float = 1.0) -> tf.Tensor:
-    """Kernels [.., M] `side_by_side`: the step's, if it has them, or made here."""
-    are_variables = all(isinstance(variable, keras.Variable) for variable in variables)
-    # Without a record, as within `keras.remat`, their gradient would be lost.
-    if (reading := _reading.get()) and are_variables and could_possibly_record():
-        kernels, tape = reading
-        return kernels.read(variables, dtype, scale, tape)
-    return side_by_side(variables, dtype, scale)
-
-
-def side_by_side(variables: Sequence[Any], dtype: str, scale: float = 1.0) -> tf.Tensor:
-    """Weights along the last axis in a dtype, the first ones multiplied by `scale`."""
-    first, *others = variables
-    weights = [first if scale == 1.0 else first * scale, *others]
-    values = [tf.cast(each, dtype) for each in weights]
-    return tf.concat(values, -1) if len(values) > 1 else values[0]

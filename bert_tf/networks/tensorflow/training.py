@@ -1,18 +1,98 @@
-"""Bias, GELU, attention, and residual sum with LayerNorm, with gradients of few passes.
+"""The kernels of training for TensorFlow on CPUs, with gradients of few passes.
 
-n is a number of tokens, other letters as in `bert_tf.networks.table`. Statistics are float32.
+Batches whose shape is known when the step is traced, as in pre-training, keep their padding, and
+XLA compiles what lies between the products. Statistics are float32.
 """
 
+import copy
 import functools
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
+import keras
 import tensorflow as tf
+from keras.layers import Dense, Embedding
 
-from bert_tf.networks.tensorflow.dropout import Dropout, keeps, scale_of
+from bert_tf.networks import activations
+from bert_tf.networks.kernels import Kernels, Places, is_replaced
+from bert_tf.networks.tensorflow import vocabulary_loss
+from bert_tf.networks.tensorflow.dropout import Dropout, draw_dropout, drop, keeps, scale_of
 from bert_tf.networks.tensorflow.graph_gradients import custom_gradient
-from bert_tf.networks.tensorflow.passes import in_few_passes
+from bert_tf.networks.tensorflow.inference import Inference, side_by_side
+from bert_tf.networks.tensorflow.passes import in_few_passes, known_shape, sum_of_rows
 from bert_tf.processor import processor_flags
+
+
+class Training(Inference):
+    """With gradients of their own."""
+
+    _kernel: Callable[..., tf.Tensor] = staticmethod(side_by_side)
+
+    def of_step(self, kernel: Callable[..., tf.Tensor]) -> Self:
+        changed = copy.copy(self)
+        changed._kernel = kernel
+        return changed
+
+    def fork(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return fork(x)
+
+    def dense(self, x: tf.Tensor, layer: Dense, following: Dense | None = None) -> tf.Tensor:
+        if layer.quantization_mode or layer.activation is not activations.gelu:
+            return super().dense(x, layer)
+        return gelu(*self._product_and_bias(x, [layer], 1.0))
+
+    def products(self, x: tf.Tensor, layers: Sequence[Dense], scale: float = 1.0) -> tf.Tensor:
+        return add_bias(*self._product_and_bias(x, layers, scale))
+
+    def _product_and_bias(
+        self, x: tf.Tensor, layers: Sequence[Dense], scale: float
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        kernel = self._kernel([layer.kernel for layer in layers], layers[0].compute_dtype, scale)
+        product = tf.matmul(tf.cast(x, kernel.dtype), kernel)
+        return product, self.joined("bias", layers, scale)
+
+    def attend(
+        self,
+        x: Any,
+        layers: Sequence[Dense],
+        places: Places,
+        heads: int,
+        dropout: keras.layers.Dropout,
+        **options: bool,
+    ) -> tuple[Any, Any]:
+        if options.get("return_probabilities"):
+            return Kernels(True).attend(x, layers, places, heads, dropout, **options)
+        return super().attend(x, layers, places, heads, dropout, **options)
+
+    def attention(self, query: Any, key: Any, value: Any, mask: Any, dropout: Any) -> tuple:
+        shape = [*known_shape(query)[:3], known_shape(key)[2]]
+        return attention(query, key, value, mask, _drawn(dropout, shape)), None
+
+    def add_and_normalize(
+        self, x: Any, y: Any, norm: Any, dense: Dense | None = None, dropout: Any = None
+    ) -> tf.Tensor:
+        if norm.compute_dtype == "float64":
+            return Kernels.add_and_normalize(self, x, y, norm, dense, dropout)
+        y = y if dense is None else self.dense(y, dense)
+        drawn = _drawn(dropout, known_shape(y)) if dropout else None
+        gamma, beta = self.affine(norm)
+        return add_and_normalize(x, y, drawn, gamma, beta, norm.epsilon, norm.compute_dtype)
+
+    def drop(self, x: tf.Tensor, dropout: keras.layers.Dropout) -> tf.Tensor:
+        return drop(x, _drawn(dropout, known_shape(x)))
+
+    def word_logits(self, x: tf.Tensor, table: Embedding, bias: Any) -> tf.Tensor:
+        if is_replaced(table):
+            return super().word_logits(x, table, bias)
+        rows = self._kernel([table.embeddings], x.dtype.name)
+        return vocabulary_loss.word_logits(x, rows, tf.cast(bias, tf.float32))
+
+
+def _drawn(layer: keras.layers.Dropout, shape: list[Any]) -> Dropout | None:
+    """What the layer drops of its next input."""
+    return draw_dropout(layer.seed_generator.next(), shape, layer.rate) if layer.rate else None
+
 
 _sum, _product = in_few_passes(tf.add), in_few_passes(tf.multiply)
 
@@ -55,11 +135,6 @@ def _has_amx() -> bool:
     return "amx_bf16" in processor_flags()
 
 
-def sum_of_rows(x: tf.Tensor) -> tf.Tensor:
-    """[n, M] -> [M], as a product, which is faster than a sum."""
-    return tf.matmul(tf.ones_like(x[:, :1]), x, transpose_a=True)[0]
-
-
 @custom_gradient
 def gelu(product: tf.Tensor, bias: tf.Tensor) -> Any:
     """`bert_tf.networks.activations.gelu` of the sum of [n, M] and [M]; keeps its derivative."""
@@ -83,7 +158,7 @@ def _gelu(product: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def attention(
     query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor, dropout: Dropout | None
 ) -> tf.Tensor:
-    """dropout(softmax(Q K^T + mask)) V, [B, N, Q, D]; as `Primitives.attention`."""
+    """dropout(softmax(Q K^T + mask)) V, [B, N, Q, D]; as `Kernels.attention`."""
     scale = tf.constant(scale_of(dropout), value.dtype)
 
     @custom_gradient
