@@ -1,14 +1,15 @@
 """Mutants of the core: small changes by mutmut's operators, without those that are noise."""
 
 import difflib
+import functools
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 from mutmut.mutation import mutators
 
 # Not worth a test: texts for people, types, declarations, and what fails as soon as it runs.
@@ -52,17 +53,18 @@ def _is_noise(node: cst.CSTNode) -> bool:
     return isinstance(node, _NOISE) or _called(node) in _CALLS_OF_NOISE
 
 
-def _still_fits(node: cst.Call, changed: cst.Call) -> bool:
-    """Whether a call lacks an argument, and its other arguments keep their meaning."""
-    left_out = [argument for argument in node.args if argument not in changed.args]
-    after = node.args[node.args.index(left_out[0]) + 1 :] if left_out else ()
-    return len(changed.args) < len(node.args) and (
-        left_out[0].keyword is not None or all(argument.keyword for argument in after)
-    )
+def _lacks_keyword(node: cst.Call, changed: cst.Call) -> bool:
+    """Whether a call lacks a keyword argument; without another one it fails as it runs.
+
+    `strict` is a check of ours.
+    """
+    left_out = [argument.keyword for argument in node.args if argument not in changed.args]
+    is_shorter = len(changed.args) < len(node.args)
+    return is_shorter and left_out[0] is not None and left_out[0].value != "strict"
 
 
 def _mutations(
-    node: cst.CSTNode, names: tuple[str, ...] = (), in_function: bool = False
+    node: cst.CSTNode, function: str = "", in_function: bool = False
 ) -> Iterator[tuple[str, cst.CSTNode, cst.CSTNode]]:
     """Function, node and changed node of all mutations below a node, without noise.
 
@@ -70,18 +72,18 @@ def _mutations(
     """
     if _is_noise(node):
         return
-    function = ".".join(names[:2])
-    if isinstance(node, cst.FunctionDef | cst.ClassDef):
-        names = (*names, node.name.value)
-        in_function = in_function or isinstance(node, cst.FunctionDef)
+    if isinstance(node, cst.FunctionDef | cst.ClassDef) and not in_function:
+        function = f"{function}.{node.name.value}".lstrip(".")
+        in_function = isinstance(node, cst.FunctionDef)
     elif in_function or isinstance(node, cst.BaseNumber):
         for kind, operator in _OPERATORS:
             if isinstance(node, kind):
                 for changed in operator(node):
-                    if operator is not mutators.operator_arg_removal or _still_fits(node, changed):
+                    is_removal = operator is mutators.operator_arg_removal
+                    if not is_removal or _lacks_keyword(node, changed):
                         yield function, node, changed
     for child in node.children:
-        yield from _mutations(child, names, in_function)
+        yield from _mutations(child, function, in_function)
 
 
 def sample(paths: list[str], size: int, seed: int) -> tuple[list[Mutant], int]:
@@ -105,11 +107,15 @@ def sample(paths: list[str], size: int, seed: int) -> tuple[list[Mutant], int]:
     return [_mutant(*draw[1:]) for draw in drawn[:size]], len(drawn)
 
 
+@functools.cache
+def _positions(module: cst.Module) -> Mapping[cst.CSTNode, CodeRange]:
+    return MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider)
+
+
 def _mutant(
     path: Path, function: str, module: cst.Module, node: cst.CSTNode, changed: cst.CSTNode
 ) -> Mutant:
-    positions = MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider)
-    line = positions[node].start.line if node in positions else 0
+    line = _positions(module)[node].start.line
     code = module.deep_replace(node, changed).code
     lines = list(difflib.ndiff(module.code.splitlines(), code.splitlines()))
     before, after = (

@@ -58,7 +58,8 @@ def _run_job(tree: Path, job: Job, results: Any) -> None:
     os.dup2(log, 2)
     os.chdir(tree)
     sys.path.insert(0, str(tree))
-    os.environ["PYTHONPATH"] = str(tree)
+    os.environ |= {"PYTHONPATH": str(tree), "TMPDIR": str(tree.parent)}
+    tempfile.tempdir = None  # is read again
     sys.dont_write_bytecode = job.mutant is not None
     arguments = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "--basetemp", f"{tree}.tmp"]
     code = pytest.main([*arguments, *job.arguments], [job.plugin])
@@ -171,7 +172,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the draw")
     parser.add_argument("--packages", nargs="+", help="packages of the table; default: all")
     parser.add_argument("--tests", nargs="+", default=["tests"], help="folders of tests")
-    parser.add_argument("--seconds", type=float, default=30, help="of nearest tests, per mutant")
+    parser.add_argument("--seconds", type=float, default=60, help="of nearest tests, per mutant")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
     parser.add_argument("--again", action="store_true", help="only survivors of the last run")
     parser.add_argument("--table", type=Path, default=Path(__file__).parent / "mutants.yaml")

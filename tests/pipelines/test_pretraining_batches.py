@@ -173,6 +173,14 @@ def test_compact_records_are_masked_when_read(dynamic, batches, tokenizer):
     assert 0.7 < np.mean(shown == tokenizer.mask_token_id) < 0.9
 
 
+def test_compact_records_are_padded_with_the_tokenizers_piece(dynamic, tokenizer):
+    other = copy.copy(tokenizer)
+    other.pad_token_id = 7
+    ((inputs, *_),) = arrays(pretraining_batches(dynamic, 64, tokenizer=other), 1)
+    padding = inputs["token_ids"][inputs["padding_mask"] == 0]
+    assert padding.size and (padding == 7).all()
+
+
 def test_masks_are_fresh_in_every_epoch_and_the_same_in_every_run(dynamic, batches, monkeypatch):
     instances = open_shards(dynamic).instances
     # Unshuffled, so that a seed that is the same for every batch masks the same places.

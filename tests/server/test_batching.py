@@ -247,6 +247,37 @@ def test_expired_and_cancelled_requests_never_run():
     running(test)
 
 
+def test_one_that_goes_while_its_batch_runs_takes_no_answers_along():
+    async def test(queue):
+        first = await blocked(queue, echo := Echo(is_open=False))
+        slow = Echo(is_open=False)
+        gone, kept = start(queue, slow, ["gone"], ["kept"])
+        await asyncio.sleep(0)
+        echo.gate.set()
+        await first
+        while queue.rows:  # until they run
+            await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        slow.gate.set()
+        async with asyncio.timeout(30):
+            assert list((await kept)["text"]) == [b"kept"]
+        assert slow.batches == [[b"gone", b"kept"]]
+
+    running(test)
+
+
+def test_requests_that_may_be_joined_have_the_allowed_sizes():
+    async def test(queue):
+        echo = Echo()
+        for key in ("key", None):
+            assert list((await queue.run(echo, texts("a"), key))["text"]) == [b"a"]
+        await queue.run(echo, texts(), "key")  # nothing to fill up
+        assert echo.batches == [[b"a"] * 4, [b"a"], []]
+
+    running(test, max_batch_size=4, allowed_batch_sizes=(4,))
+
+
 def test_a_deadline_ends_a_request_that_runs():
     async def test(queue):
         echo = Echo(is_open=False)

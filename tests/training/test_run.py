@@ -121,6 +121,14 @@ def test_any_score_chooses_the_best_model(tmp_path):
     assert held_out[2] == (6, {"f1": 0.7, "loss": 3.0})
 
 
+def test_several_workers_report_the_held_out_loss_and_the_scores(tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_tf.training.workers.has_workers", lambda strategy: True)
+    phase = {"held_out": batches(0).take(1)}
+    _, lines = train(tmp_path, evaluate=lambda: {"f1": 1.0}, until=2, phase=phase)
+    (scalars,) = [scalars for _, kind, scalars in lines if kind == "held_out"]
+    assert scalars.keys() == {"loss", "f1"}
+
+
 def test_patience_ends_a_run_for_good(tmp_path):
     scores = iter([0.5, 0.4, float("nan"), 0.9])
     result, _ = train(tmp_path, evaluate=lambda: {"f1": next(scores)}, patience=2)
