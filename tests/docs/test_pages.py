@@ -19,7 +19,7 @@ RUN_BY = {
     "docs/adding-a-task.md": "tests/commands/test_labelled_data.py",
     "docs/server.md": "tests/server/test_clients.py",
     "docs/serving.md": "tests/server/test_clients.py",
-    "docs/features.md": "tests/trained/test_features.py",
+    "docs/features.md": "tests/commands/test_layer_features.py",
     **{
         f"docs/{page}.md": "tests/commands/test_python_page.py"
         for page in ("python", "multi-label", "sentence-vectors")
