@@ -62,9 +62,10 @@ def commands_page() -> str:
         [
             "# Commands",
             "",
-            "`bert-tf COMMAND --help` shows the same in a terminal; where options are many, those that "
-            "most people need, and `--help_all` all. Every command takes `--config FILE.yaml`, a YAML "
-            "file with the names of the options below; an option on the command line takes precedence.",
+            "`bert-tf COMMAND --help` shows the same in a terminal; where options are many, those "
+            "that most people need, and `--help_all` all. Every command takes "
+            "`--config FILE.yaml`, a YAML file with the names of the options below; an option on "
+            "the command line takes precedence.",
             "",
             "| command | |",
             "|---|---|",
