@@ -11,7 +11,7 @@ fifth of BERT-base; docs/scores.md has the recipe. With a name, shows one task i
 columns, labels, files, an example.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -21,6 +21,7 @@ from rich.table import Table
 from bert_tf.commands.function import CommandOptions, function
 from bert_tf.commands.progress import console
 from bert_tf.commands.result import Result
+from bert_tf.commands.result import Table as ResultTable
 from bert_tf.options import option
 from bert_tf.startup import import_tensorflow
 
@@ -48,7 +49,10 @@ class TasksResult(Result):
     rows: Sequence[Sequence[str]]
 
     def lines(self) -> list[str]:
-        return ["  ".join(map(str, row)) for row in self.rows]
+        return ["  ".join(row).rstrip() for row in self.rows]
+
+    def tables(self) -> Iterable[ResultTable]:
+        yield ResultTable("Tasks", self.columns, self.rows)
 
 
 def run(options: Options) -> TasksResult:

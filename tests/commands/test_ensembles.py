@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.commands.ensembles import evaluate_together
+from bert_tf.commands.ensemble import evaluate_together
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.classification import Classification

@@ -627,7 +627,7 @@ def test_a_student_learns_a_teachers_guesses(dynamic_shards, small_config, tmp_p
         for name, x in outputs.items()
     }
     assert divergence["taught"] < divergence["alone"] / 2
-    # Layers are compared, too: tests/finetuning/test_teacher.py has students that learn them.
+    # Layers are compared, too: tests/commands/test_teacher.py has students that learn them.
     layers = made(tmp_path / "layers", teacher_layers="hidden_states", **by)
     ((_, _, scalars),) = run(layers, kill_at=1)
     assert scalars["loss"] > 1.01 * losses["taught"]

@@ -13,7 +13,7 @@ from rounding import assert_equal_but_for_rounding, rounding
 
 from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.checkpoints.model_directory import load_model
-from bert_tf.commands.ensembles import evaluate_together
+from bert_tf.commands.ensemble import evaluate_together
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.models.encoders import encoder_for
