@@ -178,7 +178,10 @@ class SearchIndex:
             return cls(folder, about["model"], vectors, lines)
 
     def nearest(self, question: np.ndarray, count: int) -> list[Found]:
-        """The `count` texts nearest to a vector [W], in order; InputError for other widths."""
+        """The `count` texts nearest to a vector [W], in order; of equal ones the first.
+
+        Raises InputError for other widths.
+        """
         if question.shape != self.vectors.shape[1:]:
             raise InputError(
                 f"the model's vectors have {len(question)} numbers, those of the index "
@@ -187,8 +190,9 @@ class SearchIndex:
         rows = max(1, _AT_ONCE // self.vectors.shape[1])
         starts = range(0, len(self.vectors), rows)
         scores = np.concatenate([self.vectors[i : i + rows] @ question for i in starts])
-        best = np.argpartition(-scores, min(count, len(scores)) - 1)[:count]
-        best = best[np.lexsort((best, -scores[best]))]
+        last = min(count, len(scores)) - 1
+        best = np.flatnonzero(~(scores < -np.partition(-scores, last)[last]))
+        best = best[np.argsort(-scores[best], kind="stable")][:count]
         with _named(self.folder):
             found = [(i, json.loads(self.lines[i])) for i in best]
             return [Found(float(scores[i]), text["text"], text["source"]) for i, text in found]

@@ -9,6 +9,7 @@ import pytest
 
 from bert_tf import BertConfig, BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.cli import main
+from bert_tf.commands import search_index
 from bert_tf.commands.search_index import SearchIndex, divided, read_located_texts, write_index
 from bert_tf.commands.text_passages import passages
 from bert_tf.errors import InputError
@@ -131,6 +132,40 @@ def test_a_question_finds_its_own_text(texts, tmp_path, capsys):
     ):
         assert main(arguments) == 2
         assert message in capsys.readouterr().err
+
+
+def test_of_10000_texts_the_nearest_are_those_that_sorting_finds(tmp_path, monkeypatch):
+    """Many of them have the same score."""
+    monkeypatch.setattr(search_index, "_AT_ONCE", 7000)  # two parts
+    draw = np.random.default_rng(0)
+    vectors = draw.integers(-2, 3, [10_000, 4]).astype(np.float32)
+    write_index(tmp_path, "model", [(f"text {i}", "a.txt") for i in range(10_000)], vectors)
+    index = SearchIndex.read(tmp_path)
+    for question in np.float32([[1, 2, 0, -1], [0.3, -0.7, 0.2, 0.9], [0, 0, 0, 0]]):
+        order = np.argsort(-(vectors @ question), kind="stable")
+        for count in (1, 10, 9_999, 20_000):
+            found = [int(found.text.split()[1]) for found in index.nearest(question, count)]
+            assert found == order[:count].tolist()
+
+
+@pytest.mark.slow
+def test_what_is_deleted_is_in_no_later_index(texts, tmp_path, capsys):
+    model, index = str(tmp_path / "model"), tmp_path / "index"
+    save_model(BertSentenceEncoder(CONFIG, seed=1), model, BertTokenizer(PIECES))
+    make = ["index", "--model", model, "--input", str(texts), "--output", str(index)]
+    ask = ["ask", "--index", str(index), "--text", "cow barn"]
+    assert main(make) == 0
+    (texts / "a.txt").unlink()
+    assert main(make) == 0
+    capsys.readouterr()
+    assert main(ask) == 0
+    assert [found["text"] for found in json.loads(capsys.readouterr().out)["texts"]] == ["barn"]
+    (texts / "more" / "b.jsonl").unlink()
+    assert main(make) == 2
+    assert "has no text" in capsys.readouterr().err
+    (index / "texts.jsonl").write_text("")
+    assert main(ask) == 2
+    assert "its files are of different indexes" in capsys.readouterr().err
 
 
 def test_the_nearest_texts_come_in_order(tmp_path):
