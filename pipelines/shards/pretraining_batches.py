@@ -6,6 +6,7 @@ full. Shards of the compact form are masked here, with new masks in every epoch.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -13,9 +14,8 @@ import shutil
 import socket
 import tempfile
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ MOST_SHUFFLED = 1 << 16
 MIXED = 10_000  # records in which sources have exactly their shares
 _ANSWER_SECONDS = 10  # of a tf.data service
 _CLEARED_SHARE = 0.1  # of the bound of a cache, at once
-_LINKS, _WEEK = ".bert-tf-reading-", 7 * 86400  # beginning of a folder's name; seconds
+_LINKS = ".bert-tf-reading-"  # beginning of a folder's name
 _LOADS_AT_ONCE = 2  # windows
 _KEPT_LOADS = 2 * _LOADS_AT_ONCE  # two iterators may overlap
 _SAMPLE_SEED = 12345  # of held-out instances, so that runs with other seeds compare
@@ -278,6 +278,28 @@ def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Datase
     return batches.apply(service.distribute(service.ShardingPolicy.DYNAMIC, address))
 
 
+@contextlib.contextmanager
+def _locked(folder: StrPath, *, waits: bool = False) -> Iterator[bool]:
+    """Locks a folder, at most until the process ends; yields whether it could.
+
+    It cannot where another process holds the folder, or on a file system without locks.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        is_locked = True
+    except OSError:
+        is_locked = False
+    try:
+        yield is_locked
+    finally:
+        os.close(descriptor)
+
+
 class BlockCache:
     """Blocks of remote shards in a folder of bounded size, which sources and processes share.
 
@@ -289,11 +311,14 @@ class BlockCache:
         self._folder, self._most = folder, most_bytes
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.parent.glob(f"{_LINKS}*"):  # by a process that was killed
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - left.stat().st_mtime > _WEEK:
-                    shutil.rmtree(left)
-        self._links = tempfile.TemporaryDirectory(prefix=_LINKS, dir=folder.parent)
+        with _locked(folder.parent, waits=True):  # else the new folder is free for a moment
+            for left in folder.parent.glob(f"{_LINKS}*"):
+                with _locked(left) as is_mine:
+                    if is_mine:  # its process has ended
+                        shutil.rmtree(left, ignore_errors=True)
+            self._links = tempfile.TemporaryDirectory(prefix=_LINKS, dir=folder.parent)
+            self._reading = contextlib.ExitStack()  # until this process ends
+            self._reading.enter_context(_locked(self._links.name))
         self._loads: deque[str] = deque()  # folders of the links of the last calls
         self._bytes = self._added = 0  # in the cache, and by this process since it was counted
         self._make_room()

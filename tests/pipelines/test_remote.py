@@ -1,6 +1,7 @@
 """Corpora and shards in object stores: an S3 server and a GCS emulator, with faults."""
 
 import gzip
+import os
 import socket
 import threading
 import time
@@ -265,6 +266,21 @@ def test_blocks_stay_while_they_are_read_whoever_clears_the_cache(tmp_path, fetc
     for place in range(8):
         fetch_from(cache, place)
     assert not any(Path(path).exists() for window in windows for path in window)
+
+
+def test_what_a_killed_reader_left_is_removed_whatever_the_clock_says(tmp_path, fetched):
+    folder = tmp_path / "blocks"
+    cache = BlockCache(folder, 1000)
+    (path,) = fetch_from(cache, 0)
+    (reading,) = tmp_path.glob(".bert-tf-reading-*")
+    os.utime(reading, (0, 0))  # as if the clock had jumped from 1970 to today
+    left = tmp_path / ".bert-tf-reading-left"
+    (left / "load").mkdir(parents=True)
+    BlockCache(folder, 1000)
+    assert Path(path).exists() and not left.exists()
+    cache._reading.close()  # as when its process is killed
+    BlockCache(folder, 1000)
+    assert not Path(path).exists()
 
 
 def test_sources_share_the_bound_of_a_cache(tmp_path, fetched):
