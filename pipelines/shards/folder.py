@@ -141,6 +141,14 @@ def _scan(path: Path) -> tuple[array, int]:
     return array("q", np.diff(bounds).tolist()), records
 
 
+def are_records(content: bytes) -> bool:
+    """Whether bytes are whole records, by their lengths alone."""
+    position = 0
+    while position + FRAME_BYTES <= len(content):
+        position += FRAME_BYTES + struct.unpack_from("<Q", content, position)[0]
+    return position == len(content)
+
+
 @dataclass
 class ShardFolder:
     directory: str | Path  # folder of the shards, or its URL

@@ -34,6 +34,7 @@ from bert_tf.pipelines.instances.schemas import lay_out_rows, parse_rows
 from bert_tf.pipelines.shards.folder import (
     RecordBlocks,
     ShardFolder,
+    are_records,
     open_shards,
     tokenizer_of_shards,
 )
@@ -328,7 +329,7 @@ class BlockCache:
     ) -> list[str]:
         """The local files of blocks, by the URLs and checksums of their shards and their places.
 
-        They stay until `_KEPT_LOADS` further calls.
+        They stay until `_KEPT_LOADS` further calls. InputError for a shard that was replaced.
         """
         load = tempfile.mkdtemp(dir=self._links.name)
         paths: list[Path] = []
@@ -339,11 +340,20 @@ class BlockCache:
             try:
                 os.link(self._folder / paths[-1].name, paths[-1])
                 os.utime(paths[-1])  # used now
+                if paths[-1].stat().st_size != sizes[number]:  # a power failure cut it
+                    (self._folder / paths[-1].name).unlink(missing_ok=True)
+                    paths[-1].unlink()
+                    missing.append(number)
             except FileNotFoundError:
                 missing.append(number)
         starts, ends = (each[missing].tolist() for each in (offsets, offsets + sizes))
         contents = fetch_ranges([urls[n] for n in missing], starts, ends)
         for number, content in zip(missing, contents, strict=True):
+            if len(content) != sizes[number] or not are_records(content):
+                raise InputError(
+                    f"{urls[number]}: bytes {offsets[number]} to {offsets[number] + sizes[number]} "
+                    "are not the records that were there: restore the shard, or make it again"
+                )
             paths[number].write_bytes(content)
             with contextlib.suppress(FileExistsError):  # another source was first
                 os.link(paths[number], self._folder / paths[number].name)

@@ -3,6 +3,7 @@
 import gzip
 import os
 import socket
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from s3_server import Faults, bucket
 from bert_tf.errors import InputError
 from bert_tf.files import lease, storage
 from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.shards import pretraining_batches as reading
 from bert_tf.pipelines.shards.folder import open_shards, tokenizer_of_shards
 from bert_tf.pipelines.shards.journal import Journal
 from bert_tf.pipelines.shards.manifest import Manifest, verify
@@ -227,6 +229,10 @@ def test_training_reads_through_a_cache_of_bounded_size(
     assert list((tmp_path / "cache" / "blocks").glob("*.block"))
 
 
+def a_record(size):
+    return struct.pack("<Q", size - 16) + b"x" * (size - 8)
+
+
 @pytest.fixture
 def fetched(monkeypatch):
     """The places of the blocks that caches did not have."""
@@ -234,7 +240,7 @@ def fetched(monkeypatch):
 
     def fetch_ranges(urls, starts, ends):
         fetched.extend(starts)
-        return [b"x" * (end - start) for start, end in zip(starts, ends, strict=True)]
+        return [a_record(end - start) for start, end in zip(starts, ends, strict=True)]
 
     monkeypatch.setattr("bert_tf.pipelines.shards.pretraining_batches.fetch_ranges", fetch_ranges)
     return fetched
@@ -266,6 +272,21 @@ def test_blocks_stay_while_they_are_read_whoever_clears_the_cache(tmp_path, fetc
     for place in range(8):
         fetch_from(cache, place)
     assert not any(Path(path).exists() for window in windows for path in window)
+
+
+@pytest.mark.parametrize("content", [a_record(60), a_record(100)[1:] + b"x", b""])
+def test_blocks_of_a_shard_that_was_replaced_are_not_kept(tmp_path, fetched, monkeypatch, content):
+    cache = BlockCache(tmp_path / "blocks", 1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "fetch_ranges", lambda urls, starts, ends: [content])
+        with pytest.raises(InputError, match="s3://a: bytes 3 to 103 are not the records"):
+            fetch_from(cache, 3)
+    (path,) = fetch_from(cache, 3)  # of the shard as it was
+    (kept,) = (tmp_path / "blocks").iterdir()
+    kept.write_bytes(b"")  # as a power failure may leave it
+    (path,) = fetch_from(cache, 3)
+    assert Path(path).stat().st_size == kept.stat().st_size == 100
+    assert fetched == [3, 3]
 
 
 def test_what_a_killed_reader_left_is_removed_whatever_the_clock_says(tmp_path, fetched):
