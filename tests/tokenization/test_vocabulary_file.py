@@ -182,6 +182,14 @@ def test_unusable_vocabularies(tmp_path, pieces, message):
         BertTokenizer(pieces)
 
 
+def test_a_vocabulary_of_a_gigabyte_is_refused_unread(tmp_path):
+    path = write(tmp_path / "vocab.txt", *SPECIALS)
+    with path.open("r+b") as file:
+        file.truncate(2**30)  # a file with a hole, which takes no room
+    with pytest.raises(InputError, match=r"vocab\.txt: no regular file of at most 100 MB; give"):
+        BertTokenizer(str(path))
+
+
 def test_unreadable_vocabularies(tmp_path):
     with pytest.raises(InputError, match=r"none\.txt: no such file; give the path"):
         BertTokenizer(tmp_path / "none.txt")
