@@ -21,8 +21,8 @@ TOLERANCE = 1e-4
 
 @pytest.fixture(autouse=True)
 def old_files(tmp_path, monkeypatch):
-    """The working directory holds the files of tests/old_files."""
-    with tarfile.open(Path(__file__).parent / "old_files" / "d11b35f.tar.xz") as archive:
+    """The working directory holds the files of that version."""
+    with tarfile.open(Path(__file__).with_name("d11b35f.tar.xz")) as archive:
         archive.extractall(tmp_path, filter="data")
     monkeypatch.chdir(tmp_path)
 
