@@ -112,7 +112,7 @@ bench: $(READY)  ## measure us against our peers into runs/bench; ARGS="--only s
 
 docs: $(READY)  ## build the documentation into site/; SITE_URL=https://... where it is published
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-	@echo "site/index.html: open it in a browser"
+	@echo "site/index.html: open it in a browser; its search needs a server: python -m http.server -d site"
 
 docs-pictures: $(READY)  ## execute the notebooks again, into the pages of the documentation
 	$(BIN)/python docs/pictures.py notebooks
