@@ -1,0 +1,354 @@
+"""The recipes for JAX: their reader and their step, beside TensorFlow's; many devices; resuming."""
+
+import importlib.util
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from rounding import rounding
+
+from bert_tf import (
+    AdamWeightDecay,
+    BertClassifier,
+    BertConfig,
+    BertPreTrainer,
+    WarmupLinearDecay,
+    save_model,
+)
+from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
+from bert_tf.training.means import cross_entropy
+from bert_tf.training.trainer import Trainer
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+GOLDEN = Path(__file__).parents[1] / "golden" / "adam_weight_decay.npz"
+STEPS, BATCH = 20, 16
+needs_jax = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs jax")
+
+
+def on_jax(*arguments: object, devices: int = 1, **options: object) -> subprocess.CompletedProcess:
+    """Runs Python on Keras' JAX backend, with a number of devices."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True,
+        env=environment(devices), **options,
+    )  # fmt: skip
+
+
+def environment(devices: int) -> dict[str, str]:
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    return {
+        **os.environ,
+        "KERAS_BACKEND": "jax",
+        "XLA_FLAGS": flags,
+        "PYTHONPATH": os.pathsep.join([str(RECIPES), os.environ.get("PYTHONPATH", "")]),
+    }
+
+
+def assert_equal(ours, theirs):
+    for one, two in zip(ours, theirs, strict=True):
+        assert one.keys() == two.keys()
+        for name, values in one.items():
+            np.testing.assert_array_equal(values, two[name], strict=True)
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    monkeypatch.syspath_prepend(RECIPES)
+    return importlib.import_module("shards_on_numpy").batches
+
+
+@pytest.mark.parametrize("instances", ["sentence_pairs", "full_sentences"])
+def test_the_reader_without_tensorflow(batches, shards, tmp_path, instances):
+    """Batches of epochs, one after the other, are those of tf.data."""
+    folder = shutil.copytree(shards, tmp_path / "shards")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["options"]["instances"] = instances
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    theirs = pretraining_batches(folder, 7, shuffle=False).as_numpy_iterator()
+    number = 2 + sum(shard["instances"] for shard in manifest["shards"]["train"]) // 7
+    pairs = zip(batches(folder, 7, seed=None), theirs, strict=False)
+    for ours, expected in itertools.islice(pairs, number):
+        assert_equal(ours, expected)
+
+
+def test_the_order_of_the_reader_is_a_function_of_seed_and_step(batches, shards):
+    from_start = list(itertools.islice(batches(shards, 5, seed=3), 300))
+    for start in (1, 150, 299):
+        for one, two in zip(
+            batches(shards, 5, seed=3, start=start), from_start[start:], strict=False
+        ):
+            assert_equal(one, two)
+    other = next(batches(shards, 5, seed=4))
+    assert (other[0]["token_ids"] != from_start[0][0]["token_ids"]).any()
+
+
+def test_shards_that_the_reader_refuses(batches, shards, dynamic_shards, tmp_path):
+    with pytest.raises(SystemExit, match="make shards with --masking static"):
+        next(batches(dynamic_shards, 5))
+    folder = shutil.copytree(shards, tmp_path / "shards")
+    shard = next(folder.glob("train*.tfrecord"))
+    content = bytearray(shard.read_bytes())
+    content[100] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(SystemExit, match=f"{shard.name}: checksum mismatch"):
+        list(itertools.islice(batches(folder, 5), 300))
+
+
+BAD_INPUT = """
+import sys
+import jax
+import keras
+import numpy as np
+import training_on_jax as training
+from bert_tf import AdamWeightDecay, BertConfig, BertPreTrainer, WarmupLinearDecay
+
+def refused(function):
+    try:
+        function()
+    except SystemExit as error:
+        print(str(error).count("\\n"), error)
+
+options = training.parser("").parse_args(["--output", "run", "--batch_size", "12"])
+refused(lambda: training.distribute(options))
+options.cpu = True
+refused(lambda: training.distribute(options))
+options.model_devices = 3
+refused(lambda: training.distribute(options))
+options.model_devices = 4
+training.distribute(options)
+training.LAYOUT[".*/no_such/kernel"] = (None, "model")
+settings = {"hidden_size": 8, "num_attention_heads": 4, "intermediate_size": 8}
+model = BertPreTrainer(BertConfig(vocab_size=8, num_hidden_layers=1, **settings))
+refused(lambda: training.training_step(model, AdamWeightDecay()))
+
+golden = np.load(sys.argv[1])
+variables = []
+for n, path in enumerate(golden["names"]):
+    with keras.name_scope(str(path).rpartition("/")[0].replace("/", "_")):
+        variables.append(keras.Variable(golden[f"init_{n}"], name=str(path).rpartition("/")[2]))
+names = "learning_rate", "num_warmup_steps", "num_train_steps"
+rate, warmup, steps = (golden[name].item() for name in names)
+optimizer = AdamWeightDecay(WarmupLinearDecay(rate, warmup, steps))
+optimizer.build(variables)
+apply = jax.jit(optimizer.stateless_apply)
+values, means = [v.value for v in variables], [v.value for v in optimizer.variables]
+for step in range(30):
+    gradients = [golden[f"grads_{n}"][step] for n in range(len(variables))]
+    values, means = apply(means, gradients, values)
+    for n, value in enumerate(values):
+        expected = golden[f"params_{n}"][step]
+        largest = np.abs(expected).max() + 64 * 7.3 * rate  # as of test_optimizer.py
+        atol = 2 * (step + 1) * 2.0**-24 * largest
+        np.testing.assert_allclose(value, expected, rtol=0, atol=atol)
+print("golden")
+"""
+
+
+@needs_jax
+def test_bad_input_and_the_optimizer():
+    """In one process: JAX takes seconds to import."""
+    done = on_jax("-c", BAD_INPUT, GOLDEN, devices=8)
+    assert done.returncode == 0, done.stderr
+    *refusals, golden = done.stdout.splitlines()
+    assert golden == "golden"
+    for line, expected in zip(
+        refusals,
+        [
+            'JAX sees no GPU or TPU: pip install "jax[cuda13]", or give --cpu',
+            "a batch of 12 does not divide among 8 devices and 1 micro-batches: give a multiple",
+            "--model_devices 3 does not divide 8 devices",
+            "'.*/no_such/kernel' in LAYOUT names no variable: write it as of embeddings/",
+        ],
+        strict=True,
+    ):
+        assert line.startswith(f"0 {expected}")
+
+
+@needs_jax
+@pytest.mark.slow
+def test_another_backend_is_refused(shards, tmp_path):
+    done = subprocess.run(
+        [sys.executable, RECIPES / "pretrain_on_jax.py", "--shards", shards, "--output", tmp_path],
+        capture_output=True, text=True, env={**os.environ, "KERAS_BACKEND": "tensorflow"},
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1] == "Keras runs on tensorflow: set KERAS_BACKEND=jax"
+
+
+LOSSES = """
+import itertools, json, sys
+import jax, keras
+import training_on_jax as training
+from bert_tf import AdamWeightDecay, BertPreTrainer, WarmupLinearDecay
+from shards_on_numpy import batches
+
+directory, shards, steps, size = *sys.argv[1:3], *map(int, sys.argv[3:])
+devices = keras.distribution.list_devices()
+
+def trained(number, model_devices=1, micro_batches=1):
+    options = training.parser("").parse_args(["--output", "", "--cpu", "--precision", "float32"])
+    options.batch_size, options.micro_batches = size, micro_batches
+    options.model_devices = model_devices
+    training.distribute(options, devices[:number])
+    model = BertPreTrainer.from_directory(directory)
+    optimizer = AdamWeightDecay(WarmupLinearDecay(1e-3, 2, 40))
+    state, update = training.training_step(model, optimizer, micro_batches)
+    losses = []
+    for batch in itertools.islice(batches(shards, size, seed=None), steps):
+        state, loss = update(state, training.shared(batch))
+        losses.append({name: float(x) for name, x in loss.items()})
+    held = dict.fromkeys(devices[:number], 0)
+    for shard in (shard for x in jax.tree.leaves(state) for shard in x.addressable_shards):
+        held[f"cpu:{shard.device.id}"] += shard.data.nbytes
+    return {"losses": losses, "bytes": held}
+
+print(json.dumps({
+    "one": trained(1),
+    "data": trained(8),
+    "model": trained(8, model_devices=4),
+    "micro": trained(2, micro_batches=4),
+    "vocabulary": BertPreTrainer.from_directory(directory).config.vocab_size,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def on_eight_devices(shards, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("model")
+    vocabulary = (shards / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    config = BertConfig(
+        vocab_size=len(vocabulary), hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
+        intermediate_size=64, max_position_embeddings=32, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    save_model(BertPreTrainer(config, seed=1), directory)
+    done = on_jax("-c", LOSSES, directory, shards, STEPS, BATCH, devices=8)
+    assert done.returncode == 0, done.stderr
+    return directory, json.loads(done.stdout)
+
+
+# A block is about 20 sums, embeddings and heads are ten more; a gradient doubles them. The largest
+# have as many terms as the vocabulary has entries, fewer than 600; a loss is below 8. What the
+# updates of all steps change in a loss, less than a loss itself, is off by the same share.
+CLOSE = 2 * rounding(sums=2 * 30, terms=600, size=8.0)
+
+
+@needs_jax
+@pytest.mark.slow
+def test_losses_are_tensorflows(on_eight_devices, shards):
+    directory, found = on_eight_devices
+    trainer = Trainer(
+        BertPreTrainer.from_directory(directory),
+        AdamWeightDecay(WarmupLinearDecay(1e-3, 2, 40)),
+        loss=dict.fromkeys(("mlm_logits", "nsp_logits"), cross_entropy),
+    )
+    data = trainer.iterate(pretraining_batches(shards, BATCH, shuffle=False))
+    assert len(found["one"]["losses"]) == STEPS
+    for ours in found["one"]["losses"]:
+        trainer.reset_means()
+        logs = trainer.train(data)
+        theirs = {name: float(logs[f"{name}_loss"]) for name in ours}
+        assert ours == pytest.approx(theirs, rel=0, abs=CLOSE)
+    assert ours["mlm_logits"] < found["one"]["losses"][0]["mlm_logits"] - 100 * CLOSE
+
+
+@needs_jax
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["data", "model", "micro"])
+def test_devices_and_micro_batches_train_as_one_does(on_eight_devices, way):
+    """Data parallel; two replicas of a model on four devices each; micro-batches on two devices."""
+    _, found = on_eight_devices
+    for ours, expected in zip(found[way]["losses"], found["one"]["losses"], strict=True):
+        assert ours == pytest.approx(expected, rel=0, abs=CLOSE)
+
+
+@needs_jax
+@pytest.mark.slow
+def test_memory_of_each_device_is_what_the_layout_says(on_eight_devices):
+    _, found = on_eight_devices
+    (whole,) = found["one"]["bytes"].values()
+    assert set(found["data"]["bytes"].values()) == {whole}
+    h, inner, vocabulary = 32, 64, found["vocabulary"]
+    split = 4 * h * h + 3 * h + 2 * h * inner + inner + vocabulary * h  # one block, and the table
+    bytes_saved = 3 * 4 * split * 3 // 4  # with Adam's means, in float32; a quarter stays
+    assert set(found["model"]["bytes"].values()) == {whole - bytes_saved}
+    assert len(found["model"]["bytes"]) == 8
+
+
+@pytest.fixture(scope="module")
+def resumed(shards, small_config, tmp_path_factory):
+    """A run that was killed after a checkpoint and started again, beside one that was not."""
+    folder = tmp_path_factory.mktemp("runs")
+    model = folder / "model"
+    save_model(BertPreTrainer(BertConfig.from_json(small_config), seed=1), model)
+    script = [RECIPES / "pretrain_on_jax.py", "--shards", shards, "--model", model, "--cpu"]
+    script += ["--batch_size", 8, "--steps", 300, "--warmup_steps", 10, "--save_every", 30]
+    script += ["--learning_rate", 1e-3, "--output"]
+    whole = on_jax(*script, folder / "whole", devices=2)
+    assert whole.returncode == 0, whole.stderr
+    command = [sys.executable, *map(str, script), str(folder / "killed")]
+    process = subprocess.Popen(command, env=environment(2), stdout=subprocess.DEVNULL)
+    while not (folder / "killed" / "checkpoint.safetensors").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    other = on_jax(*script, folder / "killed", "--batch_size", 16, devices=2)
+    assert "was saved with --batch_size 8: give that, or" in other.stderr.splitlines()[-1]
+    again = on_jax(*script, folder / "killed", devices=2)
+    assert again.returncode == 0, again.stderr
+    return folder, whole.stdout, again.stdout
+
+
+@needs_jax
+@pytest.mark.slow
+def test_a_killed_run_resumes_exactly(resumed):
+    """Dropout, data and optimizer go on where they were, in bfloat16."""
+    folder, whole, again = resumed
+    first = int(re.search(r"resumed after (\d+) steps", again)[1])
+    assert 0 < first < 300
+    weights = [folder / run / "checkpoint.safetensors" for run in ("whole", "killed")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    losses = [re.findall(r"step (\d+) mlm_logits (\S+) nsp", lines) for lines in (whole, again)]
+    assert losses[0][-1] == losses[1][-1]
+    assert float(losses[0][-1][1]) < 6  # of 6.4, the logarithm of the vocabulary
+
+
+@needs_jax
+@pytest.mark.slow
+def test_tensorboard_shows_the_losses(resumed):
+    (events,) = (resumed[0] / "whole").glob("events.*")
+    steps = {}
+    for event in tf.compat.v1.train.summary_iterator(str(events)):
+        for value in event.summary.value:
+            steps.setdefault(value.tag, []).append(event.step)
+    names = ("mlm_logits", "nsp_logits", "sequences per second")
+    assert steps == {name: [100, 200, 300] for name in names}
+
+
+@needs_jax
+@pytest.mark.slow
+def test_fine_tuning_goes_on_from_there(resumed, labelled, tmp_path):
+    """Its accuracy is that of the saved model in TensorFlow, which tokenizes by itself."""
+    done = on_jax(
+        RECIPES / "finetune_on_jax.py", "--model", resumed[0] / "whole" / "last", "--cpu",
+        "--train", labelled / "train.tsv", "--dev", labelled / "test.tsv", "--text", "text",
+        "--output", tmp_path, "--batch_size", 8, "--epochs", 5, "--max_length", 16,
+        "--learning_rate", 5e-3, "--precision", "float32",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = float(re.search(r"accuracy (\S+)", done.stdout)[1])
+    assert found > 0.9
+    model = BertClassifier.from_preset(tmp_path / "last")
+    rows = [line.split("\t") for line in (labelled / "test.tsv").read_text().splitlines()[1:]]
+    texts, labels = zip(*rows, strict=True)
+    answers = [answer["label"] for answer in model.classify(list(texts))]
+    assert np.mean(np.array(answers) == labels) == pytest.approx(found, abs=1e-4)
