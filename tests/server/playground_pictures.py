@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/server.md; see there."""
+"""Takes the pictures of docs/playground.md; see there."""
 
 import io
 import json
