@@ -73,6 +73,7 @@ def curls(page: Path) -> list[str]:
     return [line for line in lines if "$URL" in line or ":8501" in line]
 
 
+@pytest.mark.peer("curl")
 @pytest.mark.parametrize("page", [*PAGES, "model card"])
 def test_the_curl_commands_of_a_page(page, served):
     card = served.models / "classifier" / "1" / "README.md"
@@ -110,7 +111,7 @@ def test_requests(served):
     with requests.Session() as session:
         first = session.post(url, json=body, timeout=60)
         assert first.headers["Content-Encoding"] == "gzip"
-        (pool,) = session.adapters["http://"].poolmanager.pools._container.values()
+        pool = session.get_adapter(url).poolmanager.connection_from_url(url)
         pieces = (part.encode() for part in ('{"inputs": ', json.dumps(body["inputs"]), "}"))
         second = session.post(url, data=pieces, timeout=60)
         assert session.get(f"{served.rest}/readyz", timeout=60).ok
