@@ -1,8 +1,7 @@
 """Options of a task and its files. Importing this module is quick, as `--help` needs it."""
 
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from bert_tf.errors import InputError
@@ -96,17 +95,12 @@ class FileOptions(CheckedOptions):
 
 def check_stored(values: Mapping[str, Any]) -> None:
     """Refuses values of a task.json that are no values of the options; others are a kind's own."""
-    hints = typing.get_type_hints(EvaluationOptions)
-    known = {name: value for name, value in values.items() if name in hints}
-    for name, value in known.items():
-        members = {type(None), *(typing.get_args(hints[name]) or (hints[name],))}
-        kinds = {each if isinstance(each, type) else str for each in members}
-        if type(value) not in (kinds | {int} if float in kinds else kinds):
-            raise InputError(f"{name} is {value!r:.40}: restore the file.")
+    options = {field.name for field in fields(EvaluationOptions)}
+    known = {name: value for name, value in values.items() if name in options}
     try:
         EvaluationOptions(data="-", **known)
     except InputError as error:
-        raise InputError(str(error).removeprefix("--")) from None
+        raise InputError(f"{str(error).removeprefix('--')}, or restore the file") from None
 
 
 @dataclass(kw_only=True)
