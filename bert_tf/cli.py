@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import errno
 import importlib
-import itertools
 import os
 import re
 import select
@@ -13,11 +12,11 @@ import sys
 import textwrap
 import typing
 from collections import ChainMap, Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_tf.commands.early_checks import read_values, stored
+from bert_tf.commands.early_checks import read_values
 from bert_tf.commands.function import check, show, with_kind
 from bert_tf.errors import InputError, nearest
 from bert_tf.options import (
@@ -225,16 +224,6 @@ def _typed(name: str, fields: Mapping[str, dataclasses.Field]) -> str:
     return name.upper() if is_positional else f"--{name}"
 
 
-def _config(path: str, names: Collection[str]) -> dict[str, Any]:
-    values = read_values(path)
-    for name in values:
-        if name not in names:
-            near = nearest(str(name), names)
-            cure = f"write {near}" if near else "see --help_all for the options"
-            raise InputError(f"{path}: unknown option {name!r}: {cure}")
-    return values
-
-
 _FULL = "the disk is full: free some space and run it again"
 _NOT_WRITABLE = "choose a writable folder, or fix its permissions"
 _CURES = {
@@ -317,14 +306,11 @@ def command_module(name: str) -> Any:
     return importlib.import_module(_ELSEWHERE.get(name, f"bert_tf.commands.{name}"))
 
 
-def _with_recipes(arguments: Sequence[str]) -> Iterator[str]:
-    """Reads `--config recipes/NAME.yaml` from those of bert-tf if there is no such file here."""
-    for before, argument in itertools.pairwise(["", *arguments]):
-        option, equals, path = argument.rpartition("=")
-        own = Path(__file__).parent / path
-        is_config = (option or before) == "--config" and path.startswith("recipes/")
-        is_ours = is_config and own.is_file() and not Path(path).exists()
-        yield f"{option}{equals}{own}" if is_ours else argument
+def _found(path: str) -> str:
+    """The path of recipes/NAME.yaml in bert-tf if there is no such file here."""
+    ours = Path(__file__).parent / path
+    is_ours = path.startswith("recipes/") and ours.is_file() and not Path(path).exists()
+    return str(ours) if is_ours else path
 
 
 def read_options(called: str, arguments: Sequence[str]) -> Any:
@@ -334,27 +320,30 @@ def read_options(called: str, arguments: Sequence[str]) -> Any:
     file over an earlier one.
     """
     module = command_module(called)
-    given = [*_with_recipes(arguments[1:])]
+    given = [*arguments[1:]]
     if hasattr(module, "translated"):  # another program's options
         given = module.translated(given)
     options = module.Options
     try:
         texts, unknown = _texts(called, given, options)
+        files = {path: read_values(path) for path in map(_found, texts.pop("config", ()))}
         # A user's own task may have options of its own.
-        of_files = [stored(path) for path in texts.get("config", ())]
-        both = ChainMap(texts, *reversed(of_files))
+        both = ChainMap(texts, *reversed(files.values()))
         if (extended := with_kind(options, both.get("task"), both.get("model"))) is not options:
             options = extended
             texts, unknown = _texts(called, given, options)
+            both.maps[0] = texts
         if texts.keys() & {"help", "help_all"}:
             print(_help_of(called, options, whole="help_all" in texts), end="")
             raise SystemExit(0)
         _check_known(unknown, options)
         fields = {field.name: field for _, field in _fields(options)}
-        values: dict[str, Any] = {}
-        for path in texts.pop("config", ()):
-            values |= _config(path, fields)
-        values |= texts
+        for path, values in files.items():
+            for name in values.keys() - fields.keys():
+                near = nearest(str(name), fields)
+                cure = f"write {near}" if near else "leave it out"
+                raise InputError(f"{path}: unknown option {name!r}: {cure}")
+        values = {name: both[name] for name in fields if name in both}
         missing = [n for n, field in fields.items() if is_required(field) and n not in values]
         if missing:
             raise InputError(f"give {' and '.join(_typed(name, fields) for name in missing)}")

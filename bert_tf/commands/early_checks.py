@@ -116,13 +116,6 @@ def read_values(path: str) -> dict[str, Any]:
     return values
 
 
-def stored(path: str | None) -> dict[str, Any]:
-    """What a file has for `read_values`; nothing if it has none, which is reported elsewhere."""
-    with contextlib.suppress(InputError):
-        return read_values(path) if path and Path(path).is_file() else {}
-    return {}
-
-
 def _check_columns(options: Any) -> None:
     from bert_tf.pipelines.examples.labelled_text import check_columns
     from bert_tf.tasks.of_model import named_task
