@@ -22,6 +22,11 @@ from typing import Any, Literal
 
 from bert_tf.errors import InputError, nearest
 
+if typing.TYPE_CHECKING:
+    PathName = Any  # Python functions take an os.PathLike, too
+else:
+    PathName = str
+
 _MISSING: Any = dataclasses.MISSING
 _LARGEST = 2**53  # exact as an integer and as a float, and fits TensorFlow's integers
 _IS_WITHIN: dict[str, Callable[[float, float], bool]] = {

@@ -14,20 +14,20 @@ from bert_tf.commands.function import CommandOptions, function
 from bert_tf.commands.progress import progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 
 
 @dataclass(kw_only=True)
 class Options(CommandOptions):
     """Options of `bert-tf ask`."""
 
-    index: str = option(path=True)
+    index: PathName = option(path=True)
     """folder that bert-tf index wrote."""
     text: list[str] = option(factory=list, first=True)
     """questions."""
     count: int = option(5, at_least=1)
     """number of texts for each question."""
-    model: str | None = option(None, path=True, model=True)
+    model: PathName | None = option(None, path=True, model=True)
     """current path of the index's model; by default the recorded one."""
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_text, write_tsv
 from bert_tf.files.owners import CHECK, Mark, owned
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 
 if TYPE_CHECKING:
@@ -51,17 +51,17 @@ _TITLES = {  # of kinds of findings, in the order of the report
 class Options(CommandOptions, TaskOptions, FileOptions):
     """Options of `bert-tf check`."""
 
-    data: str | None = option(None, path=True)
+    data: PathName | None = option(None, path=True)
     """folder of a data set's published files, or its name in TensorFlow Datasets, or one file."""
-    train: str | None = option(None, path=True)
+    train: PathName | None = option(None, path=True)
     """training examples, in place of --data: a .tsv, .csv or .jsonl file."""
-    validation: str | None = option(None, path=True)
+    validation: PathName | None = option(None, path=True)
     """validation examples."""
-    test: str | None = option(None, path=True)
+    test: PathName | None = option(None, path=True)
     """test examples, with or without labels."""
     label_column: str | None = None
     """column of the label, by name or number."""
-    model: str | None = option(None, path=True, model=True)
+    model: PathName | None = option(None, path=True, model=True)
     """model directory whose tokenizer tells which texts are cut at --max_length."""
     by_vectors: bool = False
     """doubt labels by the model's vectors of the texts, too: finds more wrong labels, and takes as
@@ -70,7 +70,7 @@ class Options(CommandOptions, TaskOptions, FileOptions):
     """minimum share of five-character runs that near-duplicates have in common."""
     wrong_share: float = option(0.05, above=0, below=0.5)
     """share of all labels assumed to be wrong; a larger share doubts more labels."""
-    output: str | None = option(None, writes="folder")
+    output: PathName | None = option(None, writes="folder")
     """folder for report.md, a .tsv of each kind of finding, and the cleaned copy."""
     clean: bool = False
     """write OUTPUT/cleaned, the files' own rows: without empty texts, and without later

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from bert_tf.commands.function import CommandOptions, function
 from bert_tf.commands.progress import command_line, progress
 from bert_tf.commands.result import Result
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 
 if TYPE_CHECKING:
     from bert_tf.checkpoints.formats import Format
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Options(CommandOptions):
     """Options of `bert-tf convert`."""
 
-    source: str = option(positional=True, path=True, model=True)
+    source: PathName = option(positional=True, path=True, model=True)
     """folder of a model, prefix of a TensorFlow checkpoint (models/bert_model.ckpt), or a model of
     the Hugging Face hub, ORG/NAME."""
     output: str = option(positional=True)

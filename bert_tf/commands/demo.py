@@ -27,7 +27,7 @@ from bert_tf.commands.function import show as show_result
 from bert_tf.commands.progress import command_line, console, progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 from bert_tf.startup import share_cores
 
 _LENGTH = 64  # tokens; short, so that minutes are enough
@@ -39,9 +39,9 @@ _EPOCHS = 8  # both models' validation scores have stopped rising by then
 class Options(CommandOptions):
     """Options of `bert-tf demo`."""
 
-    output: str = option("runs/demo", writes="folder")
+    output: PathName = option("runs/demo", writes="folder")
     """folder for everything the demo makes."""
-    corpus: list[str] = option(factory=list, path=True)
+    corpus: list[PathName] = option(factory=list, path=True)
     """your own text instead: files, folders or globs in the format of `bert-tf vocab`."""
     steps: int = option(1500, at_least=1)
     """pre-training steps; with less than half the default, random weights may win."""

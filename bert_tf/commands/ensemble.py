@@ -23,7 +23,7 @@ from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import EVALUATION, owned
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 class Options(CommandOptions, EvaluationOptions):
     """Options of `bert-tf ensemble`."""
 
-    models: list[str] = option(positional=True, path=True, model=True)
+    models: list[PathName] = option(positional=True, path=True, model=True)
     """fine-tuned model directories, such as runs/seed-1/best runs/seed-2/best, or models of the
     Hugging Face hub, ORG/NAME."""
     split: str | None = None
     """split to read from a data set; by default validation, with --submission test."""
-    submission: str | None = option(None, writes="folder")
+    submission: PathName | None = option(None, writes="folder")
     """folder for the official files of the task, for data with or without labels."""
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ from bert_tf.commands.progress import command_line, console, export_line, progre
 from bert_tf.commands.result import MOST_ROWS, Result, Table, report_pictures, score_table
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import EVALUATION, owned
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 from bert_tf.serving.packed_weights import pack_weights
 from bert_tf.tasks.task_options import EvaluationOptions
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 class Options(CommandOptions, EvaluationOptions):
     """Options of `bert-tf evaluate`."""
 
-    model: str = option(path=True, model=True)
+    model: PathName = option(path=True, model=True)
     """fine-tuned model directory, such as runs/classifier/best, its URL, or a model of the Hugging
     Face hub, ORG/NAME."""
     split: str = "validation"

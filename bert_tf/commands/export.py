@@ -30,7 +30,7 @@ from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.files.mirror import joined, mirrored
 from bert_tf.files.outputs import check_output_folder
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 from bert_tf.serving.packed_weights import pack_weights
 from bert_tf.tasks.task_options import TaskOptions
 
@@ -39,12 +39,12 @@ from bert_tf.tasks.task_options import TaskOptions
 class Options(CommandOptions, TaskOptions):
     """Options of `bert-tf export`."""
 
-    model: str = option(path=True, model=True)
+    model: PathName = option(path=True, model=True)
     """fine-tuned model directory, such as runs/classifier/best, its URL, or a model of the Hugging
     Face hub, ORG/NAME."""
     name: str
     """name of the served model."""
-    output: str | None = None
+    output: PathName | None = None
     """folder of all exports, or its URL; by default saved_models, or exports with --format."""
     format: Literal["saved_model", "litert", "onnx", "openvino"] = "saved_model"
     """saved_model for TensorFlow Serving; the others take token ids and run without TensorFlow:
@@ -55,7 +55,7 @@ class Options(CommandOptions, TaskOptions):
     """compute precision of the served model. int8 comes with a version in float32, for processors
     without it; auto measures all types and takes the fastest on this machine; all writes a version
     of each."""
-    calibration: str | None = option(None, path=True)
+    calibration: PathName | None = option(None, path=True)
     """labelled examples: half of them set the ranges of int8, the others score it. By default the
     examples that the model was fine-tuned and validated with."""
     max_loss: float = option(0.5, at_least=0, at_most=100)

@@ -20,7 +20,7 @@ from bert_tf.commands.progress import progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.files.outputs import check_output_file
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 from bert_tf.tasks.task_options import FileOptions
 
 
@@ -28,11 +28,11 @@ from bert_tf.tasks.task_options import FileOptions
 class Options(CommandOptions, FileOptions):
     """Options of `bert-tf features`."""
 
-    model: str = option(path=True, model=True)
+    model: PathName = option(path=True, model=True)
     """model directory of any BERT, or a model of the Hugging Face hub, ORG/NAME."""
-    data: str = option(path=True)
+    data: PathName = option(path=True)
     """texts: .tsv, .csv, .jsonl, .conll, or another file and --format; "-" for standard input."""
-    output: str = option(writes="file")
+    output: PathName = option(writes="file")
     """file to write, .npy, .tfrecord or .jsonl."""
     pair_column: str | None = None
     """column of the second text of a pair, by name or by number counted from 0."""

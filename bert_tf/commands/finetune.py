@@ -33,7 +33,7 @@ from bert_tf.errors import InputError
 from bert_tf.files.mirror import joined, mirrored
 from bert_tf.files.owners import RUN, SEEDS
 from bert_tf.files.storage import is_remote
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 from bert_tf.training.training_options import TeacherOptions, TrainingOptions
 
@@ -52,7 +52,7 @@ _SPLITS = "a dict of both, such as a datasets.DatasetDict"
 class FinetuningSetup(CommandOptions, TaskOptions, FileOptions, TrainingOptions, TeacherOptions):
     """Options that `bert-tf finetune` and `search` share."""
 
-    model: str = option(path=True, model=True)
+    model: PathName = option(path=True, model=True)
     """model directory to start from, its URL, or a model of the Hugging Face hub, ORG/NAME."""
     data: Any = option(None, path=True, data=_SPLITS)
     """data set with training and validation examples: the folder of its published files, or its

@@ -20,7 +20,7 @@ from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import INDEX, owned
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 from bert_tf.tasks.task_options import FileOptions
 
 
@@ -28,12 +28,12 @@ from bert_tf.tasks.task_options import FileOptions
 class Options(CommandOptions, FileOptions):
     """Options of `bert-tf index`."""
 
-    model: str = option(path=True, model=True)
+    model: PathName = option(path=True, model=True)
     """a model of bert-tf finetune --task embedding, its export, a sentence-transformers directory,
     or a model of the Hugging Face hub, ORG/NAME."""
-    input: str = option(path=True)
+    input: PathName = option(path=True)
     """folder of texts, or a file."""
-    output: str = option(writes="folder")
+    output: PathName = option(writes="folder")
     """folder for the index."""
     passages: bool = True
     """split texts longer than --max_length into passages between sentences, or else between words;

@@ -20,7 +20,7 @@ from bert_tf.commands.function import CommandOptions, function
 from bert_tf.commands.progress import progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 from bert_tf.pipelines.shards.manifest import SPLITS, verify
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _STYLES = {"masked": "bold yellow", "random": "bold red", "kept": "bold green"}
 class Options(CommandOptions):
     """Options of `bert-tf inspect`."""
 
-    shards: str = option(path=True)
+    shards: PathName = option(path=True)
     """folder that `bert-tf shards` wrote, or of TFRecord files of the original script."""
     split: Literal["train", "held_out"] = "train"
     """split to print instances from."""
@@ -42,7 +42,7 @@ class Options(CommandOptions):
     """number of instances to print."""
     seed: int = option(0, at_least=0, below=2**31)
     """random seed; prints the instances that training with this seed sees first."""
-    tokenizer: str | None = option(None, path=True)
+    tokenizer: PathName | None = option(None, path=True)
     """tokenizer folder or vocab.txt that the shards were made with; only needed for shards of the
     original script."""
     verify: bool = True

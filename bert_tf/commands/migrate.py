@@ -26,7 +26,7 @@ from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.migration.scan import FoundSymbol, ScanReport, scan
 from bert_tf.migration.symbols import LIBRARIES
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 from bert_tf.startup import import_tensorflow
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ needs_tensorflow = False  # but for --compare
 class Options(CommandOptions):
     """Options of `bert-tf migrate`."""
 
-    path: str | None = option(None, positional=True, path=True)
+    path: PathName | None = option(None, positional=True, path=True)
     """script, notebook, shell script, YAML file, Markdown page, or a folder of them."""
-    compare: str | None = option(None, path=True)
+    compare: PathName | None = option(None, path=True)
     """.npz file of ids and outputs that the old code saved."""
-    model: str | None = option(None, path=True, model=True)
+    model: PathName | None = option(None, path=True, model=True)
     """model directory to compare with the file."""
 
     def __post_init__(self) -> None:

@@ -15,14 +15,14 @@ from bert_tf.commands.function import CommandOptions, function
 from bert_tf.commands.progress import console
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 
 
 @dataclass(kw_only=True)
 class Options(CommandOptions):
     """Options of `bert-tf monitor`."""
 
-    run: str = option(positional=True, path=True)
+    run: PathName = option(positional=True, path=True)
     """run directory of `bert-tf pretrain` or `finetune`, or a folder of several."""
     host: str = "localhost"
     """address to listen on; 0.0.0.0 lets other machines connect."""

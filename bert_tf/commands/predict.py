@@ -27,7 +27,7 @@ from bert_tf.commands.progress import console, progress
 from bert_tf.commands.result import Result, Table
 from bert_tf.errors import InputError
 from bert_tf.files.outputs import check_output_file, check_output_folder
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 from bert_tf.serving.packed_weights import pack_weights, types_of
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 
@@ -36,7 +36,7 @@ from bert_tf.tasks.task_options import FileOptions, TaskOptions
 class Options(CommandOptions, TaskOptions, FileOptions):
     """Options of `bert-tf predict`."""
 
-    model: str = option(path=True, model=True)
+    model: PathName = option(path=True, model=True)
     """saved_models/<name>, whose newest version answers, the folder of one version, a fine-tuned
     model directory, the URL of one of these, or a model of the Hugging Face hub, ORG/NAME."""
     text: list[str] = option(factory=list, first=True)
@@ -54,10 +54,10 @@ class Options(CommandOptions, TaskOptions, FileOptions):
     one that gives the task's answers."""
     label_map: list[str] = option(factory=list)
     """names to answer for labels of a model directory, as MODEL_LABEL=LABEL."""
-    output: str | None = option(None, writes="file")
+    output: PathName | None = option(None, writes="file")
     """file to write: .csv, .tsv, or JSON lines; by default none, and the command
     prints JSON lines."""
-    submission: str | None = option(None, writes="folder")
+    submission: PathName | None = option(None, writes="folder")
     """folder for the official files of the task."""
     batch_size: int = option(32, at_least=1)
     """texts per batch."""

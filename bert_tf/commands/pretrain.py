@@ -26,7 +26,7 @@ from bert_tf.commands.progress import (
 from bert_tf.commands.result import Result, Table, score_table
 from bert_tf.errors import InputError
 from bert_tf.files.mirror import joined, mirrored
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 from bert_tf.training.training_options import TeacherOptions, TrainingOptions
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ _LEAST_SHARE = 0.0001  # of mixed shards
 class Options(CommandOptions, TrainingOptions, TeacherOptions):
     """Options of `bert-tf pretrain`; the defaults are the paper's (section A.2) except for size."""
 
-    shards: str = option(path=True)
+    shards: PathName = option(path=True)
     """folder that `bert-tf shards` wrote, or of TFRecord files of the original script."""
     mix_shards: list[str] = option(factory=list, identity=False)
     """further shards to mix in, with their shares of the examples, such as books/=0.3 code/=0.1;
     `shards` are the rest, and what is evaluated."""
-    long_shards: str | None = option(None, path=True)
+    long_shards: PathName | None = option(None, path=True)
     """shards of longer sequences for the last steps of the run. Short sequences cost less, so most
     steps use them (paper, section A.2: 128 tokens, then 512)."""
     long_share: float | None = option(None, above=0, below=1, identity=False)
@@ -62,10 +62,10 @@ class Options(CommandOptions, TrainingOptions, TeacherOptions):
     """size of a new model: tiny (2 layers, 128 wide), mini (4, 256), small (4, 512), medium (8,
     512), base (12, 768) or large (24, 1024); layers, width and attention heads, such as 3x768x12;
     or a config.json; small by default."""
-    model: str | None = option(None, path=True, model=True)
+    model: PathName | None = option(None, path=True, model=True)
     """model directory to start from instead of random weights, or a model of the Hugging Face hub,
     ORG/NAME."""
-    tokenizer: str | None = option(None, path=True)
+    tokenizer: PathName | None = option(None, path=True)
     """tokenizer folder or vocab.txt of the shards; only needed for shards of the original
     script."""
     objective: Literal["mlm+nsp", "mlm", "ltr", "rtl", "ltr+rtl", "bilm"] | None = None

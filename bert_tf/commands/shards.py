@@ -34,7 +34,7 @@ from bert_tf.errors import InputError
 from bert_tf.files.mirror import joined
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.storage import is_remote
-from bert_tf.options import CheckedOptions, option
+from bert_tf.options import CheckedOptions, PathName, option
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.startup import available_cores
 
@@ -52,12 +52,12 @@ COMMON = (
 class Options(DocumentOptions, PretrainingDataOptions):
     """Options of `bert-tf shards`."""
 
-    corpus: list[str] = option(factory=list, path=True, required=True)
+    corpus: list[PathName] = option(factory=list, path=True, required=True)
     """text files, folders, globs, URLs (s3://BUCKET/KEY), or names of TensorFlow Datasets
     (tfds:NAME/CONFIG)."""
-    tokenizer: str = option(path=True, model=True)
+    tokenizer: PathName = option(path=True, model=True)
     """folder that `bert-tf vocab` wrote, or any BERT model directory; or the URL of one."""
-    output: str
+    output: PathName
     """folder to make, or a URL."""
     max_seq_length: list[int] = option(  # type: ignore[assignment]
         factory=lambda: [128], at_least=5, at_most=2**16

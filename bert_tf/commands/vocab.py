@@ -22,7 +22,7 @@ from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_directory, replace_file
 from bert_tf.files.outputs import check_output_folder
-from bert_tf.options import default_of, option
+from bert_tf.options import PathName, default_of, option
 from bert_tf.pipelines.data_options import CorpusOptions
 
 FILES = ("vocab.txt", "tokenizer_config.json")
@@ -38,9 +38,9 @@ for line in sys.stdin: sys.stdout.write(unicodedata.normalize("NFC", line))' < r
 class Options(DocumentOptions, CorpusOptions):
     """Options of `bert-tf vocab`."""
 
-    corpus: list[str] = option(factory=list, path=True, required=True)
+    corpus: list[PathName] = option(factory=list, path=True, required=True)
     """text files, folders, globs, or names of TensorFlow Datasets (tfds:NAME/CONFIG)."""
-    output: str
+    output: PathName
     """tokenizer folder to make."""
     size: int = option(30522, at_least=6, at_most=10_000_000)
     """maximum number of pieces, by default the original's 30,522; a small corpus needs fewer."""

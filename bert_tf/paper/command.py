@@ -26,7 +26,7 @@ from bert_tf.commands.function import CommandOptions, function
 from bert_tf.commands.progress import command_line, console, duration, progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
-from bert_tf.options import option
+from bert_tf.options import PathName, option
 from bert_tf.pipelines.data_options import CorpusOptions
 from bert_tf.startup import share_cores
 
@@ -42,7 +42,7 @@ class Options(CommandOptions, CorpusOptions):
     """table of the paper."""
     scale: Literal["small", "paper"] = "small"
     """small for minutes to hours on a few cores; paper for the paper's own settings."""
-    corpus: list[str] = option(factory=list, path=True)
+    corpus: list[PathName] = option(factory=list, path=True)
     """text to pre-train on: files, folders, globs, or names of TensorFlow Datasets; by default the
     documentation of the installed packages."""
     tasks: list[str] = option(factory=list)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from bert_tf.errors import InputError
-from bert_tf.options import CheckedOptions, option
+from bert_tf.options import CheckedOptions, PathName, option
 
 
 @dataclass(kw_only=True)
@@ -107,14 +107,14 @@ def check_stored(values: Mapping[str, Any]) -> None:
 class EvaluationOptions(TaskOptions, FileOptions):
     """Options that `bert-tf evaluate` and `ensemble` share."""
 
-    data: str = option(path=True)
+    data: PathName = option(path=True)
     """examples: a .tsv, .csv or .jsonl file; the folder of a data set's published files; or its
     name in TensorFlow Datasets, such as tfds:glue/mrpc; "-" for standard input."""
     label_column: str | None = None
     """column of the label, by name or number."""
     label_map: list[str] = option(factory=list)
     """names in the data for labels of the model, as MODEL_LABEL=LABEL."""
-    output: str | None = option(None, writes="folder")
+    output: PathName | None = option(None, writes="folder")
     """folder for metrics.json, the task's predictions and the report; by default none."""
     batch_size: int = option(32, at_least=1)
     """examples per batch."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_text
-from bert_tf.options import CheckedOptions, option
+from bert_tf.options import CheckedOptions, PathName, option
 
 WEIGHT, TEMPERATURE = 0.9, 2.0  # of a teacher's outputs, where options leave them out
 
@@ -17,7 +17,7 @@ WEIGHT, TEMPERATURE = 0.9, 2.0  # of a teacher's outputs, where options leave th
 class TeacherOptions(CheckedOptions):
     """Options of runs that can learn from another model (distillation)."""
 
-    teacher: str | None = option(None, path=True, model=True)
+    teacher: PathName | None = option(None, path=True, model=True)
     """model with the same outputs and vocabulary, whose outputs to learn beside the labels."""
     teacher_weight: float | None = option(None, above=0, at_most=1)
     """share of the loss that compares with the teacher's outputs; 0.9 by default."""
@@ -42,7 +42,7 @@ class TeacherOptions(CheckedOptions):
 class TrainingOptions(CheckedOptions):
     """Options that every training run has."""
 
-    output: str = option(writes="folder or URL")
+    output: PathName = option(writes="folder or URL")
     """run directory, or its URL (s3://BUCKET/KEY): models (best/, last/), TensorBoard logs,
     checkpoints, config.yaml. The same command resumes a stopped run from its last checkpoint."""
     seed: int = option(12345, at_least=0, below=2**31)
