@@ -41,18 +41,35 @@ def fastest(training: bool) -> Kernels:
     return Training(training)
 
 
+class _Changed:
+    """`change` of the kernels that `before` chooses."""
+
+    def __init__(self, before: Callable[[bool], Kernels], change: Callable[[Kernels], Kernels]):
+        self.before, self.change = before, change
+
+    def __call__(self, training: bool) -> Kernels:
+        return self.change(self.before(training))
+
+
 @contextmanager
 def kernels_of(model: Any, change: Callable[[Kernels], Kernels]) -> Iterator[None]:
     """Functions of a model that are traced within the block compute with changed kernels."""
-    parts = [part for part in (model, *model._flatten_layers()) if hasattr(part, "kernels")]
-    before = [part.kernels for part in parts]
-    for part, kernels in zip(parts, before, strict=True):
-        part.kernels = lambda training, own=kernels: change(own(training))
+    parts = [part for part in model._flatten_layers() if hasattr(part, "kernels")]
+    made = [_Changed(part.kernels, change) for part in parts]
+    for part, changed in zip(parts, made, strict=True):
+        part.kernels = changed
     try:
         yield
     finally:
-        for part, kernels in zip(parts, before, strict=True):
-            part.kernels = kernels
+        for part, changed in zip(parts, made, strict=True):
+            # Replicas are traced in turns: a block that began later may not have ended.
+            if part.kernels is changed:
+                part.kernels = changed.before
+            else:
+                later = part.kernels
+                while later.before is not changed:
+                    later = later.before
+                later.before = changed.before
 
 
 class BertLayer(keras.layers.Layer):

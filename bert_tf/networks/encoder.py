@@ -4,7 +4,7 @@ Layers compute the rows of n places, [n, H]: those that an encoder gives them wi
 all of a batch, n = B * T. Letters as in `bert_tf.networks.kernels`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -216,12 +216,9 @@ class TransformerBlock(AttentionLayer):
         self.feed_forward_layer_norm = self.new_layer_norm("feed_forward_layer_norm")
 
     def rows(self, places: Places, kernels: Kernels, x: Any, **options: bool) -> tuple[Any, Any]:
-        def compute(x: Any) -> tuple[Any, Any]:
-            return self._rows(places, kernels, x, **options)
-
         if self.rematerialize and kernels.training and not options["return_probabilities"]:
-            return self._rematerialized(lambda x: compute(x)[0], x), None
-        return compute(x)
+            return self._rematerialized(places, kernels, x, **options), None
+        return self._rows(places, kernels, x, **options)
 
     def _rows(self, places: Places, kernels: Kernels, x: Any, **options: bool) -> tuple[Any, Any]:
         y, x = (x, places.summary(x)) if options["summary_only"] else kernels.fork(x)
@@ -243,7 +240,7 @@ class TransformerBlock(AttentionLayer):
         )
         return x, probabilities
 
-    def _rematerialized(self, compute: Callable[[Any], Any], x: Any) -> Any:
+    def _rematerialized(self, places: Places, kernels: Kernels, x: Any, **options: bool) -> Any:
         """In training: the same numbers, and the same dropout whether computed once or twice."""
         after = self.attention_output_dropout, self.feed_forward_dropout
         dropouts = [layer for layer in (self.attention.dropout, *after) if layer.rate > 0]
@@ -255,7 +252,7 @@ class TransformerBlock(AttentionLayer):
             # Weights come as arguments, so that gradients reach them on every backend.
             mapping = [*zip(weights, values, strict=True), *seeds]
             with keras.StatelessScope(state_mapping=mapping):
-                return compute(x)
+                return self._rows(places, kernels, x, **options)[0]
 
         return recomputed(transform, x, *(weight.value for weight in weights))
 

@@ -18,6 +18,14 @@ from keras.layers import Dense, Dropout, Embedding
 Tensors = dict[str, Any]
 
 
+# Whether the first place is seen from the second, by an encoder's `attention_direction`.
+SEEN: dict[str, Callable[[Any, Any], Any] | None] = {
+    "both": None,
+    "left_to_right": ops.less_equal,
+    "right_to_left": ops.greater_equal,
+}
+
+
 class Places:
     """All places of a batch, n = B * T: every method that moves rows is the identity.
 
@@ -37,10 +45,9 @@ class Places:
         self.batch, self.length = shape[0], shape[-1]
         seen = ops.expand_dims(ops.not_equal(padding_mask, 0), (1, 2) if len(shape) == 2 else 1)
         self.mask = self._summary_mask = scores_of(seen)
-        if direction != "both":
+        if is_seen := SEEN[direction]:
             places = ops.arange(self.length)
-            compare = ops.less_equal if direction == "left_to_right" else ops.greater_equal
-            self.mask = scores_of(ops.logical_and(seen, compare(places, places[:, None])))
+            self.mask = scores_of(ops.logical_and(seen, is_seen(places, places[:, None])))
         is_last = direction == "left_to_right" and len(shape) == 2
         self._last = last_places(padding_mask) if is_last else None  # of each row, [B]
 

@@ -20,7 +20,7 @@ from keras.layers import Dense, Dropout, Embedding, LayerNormalization
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from bert_tf.networks import activations
-from bert_tf.networks.kernels import Kernels, Places, Tensors, scores_of
+from bert_tf.networks.kernels import SEEN, Kernels, Places, Tensors, scores_of
 from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.networks.tensorflow.graph_gradients import custom_gradient
 from bert_tf.startup import shares_cores
@@ -224,7 +224,7 @@ class TokenPlaces(Places):
     def __init__(self, padding_mask: tf.Tensor, direction: str, training: bool):
         super().__init__(padding_mask, direction)
         self._training = training
-        self._direction = direction
+        self._is_seen = SEEN[direction]
         self.groups = functools.cache(self._grouped)  # once in a graph
         # A row without tokens keeps its first place, so that every row has a first token.
         computed = (padding_mask != 0) | (tf.range(self.length) == 0)  # (B, T)
@@ -292,10 +292,8 @@ class TokenPlaces(Places):
             is_token = tf.gather(self._is_token, tf.gather(self._places, token))
             seen = ((place < count) & is_token)[:, tf.newaxis, tf.newaxis]  # (b, 1, 1, t)
             summary_mask = mask = scores_of(seen)
-            if self._direction != "both":
-                is_left = self._direction == "left_to_right"
-                compare = tf.less_equal if is_left else tf.greater_equal
-                mask = scores_of(seen & compare(place, place[:, tf.newaxis]))
+            if self._is_seen:
+                mask = scores_of(seen & self._is_seen(place, place[:, tf.newaxis]))
             part = tf.reshape(tf.range(3), [3, 1, 1, 1])  # queries, keys, values
             at = (token[:, tf.newaxis] * 3 + part) * heads + each_head[:, tf.newaxis]
             summary = tf.gather(summaries, rows)[:, tf.newaxis] * 3 * heads + each_head

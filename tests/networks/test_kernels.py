@@ -1,0 +1,73 @@
+"""What layers compute with is chosen by an attribute, which blocks of code change."""
+
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertConfig, BertEncoder
+from bert_tf.errors import InputError
+from bert_tf.networks.bert_layer import fastest, kernels_of
+from bert_tf.networks.kernels import Kernels
+from bert_tf.networks.tensorflow.inference import Inference
+
+CONFIG = BertConfig(
+    vocab_size=13,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=10,
+)
+IDS = {name: tf.ones([2, 3], tf.int32) for name in ("token_ids", "segment_ids", "padding_mask")}
+
+
+class Doubling(Kernels):
+    def rows(self, table, ids):
+        return 2 * super().rows(table, ids)
+
+
+@pytest.mark.parametrize("ends", [(0, 1), (1, 0)])
+def test_blocks_may_end_in_any_order(ends):
+    """As those of replicas do, whose steps are traced in turns."""
+    encoder, seen = BertEncoder(CONFIG), []
+
+    def changing(name):
+        def change(kernels):
+            seen.append(name)
+            return kernels
+
+        stack = ExitStack()
+        stack.enter_context(kernels_of(encoder, change))
+        return stack
+
+    def order():
+        seen.clear()
+        encoder.kernels(False)
+        return [*seen]
+
+    blocks = [changing("first"), changing("second")]
+    assert order() == ["first", "second"]
+    blocks[ends[0]].close()
+    assert order() == [("first", "second")[ends[1]]]
+    blocks[ends[1]].close()
+    assert order() == [] and isinstance(encoder.kernels(False), Inference)
+    assert encoder.kernels is fastest
+
+
+def test_an_encoder_computes_with_the_kernels_that_it_is_given():
+    encoder = BertEncoder(CONFIG, seed=1)
+    usual = encoder(IDS)["hidden_states"][0]
+    encoder.kernels = Doubling
+    changed = encoder(IDS)["hidden_states"][0]
+    assert np.abs(changed - usual).max() > 0.1
+    encoder.embeddings.word_embeddings.embeddings.assign(
+        encoder.embeddings.word_embeddings.embeddings / 2
+    )
+    np.testing.assert_allclose(encoder(IDS)["hidden_states"][0], usual, atol=1e-6)
+
+
+def test_outputs_at_padding_have_a_name():
+    with pytest.raises(InputError, match="padding is 'zero': give one of states, zeros"):
+        BertEncoder(CONFIG)(IDS, padding="zero")
