@@ -147,9 +147,14 @@ class BertEncoder(Encoder):
             self.attention_probabilities and not only
         )
         states, probabilities = encode(
-            self.embeddings, self.blocks, places, kernels, inputs,
-            return_probabilities=returns_probabilities, summary_only=is_pooled,
-        )  # fmt: skip
+            self.embeddings,
+            self.blocks,
+            places,
+            kernels,
+            inputs,
+            return_probabilities=returns_probabilities,
+            summary_only=is_pooled,
+        )
         if self.observer:
             self.observer(states[:-1] if is_pooled else states, places)
         if only == "attention_probabilities":

@@ -228,9 +228,14 @@ class FusedAttention(Kernels):
     """
 
     def attend(
-        self, x: Any, layers: Sequence[Dense], places: Places, heads: int, dropout: Dropout,
+        self,
+        x: Any,
+        layers: Sequence[Dense],
+        places: Places,
+        heads: int,
+        dropout: Dropout,
         **options: bool,
-    ) -> tuple[Any, Any]:  # fmt: skip
+    ) -> tuple[Any, Any]:
         if any(options.values()) or (self.training and dropout.rate):
             return super().attend(x, layers, places, heads, dropout, **options)
         query, key, value = (

@@ -729,3 +729,17 @@ def test_what_a_killed_write_leaves_is_removed(tmp_path):
     assert any(path.name == ".tmpAbCdEf" for path in tmp_path.rglob("*"))
     with hold_output(tmp_path):
         assert not list(tmp_path.iterdir())
+
+
+def test_an_encoder_whose_weights_a_file_holds_is_not_drawn(tmp_path, monkeypatch):
+    """Drawing BERT-base takes seconds. Poolers and heads are drawn: a file may lack them."""
+    save_model(MAKE[BertClassifier](), tmp_path)
+    drawn, draw = [], keras.initializers.TruncatedNormal.__call__
+
+    def drawing(self, shape, dtype=None):
+        drawn.append(tuple(shape))
+        return draw(self, shape, dtype)
+
+    monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", drawing)
+    BertClassifier.from_directory(tmp_path)
+    assert sorted(drawn) == [(8, 3), (8, 8)]

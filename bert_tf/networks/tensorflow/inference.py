@@ -104,17 +104,13 @@ class Inference(Kernels):
         places: Places,
         heads: int,
         dropout: Dropout,
-        *,
-        return_probabilities: bool = False,
-        summary_only: bool = False,
+        **options: bool,
     ) -> tuple[Any, Any]:
-        is_other = self.training or return_probabilities
+        is_other = self.training or options.get("return_probabilities")
         is_other = is_other or any(layer.quantization_mode for layer in layers)
         if is_other or not isinstance(places, TokenPlaces):
-            return super().attend(
-                x, layers, places, heads, dropout,
-                return_probabilities=return_probabilities, summary_only=summary_only,
-            )  # fmt: skip
+            return super().attend(x, layers, places, heads, dropout, **options)
+        summary_only = options.get("summary_only")
         width = layers[0].units // heads
         product = tf.reshape(self.products(x, layers, width**-0.5), [-1, width])
         made = places.groups(heads)

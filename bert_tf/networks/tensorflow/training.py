@@ -229,9 +229,14 @@ def add_and_normalize(
 
 @in_few_passes
 def _normalized(
-    x: tf.Tensor, y: tf.Tensor, dropout: Dropout | None, gamma: tf.Tensor, beta: tf.Tensor,
-    epsilon: float, dtype: str,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:  # fmt: skip
+    x: tf.Tensor,
+    y: tf.Tensor,
+    dropout: Dropout | None,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    epsilon: float,
+    dtype: str,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The result, the vectors of mean 0 and variance 1, and their inverse deviations [n, 1]."""
     x, y = tf.cast(x, tf.float32), tf.cast(y, tf.float32)
     if dropout is not None:
@@ -246,9 +251,14 @@ def _normalized(
 
 @in_few_passes
 def _normalized_gradient(
-    upstream: tf.Tensor, standard: tf.Tensor, inverse: tf.Tensor, dropout: Dropout | None,
-    gamma: tf.Tensor, x_dtype: Any, y_dtype: Any,
-) -> tuple[tf.Tensor, ...]:  # fmt: skip
+    upstream: tf.Tensor,
+    standard: tf.Tensor,
+    inverse: tf.Tensor,
+    dropout: Dropout | None,
+    gamma: tf.Tensor,
+    x_dtype: Any,
+    y_dtype: Any,
+) -> tuple[tf.Tensor, ...]:
     upstream, standard = tf.cast(upstream, tf.float32), tf.cast(standard, tf.float32)
     product = upstream * standard
     mean = tf.reduce_mean(upstream * gamma, -1, keepdims=True)

@@ -33,7 +33,8 @@ def _addends(logits: Any) -> tuple[tf.Tensor, tf.Tensor] | None:
         return None
     products, bias = operation.inputs
     products = products.op.inputs[0] if products.op.type == "Cast" else products
-    return (products, bias) if products.shape == logits.shape else None
+    is_float = products.dtype.is_floating and products.shape == logits.shape
+    return (products, bias) if is_float else None
 
 
 def argmax(logits: Any) -> tf.Tensor:
@@ -66,7 +67,7 @@ def cross_entropy(labels: Any, logits: Any) -> tf.Tensor:
 
 @in_few_passes
 def _largest(products: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """The largest logit of each row, float32 [..., 1]."""
+    """The largest logit of each row, float32 [..., 1]; a graph computes it once for all readers."""
     return tf.reduce_max(_added(products, bias), -1, keepdims=True)
 
 
