@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import importlib
 import json
 import subprocess
 import sys
@@ -452,7 +451,7 @@ def test_options_that_hold_models_get_their_folders(cached):
 def test_every_command_that_reads_a_model_takes_a_name():
     marked, read = set(), set()
     for command in cli.COMMANDS:
-        options = importlib.import_module(f"bert_tf.commands.{command}").Options
+        options = cli.command_module(command).Options
         for field in dataclasses.fields(options):
             if field.metadata.get("model"):
                 marked.add(f"{command} {field.name}")

@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from bert_tf import BertTokenizer
+from bert_tf.commands import search as search_command
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import FinetuningResult
 from bert_tf.commands.search import Options as SearchOptions
 from bert_tf.commands.search import SearchResult
-from bert_tf.commands.search import run as run_search
 from bert_tf.commands.seeds import finetune_seeds
 from bert_tf.commands.settings_search import Setting, picture, ranked, search, table
 from bert_tf.errors import InputError
@@ -312,7 +312,8 @@ def test_a_score_that_no_run_has(options, capsys):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bert_tf.commands.finetuning.finetune", Undefined())
-        run_search(replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3]))
+        small = replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3], verbose=True)
+        search_command.show(search_command.run(small), small)
     err = capsys.readouterr().err
     assert "seed 1: f1_LOC undefined" in err and "give --best_by another" in err
 
