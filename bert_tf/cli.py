@@ -306,7 +306,7 @@ def command_module(name: str) -> Any:
     return importlib.import_module(_ELSEWHERE.get(name, f"bert_tf.commands.{name}"))
 
 
-def _found(path: str) -> str:
+def _recipe(path: str) -> str:
     """The path of recipes/NAME.yaml in bert-tf if there is no such file here."""
     ours = Path(__file__).parent / path
     is_ours = path.startswith("recipes/") and ours.is_file() and not Path(path).exists()
@@ -320,18 +320,18 @@ def read_options(called: str, arguments: Sequence[str]) -> Any:
     file over an earlier one.
     """
     module = command_module(called)
-    given = [*arguments[1:]]
+    typed = [*arguments[1:]]
     if hasattr(module, "translated"):  # another program's options
-        given = module.translated(given)
+        typed = module.translated(typed)
     options = module.Options
     try:
-        texts, unknown = _texts(called, given, options)
-        files = {path: read_values(path) for path in map(_found, texts.pop("config", ()))}
+        texts, unknown = _texts(called, typed, options)
+        files = {path: read_values(path) for path in map(_recipe, texts.pop("config", ()))}
         # A user's own task may have options of its own.
         both = ChainMap(texts, *reversed(files.values()))
         if (extended := with_kind(options, both.get("task"), both.get("model"))) is not options:
             options = extended
-            texts, unknown = _texts(called, given, options)
+            texts, unknown = _texts(called, typed, options)
             both.maps[0] = texts
         if texts.keys() & {"help", "help_all"}:
             print(_help_of(called, options, whole="help_all" in texts), end="")

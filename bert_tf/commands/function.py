@@ -73,11 +73,11 @@ def function(
         names = {field.name: field for field in fields(extended)}
         _check_names(name, cls, positional, values, names)
         try:
-            given = extended(**values)
-            check(given)
-            prepare(given)
+            checked = extended(**values)
+            check(checked)
+            prepare(checked)
             _start()
-            return run(given)
+            return run(checked)
         except InputError as error:
             error.args = (_without_dashes(str(error), names),)
             raise
