@@ -271,6 +271,23 @@ def test_the_last_steps_are_taken_on_long_sequences(shards_of_two_lengths, small
 
 
 @pytest.mark.slow
+def test_a_run_that_is_killed_in_each_of_its_phases_ends_as_if_nothing_had_happened(
+    shards_of_two_lengths, small_config, tmp_path
+):
+    """Six steps on short sequences and four on long ones; checkpoints after 4 and 8 are read."""
+    whole = two_lengths(shards_of_two_lengths, small_config, tmp_path / "run", save_every=2)
+    lines = run(whole, copy_at=5)
+    first = replace(whole, output=str(killed(whole.output)))
+    in_first = run(first, copy_at=9)
+    second = replace(whole, output=str(killed(first.output)))
+    in_second = run(second)
+    assert in_first[0][0] == 5 and in_second[0][0] == 9
+    for rest in (in_first, in_second):
+        assert rest == lines[-len(rest) :]
+    assert weights(second.output) == weights(first.output) == weights(whole.output)
+
+
+@pytest.mark.slow
 def test_without_dropout_long_micro_batches_may_change(
     shards_of_two_lengths, small_config, tmp_path
 ):

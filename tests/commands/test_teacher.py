@@ -1,5 +1,6 @@
 """--teacher: a student learns a teacher's outputs, each label from the one of its name."""
 
+import random
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -94,6 +95,44 @@ def test_a_student_learns_from_the_teacher_alone(teacher, tmp_path):
     # Another teacher is another run.
     with pytest.raises(InputError, match="teacher_content was"):
         finetune(replace(options, teacher=str(teacher / "large" / "best")))
+
+
+def write_rows(folder, task) -> None:
+    """Texts of five words with what is right, and with the opposite, for three kinds of tasks."""
+    draw = random.Random(1)
+    sides = [PIECES[5:]] if task == "tagging" else [PIECES[5:7], PIECES[7:]]
+    rows = [draw.choices(draw.choice(sides), k=5) for _ in range(40)]
+    for name, wet in (("right", ("sea", "ship")), ("wrong", ("cow", "barn"))):
+        lines = [] if task == "tagging" else ["text\tlabel"]
+        for words in rows:
+            is_wet = words[0] in wet
+            if task == "tagging":
+                lines += [*(f"{word} {'B-WET' if word in wet else 'O'}" for word in words), ""]
+            elif task == "regression":
+                lines.append(f"{' '.join(words)}\t{float(is_wet)}")
+            else:
+                lines.append(f"{' '.join(words)}\t{'first' if is_wet else 'other'},text")
+        ending = "conll" if task == "tagging" else "tsv"
+        (folder / f"{name}.{ending}").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["multi_label", "regression", "tagging"])
+def test_students_of_every_kind_learn_from_a_teacher_that_reads_more(teacher, tmp_path, task):
+    """The teacher reads 8 tokens, the student 6; its labels are the opposite of the truth."""
+    write_rows(tmp_path, task)
+    ending = "conll" if task == "tagging" else "tsv"
+    right, wrong = (str(tmp_path / f"{name}.{ending}") for name in ("right", "wrong"))
+    large = FinetuningOptions(
+        model=str(teacher / "encoder"), task=task, train=right, validation=right, max_length=8,
+        output=str(tmp_path / "large"), epochs=8, batch_size=8, learning_rate=5e-3, strategy="one",
+    )  # fmt: skip
+    assert finetune(large).score > 0.8
+    small = replace(
+        large, train=wrong, max_length=6, output=str(tmp_path / "small"),
+        teacher=str(tmp_path / "large" / "best"), teacher_weight=1.0,
+    )  # fmt: skip
+    assert finetune(small).score > 0.8
 
 
 @pytest.mark.parametrize(
