@@ -150,12 +150,12 @@ def read_calibration(model: FineTuned, given: str | None, directory: str | Path)
     if not source:
         raise InputError(
             f"{directory} names no rows to calibrate int8 with: give --calibration a file of "
-            "labelled examples"
+            "examples"
         )
     if given is None and not (":" in source or Path(source).exists()):
         raise InputError(
             f"{source}, which {directory}'s run names, is gone: give --calibration a file of "
-            "labelled examples"
+            "examples"
         )
     ranges = _read(model, source, "train")
     validation = options.get("validation")
