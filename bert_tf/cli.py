@@ -134,10 +134,13 @@ def _parser(
     `batch_size:` in a YAML file; a list takes several values, a bool has a `--no_` form.
     """
     parser = argparse.ArgumentParser(
-        usage=usage(called, options), description=command_module(called).__doc__,
-        formatter_class=_Formatter, add_help=False, exit_on_error=False,
+        usage=usage(called, options),
+        description=command_module(called).__doc__,
+        formatter_class=_Formatter,
+        add_help=False,
+        exit_on_error=False,
         argument_default=argparse.SUPPRESS,
-    )  # fmt: skip
+    )
     add: Any = parser.add_argument_group("options").add_argument
     add("-h", "--help", action="store_true", help="show this help")
     if hasattr(command_module(called), "COMMON"):

@@ -158,8 +158,9 @@ def run(options: Options) -> CheckResult:
     of_kinds = {kind: [x for x in findings if x.kind == kind] for kind in _TITLES}
     result = CheckResult(
         examples={split: len(examples) for split, examples in splits.items()},
-        findings={kind: listed for kind, listed in of_kinds.items() if listed}, output=output,
-    )  # fmt: skip
+        findings={kind: listed for kind, listed in of_kinds.items() if listed},
+        output=output,
+    )
     if output:
         with owned(output, CHECK):
             _write_report(result, output)

@@ -210,9 +210,11 @@ def run(options: Options) -> DemoResult:
     table.add_row("pre-trained, then fine-tuned", f"{scores['from_pretrained']:.1%}")
     console.print(table)
     return DemoResult(
-        output=output, model=Path(exports) / "demo", scores={**scores, "majority": majority},
+        output=output,
+        model=Path(exports) / "demo",
+        scores={**scores, "majority": majority},
         minutes=(time.perf_counter() - started) / 60,
-    )  # fmt: skip
+    )
 
 
 demo = function("demo", Options, run)

@@ -70,8 +70,9 @@ class EnsembleResult(Result):
     def lines(self) -> list[str]:
         lines = list(self.evaluation.remarks)
         for what, folder in (
-            ("Scores, predictions and report.md", self.output), ("Official files", self.submission),
-        ):  # fmt: skip
+            ("Scores, predictions and report.md", self.output),
+            ("Official files", self.submission),
+        ):
             if folder is not None:
                 lines.append(f"{what} of {self.models} models together: {folder}")
         return lines
@@ -120,11 +121,13 @@ def run(options: Options) -> EnsembleResult:
         elif folder:
             evaluation.given.task.write_submission(folder, split, evaluation.given)
     return EnsembleResult(
-        scores=evaluation.scores if labelled else {}, evaluation=evaluation,
-        models=len(options.models), notices=bar.notices,
+        scores=evaluation.scores if labelled else {},
+        evaluation=evaluation,
+        models=len(options.models),
+        notices=bar.notices,
         output=Path(options.output) if options.output else None,
         submission=Path(options.submission) if options.submission else None,
-    )  # fmt: skip
+    )
 
 
 def show(result: EnsembleResult, options: Options) -> None:

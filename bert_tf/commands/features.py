@@ -132,9 +132,13 @@ def run(options: Options) -> FeaturesResult:
             "reads texts of any length"
         )
     return FeaturesResult(
-        output=Path(options.output), vectors=vectors, width=extract.width, texts=done,
-        per=options.per, remarks=remarks,
-    )  # fmt: skip
+        output=Path(options.output),
+        vectors=vectors,
+        width=extract.width,
+        texts=done,
+        per=options.per,
+        remarks=remarks,
+    )
 
 
 features = function("features", Options, run)

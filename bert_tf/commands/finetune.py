@@ -42,9 +42,17 @@ if TYPE_CHECKING:
     from bert_tf.commands.seeds import Restarts
 
 COMMON = (
-    "model", "train", "validation", "data", "task", "output", "epochs", "batch_size",
-    "learning_rate", "max_length",
-)  # fmt: skip
+    "model",
+    "train",
+    "validation",
+    "data",
+    "task",
+    "output",
+    "epochs",
+    "batch_size",
+    "learning_rate",
+    "max_length",
+)
 _SPLITS = "a dict of both, such as a datasets.DatasetDict"
 
 

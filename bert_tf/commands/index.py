@@ -117,9 +117,13 @@ def run(options: Options) -> IndexResult:
         vectors, truncated = vectors_of(model, texts, options.batch_size, answered)
         write_index(output, options.model, located, vectors)
     return IndexResult(
-        output=Path(output), texts=count, passages=len(texts), width=vectors.shape[1],
-        truncated=truncated, remarks=remarks,
-    )  # fmt: skip
+        output=Path(output),
+        texts=count,
+        passages=len(texts),
+        width=vectors.shape[1],
+        truncated=truncated,
+        remarks=remarks,
+    )
 
 
 def show(result: IndexResult, options: Options) -> None:

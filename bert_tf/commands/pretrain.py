@@ -33,9 +33,17 @@ if TYPE_CHECKING:
     from bert_tf.training.loop import TrainingResult
 
 COMMON = (
-    "shards", "long_shards", "size", "model", "output", "batch_size", "learning_rate", "steps",
-    "warmup_steps", "precision",
-)  # fmt: skip
+    "shards",
+    "long_shards",
+    "size",
+    "model",
+    "output",
+    "batch_size",
+    "learning_rate",
+    "steps",
+    "warmup_steps",
+    "precision",
+)
 _LONGEST_WARMUP = 10_000  # as in the paper (section A.2); a short run has a tenth of its steps
 LONG_SHARE = 0.1  # of the steps, on long sequences, as in the paper (section A.2)
 LATE_SHARE = 0.5  # of the steps, with large batches, where a run has them and does not say
@@ -265,9 +273,15 @@ def show(result: PretrainResult, options: Options) -> None:
     console.print(str(result))
     features = ["--features_only", "mix"] if options.objective == "bilm" else []  # as ELMo is used
     following = command_line(
-        "finetune", "--model", result.model, *features, "--train", "train.tsv", "--output",
+        "finetune",
+        "--model",
+        result.model,
+        *features,
+        "--train",
+        "train.tsv",
+        "--output",
         "runs/classifier",
-    )  # fmt: skip
+    )
     console.print(plateau_notice(str(result.model)) or f"Next: {following}")
     console.print(f"Curves: {command_line('monitor', options.output)}")
 

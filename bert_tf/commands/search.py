@@ -40,9 +40,17 @@ if TYPE_CHECKING:
     from bert_tf.commands.settings_search import Setting, Trial
 
 COMMON = (
-    "model", "train", "data", "task", "output", "batch_size", "learning_rate", "epochs", "seeds",
+    "model",
+    "train",
+    "data",
+    "task",
+    "output",
+    "batch_size",
+    "learning_rate",
+    "epochs",
+    "seeds",
     "trials",
-)  # fmt: skip
+)
 
 
 @dataclass(kw_only=True)

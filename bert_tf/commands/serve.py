@@ -52,9 +52,17 @@ _SWITCHES = (
 )  # fmt: skip
 
 COMMON = (
-    "models", "host", "rest_port", "grpc_port", "max_batch_size", "deadline", "token_file",
-    "tls_certificate", "tls_key", "access_log",
-)  # fmt: skip
+    "models",
+    "host",
+    "rest_port",
+    "grpc_port",
+    "max_batch_size",
+    "deadline",
+    "token_file",
+    "tls_certificate",
+    "tls_key",
+    "access_log",
+)
 
 
 @dataclass(kw_only=True)

@@ -43,9 +43,17 @@ if TYPE_CHECKING:
     from bert_tf.pipelines.shards.writing import Estimate, Runner
 
 COMMON = (
-    "corpus", "tokenizer", "output", "max_seq_length", "corpus_format", "masking", "dupe_factor",
-    "held_out_share", "workers", "overwrite",
-)  # fmt: skip
+    "corpus",
+    "tokenizer",
+    "output",
+    "max_seq_length",
+    "corpus_format",
+    "masking",
+    "dupe_factor",
+    "held_out_share",
+    "workers",
+    "overwrite",
+)
 
 
 @dataclass(kw_only=True)
