@@ -63,13 +63,10 @@ def kernels_of(model: Any, change: Callable[[Kernels], Kernels]) -> Iterator[Non
     finally:
         for part, changed in zip(parts, made, strict=True):
             # Replicas are traced in turns: a block that began later may not have ended.
-            if part.kernels is changed:
-                part.kernels = changed.before
-            else:
-                later = part.kernels
-                while later.before is not changed:
-                    later = later.before
-                later.before = changed.before
+            reader, name = part, "kernels"
+            while (read := getattr(reader, name)) is not changed:
+                reader, name = read, "before"
+            setattr(reader, name, changed.before)
 
 
 class BertLayer(keras.layers.Layer):

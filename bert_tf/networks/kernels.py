@@ -106,8 +106,8 @@ class Kernels:
         """These kernels, computing both halves of a batch at the same time where that pays."""
         return self
 
-    def of_step(self, kernel: Callable[..., Any]) -> Self:
-        """These kernels in a training step, whose kernels (`StepKernels`) the function makes."""
+    def reading(self, weights: Callable[..., Any]) -> Self:
+        """These kernels in a training step, whose weights the function gives (`CastWeights`)."""
         return self
 
     def find_places(self, padding_mask: Any, direction: str, padding: str) -> Places:

@@ -11,8 +11,8 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
+from bert_tf.networks.tensorflow.cast_weights import CastWeights
 from bert_tf.networks.tensorflow.devices import device_type
-from bert_tf.networks.tensorflow.step_kernels import StepKernels
 from bert_tf.training.means import Values
 from bert_tf.training.optimizer import check_optimizer
 from bert_tf.training.strategy import check_jit_compile
@@ -308,7 +308,7 @@ class Trainer:
         self, data: tuple[Any, Any, Any], loss_of: Callable[[tf.Tensor], tf.Tensor]
     ) -> tuple[tf.Tensor, list[tf.Tensor], list[keras.Variable]]:
         """Sums, float32 [means], and gradients of `loss_of` these, and their variables."""
-        variables, kernels = self.trainable_variables, StepKernels()
+        variables, cast = self.trainable_variables, CastWeights()
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         offsets = [tf.stack([tf.cast(replica, v.dtype) * _REPLICA_SEEDS, 0]) for v in self.seeds]
         states = [v.value + offset for v, offset in zip(self.seeds, offsets, strict=True)]
@@ -320,7 +320,7 @@ class Trainer:
 
                 def change(of_layer: Kernels) -> Kernels:
                     # Without halves, these rows are a half already, or a device's.
-                    return of_layer.in_halves(self._encoder_halves).of_step(kernels.under(tape))
+                    return of_layer.in_halves(self._encoder_halves).reading(cast.under(tape))
 
                 with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
                     with kernels_of(self.model, change):
@@ -328,12 +328,12 @@ class Trainer:
                     self._check_call(scope)
                 sums = self._sums(labels, weights, outputs)
                 loss = loss_of(sums)
-            gradients = kernels.gradients(tape, loss, variables)
+            gradients = cast.gradients(tape, loss, variables)
             return (sums, gradients), [scope.get_current_value(v) for v in self.seeds]
 
         def added(parts: list) -> list:
             sums, gradients = zip(*parts, strict=True)
-            return [sum(sums), *kernels.summed(gradients, variables)]
+            return [sum(sums), *cast.summed(gradients, variables)]
 
         zeros = [tf.zeros([len(self._names)]), *(tf.zeros(v.shape, v.dtype) for v in variables)]
         pieces = self.gradient_accumulation_steps

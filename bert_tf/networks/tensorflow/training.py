@@ -27,11 +27,11 @@ from bert_tf.processor import processor_flags
 class Training(Inference):
     """With gradients of their own."""
 
-    _kernel: Callable[..., tf.Tensor] = staticmethod(side_by_side)
+    _weights: Callable[..., tf.Tensor] = staticmethod(side_by_side)
 
-    def of_step(self, kernel: Callable[..., tf.Tensor]) -> Self:
+    def reading(self, weights: Callable[..., tf.Tensor]) -> Self:
         changed = copy.copy(self)
-        changed._kernel = kernel
+        changed._weights = weights
         return changed
 
     def fork(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -48,7 +48,7 @@ class Training(Inference):
     def _product_and_bias(
         self, x: tf.Tensor, layers: Sequence[Dense], scale: float
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        kernel = self._kernel([layer.kernel for layer in layers], layers[0].compute_dtype, scale)
+        kernel = self._weights([layer.kernel for layer in layers], layers[0].compute_dtype, scale)
         product = tf.matmul(tf.cast(x, kernel.dtype), kernel)
         return product, self.joined("bias", layers, scale)
 
@@ -85,7 +85,7 @@ class Training(Inference):
     def word_logits(self, x: tf.Tensor, table: Embedding, bias: Any) -> tf.Tensor:
         if is_replaced(table):
             return super().word_logits(x, table, bias)
-        rows = self._kernel([table.embeddings], x.dtype.name)
+        rows = self._weights([table.embeddings], x.dtype.name)
         return vocabulary_loss.word_logits(x, rows, tf.cast(bias, tf.float32))
 
 

@@ -1,4 +1,4 @@
-"""Kernels and word tables of one training step, in the compute dtype.
+"""Weights of one training step in the compute dtype: kernels and word tables.
 
 Without them each half of a batch and each micro-batch would cast the variables, and its gradients
 back. The step's graph makes them from the variables, so they are never older than these.
@@ -15,22 +15,22 @@ from bert_tf.networks.tensorflow.inference import side_by_side
 from bert_tf.networks.tensorflow.passes import in_few_passes
 
 
-class _Kernel(NamedTuple):
+class _CastWeight(NamedTuple):
     variables: list[keras.Variable]
     scale: float  # of the first variable
     value: tf.Tensor  # the variables side by side, along the last axis
 
 
-class StepKernels:
-    """The kernels of the step whose graph is being traced, made when a layer first reads them."""
+class CastWeights:
+    """The weights of the step whose graph is being traced, made when a layer first reads them."""
 
     def __init__(self) -> None:
         self._graph = tf.compat.v1.get_default_graph()
-        self._made: dict[Any, _Kernel] = {}
+        self._made: dict[Any, _CastWeight] = {}
         self._tape: tf.GradientTape | None = None
 
     def under(self, tape: tf.GradientTape) -> Callable[..., tf.Tensor]:
-        """A function as `side_by_side`, of these kernels until the tape gives their `gradients`."""
+        """A function as `side_by_side`, of these weights until the tape gives their `gradients`."""
         self._tape = tape
         return self._read
 
@@ -45,7 +45,7 @@ class StepKernels:
             # In the step's own graph, where all halves and micro-batches find it.
             with tape.stop_recording(), self._graph.as_default():
                 value = side_by_side(variables, dtype, scale)
-            self._made[key] = _Kernel(list(variables), scale, value)
+            self._made[key] = _CastWeight(list(variables), scale, value)
         value = self._made[key].value
         if any(variable.trainable for variable in variables):
             tape.watch(value)
@@ -54,7 +54,7 @@ class StepKernels:
     def gradients(
         self, tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[keras.Variable]
     ) -> tuple[list[Any], list[Any]]:
-        """Gradients of variables, where they are read themselves, and of kernels, or None."""
+        """Gradients of variables, where they are read themselves, and of cast weights, or None."""
         self._tape = None
         return tape.gradient(loss, (list(variables), [each.value for each in self._made.values()]))
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 from bert_tf.config import BertConfig
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks.tensorflow import passes
+from bert_tf.networks.tensorflow.cast_weights import CastWeights
 from bert_tf.networks.tensorflow.inference import side_by_side
-from bert_tf.networks.tensorflow.step_kernels import StepKernels
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.trainer import Trainer
@@ -99,7 +99,7 @@ def test_gradients_are_those_of_the_variables(dtype, pieces, change, monkeypatch
         ).model.weights
 
     ours = after_one_step()
-    monkeypatch.setattr(StepKernels, "under", lambda self, tape: side_by_side)
+    monkeypatch.setattr(CastWeights, "under", lambda self, tape: side_by_side)
     for one, other in zip(ours, after_one_step(), strict=True):
         if TABLE not in one.path or change is freeze:
             np.testing.assert_array_equal(one, other, err_msg=one.path)
@@ -112,10 +112,10 @@ def test_the_first_of_joined_kernels_has_the_gradient_of_its_scale():
 
     @tf.function(autograph=False)
     def summed():
-        kernels = StepKernels()
+        cast = CastWeights()
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(kernels.under(tape)(joined, "float32", 0.25) * slopes)
-        return kernels.summed([kernels.gradients(tape, loss, joined)], joined)
+            loss = tf.reduce_sum(cast.under(tape)(joined, "float32", 0.25) * slopes)
+        return cast.summed([cast.gradients(tape, loss, joined)], joined)
 
     first, other = summed()
     np.testing.assert_array_equal(first, slopes[:, :2] / 4)
@@ -134,15 +134,15 @@ def test_gradients_of_a_table_that_is_looked_up_and_multiplied_with(compiled, mo
 
     @tf.function(autograph=False)
     def summed():
-        kernels, gradients = StepKernels(), []
+        cast, gradients = CastWeights(), []
         for half in range(2):
             with tf.GradientTape() as tape:
                 looked_up = tf.gather(tf.convert_to_tensor(table), ids[half])
-                product = kernels.under(tape)([table], "bfloat16") * slopes[half]
+                product = cast.under(tape)([table], "bfloat16") * slopes[half]
                 loss = tf.reduce_sum(looked_up * tf.cast(rows[half], tf.float32))
                 loss += tf.reduce_sum(tf.cast(product, tf.float32))
-            gradients.append(kernels.gradients(tape, loss, [table]))
-        return kernels.summed(gradients, [table])[0]
+            gradients.append(cast.gradients(tape, loss, [table]))
+        return cast.summed(gradients, [table])[0]
 
     terms = [np.zeros((7, 4)) for _ in range(8)]
     for half in range(2):
