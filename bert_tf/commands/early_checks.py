@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from bert_tf.errors import InputError
-from bert_tf.files.mirror import fetched
+from bert_tf.files.cache import fetched
 from bert_tf.files.outputs import check_output_file, check_output_folder
 from bert_tf.files.storage import is_remote
 

@@ -27,7 +27,7 @@ from bert_tf.commands.function import CommandOptions, function
 from bert_tf.commands.progress import console, progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError, pip_install
-from bert_tf.files.mirror import fetched
+from bert_tf.files.cache import fetched
 from bert_tf.files.storage import is_remote
 from bert_tf.options import option
 from bert_tf.serving.packed_weights import pack_weights, types_of

@@ -1,13 +1,18 @@
 """The cache of this user: copies of remote files, and what was measured on this machine."""
 
 import contextlib
+import hashlib
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 from bert_tf.errors import InputError
+from bert_tf.files.storage import RemoteFolder, find_objects
 
 CACHE_FOLDER = "BERT_TF_CACHE"  # environment variables: the folder, and its bound in gigabytes
 CACHE_GIGABYTES = "BERT_TF_CACHE_GB"
+_KEY_LENGTH = 16  # of the names of copies
 
 
 def cache_folder(kind: str = "") -> Path:
@@ -25,3 +30,57 @@ def cache_bytes() -> int:
         if (found := int(float(given) * 1e9)) >= 0:
             return found
     raise InputError(f"{CACHE_GIGABYTES} is {given!r}: give a number of gigabytes, such as 20")
+
+
+def make_room(
+    cache: Path, names: str, bound: float, *, needed: Path | None = None, left: float = 1.0
+) -> int:
+    """Removes the entries that were used longest ago if all exceed a bound; returns their bytes.
+
+    Entries are the files and folders that match the pattern `names`: all else is another's. Those
+    that stay take at most the share `left` of the bound, unless `needed` alone is larger.
+    """
+    entries = []
+    for entry in cache.glob(names):
+        with contextlib.suppress(FileNotFoundError):  # another process removed it
+            files = entry.rglob("*") if entry.is_dir() else [entry]
+            size = sum(path.stat().st_size for path in files if path.is_file())
+            entries.append((entry.stat().st_mtime_ns, size, entry))
+    held = sum(size for _, size, _ in entries)
+    if held > bound:
+        for _, size, entry in sorted(entries):
+            if held > left * bound and entry != needed:
+                held -= size
+                if entry.is_dir():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    entry.unlink(missing_ok=True)
+    return held
+
+
+def fetched(url: str) -> Path:
+    """A local copy of the files of a URL, cached while they stay the same."""
+    url = url.rstrip("/")
+    states = find_objects(url)
+    names = [object_url.removeprefix(f"{url}/") for object_url in states]
+    if not names:
+        raise InputError(f"{url}: no object there: check the name")
+    if "config.json" not in names and "best/config.json" in names:
+        raise InputError(f"{url} is a run directory, not a model: did you mean {url}/best?")
+    key = hashlib.sha256(repr([url, *states.items()]).encode()).hexdigest()[:_KEY_LENGTH]
+    cache = cache_folder("models")
+    # The last part keeps its name, which may be that of a served model or the number of a version.
+    folder = cache / key / url.rpartition("/")[2]
+    if not folder.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as temporary:
+            copy = Path(temporary, key, folder.name)
+            RemoteFolder(url).download(names, copy)
+            if find_objects(url) != states:
+                raise InputError(f"{url}: has changed while it was downloaded: try again")
+            if not folder.is_dir():
+                shutil.rmtree(folder.parent, ignore_errors=True)
+                copy.parent.rename(folder.parent)
+    os.utime(folder.parent)  # used now
+    make_room(cache, "[0-9a-f]" * _KEY_LENGTH, cache_bytes(), needed=folder.parent)
+    return folder

@@ -6,7 +6,6 @@ not at all, so a command that is killed during an upload leaves a folder that it
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -18,19 +17,17 @@ from pathlib import Path, PurePosixPath
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import MARK, StrPath
-from bert_tf.files.cache import cache_bytes, cache_folder
 from bert_tf.files.lease import Lease, LostLeaseError
 from bert_tf.files.storage import (
     RemoteFolder,
     State,
+    check_apart,
     check_output_url,
-    find_objects,
     is_remote,
     state_of,
 )
 
 _MARKS = ("config.json", "models.config", "saved_model.pb")
-_KEY_LENGTH = 16  # of the names of cached copies
 _log = logging.getLogger(__name__)
 _mirrors: list["Mirror"] = []  # of this process
 
@@ -115,9 +112,7 @@ def mirrored(
         return
     url = os.fspath(output).rstrip("/")
     check_output_url(url)
-    for given in inputs:
-        if given is not None and f"{given}/".startswith(f"{url}/"):
-            raise InputError(f"--output {url} holds the input {given}: name a separate output")
+    check_apart(url, inputs)
     mirror = Mirror(url, Path(tempfile.mkdtemp(prefix="bert-tf-")).resolve())
     try:
         with _writing(mirror):
@@ -199,45 +194,3 @@ def joined(output: StrPath, *names: str) -> Path | str:
     if is_remote(output):
         return "/".join([os.fspath(output).rstrip("/"), *names])
     return Path(output, *names)
-
-
-def fetched(url: str) -> Path:
-    """A local copy of the files of a URL, cached while they stay the same."""
-    url = url.rstrip("/")
-    states = find_objects(url)
-    names = [each.removeprefix(f"{url}/") for each in states]
-    if not names:
-        raise InputError(f"{url}: no object there: check the name")
-    if "config.json" not in names and "best/config.json" in names:
-        raise InputError(f"{url} is a run directory, not a model: did you mean {url}/best?")
-    key = hashlib.sha256(repr([url, *states.items()]).encode()).hexdigest()[:_KEY_LENGTH]
-    cache = cache_folder("models")
-    # The last part keeps its name, which may be that of a served model or the number of a version.
-    folder = cache / key / url.rpartition("/")[2]
-    if not folder.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as temporary:
-            copy = Path(temporary, key, folder.name)
-            RemoteFolder(url).download(names, copy)
-            if find_objects(url) != states:
-                raise InputError(f"{url}: has changed while it was downloaded: try again")
-            if not folder.is_dir():
-                shutil.rmtree(folder.parent, ignore_errors=True)
-                copy.parent.rename(folder.parent)
-    os.utime(folder.parent)  # used now
-    _make_room(cache, folder.parent)
-    return folder
-
-
-def _make_room(cache: Path, needed: Path) -> None:
-    """Removes the copies that were used longest ago, beyond the bound of the cache."""
-    left = cache_bytes()
-    found = []
-    for copy in cache.glob("[0-9a-f]" * _KEY_LENGTH):  # whatever else is there is not ours
-        with contextlib.suppress(FileNotFoundError):  # another process removed it
-            size = sum(path.stat().st_size for path in copy.rglob("*") if path.is_file())
-            found.append((copy.stat().st_mtime_ns, size, copy))
-    for _, size, copy in sorted(found, reverse=True):
-        left -= size
-        if left < 0 and copy != needed:
-            shutil.rmtree(copy, ignore_errors=True)

@@ -143,6 +143,15 @@ def check_output_url(url: str) -> None:
         raise InputError(f"{url}: has an empty part, . or ..: name the folder without")
 
 
+def check_apart(url: str, inputs: Iterable[str | None]) -> None:
+    """Raises InputError for an output that holds an input or lies in one."""
+    for read in inputs:
+        if read is not None and f"{read}/".startswith(f"{url}/"):
+            raise InputError(f"--output {url} holds the input {read}: name a separate output")
+        if read is not None and f"{url}/".startswith(f"{read.rstrip('/')}/"):
+            raise InputError(f"--output {url} lies in the input {read}: name a separate output")
+
+
 def fetch_ranges(urls: list[str], starts: list[int], ends: list[int]) -> list[bytes]:
     """Ranges of bytes of objects in one store, read at the same time."""
     if not urls:

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
-from bert_tf.files.cache import cache_bytes, cache_folder
+from bert_tf.files.cache import cache_bytes, cache_folder, make_room
 from bert_tf.files.storage import fetch_ranges, is_remote
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.datasets import dataset_options
@@ -369,19 +369,9 @@ class BlockCache:
         return [str(path) for path in paths]
 
     def _make_room(self) -> None:
-        """Removes the blocks that were used longest ago, if they exceed the bound."""
-        found = []
-        for path in self._folder.glob("*.block"):  # whatever else is there is not ours
-            with contextlib.suppress(FileNotFoundError):  # another process was first
-                status = path.stat()
-                found.append((status.st_mtime_ns, status.st_size, path))
-        self._bytes, self._added = sum(size for _, size, _ in found), 0
-        if self._bytes > self._most:
-            for _, size, path in sorted(found):
-                if self._bytes <= self._most * (1 - _CLEARED_SHARE):
-                    break
-                path.unlink(missing_ok=True)
-                self._bytes -= size
+        left = 1 - _CLEARED_SHARE
+        self._bytes = make_room(self._folder, "*.block", self._most, left=left)
+        self._added = 0
 
 
 Fetcher = Callable[..., np.ndarray]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import TEMPORARY_NAMES, StrPath
 from bert_tf.files.outputs import check_output_folder, is_one_of
-from bert_tf.files.storage import Folder, check_output_url, is_remote, open_folder
+from bert_tf.files.storage import Folder, check_apart, check_output_url, is_remote, open_folder
 from bert_tf.pipelines.corpus import documents
 from bert_tf.pipelines.corpus.formats import (
     WITHOUT,
@@ -236,11 +236,7 @@ def _output_folder(output: StrPath, corpus: Corpus, inputs: list[str]) -> Folder
         return open_folder(check_output_folder(output, corpus.files))
     check_output_url(os.fspath(output))
     folder = open_folder(output)
-    if any(f"{file}/".startswith(f"{folder}/") for file in corpus.files):
-        raise InputError(f"--output {output} holds the input: name a separate output")
-    for given in inputs:  # a resumed run would read its shards
-        if f"{folder}/".startswith(f"{given.rstrip('/')}/"):
-            raise InputError(f"--output {output} lies in the input {given}: name a separate output")
+    check_apart(str(folder), [*corpus.files, *inputs])
     return folder
 
 

@@ -77,7 +77,7 @@ def test_from_a_model_in_a_bucket_to_answers_of_an_export_there(
     for path in (pretrained / "last").iterdir():
         mirror.RemoteFolder(f"{s3}/pre/best").upload(path, path.name)
     with pytest.raises(InputError, match=r"pre is a run directory.* did you mean .*pre/best\?"):
-        mirror.fetched(f"{s3}/pre")
+        caches.fetched(f"{s3}/pre")
     finetuning = [
         "finetune", "--model", f"{s3}/pre/best", "--train", str(pairs), "--validation", str(pairs),
         "--text_column", "first", "--pair_column", "second", "--label_column", "same",
@@ -226,7 +226,7 @@ def test_a_pushed_copy_removes_the_object_of_that_name_alone(s3, tmp_path):
 def test_a_key_that_leaves_the_folder_is_refused(s3, tmp_path):
     put(s3, "leaves/../w/evil.txt", "leaves/deep//x")
     url = f"{s3}/leaves"
-    for pulled in (lambda: mirror.mirrored(url).__enter__(), lambda: mirror.fetched(url)):
+    for pulled in (lambda: mirror.mirrored(url).__enter__(), lambda: caches.fetched(url)):
         with pytest.raises(InputError, match=r"leaves: holds the key '[^']*', which names no"):
             pulled()
     with pytest.raises(InputError, match=r"/w/\.\./run: has an empty part, \. or \.\."):
