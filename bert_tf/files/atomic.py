@@ -1,5 +1,6 @@
 """Files and folders that appear whole or not at all."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -85,6 +86,19 @@ def remove(*paths: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def files_below(folder: Path) -> list[Path]:
+    """The files in a folder and below, sorted; links count as files. None if it does not exist."""
+    return [path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir()]
+
+
+def remove_empty_folders(folder: Path) -> None:
+    """Removes a folder and those below it, as far as they are empty."""
+    below = [path for path in folder.rglob("*") if path.is_dir()]
+    for path in [*sorted(below, reverse=True), folder]:
+        with contextlib.suppress(OSError):  # not empty, not there, or another process writes there
+            path.rmdir()
+
+
 def sync(path: Path) -> None:
     """Makes the names in a folder, or the content of a file, durable."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -146,9 +160,8 @@ def replace_directory(path: StrPath) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(path) as temporary:
         yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                sync(file)
+        for file in files_below(temporary):
+            sync(file)
         move_directory(temporary, path)
 
 
@@ -156,8 +169,8 @@ def move_directory(folder: Path, path: Path) -> None:
     """Renames a folder on the same file system; an older folder at `path` is replaced."""
     _, claims = _holder(path)
     if claims is not None:
-        files = [each.relative_to(folder) for each in folder.rglob("*") if not each.is_dir()]
-        claims.claim_folder(path.resolve(), files)
+        names = [file.relative_to(folder) for file in files_below(folder)]
+        claims.claim_folder(path.resolve(), names)
     if path.exists():
         # A folder cannot be renamed over a full one: step aside first.
         replaced = temporary_name(path).with_suffix(_REPLACED)

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
 from bert_tf.files.mirror import local_path
-from bert_tf.files.storage import is_remote
+from bert_tf.files.storage import Folder, LocalFolder, is_remote
 
 GIVEN_DATA = "data"  # subfolder of a run for the examples that a Python call was given
 # Files and folders that a command reads; None and "-", standard input, stand for no file.
@@ -49,18 +49,23 @@ def check_output_folder(
         if Path.cwd().is_relative_to(folder) or folder.is_mount():
             kind = "a mount point" if folder.is_mount() else "the working directory or above it"
             raise InputError(f"{output}: is {kind} and cannot be replaced: name a folder in it")
-        files = [x for x in sorted(folder.rglob("*")) if x.is_symlink() or not x.is_dir()]
-        for file in files:
-            if not is_one_of(name := file.relative_to(folder), ours):
-                raise InputError(
-                    f"{output}: holds {name}, which this command did not make: name another output "
-                    "folder"
-                )
-        if files and not overwrite:
-            raise InputError(
-                f"{output}: is not empty: name another output, or replace it with --overwrite"
-            )
+        check_content(LocalFolder(Path(output)), ours, overwrite=overwrite)
     return folder
+
+
+def check_content(folder: Folder, ours: Sequence[str], *, overwrite: bool) -> None:
+    """Refuses a folder that holds files other than `ours`, or any unless they are overwritten."""
+    names = sorted(folder.all_names())
+    for name in names:
+        if not is_one_of(PurePath(name), ours):
+            raise InputError(
+                f"{folder}: holds {name}, which this command did not make: name another output "
+                "folder"
+            )
+    if names and not overwrite:
+        raise InputError(
+            f"{folder}: is not empty: name another output, or replace it with --overwrite"
+        )
 
 
 def is_one_of(name: PurePath, patterns: Sequence[str]) -> bool:
@@ -84,10 +89,12 @@ def _resolved(path: StrPath, role: str) -> Path:
         raise InputError(f"the name of an {role} is empty: name a file or folder")
     # realpath leaves a loop of links to stat; Path.resolve raises RuntimeError before Python 3.13.
     resolved = Path(os.path.realpath(path))
-    if role == "output" and not _is_unicode(resolved):  # TensorFlow writes to no such name
-        raise InputError(f"{path}: the name is not UTF-8: name another output")
     try:
+        if role == "output":
+            str(resolved).encode()
         resolved.stat()
+    except UnicodeEncodeError as error:  # TensorFlow writes to no such name
+        raise InputError(f"{path}: the name is not UTF-8: name another {role}") from error
     except (FileNotFoundError, NotADirectoryError):
         pass  # to be made, or refused with its parents
     except OSError as error:
@@ -97,14 +104,6 @@ def _resolved(path: StrPath, role: str) -> Path:
             ) from error
         raise InputError(f"{path}: {error.strerror}: name another {role}") from error
     return resolved
-
-
-def _is_unicode(path: Path) -> bool:
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _check_place(path: Path, output: StrPath, inputs: Inputs) -> None:

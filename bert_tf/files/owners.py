@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.errors import InputError
-from bert_tf.files.atomic import MARK, StrPath, hold_output, write_json
+from bert_tf.files.atomic import (
+    MARK,
+    StrPath,
+    files_below,
+    hold_output,
+    remove_empty_folders,
+    write_json,
+)
 from bert_tf.files.outputs import is_one_of
 
 # Files of models in outputs of earlier versions, which have no marks.
@@ -124,7 +131,7 @@ class Mark:
         if mark is None:
             mark = cls(Path(folder).resolve(), layout.title)
             for path in (mark.folder / part for part in layout.parts):
-                if path.is_file() or _files(path):
+                if path.is_file() or files_below(path):
                     raise _another(path)
         if mark.kind != layout.title:
             raise InputError(
@@ -157,7 +164,7 @@ class Mark:
     def claim_folder(self, path: Path, names: Iterable[Path]) -> None:
         """The same of a folder that is about to be replaced by one with the files `names`."""
         with self._lock:
-            for file in _files(path):
+            for file in files_below(path):
                 if not self.owns(file):
                     raise _another(file)
             self._enter(path / name for name in names)
@@ -172,13 +179,10 @@ class Mark:
         """Removes a folder below, as far as its files are bert-tf's."""
         folder = self.folder / name
         with contextlib.suppress(OSError):
-            for file in _files(folder):
+            for file in files_below(folder):
                 if self.owns(file):
                     file.unlink()
-        below = [path for path in folder.rglob("*") if path.is_dir()]
-        for path in [*sorted(below, reverse=True), folder]:
-            with contextlib.suppress(OSError):  # not empty, or not there
-                path.rmdir()
+        remove_empty_folders(folder)
 
 
 @contextlib.contextmanager
@@ -193,10 +197,6 @@ def owned(folder: StrPath | None, layout: Layout) -> Iterator[None]:
     mark = Mark.of(folder, layout)
     with hold_output(folder, mark):
         yield
-
-
-def _files(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir()]
 
 
 def _another(path: Path) -> InputError:

@@ -22,7 +22,13 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from bert_tf.errors import InputError, pip_install
-from bert_tf.files.atomic import StrPath, replace_file, sync
+from bert_tf.files.atomic import (
+    StrPath,
+    files_below,
+    remove_empty_folders,
+    replace_file,
+    sync,
+)
 
 # Size of a file, and what tells its content from an earlier one: a time or a hash.
 State = tuple[int, int]
@@ -217,7 +223,7 @@ class LocalFolder:
 
     def all_names(self) -> list[str]:
         """The files in the folder and below, by their names relative to it."""
-        return [str(x.relative_to(self.path)) for x in self.path.rglob("*") if not x.is_dir()]
+        return [path.relative_to(self.path).as_posix() for path in files_below(self.path)]
 
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
@@ -226,10 +232,7 @@ class LocalFolder:
     def clear(self) -> None:
         """Removes the files that are there now, by their names, and the folders left empty."""
         self.remove(self.all_names())
-        below = [path for path in self.path.rglob("*") if path.is_dir()]
-        for folder in [*sorted(below, reverse=True), self.path]:
-            with contextlib.suppress(OSError):  # another process may write there
-                folder.rmdir()
+        remove_empty_folders(self.path)
 
 
 @dataclass(frozen=True)

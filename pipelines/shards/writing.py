@@ -13,13 +13,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import TEMPORARY_NAMES, StrPath
-from bert_tf.files.outputs import check_output_folder, is_one_of
-from bert_tf.files.storage import Folder, check_apart, check_output_url, is_remote, open_folder
+from bert_tf.files.outputs import check_content, check_output_folder
+from bert_tf.files.storage import (
+    Folder,
+    LocalFolder,
+    check_apart,
+    check_output_url,
+    is_remote,
+    open_folder,
+)
 from bert_tf.pipelines.corpus import documents
 from bert_tf.pipelines.corpus.formats import (
     WITHOUT,
@@ -242,19 +249,10 @@ def _output_folder(output: StrPath, corpus: Corpus, inputs: list[str]) -> Folder
 
 def _check_content(folder: Folder, *, overwrite: bool) -> None:
     """Refuses a folder that holds other files, or any unless they may be overwritten."""
-    if not is_remote(str(folder)):
-        check_output_folder(str(folder), ours=_FILES, overwrite=overwrite)
-        return
-    names = sorted(folder.all_names())
-    for name in map(PurePosixPath, names):
-        if not is_one_of(name, _FILES):
-            raise InputError(
-                f"{folder}: holds {name}, which this command did not make: name another output"
-            )
-    if names and not overwrite:
-        raise InputError(
-            f"{folder}: is not empty: name another output, or replace it with --overwrite"
-        )
+    if isinstance(folder, LocalFolder):
+        check_output_folder(folder.path, ours=_FILES, overwrite=overwrite)
+    else:
+        check_content(folder, _FILES, overwrite=overwrite)
 
 
 def _corpus_of(
