@@ -4,10 +4,8 @@
 """
 
 import contextlib
-import fcntl
 import json
 import logging
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +16,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 from bert_tf.device_errors import full_disk_errors
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, replace_directory, write_text
+from bert_tf.files.lock import locked
 from bert_tf.networks.tensorflow import int8
 from bert_tf.serving.precisions import versions
 from bert_tf.serving.saved_model import LoadedModel, nodes_of, read_saved_model
@@ -194,14 +193,8 @@ def _without_information() -> Iterator[None]:
 def _alone_in(directory: Path) -> Iterator[None]:
     """Holds the folder's lock; what a killed export left in it is removed."""
     directory.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with hold_output(directory):
-            yield
-    finally:
-        os.close(descriptor)
+    with locked(directory, waits=True), hold_output(directory):
+        yield
 
 
 def batching_parameters(signatures: Mapping[str, SignatureDef]) -> str | None:

@@ -3,8 +3,6 @@
 All workers of a run must call these functions, in the same order.
 """
 
-import errno
-import fcntl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
@@ -14,12 +12,12 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output
+from bert_tf.files.lock import locked
 from bert_tf.files.owners import Layout, Mark
 from bert_tf.training.preemption import Preempted
 
 _HELD, _OF_ANOTHER = 1, 2  # why the chief cannot use a folder, for all workers
 _LOCK = ".lock"
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
 
 
 def has_workers(strategy: tf.distribute.Strategy) -> bool:
@@ -102,7 +100,7 @@ def hold_run_directory(
 ) -> Iterator[Mark | None]:
     """Makes and locks a run directory, and removes what a killed process left.
 
-    Yields the mark of the folder on the chief, given a `layout`. The chief's `flock` ends with
+    Yields the mark of the folder on the chief, given a `layout`. The chief's lock ends with
     block or process. Raises InputError in all workers if it is held, or the folder is another's.
     """
     with ExitStack() as stack:
@@ -131,15 +129,8 @@ def hold_run_directory(
 def _is_held(stack: ExitStack, directory: Path) -> bool:
     """Takes the lock until the stack is left; returns whether another process has it."""
     directory.mkdir(parents=True, exist_ok=True)
-    file = stack.enter_context((directory / _LOCK).open("w"))
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    return False
+    (directory / _LOCK).touch()
+    return stack.enter_context(locked(directory / _LOCK)) is False
 
 
 def check_same_step(strategy: tf.distribute.Strategy, step: int) -> None:

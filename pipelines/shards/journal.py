@@ -6,7 +6,6 @@ its size and its checksum; all else is dead, and only a run that holds the folde
 """
 
 import contextlib
-import fcntl
 import fnmatch
 import itertools
 import json
@@ -24,6 +23,7 @@ import numpy as np
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import TEMPORARY_NAMES
 from bert_tf.files.lease import Lease
+from bert_tf.files.lock import locked
 from bert_tf.files.storage import Folder, RemoteFolder, sha256
 from bert_tf.pipelines.corpus.documents import DocumentPlan
 from bert_tf.pipelines.data_options import PretrainingDataOptions
@@ -189,14 +189,14 @@ class Journal:
                 yield
             return
         self._place.path.mkdir(parents=True, exist_ok=True)
-        with (self._place.path / _LOCK).open("w") as lock:
-            try:
-                fcntl.flock(lock, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+        lock = self._place.path / _LOCK
+        lock.touch()
+        with locked(lock, is_shared=is_shared) as is_held:
+            if is_held is False:
                 raise InputError(
                     f"{self.folder}: another process is writing there: wait for it, or name "
                     "another output"
-                ) from error
+                )
             yield
 
     def remove(self) -> None:

@@ -6,7 +6,6 @@ full. Shards of the compact form are masked here, with new masks in every epoch.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -15,7 +14,7 @@ import socket
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
 from bert_tf.files.cache import cache_bytes, cache_folder, make_room
+from bert_tf.files.lock import locked
 from bert_tf.files.storage import fetch_ranges, is_remote
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.datasets import dataset_options
@@ -279,28 +279,6 @@ def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Datase
     return batches.apply(service.distribute(service.ShardingPolicy.DYNAMIC, address))
 
 
-@contextlib.contextmanager
-def _locked(folder: StrPath, *, waits: bool = False) -> Iterator[bool]:
-    """Locks a folder, at most until the process ends; yields whether it could.
-
-    It cannot where another process holds the folder, or on a file system without locks.
-    """
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
-        yield False
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-        is_locked = True
-    except OSError:
-        is_locked = False
-    try:
-        yield is_locked
-    finally:
-        os.close(descriptor)
-
-
 class BlockCache:
     """Blocks of remote shards in a folder of bounded size, which sources and processes share.
 
@@ -312,14 +290,14 @@ class BlockCache:
         self._folder, self._most = folder, most_bytes
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.parent, waits=True):  # else the new folder is free for a moment
+        with locked(folder.parent, waits=True):  # else the new folder is free for a moment
             for left in folder.parent.glob(f"{_LINKS}*"):
-                with _locked(left) as is_mine:
+                with locked(left) as is_mine:
                     if is_mine:  # its process has ended
                         shutil.rmtree(left, ignore_errors=True)
             self._links = tempfile.TemporaryDirectory(prefix=_LINKS, dir=folder.parent)
             self._reading = contextlib.ExitStack()  # until this process ends
-            self._reading.enter_context(_locked(self._links.name))
+            self._reading.enter_context(locked(Path(self._links.name)))
         self._loads: deque[str] = deque()  # folders of the links of the last calls
         self._bytes = self._added = 0  # in the cache, and by this process since it was counted
         self._make_room()
