@@ -194,7 +194,7 @@ class SearchIndex:
         best = np.flatnonzero(~(scores < -np.partition(-scores, last)[last]))
         best = best[np.argsort(-scores[best], kind="stable")][:count]
         with _named(self.folder):
-            found = [(i, json.loads(self.lines[i])) for i in best]
+            found = [(i, json.loads(self.lines[i])) for i in best.tolist()]
             return [Found(float(scores[i]), text["text"], text["source"]) for i, text in found]
 
 

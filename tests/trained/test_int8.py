@@ -13,7 +13,15 @@ import pytest
 import tensorflow as tf
 from peer_programs import find_peer
 
-from bert_tf import BertClassifier, BertConfig, BertTokenizer, export_model
+from bert_tf import (
+    BertClassifier,
+    BertConfig,
+    BertEncoder,
+    BertSpanClassifier,
+    BertTokenizer,
+    export_model,
+    save_model,
+)
 from bert_tf.commands import export_precisions
 from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import FeatureEncoder
@@ -411,6 +419,35 @@ def test_the_fastest_type_is_exported_alone_or_with_its_twin(
     )
     assert list(one.versions) == kept
     assert "another processor may differ" in " ".join(one.lines())
+
+
+@pytest.mark.parametrize("kind", ["span", "vector"])
+def test_auto_exports_spans_and_vectors(tmp_path, monkeypatch, exported_empty, kind):
+    """Spans are scored by their F1, vectors without labels by the cosine of both types'."""
+    times = iter([3, 2, 1])
+    monkeypatch.setattr(export_precisions, "_times", lambda model: {"short": next(times)})
+    tokenizer, strings = BertTokenizer([*SPECIALS, *WORDS]), texts(80)
+    if kind == "span":
+        save_model(BertSpanClassifier(CONFIG, seed=0), tmp_path / "model", tokenizer)
+        paragraphs = []
+        for number, text in enumerate(strings):
+            answer = {"text": text.split()[0], "answer_start": 0}
+            asked = {"id": str(number), "question": text.split()[-1], "answers": [answer]}
+            paragraphs.append({"context": text, "qas": [asked]})
+        rows = tmp_path / "rows.json"
+        rows.write_text(json.dumps({"data": [{"title": "a", "paragraphs": paragraphs}]}))
+    else:
+        save_model(BertEncoder(CONFIG, seed=0), tmp_path / "model", tokenizer)
+        rows = tmp_path / "rows.tsv"
+        rows.write_text("\n".join(["text", *strings, ""]))
+    one = export_model(
+        model=tmp_path / "model", name="one", output=tmp_path, precision="auto", verbose=False,
+        calibration=rows, max_loss=100.0,
+    )  # fmt: skip
+    assert one.versions == {"float32": 1, "int8": 2}
+    score = "f1 .* in float32, .*" if kind == "span" else r"cosine 1 in float32, (1|0\.9\d+)"
+    expected = rf"int8: {score} in int8, on 40 rows"
+    assert any(re.match(expected, line) for line in one.lines())
 
 
 def test_auto_leaves_out_an_int8_that_loses_too_much(run, tmp_path, monkeypatch, exported_empty):
