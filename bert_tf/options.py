@@ -249,9 +249,16 @@ def identity(options: Any, of: type | None = None) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names}
 
 
-def spelled_out(values: Mapping[str, Any], implied: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, with what None stands for in its place."""
-    return {name: implied.get(name) if x is None else x for name, x in values.items()}
+def differing(
+    before: Mapping[str, Any], now: Mapping[str, Any], implied: Mapping[str, Any]
+) -> list[str]:
+    """The names whose values differ; an absent value is None, which stands for the implied one."""
+
+    def value(values: Mapping[str, Any], name: str) -> Any:
+        stored = values.get(name)
+        return implied.get(name) if stored is None else stored
+
+    return [name for name in {**now, **before} if value(before, name) != value(now, name)]
 
 
 def option_helps(options: type) -> dict[str, str]:

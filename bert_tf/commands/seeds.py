@@ -17,7 +17,7 @@ from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_directory, write_json
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import SEEDS
-from bert_tf.options import identity, spelled_out
+from bert_tf.options import differing, identity
 from bert_tf.training.listener import Listener
 from bert_tf.training.loop import DivergedError
 from bert_tf.training.workers import hold_run_directory
@@ -119,8 +119,7 @@ def finetune_seeds(
         before = mark.settings if (output / "best").exists() else None
         changed: list[str] = []
         if before is not None:
-            kept, now = (spelled_out(x, options.implied()) for x in (before, settings))
-            changed = [name for name in now if kept.get(name) != now[name]]
+            changed = [x for x in differing(before, settings, options.implied()) if x in settings]
         if changed and not options.override:
             raise InputError(
                 f"{output} holds runs with another --{', --'.join(changed)}: give the same, "

@@ -30,7 +30,7 @@ from bert_tf.errors import InputError, pip_install
 from bert_tf.files.atomic import write_json, write_text, write_tsv
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import SEARCH, Mark
-from bert_tf.options import identity, joined, spelled_out
+from bert_tf.options import differing, identity, joined
 from bert_tf.pipelines.examples.records import is_dataset_name
 from bert_tf.tasks.reports.report import curves, markdown, save_png
 from bert_tf.training.listener import Listener
@@ -224,8 +224,9 @@ class _Search:
         # Searches of earlier versions lack some, and have options in place of what they mean.
         if "tokenizer" not in kept:
             own = own | {name: getattr(self.options, name) for name in ("task", "max_length")}
-        kept, own = (spelled_out(x, self.options.implied()) for x in (kept, own))
-        changed = [name for name in own if name in kept and kept[name] != own[name]]
+        changed = [
+            x for x in differing(kept, own, self.options.implied()) if x in own and x in kept
+        ]
         if changed and not self.options.override:
             listed = ", ".join(_SHOWN.get(name, f"--{name}") for name in changed)
             raise InputError(

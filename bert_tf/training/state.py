@@ -25,7 +25,7 @@ from bert_tf.checkpoints.weights_files import write_tensors
 from bert_tf.errors import InputError
 from bert_tf.files.mirror import is_mirrored, push
 from bert_tf.files.owners import Mark
-from bert_tf.options import spelled_out
+from bert_tf.options import differing
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import is_chief
 
@@ -173,12 +173,12 @@ class TrainingState(Progress):
 
     def _changed_settings(self, saved: dict) -> str:
         """The settings that differ from the saved ones, "seed was 0, is now 1; ..."."""
-        before, now = (_flattened(spelled_out(x, self._implied)) for x in (saved, self.settings))
+        before, now = _flattened(saved), _flattened(self.settings)
         unknown = self._compared_if_known & (before.keys() ^ now.keys())
         return "; ".join(
             f"{name} was {before.get(name)!r}, is now {now.get(name)!r}"
-            for name in sorted((before.keys() | now.keys()) - unknown)
-            if before.get(name) != now.get(name)
+            for name in sorted(differing(before, now, self._implied))
+            if name not in unknown
         )
 
     def _assign(self, path: Path, tensors: dict[str, np.ndarray]) -> None:
