@@ -202,10 +202,18 @@ def test_a_batch_waits_for_more_no_longer_than_its_timeout():
         tasks += start(queue, echo, "b")
         await asyncio.wait_for(asyncio.gather(*tasks), 20)
         assert time.monotonic() - started >= 0.1
-        await asyncio.gather(*start(queue, echo, "cd", "ef"))  # full: at once
-        assert echo.batches == [[b"a", b"b"], [b"c", b"d", b"e", b"f"]]
+        assert echo.batches == [[b"a", b"b"]]
 
     running(test, batch_timeout_micros=100_000, max_batch_size=4)
+
+
+def test_a_full_batch_waits_for_nothing():
+    async def test(queue):
+        async with asyncio.timeout(30):
+            await asyncio.gather(*start(queue, echo := Echo(), "ab", "cd"))
+        assert echo.batches == [[b"a", b"b", b"c", b"d"]]
+
+    running(test, batch_timeout_micros=1_000_000_000, max_batch_size=4)
 
 
 def test_a_full_queue_refuses_and_recovers():
