@@ -6,8 +6,8 @@
 
 A mutant costs its tests alone: they run in a process forked from one that has imported TensorFlow,
 in a copy of the repository with one file changed. A test is near a function if it runs it; the
-fewer other functions it runs, the nearer. What tests run is recorded in runs/mutants, once for each
-file of tests.
+fewer other functions it runs, the nearer. What tests run is recorded in runs/mutants/reach, once for
+each file of tests: remove the folder when functions have moved.
 """
 
 import argparse
@@ -209,9 +209,9 @@ def main() -> None:
                 is_seen = code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
                 if not is_seen:
                     survivors.append(mutant)
-                by = failed[0] if failed else f"exit code {code}" if is_seen else "no test"
+                by = failed[0] if failed else f"exit code {code}" if is_seen else "survives"
                 place = f"{next(numbers)}/{len(mutants)} {mutant.path}:{mutant.line}"
-                print(f"{place} {by} of {len(tests)}", flush=True)
+                print(f"{place} {by}, {len(tests)} tests", flush=True)
 
             seconds = 60 + 10 * sum(reach[test][0] for test in tests)
             arguments = ["-x", *dict.fromkeys(test.partition("::")[0] for test in tests)]

@@ -282,6 +282,18 @@ def test_a_run_continues_at_any_step(made, batches):
     assert unmasked(other) != unmasked(whole)
 
 
+def test_mixed_shards_have_their_shares(dynamic, make, batches, monkeypatch):
+    monkeypatch.setattr(reading, "MIXED", 20)
+    other = make(masking="dynamic", seed=2)
+    found = unmasked(arrays(batches(dynamic, 10, seed=5, mixed=[(open_shards(other), 0.3)]), 2))
+    own, others = (
+        set(unmasked(arrays(batches(folder, 1, shuffle=False, repeat=False))))
+        for folder in (dynamic, other)
+    )
+    assert sum(row in others - own for row in found) <= 6 <= sum(row in others for row in found)
+    assert sum(row in own - others for row in found) <= 14 <= sum(row in own for row in found)
+
+
 @pytest.mark.slow
 def test_mixed_shards_have_their_shares_and_continue_at_any_step(
     dynamic, make, batches, monkeypatch

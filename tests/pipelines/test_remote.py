@@ -304,6 +304,15 @@ def test_what_a_killed_reader_left_is_removed_whatever_the_clock_says(tmp_path, 
     assert not Path(path).exists()
 
 
+def test_what_others_have_added_counts(tmp_path, fetched):
+    """Two processes, neither of which has added more than the bound."""
+    folder = tmp_path / "blocks"
+    one, other = BlockCache(folder, 1000), BlockCache(folder, 1000)
+    fetch_from(one, *range(0, 6))
+    fetch_from(other, *range(6, 12))
+    assert 0 < held(folder) <= 1000
+
+
 def test_sources_share_the_bound_of_a_cache(tmp_path, fetched):
     folder = tmp_path / "blocks"
     caches = [BlockCache(folder, 1000) for _ in range(3)]

@@ -236,7 +236,7 @@ def test_a_damaged_row_is_named(folders, tokenizer, tmp_path):
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
     with pytest.raises(InputError, match=rf"{shard.name}: record \d+ is damaged"):  # noqa: SIM117
-        with shard_errors(tmp_path):
+        with shard_errors(open_shards(tmp_path)):
             whole_epoch(tmp_path, tokenizer)
     found = open_shards(tmp_path, skip_corrupt=True)
     assert found.left_out == {str(shard): open_shards(folders[1]).instances - found.instances}
