@@ -6,8 +6,8 @@
 
 A mutant costs its tests alone: they run in a process forked from one that has imported TensorFlow,
 in a copy of the repository with one file changed. A test is near a function if it runs it; the
-fewer other functions it runs, the nearer. What tests run is recorded in runs/mutants/reach, once for
-each file of tests: remove the folder when functions have moved.
+fewer other functions it runs, the nearer. What tests run is recorded in runs/mutants/reach, once
+for each file of tests: remove the folder when functions have moved.
 """
 
 import argparse
@@ -75,7 +75,9 @@ def run_jobs(jobs: Iterable[Job], trees: list[Path]) -> None:
             if tree in running or (job := next(jobs, None)) is None:
                 continue
             if job.mutant:
-                (tree / job.mutant.path).write_text(job.mutant.code, encoding="utf-8")
+                file = tree / job.mutant.path
+                file.rename(file.with_suffix(".kept"))  # with its time: its bytecode stays valid
+                file.write_text(job.mutant.code, encoding="utf-8")
             receiver, sender = fork.Pipe(duplex=False)
             process = fork.Process(target=_run_job, args=(tree, job, sender))
             process.start()
@@ -96,8 +98,9 @@ def run_jobs(jobs: Iterable[Job], trees: list[Path]) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.join()
             del running[tree]
-            if job.mutant:  # with its time, by which its bytecode is valid again
-                shutil.copy2(job.mutant.path, tree / job.mutant.path)
+            if job.mutant:
+                file = tree / job.mutant.path
+                file.with_suffix(".kept").replace(file)
             job.done(*outcome)
 
 
