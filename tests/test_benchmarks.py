@@ -193,20 +193,22 @@ def test_make_bench_gives_options_that_its_scripts_have(benchmarks, tmp_path):
 
 @pytest.mark.slow
 def test_the_benchmark_of_gpus(tmp_path):
-    sides = ["jax_flash", "hugging_face"]  # TensorFlow's is that of training_step.py
+    # TensorFlow's sides are those of training_step.py.
     done = subprocess.run(
         [sys.executable, BENCHMARKS / "gpu.py", "--size", "tiny-packed", "--steps", "2",
-         "--sides", *sides, "--output", tmp_path / "gpu.json"],
+         "--sides", "jax_fused", "torch", "--most", "8", "--output", tmp_path / "gpu.json"],
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert found["machine"]["peak"] > 1e8
     rows = {row["side"]: row for row in found["rows"]}
-    assert rows.pop("hugging_face")["skipped"] == "torch and transformers not installed"
-    assert "left out: hugging_face" in done.stdout
+    assert rows.pop("torch")["skipped"] == "torch and transformers not installed"
+    assert "left out: torch at tiny-packed" in done.stdout
     (row,) = rows.values()
     assert len(row["seconds"]) == 2
     assert row["sequences/s"] == pytest.approx(4 * 2 / (sum(row["seconds"]) / 2))
     assert 0 < row["share of peak"] < 1
     assert row["bytes"] > 1e7
+    assert (row["largest batch"], row["too large"]) == (8, 9)
+    assert "| 8, not 9 |" in done.stdout
