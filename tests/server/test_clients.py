@@ -132,3 +132,20 @@ def test_java(served):
     assert [answer[:2] for answer in answers] == [["200", "HTTP_1_1"]] * 22
     labels = predict(served, ["a raw string", "é 海"])
     assert all(json.loads(answer[2])["outputs"]["label"] == labels for answer in answers)
+
+
+@pytest.mark.peer("schemathesis")
+def test_requests_that_openapi_describes_and_others_are_answered_as_it_says(served, tmp_path):
+    """What no schema knows is given: names, the vectors' width; inputs of `:predict` are not."""
+    (tmp_path / "schemathesis.toml").write_text(
+        '[parameters]\n"path.model" = "encoder"\n"body.model" = "encoder"\n'
+        '"body.dimensions" = 8\n"body.truncate" = true\n'
+        '[[operations]]\ninclude-operation-id = "predict"\n'
+        "[operations.checks]\npositive_data_acceptance.enabled = false\n"
+    )
+    done = subprocess.run(
+        [find_peer("schemathesis"), "-m", "schemathesis.cli", "run", f"{served.rest}/openapi.json",
+         "--max-examples", "40", "--seed", "1", "--no-color"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
