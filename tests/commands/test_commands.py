@@ -68,7 +68,7 @@ def test_a_default_that_is_spelled_out_is_no_other_setting(pretrained, capsys):
     config = ["pretrain", "--config", str(pretrained / "config.yaml")]
     assert main([*config, "--warmup_steps", "2"]) == 0
     assert main([*config, "--warmup_steps", "3"]) == 2
-    assert "warmup_steps was 2, is now 3" in capsys.readouterr().err
+    assert "warmup_steps was None, is now 3" in capsys.readouterr().err
 
 
 def test_other_settings_are_refused(pretrained, capsys):
