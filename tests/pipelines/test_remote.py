@@ -274,7 +274,11 @@ def test_blocks_stay_while_they_are_read_whoever_clears_the_cache(tmp_path, fetc
     assert not any(Path(path).exists() for window in windows for path in window)
 
 
-@pytest.mark.parametrize("content", [a_record(60), a_record(100)[1:] + b"x", b""])
+@pytest.mark.parametrize(
+    "content",
+    [a_record(60), a_record(100)[1:] + b"x", b""],
+    ids=["another record", "within a record", "past the end"],
+)
 def test_blocks_of_a_shard_that_was_replaced_are_not_kept(tmp_path, fetched, monkeypatch, content):
     cache = BlockCache(tmp_path / "blocks", 1000)
     with monkeypatch.context() as patch:
