@@ -157,10 +157,13 @@ def python_page() -> str:
     ]
     for name in functions:
         command = COMMAND_OF.get(name, name)
-        lines += [f"::: bert_tf.{name}"]
-        if command in COMMANDS:  # its signature is made when it is imported
-            lines += ["    options:", "      show_signature: false", ""]
+        if command in COMMANDS:  # made when it is imported, of the command's `run`
+            lines += [f"::: {command_module(command).__name__}.run", "    options:"]
+            lines += [f"      heading: {name}", f"      toc_label: {name}"]
+            lines += ["      show_signature: false", "      separate_signature: false", ""]
             lines += [f"Keyword arguments: [bert-tf {command}]({page_of(command)})."]
+        else:
+            lines += [f"::: bert_tf.{name}"]
         lines.append("")
     for name in classes:
         lines += [f"::: bert_tf.{name}", ""]
