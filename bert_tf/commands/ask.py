@@ -62,9 +62,12 @@ def run(options: Options) -> AskResult:
     """
     with progress("loading", shown=options.shown):
         from bert_tf.commands.search_index import SearchIndex, vectors_of
+        from bert_tf.trained.fine_tuned import load
 
         index = SearchIndex.read(options.index)
-        model, count = options.model or index.model, len(options.text)
+        name, count = options.model or index.model, len(options.text)
+        model = load(name, {})
+        index.check_model(name, model)
         vectors, _ = vectors_of(model, options.text, count, role="query")
         found = [index.nearest(vector, options.count) for vector in vectors]
     answers = []

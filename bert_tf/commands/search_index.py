@@ -27,6 +27,8 @@ from bert_tf.trained.fine_tuned import Answering, load
 VECTORS, TEXTS, ABOUT = "vectors.npy", "texts.jsonl", "index.json"
 _SUFFIXES = (".txt", ".md", ".rst", ".tsv", ".csv", ".jsonl")  # read in a folder
 _AT_ONCE = 1 << 26  # numbers of vectors that a search multiplies together
+# Cosine of a text's vectors by one model in two types: of exports with int8 products, 0.99.
+_SAME_MODEL = 0.95
 
 
 class Found(NamedTuple):
@@ -176,6 +178,20 @@ class SearchIndex:
             if vectors.shape != (about["texts"], about["width"]) or len(lines) != len(vectors):
                 raise ValueError("its files are of different indexes")
             return cls(folder, about["model"], vectors, lines)
+
+    def check_model(self, name: str | Path, model: Answering) -> None:
+        """Refuses, with InputError, a model that gives the first text another vector."""
+        with _named(self.folder):
+            text = json.loads(self.lines[0])["text"]
+        own, (made,) = self.vectors[0], vectors_of(model, [text], 1)[0]
+        if made.shape != own.shape:
+            return  # as are a question's: `nearest` says so
+        lengths = np.linalg.norm(own) * np.linalg.norm(made)
+        if not own @ made >= _SAME_MODEL * lengths:
+            raise InputError(
+                f"{name} is not the model that made {self.folder}, or has been trained since: "
+                "repeat bert-tf index, or give --model the one of then"
+            )
 
     def nearest(self, question: np.ndarray, count: int) -> list[Found]:
         """The `count` texts nearest to a vector [W], in order; of equal ones the first.

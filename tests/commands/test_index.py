@@ -123,6 +123,10 @@ def test_a_question_finds_its_own_text(texts, tmp_path, capsys):
     assert second["texts"][0]["text"] == "barn"
 
     # Mistakes.
+    save_model(BertSentenceEncoder(CONFIG, seed=2), tmp_path / "other", BertTokenizer(PIECES))
+    ask = ["ask", "--index", index, "--text", "barn"]
+    assert main([*ask, "--model", str(tmp_path / "other")]) == 2
+    assert "other is not the model that made" in capsys.readouterr().err
     save_model(BertEncoder(CONFIG, seed=1), tmp_path / "plain", BertTokenizer(PIECES))
     plain = ["--model", str(tmp_path / "plain")]
     for arguments, message in (
