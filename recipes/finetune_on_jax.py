@@ -41,8 +41,12 @@ def read(path: str, text: list[str], label: str) -> tuple[list[Any], list[str]]:
 def encode(texts: list[Any], directory: str, length: int) -> dict[str, np.ndarray]:
     """The model's inputs, int32 [rows, length]."""
     settings = json.loads(Path(directory, VOCABULARY[1]).read_text())
-    lowercase = settings.get("do_lower_case", True)
-    tokenizer = BertWordPieceTokenizer(str(Path(directory, VOCABULARY[0])), lowercase=lowercase)
+    tokenizer = BertWordPieceTokenizer(
+        str(Path(directory, VOCABULARY[0])),
+        lowercase=settings.get("do_lower_case", True),
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+    )
     tokenizer.enable_truncation(length)
     tokenizer.enable_padding(length=length)
     rows = tokenizer.encode_batch(texts)
