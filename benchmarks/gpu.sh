@@ -3,6 +3,7 @@
 #   benchmarks/gpu.sh --output gpu.json
 # What is missing of gpu_wheels.txt comes from the wheels in gpu_wheels/, 60 MB at most.
 set -euo pipefail
+shopt -s nullglob
 here=$(cd "$(dirname "$0")" && pwd)
 site=$(mktemp -d)
 trap 'rm -rf "$site"' EXIT
