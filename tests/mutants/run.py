@@ -149,6 +149,11 @@ def nearest_tests(mutant: Mutant, reach: Reached, seconds: float) -> list[str]:
     return [test for test, total in zip(near, spent, strict=True) if total <= seconds] or near[:1]
 
 
+def files_of(tests: list[str]) -> list[str]:
+    """The files of tests, in their order."""
+    return list(dict.fromkeys(test.partition("::")[0] for test in tests))
+
+
 def report(mutants: dict[Mutant, str], survivors: list[Mutant], known: dict) -> None:
     """Prints the table by package, and the survivors: known to be equivalent, and new."""
     reasons = {m: known.get(m.path, {}).get(m.after) for m in survivors}
@@ -199,6 +204,7 @@ def main() -> None:
     folders = map(Path, options.tests)
     files = [f for folder in folders for f in sorted(folder.rglob("test_*.py")) or [folder]]
     survivors: list[Mutant] = []
+    seen_by: dict[Mutant, str] = {}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         trees = copies(Path(folder).resolve(), options.jobs)
         core = [path for paths in table["packages"].values() for path in paths]
@@ -210,17 +216,26 @@ def main() -> None:
 
             def done(code: int | None, failed: list[str] | None) -> None:
                 is_seen = code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-                if not is_seen:
+                if failed:
+                    seen_by[mutant] = failed[0]
+                elif not is_seen:
                     survivors.append(mutant)
                 by = failed[0] if failed else f"exit code {code}" if is_seen else "survives"
                 place = f"{next(numbers)}/{len(mutants)} {mutant.path}:{mutant.line}"
                 print(f"{place} {by}, {len(tests)} tests", flush=True)
 
             seconds = 60 + 10 * sum(reach[test][0] for test in tests)
-            arguments = ["-x", *dict.fromkeys(test.partition("::")[0] for test in tests)]
-            return Job(Chosen(tests), arguments, seconds, done, mutant)
+            return Job(Chosen(tests), ["-x", *files_of(tests)], seconds, done, mutant)
+
+        def unseen(code: int | None, failed: list[str] | None) -> None:
+            for mutant, test in seen_by.items():
+                if failed is None or test in failed:
+                    print(f"{mutant.path}:{mutant.line} {test} fails without a mutant, too")
+                    survivors.append(mutant)
 
         run_jobs(map(job, mutants), trees)
+        if tests := sorted(set(seen_by.values())):
+            run_jobs([Job(Chosen(tests), files_of(tests), 3600, unseen)], trees)
     report(mutants, survivors, table["equivalent"])
     last.write_text(json.dumps([[m.path, m.before, m.after] for m in survivors]))
 

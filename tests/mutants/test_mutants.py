@@ -21,10 +21,16 @@ def untested(a):
     return a - 1
 """
 TESTS = """
-from small import larger
+from small import larger, untested
+
+ran = []
 
 def test_larger():
+    ran.append(1)
     assert larger(2, 1) == larger(1, 2) == 2
+
+def test_alone_it_fails():
+    assert untested(1) == 0 and ran
 """
 TABLE = """
 packages: {small: [small.py]}
@@ -54,4 +60,5 @@ def test_seen_equivalent_and_new_mutants_are_told_apart(tmp_path):
     assert sorted(line for line in new.split("\n") if line.startswith("  + ")) == [
         "  + def larger(a: int, b: int = 1) -> int:", "  + return a + 1", "  + return a - 2"
     ]  # fmt: skip
+    assert done.stdout.count("test_alone_it_fails fails without a mutant, too") == 2
     assert (tmp_path / "small.py").read_text() == CODE
