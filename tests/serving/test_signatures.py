@@ -23,6 +23,7 @@ from bert_tf import (
 )
 from bert_tf.cli import main
 from bert_tf.errors import InputError
+from bert_tf.serving.encoder_signatures import vectors
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel
 from bert_tf.tasks.table import TASKS
@@ -254,6 +255,27 @@ def test_examples_are_answered_as_strings_are(ask, tuned):
         "classify": "tensorflow/serving/classify"
     }
     assert tuned("stsb").module().method_names == {"regress": "tensorflow/serving/regress"}
+
+
+def test_vectors_leave_padding_out():
+    config = BertConfig(
+        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=8, max_position_embeddings=4,
+    )  # fmt: skip
+    encoder = BertEncoder(config, seed=1)
+    mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
+    inputs = {
+        "token_ids": np.array([[2, 5, 6, 3], [2, 3, 0, 0]]), "segment_ids": np.zeros_like(mask),
+        "padding_mask": mask,
+    }  # fmt: skip
+    found = vectors({name: tf.constant(x, tf.int32) for name, x in inputs.items()}, encoder)
+    outputs = encoder(inputs)
+    states, mask = outputs["sequence_output"].numpy(), mask[..., np.newaxis]
+    for name, expected in {
+        "mean": (states * mask).sum(1) / mask.sum(1), "cls": states[:, 0],
+        "pooled": outputs["pooled_output"],
+    }.items():  # fmt: skip
+        np.testing.assert_allclose(found[name], expected, **CLOSE)
 
 
 @pytest.mark.slow

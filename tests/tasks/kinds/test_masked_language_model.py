@@ -114,6 +114,12 @@ def test_drawn_pieces_are_predicted_at_once(scorer, signature):
     assert found["drawn_right"].tolist() == [(logs.argmax(-1) == ids).sum()]
 
 
+@pytest.mark.parametrize(("name", "guesses"), [(DEFAULT, 5), ("top_20", len(PIECES))])
+def test_signatures_give_few_or_many_guesses(name, guesses, signature):
+    found = answer(signature(name), {"text": ["a [MASK]"]}, 1)
+    assert found["masks_words"].shape == (1, 1, guesses)
+
+
 @pytest.mark.slow
 def test_guesses_are_those_that_training_shows(scorer, signature, directory):
     texts = ["[MASK]s sailed, [MASK]", "no gap", "the [MASK]"]

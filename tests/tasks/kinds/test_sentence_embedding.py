@@ -530,6 +530,23 @@ def test_pairs_in_memory_become_files_that_are_read_back(tmp_path):
         examples_in_memory(scored, {"text": ["a"], "text_pair": ["b"]})
 
 
+@pytest.mark.parametrize("loss", ["infonce", "cosent", "cosine"])
+def test_scores_are_those_that_are_announced(loss):
+    columns = {"text": ["a", "b", "c"], "text_pair": ["x", "y", "z"], "label": ["1", "2", "3"]}
+    vectors = np.eye(3, dtype=np.float32)
+    answers = {"score": np.array([0.1, 0.9, 0.2]), "vector": vectors, "vector_pair": vectors}
+    of_loss = kind(embedding_loss=loss)
+    found = of_loss.scores(Answered(TASK, Examples("d.tsv", [2, 3, 4], columns), answers))
+    assert list(found) == of_loss.score_names(TASK, [])
+
+
+def test_a_prompt_counts_in_lengths():
+    columns = {"text": ["ship", "ship sea"], "text_pair": ["cow cow", "cow"]}
+    for prompt, lengths in (("", [4, 4]), ("sea ", [5, 5])):
+        found = kind(prompt=prompt).lengths(columns, BertTokenizer(PIECES))
+        assert found.tolist() == lengths
+
+
 def test_the_report_names_the_pairs_that_are_furthest_off():
     columns = {"text": ["a", "b", "c"], "text_pair": ["x", "y", "z"], "label": ["1", "2", "3"]}
     answers = {"score": np.array([0.1, 0.9, 0.2], np.float32)}

@@ -44,6 +44,14 @@ def examples(words, labels):
     return Examples("data.conll", list(range(len(words))), {"words": words, "label": labels})
 
 
+def test_kinds_in_ensembles_answer_with_all_probabilities(tokenizer):
+    strings = {"words": tf.constant(["w1 w5"])}
+    parts = Parts(model, tokenizer, LABELS, 8)
+    found = KIND.in_ensemble([KIND]).respond(strings, parts)["words_probabilities"].numpy()
+    assert found.shape == (1, 2, len(LABELS)) and found.argmax(-1).tolist() == [[1, 5]]
+    assert "words_probabilities" not in KIND.respond(strings, parts)
+
+
 @pytest.mark.parametrize("max_length", [3, 4, 7, 16])
 def test_every_word_comes_back_once_whatever_the_length(max_length, tokenizer):
     draw = np.random.RandomState(max_length)
