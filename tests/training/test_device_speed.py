@@ -163,3 +163,14 @@ def test_the_peak_follows_the_speed_of_the_machine(changing):
         rate = now()
     assert rate == 3.0
     assert changing.measured == 1 + 2  # less than a percent of the time
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [((7, 5), "float32"), ((8, 0), "mixed_bfloat16"), ((9, 0), "mixed_bfloat16")],
+)
+def test_gpus_have_bfloat16_from_ampere_on(capability, expected, monkeypatch):
+    details = {"compute_capability": capability}
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"])
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: details)
+    assert fast_precision(ONE) == (expected, "")

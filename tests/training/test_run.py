@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.training.monitoring import Watcher
 from bert_tf.training.plan import Phase
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.run import Run
@@ -111,6 +112,28 @@ def test_a_run_that_fails_leaves_nothing_behind(tmp_path):
         raise RuntimeError
     assert keras.config.dtype_policy().name == "float32"
     train(tmp_path, evaluate=dict, until=1)  # its lock is gone, too
+
+
+def test_all_watchers_see_the_evaluations(tmp_path):
+    class Counting(Watcher):
+        seen = 0
+
+        def after_evaluation(self):
+            self.seen += 1
+
+    with new_run(tmp_path) as run:
+        run.prepare(new_trainer(), settings={})
+        run.open()
+        one, other = (Counting(run.state, tmp_path / name) for name in ("one", "other"))
+        run.watch(one)
+        run.watch(other)
+        run.train(
+            [Phase(until=2, batch_size=4, batches=batches, evaluate=lambda: {"f1": 1.0})],
+            options=TrainingOptions(output="run", save_every=100, log_every=100),
+            evaluate_every=2, best_by="f1", larger_is_better=True,
+            save_model=lambda path: path.mkdir(exist_ok=True), report=lambda *line: None,
+        )  # fmt: skip
+    assert (one.seen, other.seen) == (1, 1)
 
 
 def test_any_score_chooses_the_best_model(tmp_path):
