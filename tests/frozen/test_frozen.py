@@ -31,12 +31,7 @@ PARAMETERS_CHANGED = {
 
 @pytest.fixture(autouse=True)
 def files(made_once, tmp_path, monkeypatch):
-    """The working directory holds the files of the archive, and cores are shared.
-
-    As in every process that trains first of all. In others the halves of a batch are computed
-    together, and draw other dropout where a loss compares the rows of a batch (vectors of texts).
-    """
-    monkeypatch.setattr("bert_tf.startup._shares_cores", True)
+    """The working directory holds the files of the archive."""
     shutil.copytree(made_once("06fc4d9", cases.unpack), tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
 

@@ -41,9 +41,11 @@ class Inference(Kernels):
         return changed
 
     def of_rows(self, compute: Callable[[Tensors], Any], inputs: Tensors) -> Any:
-        # Where cores are shared (`share_cores`). Eagerly, there is one operation at a time.
-        is_graph = self._halves and shares_cores() and not tf.executing_eagerly()
-        if not (is_graph and device_type() == "CPU"):
+        # Where cores are shared (`share_cores`); in training always, as each half draws its own
+        # dropout, which must not depend on what the process has run before. Eagerly, there is one
+        # operation at a time.
+        is_apart = self._halves and (self.training or shares_cores())
+        if not is_apart or tf.executing_eagerly() or device_type() != "CPU":
             return compute(inputs)
         middle = (keras.ops.shape(next(iter(inputs.values())))[0] + 1) // 2
         halves = [

@@ -21,7 +21,7 @@ from bert_tf.models.task_models import (
 )
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
-from bert_tf.networks.tensorflow import dropout, passes, training, vocabulary_loss
+from bert_tf.networks.tensorflow import dropout, inference, passes, training, vocabulary_loss
 from bert_tf.networks.tensorflow.dropout import draw_dropout
 from bert_tf.networks.tensorflow.int8 import quantize_weights
 from bert_tf.networks.tensorflow.passes import known_shape
@@ -156,6 +156,17 @@ def compare(model, inputs, share, *, kernels=Kernels, static, is_token=None):
     for one, other, size in pairs:
         np.testing.assert_allclose(one, other, rtol=0, atol=share * max(size, least))
     return len(pairs) - 1
+
+
+def test_dropout_does_not_depend_on_what_the_process_ran_before(monkeypatch):
+    """Whether cores are shared, which a process decides by its first operation, changes no bit."""
+    outputs = []
+    for shared in (True, False):
+        monkeypatch.setattr(inference, "shares_cores", lambda shared=shared: shared)
+        model = BertEncoder(replace(CONFIG, hidden_dropout_prob=0.5), seed=0)
+        step = tf.function(lambda model=model: model(batch(), training=True), autograph=False)
+        outputs.append(step()["sequence_output"].numpy())
+    np.testing.assert_array_equal(*outputs)
 
 
 @pytest.mark.parametrize(
