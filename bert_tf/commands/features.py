@@ -61,7 +61,7 @@ class FeaturesResult(Result):
         vectors: number of vectors.
         width: numbers in each, float32.
         texts: number of texts.
-        per: what has a vector: token, word or text.
+        per: unit that gets a vector: token, word or text.
         remarks: on the texts, if there are any to make.
     """
 

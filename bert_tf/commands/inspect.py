@@ -103,7 +103,7 @@ class InspectResult(Result):
     Attributes:
         shards: the folder, with its manifest.
         instances: the examples, with their masks.
-        verified: what was compared; empty without `verify`.
+        verified: outputs compared; empty without `verify`.
     """
 
     shards: "ShardFolder"

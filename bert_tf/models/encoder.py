@@ -45,7 +45,7 @@ class BertEncoder(Encoder):
             token (third axis) attends to each other token (last axis), before dropout.
 
     Call arguments:
-        padding: what outputs hold at padding. "states", the default: what the formulae give.
+        padding: values of outputs at padding. "states", the default: those of the formulae.
             "zeros": no matter what; with TensorFlow zeros, which take no time, except under XLA,
             on accelerators in training, and in training on static shapes. "zeros_at_inference":
             "states" in training.
@@ -54,7 +54,7 @@ class BertEncoder(Encoder):
             the outputs.
 
     Attributes:
-        kernels: what it computes with, as of `BertLayer`. Set it before a function is traced.
+        kernels: function that makes the kernels; see `BertLayer`. Set it before tracing.
         observer: called with the embeddings' output and that of each block, [n, H], and their
             places, whenever they are computed; None at first.
 

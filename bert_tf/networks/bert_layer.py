@@ -75,7 +75,7 @@ class BertLayer(keras.layers.Layer):
     With `zeros` its weights begin as zeros, to be read from a file.
 
     Attributes:
-        kernels: what it computes with, a function of whether it is called in training. Set it
+        kernels: function of `training` that makes the kernels to compute with. Set it
             before a function is traced.
     """
 

@@ -92,7 +92,7 @@ class AttentionLayer(BertLayer):
         return_probabilities: also return the attention probabilities before dropout, [B, N, T, T],
             whose last axis is the tokens attended to.
         places: the n places to compute; the hidden states are [n, H], and the mask is not read.
-        kernels: what to compute with; by default the layer's.
+        kernels: kernels to compute with; by default the layer's.
         summary_only: with `places`, return one token of each row, [B, H]: see `Places.summary`.
 
     Returns the shape of the hidden states in the layer's compute dtype.
