@@ -66,9 +66,13 @@ def export(side: Side, folder: Path) -> None:
         if side.dtype == "int8":  # of random weights there is no score to lose
             int8 = {"calibration": folder / "model" / "rows.tsv", "max_loss": 100.0}
         export_model(
-            model=folder / "model", name=side.dtype, output=folder, precision=side.dtype,
-            verbose=False, **int8,
-        )  # fmt: skip
+            model=folder / "model",
+            name=side.dtype,
+            output=folder,
+            precision=side.dtype,
+            verbose=False,
+            **int8,
+        )
 
 
 def export_of(side: Side, folder: Path) -> Path:
@@ -135,9 +139,15 @@ def write_onnx(side: Side, folder: Path) -> None:
         ones = torch.ones(2, 16, dtype=torch.int64)
         axes = {name: {0: "batch", 1: "length"} for name in INPUTS}
         torch.onnx.export(
-            Logits(), (ones,) * 3, str(file), input_names=list(INPUTS), output_names=["logits"],
-            dynamic_axes=axes, dynamo=False, opset_version=17,
-        )  # fmt: skip
+            Logits(),
+            (ones,) * 3,
+            str(file),
+            input_names=list(INPUTS),
+            output_names=["logits"],
+            dynamic_axes=axes,
+            dynamo=False,
+            opset_version=17,
+        )
 
     def write_int8(file: Path) -> None:
         from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -190,10 +200,14 @@ def openvino(side: Side, folder: Path, threads: int) -> Engine:
     precision = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}[side.dtype]
     model = folder / ("openvino-int8/bert.xml" if side.dtype == "int8" else "bert.onnx")
     compiled = openvino.Core().compile_model(
-        str(model), "CPU",
-        {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": precision,
-         "PERFORMANCE_HINT": "LATENCY"},
-    )  # fmt: skip
+        str(model),
+        "CPU",
+        {
+            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_PRECISION_HINT": precision,
+            "PERFORMANCE_HINT": "LATENCY",
+        },
+    )
     taken = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     if taken != precision:
         raise RuntimeError(f"OpenVINO computes in {taken}, not in {precision}, on this processor")
@@ -221,9 +235,11 @@ def ctranslate2(side: Side, folder: Path, threads: int) -> Engine:
     from safetensors import safe_open
 
     encoder = ctranslate2.Encoder(
-        str(folder / "ctranslate2"), compute_type=side.dtype, inter_threads=1,
+        str(folder / "ctranslate2"),
+        compute_type=side.dtype,
+        inter_threads=1,
         intra_threads=threads,
-    )  # fmt: skip
+    )
     with safe_open(folder / "model" / "model.safetensors", "np") as weights:
         kernel, bias = (weights.get_tensor(f"classifier.{name}") for name in ("weight", "bias"))
     view = ctranslate2.StorageView.from_array

@@ -107,8 +107,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=COMMANDS, default=list(COMMANDS))
     parser.add_argument("--turns", type=int, help="turns of each comparison; else each script's")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench")
-    parser.add_argument("--model", help="model directory to fine-tune; by default the small one of "
-                        "the development environment")  # fmt: skip
+    parser.add_argument(
+        "--model",
+        help="model directory to fine-tune; by default the small one of "
+        "the development environment",
+    )
     parser.add_argument("--data", default=str(MRPC), help="folder of MRPC")
     add_option(parser)
     options = parser.parse_args()

@@ -169,19 +169,27 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
     watch, spent = timed_steps()
     result = finetune(
         FinetuningOptions(
-            model=str(with_wider_head(Path(options.model), work)), output=str(work / "run"),
-            task=task.name, train=train, validation=validation,
-            seed=seed, batch_size=BATCH_SIZE, epochs=options.epochs,
+            model=str(with_wider_head(Path(options.model), work)),
+            output=str(work / "run"),
+            task=task.name,
+            train=train,
+            validation=validation,
+            seed=seed,
+            batch_size=BATCH_SIZE,
+            epochs=options.epochs,
             # The original counts the decay from step 0, Hugging Face from the end of the warm-up:
             # at this rate both come down the same line.
             learning_rate=LEARNING_RATE / (1 - WARMUP_SHARE),
-            warmup_share=WARMUP_SHARE, weight_decay=WEIGHT_DECAY,
-            clip_norm=CLIP_NORM, bias_correction=True, epsilon=EPSILON,
+            warmup_share=WARMUP_SHARE,
+            weight_decay=WEIGHT_DECAY,
+            clip_norm=CLIP_NORM,
+            bias_correction=True,
+            epsilon=EPSILON,
             precision=options.precision,
             evaluate_every=10**9,  # the last model alone, as on the other side
         ),
         watch,
-    )  # fmt: skip
+    )
     shutil.rmtree(work / "run")
     scores = {name: value for name, value in result.evaluation.scores.items() if name != "examples"}
     return {
@@ -218,8 +226,9 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
     outputs = {} if kind == "span" else {"num_labels": len(labels) or 1}
     model = head.from_pretrained(options.model, **outputs)
     encode = {"tagging": encode_words, "span": encode_questions}.get(kind, encode_texts)
-    train, validation = (encode(data[split], tokenizer, max_length)
-                         for split in ("train", "validation"))  # fmt: skip
+    train, validation = (
+        encode(data[split], tokenizer, max_length) for split in ("train", "validation")
+    )
     if kind == "span":
         train = [row for row in train if row["lost"] is False]
 
@@ -228,8 +237,12 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
         width = max(len(row["input_ids"]) for row in rows)
         fill = {"input_ids": tokenizer.pad_token_id, "labels": -100}
         tensors = {}
-        for name in rows[0].keys() & {*tokenizer.model_input_names, "labels",
-                                      "start_positions", "end_positions"}:  # fmt: skip
+        for name in rows[0].keys() & {
+            *tokenizer.model_input_names,
+            "labels",
+            "start_positions",
+            "end_positions",
+        }:
             values = [row[name] for row in rows]
             if isinstance(values[0], list):
                 values = [v + [fill.get(name, 0)] * (width - len(v)) for v in values]
@@ -237,8 +250,9 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
         return tensors
 
     plain = [p for name, p in model.named_parameters() if "LayerNorm" in name or "bias" in name]
-    decayed = [p for name, p in model.named_parameters()
-               if not ("LayerNorm" in name or "bias" in name)]  # fmt: skip
+    decayed = [
+        p for name, p in model.named_parameters() if not ("LayerNorm" in name or "bias" in name)
+    ]
     optimizer = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}],
         lr=LEARNING_RATE,
@@ -271,11 +285,17 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
     with torch.inference_mode():
         for first in range(0, len(validation), BATCH_SIZE):
             rows = validation[first : first + BATCH_SIZE]
-            inputs = {name: value for name, value in batch(rows).items()
-                      if name in tokenizer.model_input_names}  # fmt: skip
+            inputs = {
+                name: value
+                for name, value in batch(rows).items()
+                if name in tokenizer.model_input_names
+            }
             result = model(**inputs)
-            values = result.logits if kind != "span" else torch.stack(
-                [result.start_logits, result.end_logits], -1)  # fmt: skip
+            values = (
+                result.logits
+                if kind != "span"
+                else torch.stack([result.start_logits, result.end_logits], -1)
+            )
             outputs += list(values.numpy())
     decode = {
         "classification": lambda: [int(logits.argmax()) for logits in outputs],
@@ -330,14 +350,22 @@ def encode_words(rows: list[dict[str, Any]], tokenizer: Any, max_length: int) ->
 
 def encode_questions(rows: list[dict[str, Any]], tokenizer: Any, max_length: int) -> list[dict]:
     """Windows over the contexts, each with its question's number and the pieces' places."""
-    questions = tokenizer([row["question"] for row in rows], add_special_tokens=False,
-                          return_offsets_mapping=True)["offset_mapping"]  # fmt: skip
-    cut = [row["question"][: offsets[:LONGEST_QUESTION][-1][1]]
-           for row, offsets in zip(rows, questions, strict=True)]  # fmt: skip
+    questions = tokenizer(
+        [row["question"] for row in rows], add_special_tokens=False, return_offsets_mapping=True
+    )["offset_mapping"]
+    cut = [
+        row["question"][: offsets[:LONGEST_QUESTION][-1][1]]
+        for row, offsets in zip(rows, questions, strict=True)
+    ]
     encoded = tokenizer(
-        cut, [row["context"] for row in rows], truncation="only_second", max_length=max_length,
-        stride=STRIDE, return_overflowing_tokens=True, return_offsets_mapping=True,
-    )  # fmt: skip
+        cut,
+        [row["context"] for row in rows],
+        truncation="only_second",
+        max_length=max_length,
+        stride=STRIDE,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
     made = []
     for i, number in enumerate(encoded["overflow_to_sample_mapping"]):
         sequence = encoded.sequence_ids(i)
@@ -348,12 +376,16 @@ def encode_questions(rows: list[dict[str, Any]], tokenizer: Any, max_length: int
         starts = [n for n, p in enumerate(places) if span and p and p[0] <= start < p[1]]
         ends = [n for n, p in enumerate(places) if span and p and p[0] < end <= p[1]]
         whole = bool(starts and ends)
-        made.append({
-            **{name: encoded[name][i] for name in tokenizer.model_input_names},
-            "start_positions": starts[0] if whole else 0,
-            "end_positions": ends[0] if whole else 0,
-            "question": number, "places": places, "lost": span is None,
-        })  # fmt: skip
+        made.append(
+            {
+                **{name: encoded[name][i] for name in tokenizer.model_input_names},
+                "start_positions": starts[0] if whole else 0,
+                "end_positions": ends[0] if whole else 0,
+                "question": number,
+                "places": places,
+                "lost": span is None,
+            }
+        )
     return made
 
 
@@ -383,18 +415,25 @@ def table(runs: list[dict[str, Any]]) -> str:
     for task in dict.fromkeys(run["task"] for run in runs):
         sides = [[r for r in runs if (r["task"], r["side"]) == (task, side)] for side in SIDES]
         names = [set(run["scores"]) for side in sides for run in side]
-        for name in [name for name in (sides[0] or sides[1])[0]["scores"]
-                     if all(name in each for each in names)]:  # fmt: skip
+        for name in [
+            name
+            for name in (sides[0] or sides[1])[0]["scores"]
+            if all(name in each for each in names)
+        ]:
             cells = []
             for side in sides:
                 values = [run["scores"][name] for run in side]
                 cells.append(
                     f"{statistics.fmean(values):.4g} ± "
-                    f"{statistics.stdev(values) if len(values) > 1 else 0:.2g}" if values else ""
-                )  # fmt: skip
+                    f"{statistics.stdev(values) if len(values) > 1 else 0:.2g}"
+                    if values
+                    else ""
+                )
             seeds = ", ".join(str(len(side)) for side in sides)
-            times = [[statistics.fmean(run[key] for run in side) for side in sides if side]
-                     for key in ("seconds", "cpu_seconds")]  # fmt: skip
+            times = [
+                [statistics.fmean(run[key] for run in side) for side in sides if side]
+                for key in ("seconds", "cpu_seconds")
+            ]
             spent = [", ".join(f"{value:.0f}" for value in pair) for pair in times]
             ratio = f"{times[1][1] / times[1][0]:.2f}" if all(sides) else ""
             lines.append(f"| {task} | {name} | {' | '.join([*cells, seeds, *spent, ratio])} |")

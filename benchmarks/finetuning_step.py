@@ -165,10 +165,16 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     here = {"here", "fit"}
     peer = peer_python(options.peers) if set(options.sides) - here else ""
     commands = {
-        SIDES[side]: [sys.executable if side in here else peer, *sys.argv, "--part", side,
-                      "--work", options.work]
+        SIDES[side]: [
+            sys.executable if side in here else peer,
+            *sys.argv,
+            "--part",
+            side,
+            "--work",
+            options.work,
+        ]
         for side in options.sides
-    }  # fmt: skip
+    }
     times = turns.take_turns(commands, options.turns)
     config = BertConfig.from_json(Path(options.model) / "config.json")
     with np.load(Path(options.work) / "same.npz") as batches:
@@ -177,14 +183,16 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
         classification_flops(config, length=float(length), classes=2)
         for length in np.concatenate(lengths)
     ) / len(lengths)
-    precisions = [options.precision if side in here else options.peer_precision
-                  for side in options.sides]  # fmt: skip
+    precisions = [
+        options.precision if side in here else options.peer_precision for side in options.sides
+    ]
     types = [precision.removeprefix("mixed_") for precision in precisions]
     return turns.summary(
         {side: of_side[:, 0] for side, of_side in times.items()},
-        options.batch_size, "examples",
+        options.batch_size,
+        "examples",
         {side: (flops, dtype) for side, dtype in zip(times, types, strict=True)},
-    )  # fmt: skip
+    )
 
 
 def main() -> None:
@@ -200,8 +208,13 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=4, help="steps per turn")
     parser.add_argument("--turns", type=int, default=7, help="turns of each side")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES),
-                        help="the first is what the others are compared with")  # fmt: skip
+    parser.add_argument(
+        "--sides",
+        nargs="+",
+        choices=SIDES,
+        default=list(SIDES),
+        help="the first is what the others are compared with",
+    )
     add_option(parser)
     parser.add_argument("--output", help="JSON file of the results")
     parser.add_argument("--part", choices=("prepare", *SIDES), help=argparse.SUPPRESS)

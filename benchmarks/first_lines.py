@@ -122,8 +122,13 @@ def size(folder: Path) -> float:
 
 def walk(side: str) -> dict[str, float]:
     """Runs a script; seconds of its statements, by what they do, and its accuracy."""
-    stages = {"from": "import", "model = ": "open", "model.fit": "fit", "scores": "evaluate",
-              "answers": "predict"}  # fmt: skip
+    stages = {
+        "from": "import",
+        "model = ": "open",
+        "model.fit": "fit",
+        "scores": "evaluate",
+        "answers": "predict",
+    }
     found = dict.fromkeys([*stages.values(), "fit, processor"], 0.0)
     variables: dict[str, Any] = {}
     text = script(side)
@@ -201,8 +206,18 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
             found[side][f"import {unit}"] = statistics.median(one[name] for one in each)
 
     def part(side: str, name: str) -> list[str]:
-        return [python[side], str(here), "--part", name, "--sides", side, "--data", ".",
-                "--steps", str(options.steps)]  # fmt: skip
+        return [
+            python[side],
+            str(here),
+            "--part",
+            name,
+            "--sides",
+            side,
+            "--data",
+            ".",
+            "--steps",
+            str(options.steps),
+        ]
 
     times = turns.take_turns({side: part(side, "steps") for side in options.sides}, options.turns)
     for side, of_side in times.items():
@@ -243,12 +258,18 @@ def main() -> None:
     )
     parser.add_argument("--data", required=True, help="folder of train.tsv and dev.tsv")
     parser.add_argument("--sides", nargs="+", choices=SCRIPTS, default=list(SCRIPTS))
-    parser.add_argument("--walked", nargs="*", choices=SCRIPTS, default=["bert-tf", "keras_hub_64"],
-                        help="sides whose whole scripts are run")  # fmt: skip
     parser.add_argument(
-        "--environments", default=str(ROOT / ".venv-first"),
+        "--walked",
+        nargs="*",
+        choices=SCRIPTS,
+        default=["bert-tf", "keras_hub_64"],
+        help="sides whose whole scripts are run",
+    )
+    parser.add_argument(
+        "--environments",
+        default=str(ROOT / ".venv-first"),
         help="folder of the virtual environments, which are used again if they are there",
-    )  # fmt: skip
+    )
     parser.add_argument("--turns", type=int, default=5, help="turns of imports and of steps")
     parser.add_argument("--steps", type=int, default=8, help="training steps per turn")
     parser.add_argument("--walks", type=int, default=1, help="runs of each whole script")

@@ -61,10 +61,21 @@ def make_shards(options: argparse.Namespace, work: Path) -> Path:
     common = ["--corpus", *corpus, "--corpus_format", corpus_format]
     for command in (
         ["vocab", *common, "--size", str(VOCABULARY), "--output", str(work / "vocab")],
-        ["shards", *common, "--tokenizer", str(work / "vocab"), "--output", str(work / "shards"),
-         "--max_seq_length", str(options.length), "--dupe_factor", "2",
-         "--held_out_share", "0.02"],
-    ):  # fmt: skip
+        [
+            "shards",
+            *common,
+            "--tokenizer",
+            str(work / "vocab"),
+            "--output",
+            str(work / "shards"),
+            "--max_seq_length",
+            str(options.length),
+            "--dupe_factor",
+            "2",
+            "--held_out_share",
+            "0.02",
+        ],
+    ):
         if not Path(command[command.index("--output") + 1]).exists() and bert_tf(command):
             raise SystemExit(f"bert-tf {command[0]} failed")
     return work / "shards"
@@ -108,14 +119,38 @@ def train_here(options: argparse.Namespace, work: Path) -> None:
     from bert_tf.cli import main as bert_tf
 
     command = [
-        "pretrain", "--shards", str(work / "shards"), "--model", str(work / "start"),
-        "--output", str(work / "run"), "--dropout", "0", "--seed", str(options.seed),
-        "--batch_size", str(options.batch_size), "--steps", str(options.steps),
-        "--learning_rate", str(options.learning_rate),
-        "--warmup_steps", str(options.warmup_steps), "--clip_norm", str(CLIP_NORM),
-        "--weight_decay", str(WEIGHT_DECAY), "--log_every", "1", "--save_every", str(SAVE_EVERY),
-        "--evaluate_every", str(max(1, options.steps // 8)), "--evaluation_batches", "30",
-    ]  # fmt: skip
+        "pretrain",
+        "--shards",
+        str(work / "shards"),
+        "--model",
+        str(work / "start"),
+        "--output",
+        str(work / "run"),
+        "--dropout",
+        "0",
+        "--seed",
+        str(options.seed),
+        "--batch_size",
+        str(options.batch_size),
+        "--steps",
+        str(options.steps),
+        "--learning_rate",
+        str(options.learning_rate),
+        "--warmup_steps",
+        str(options.warmup_steps),
+        "--clip_norm",
+        str(CLIP_NORM),
+        "--weight_decay",
+        str(WEIGHT_DECAY),
+        "--log_every",
+        "1",
+        "--save_every",
+        str(SAVE_EVERY),
+        "--evaluate_every",
+        str(max(1, options.steps // 8)),
+        "--evaluation_batches",
+        "30",
+    ]
     if bert_tf(command):
         raise SystemExit("bert-tf pretrain failed")
 
@@ -333,9 +368,12 @@ def main() -> None:
     parser.add_argument("--output", default="docs", help="folder for table and plot")
     parser.add_argument("--hugging-face", help="Python with torch and transformers")
     parser.add_argument(
-        "--threads", nargs="+", type=int, default=[os.cpu_count() or 1],
+        "--threads",
+        nargs="+",
+        type=int,
+        default=[os.cpu_count() or 1],
         help="threads of PyTorch; a run of Hugging Face for each number",
-    )  # fmt: skip
+    )
     parser.add_argument("--size", default="tiny", help="size of the model, as in bert-tf pretrain")
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--steps", type=int, default=5000)

@@ -128,8 +128,10 @@ def main() -> None:
     answers = model.predict(texts["test"])
     precision = average_precision_score(truth["test"], model.predict_proba(texts["test"]))
     f1 = {each: f1_score(truth["test"], answers, average=each) for each in ("micro", "macro")}
-    print(f"types: average precision {precision:.3f}, F1 {f1['micro']:.3f} over all decisions, "
-          f"{f1['macro']:.3f} over labels")  # fmt: skip
+    print(
+        f"types: average precision {precision:.3f}, F1 {f1['micro']:.3f} over all decisions, "
+        f"{f1['macro']:.3f} over labels"
+    )
 
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for word, tag, _ in (row for one in of["train"] for row in one):

@@ -39,11 +39,13 @@ def data_script(
 ) -> list[str]:
     """Command that makes instances from `files` and writes them to the file `output`."""
     return [
-        str(python), "-c", _TIMED,
+        str(python),
+        "-c",
+        _TIMED,
         f"--input_file={','.join(map(str, files))}",
         f"--output_file={output}",
         f"--vocab_file={vocabulary}",
         f"--dupe_factor={dupe_factor}",
         f"--max_seq_length={max_seq_length}",
         "--max_predictions_per_seq=20",
-    ]  # fmt: skip
+    ]

@@ -20,9 +20,17 @@ MODEL_GARDEN = "tf-models-official==2.20.0"
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 HERE = ("tensorflow", "keras", "keras-hub", "tokenizers")  # peers and what bert-tf runs on
 THERE = (
-    "torch", "transformers", "onnxruntime", "openvino", "nncf", "ctranslate2", "tokenizers",
-    "flash-tokenizer", "faiss-cpu", "sentence-transformers",
-)  # fmt: skip
+    "torch",
+    "transformers",
+    "onnxruntime",
+    "openvino",
+    "nncf",
+    "ctranslate2",
+    "tokenizers",
+    "flash-tokenizer",
+    "faiss-cpu",
+    "sentence-transformers",
+)
 
 _VERSIONS = """
 import importlib.metadata as metadata, json, sys

@@ -37,9 +37,14 @@ def main(directory: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "encoder.onnx")
         torch.onnx.export(
-            States(), example, file, input_names=names, output_names=["states"], dynamo=False,
+            States(),
+            example,
+            file,
+            input_names=names,
+            output_names=["states"],
+            dynamo=False,
             dynamic_axes={name: {0: "rows", 1: "tokens"} for name in [*names, "states"]},
-        )  # fmt: skip
+        )
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     tokenizer = Tokenizer.from_file(str(Path(directory) / "tokenizer.json"))
     tokenizer.enable_truncation(256)

@@ -148,17 +148,22 @@ def report_devices(
         "512": {"max_seq_length": 512},
         "512, lengths 2 to 512": {"max_seq_length": 512, "short_seq_prob": 1.0},
         "512, lengths 2 to 512, packed": {
-            "max_seq_length": 512, "short_seq_prob": 1.0, "instances_per_row": 8},
-    }  # fmt: skip
+            "max_seq_length": 512,
+            "short_seq_prob": 1.0,
+            "instances_per_row": 8,
+        },
+    }
     makers = {}
     with tempfile.TemporaryDirectory() as temporary:
         for form, options in forms.items():
             for masking in ("static", "dynamic"):
                 folder = Path(temporary) / f"{form} {masking}"
                 write_shards(
-                    corpus, folder, tokenizer,
+                    corpus,
+                    folder,
+                    tokenizer,
                     PretrainingDataOptions(masking=masking, corpus_format="text", **options),
-                )  # fmt: skip
+                )
                 makers[f"{form}, {masking}"] = functools.partial(
                     delivery, folder, strategy, arguments.sequences
                 )

@@ -94,9 +94,17 @@ def flow(gigabytes: float, corpus: str, workers: int, tokenizer: str) -> None:
             learned = _watched(["vocab", *given, "--output", tokenizer])
             print(f"flow, vocabulary of {size / 1e9:.2f} GB: {learned.line(size)}", flush=True)
         command = [
-            "shards", *given, "--tokenizer", tokenizer, "--output", str(out),
-            "--masking", "dynamic", "--workers", str(workers),
-        ]  # fmt: skip
+            "shards",
+            *given,
+            "--tokenizer",
+            tokenizer,
+            "--output",
+            str(out),
+            "--masking",
+            "dynamic",
+            "--workers",
+            str(workers),
+        ]
         killed = _watched(
             command, until=lambda: len(list(out.glob(".journal/*-last.json"))) >= size >> 26
         )

@@ -117,16 +117,28 @@ def run_here(
     watch, spent = timed_steps()
     finetune(
         FinetuningOptions(
-            model=options.model, output=str(work / "run"), task="embedding", embedding_loss=loss,
-            train=str(work / "train.tsv"), validation=str(work / "dev.tsv"), seed=seed,
-            batch_size=batch_size, epochs=1, max_length=MAX_LENGTH, scale=SCALE,
+            model=options.model,
+            output=str(work / "run"),
+            task="embedding",
+            embedding_loss=loss,
+            train=str(work / "train.tsv"),
+            validation=str(work / "dev.tsv"),
+            seed=seed,
+            batch_size=batch_size,
+            epochs=1,
+            max_length=MAX_LENGTH,
+            scale=SCALE,
             # As in finetuning_scores.py: the original counts the decay from step 0.
-            learning_rate=LEARNING_RATE / (1 - WARMUP_SHARE), warmup_share=WARMUP_SHARE,
-            weight_decay=WEIGHT_DECAY, epsilon=EPSILON, bias_correction=True,
-            evaluate_every=10**9, precision="float32",
+            learning_rate=LEARNING_RATE / (1 - WARMUP_SHARE),
+            warmup_share=WARMUP_SHARE,
+            weight_decay=WEIGHT_DECAY,
+            epsilon=EPSILON,
+            bias_correction=True,
+            evaluate_every=10**9,
+            precision="float32",
         ),
         watch,
-    )  # fmt: skip
+    )
     return {
         "before": scored(options.model),
         "score": scored(work / "run" / "best"),
@@ -167,26 +179,38 @@ def run_there(
     trainer = SentenceTransformerTrainer(
         model=model,
         args=SentenceTransformerTrainingArguments(
-            output_dir=str(work / "run"), per_device_train_batch_size=batch_size,
-            num_train_epochs=1, learning_rate=LEARNING_RATE, warmup_steps=WARMUP_SHARE,
-            weight_decay=WEIGHT_DECAY, adam_epsilon=EPSILON, seed=seed, save_strategy="no",
-            report_to=[], use_cpu=True, batch_sampler="no_duplicates" if task == "next" else
-            "batch_sampler",
+            output_dir=str(work / "run"),
+            per_device_train_batch_size=batch_size,
+            num_train_epochs=1,
+            learning_rate=LEARNING_RATE,
+            warmup_steps=WARMUP_SHARE,
+            weight_decay=WEIGHT_DECAY,
+            adam_epsilon=EPSILON,
+            seed=seed,
+            save_strategy="no",
+            report_to=[],
+            use_cpu=True,
+            batch_sampler="no_duplicates" if task == "next" else "batch_sampler",
         ),
         train_dataset=Dataset.from_dict(rows),
         loss=chosen,
-    )  # fmt: skip
+    )
     watch = Stopwatch()
     trainer.train()
     spent = watch.read()
-    return {"score": score(data["dev"], vectors_of(model.encode, data["dev"])),
-            "steps": trainer.state.global_step, **spent}  # fmt: skip
+    return {
+        "score": score(data["dev"], vectors_of(model.encode, data["dev"])),
+        "steps": trainer.state.global_step,
+        **spent,
+    }
 
 
 def table(runs: list[dict[str, Any]]) -> str:
     """Mean and deviation of each task's score on both sides, and their processor times."""
-    lines = ["| task | before | bert-tf | sentence-transformers | seeds | CPU seconds | ratio |",
-             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "| task | before | bert-tf | sentence-transformers | seeds | CPU seconds | ratio |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for task in dict.fromkeys(run["task"] for run in runs):
         sides = [[r for r in runs if (r["task"], r["side"]) == (task, side)] for side in SIDES]
         cells = [f"{sides[0][0]['before']:.4f}" if sides[0] else ""]

@@ -36,8 +36,40 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Keeps PyTorch's waiting threads from spinning while another side has its turn.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-MIXED = (65, 56, 89, 64, 44, 75, 132, 107, 40, 28, 42, 62, 15, 53, 29, 39, 44, 50, 77, 113, 56, 137,
-         40, 75, 104, 64, 39, 35, 46, 69, 33, 53)  # fmt: skip
+MIXED = (
+    65,
+    56,
+    89,
+    64,
+    44,
+    75,
+    132,
+    107,
+    40,
+    28,
+    42,
+    62,
+    15,
+    53,
+    29,
+    39,
+    44,
+    50,
+    77,
+    113,
+    56,
+    137,
+    40,
+    75,
+    104,
+    64,
+    39,
+    35,
+    46,
+    69,
+    33,
+    53,
+)
 # Lengths in tokens, and calls of a turn: about as long for each.
 WORKS = {"9 tokens": ((9,), 10), "119 tokens": ((119,), 3), "32 of 15 to 137": (MIXED, 1)}
 LONGEST = 256
@@ -72,8 +104,9 @@ def on_texts(engine: Engine, folder: Path) -> Callable[[list[str]], np.ndarray]:
 
     def answer(strings: list[str]) -> np.ndarray:
         found = tokenizer.encode_batch(strings)
-        ids, mask = (np.array([getattr(each, name) for each in found])
-                     for name in ("ids", "attention_mask"))  # fmt: skip
+        ids, mask = (
+            np.array([getattr(each, name) for each in found]) for name in ("ids", "attention_mask")
+        )
         return engine(ids, mask)
 
     return answer
@@ -149,8 +182,10 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     failed: set[str] = set()
     found = turns.take_turns(
         {name: command(name, "answer") for name in names if name not in left_out},
-        options.turns, [*WORKS], left_out=failed,
-    )  # fmt: skip
+        options.turns,
+        [*WORKS],
+        left_out=failed,
+    )
     left_out |= {name: reason(name, folder) for name in failed}
     return {
         "works": {f"serving, {work}": summarize(work, found) for work in WORKS if found},
@@ -168,13 +203,16 @@ def summarize(work: str, found: dict[str, np.ndarray]) -> dict[str, dict[str, An
     flops = sum(classification_flops(BertConfig(), length=n, classes=2) for n in lengths) / 3
     clock = {name: times[:, place, 0] for name, times in found.items()}
     rows = turns.summary(
-        {SIDES[name].title: found[name][:, place] for name in found}, len(lengths), "texts",
+        {SIDES[name].title: found[name][:, place] for name in found},
+        len(lengths),
+        "texts",
         {SIDES[name].title: (flops, SIDES[name].dtype) for name in found},
-    )  # fmt: skip
+    )
     for name in found:
         row, same = rows[SIDES[name].title], SIDES[name].dtype
-        peers = [other for other in found
-                 if SIDES[other].dtype == same and not SIDES[other].runs_here]  # fmt: skip
+        peers = [
+            other for other in found if SIDES[other].dtype == same and not SIDES[other].runs_here
+        ]
         if peers:
             best = min(peers, key=lambda peer: np.median(clock[peer]))
             row["to the best"] = float(np.median(clock[name] / clock[best]))

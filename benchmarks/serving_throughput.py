@@ -105,8 +105,9 @@ async def ask(port: int, words: Sequence[int], seed: int, until: float, seen: li
     writer.close()
 
 
-async def load(process: subprocess.Popen, port: int, words: Sequence[int], clients: int,
-               seconds: float) -> dict[str, float]:  # fmt: skip
+async def load(
+    process: subprocess.Popen, port: int, words: Sequence[int], clients: int, seconds: float
+) -> dict[str, float]:
     seen: list[tuple[int, float, float]] = []
     begin = time.perf_counter() + min(2, seconds / 4)  # caches fill before
     asking = [

@@ -85,10 +85,25 @@ def bert_tf_shards(
 ) -> list:
     """Command line to measure."""
     return [
-        sys.executable, "-m", "bert_tf.cli", "shards", "--corpus", files, "--output", output,
-        "--tokenizer", tokenizer, "--dupe_factor", dupe_factor, "--masking", masking,
-        "--max_seq_length", MAX_SEQ_LENGTH, "--held_out_share", 0,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "bert_tf.cli",
+        "shards",
+        "--corpus",
+        files,
+        "--output",
+        output,
+        "--tokenizer",
+        tokenizer,
+        "--dupe_factor",
+        dupe_factor,
+        "--masking",
+        masking,
+        "--max_seq_length",
+        MAX_SEQ_LENGTH,
+        "--held_out_share",
+        0,
+    ]
 
 
 @dataclass

@@ -184,9 +184,11 @@ def main() -> None:
         peer = stack.enter_context(
             subprocess.Popen(
                 [peer_python(arguments.peers), __file__, "--work", file, vocabulary],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
-        )  # fmt: skip
+        )
         stack.callback(peer.stdin.close)
 
         def ask() -> list[float]:

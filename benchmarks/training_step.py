@@ -63,11 +63,14 @@ class Size(NamedTuple):
         from bert_tf import BertConfig
 
         return BertConfig(
-            vocab_size=self.vocabulary, hidden_size=self.width, num_hidden_layers=self.layers,
-            num_attention_heads=self.heads, intermediate_size=self.inner,
+            vocab_size=self.vocabulary,
+            hidden_size=self.width,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            intermediate_size=self.inner,
             hidden_dropout_prob=DROPOUT,
             **{"attention_probs_dropout_prob": DROPOUT, **settings},
-        )  # fmt: skip
+        )
 
     @property
     def flops(self) -> int:
@@ -98,10 +101,10 @@ def batch_of(size: Size) -> tuple[dict[str, np.ndarray], ...]:
         "token_ids": draw.integers(0, size.vocabulary, of_tokens),
         "segment_ids": draw.integers(0, 2, of_tokens),
         "padding_mask": np.ones(of_tokens),
-        "mask_positions": np.stack([
-            np.sort(draw.permutation(size.length)[: size.predictions]) for _ in range(size.batch)
-        ]),
-    }  # fmt: skip
+        "mask_positions": np.stack(
+            [np.sort(draw.permutation(size.length)[: size.predictions]) for _ in range(size.batch)]
+        ),
+    }
     of_pairs: tuple[int, ...] = (size.batch,)
     if size.instances > 1:
         own = size.length // size.instances  # the length of an instance
@@ -146,12 +149,13 @@ def ours(side: str, size: Size, precision: str) -> Callable[[], Any]:
         model,
         AdamWeightDecay(
             WarmupLinearDecay(LEARNING_RATE, 100, 10_000),
-            weight_decay_rate=WEIGHT_DECAY, clip_norm=CLIP_NORM,
+            weight_decay_rate=WEIGHT_DECAY,
+            clip_norm=CLIP_NORM,
         ),
         loss=dict.fromkeys(outputs, cross_entropy),
         metrics={name: {"accuracy": accuracy} for name in outputs},
         jit_compile=side == "xla",
-    )  # fmt: skip
+    )
     batches = iter(without_autotuning(tf.data.Dataset.from_tensors(batch_of(size)).repeat()))
     return lambda: float(trainer.train(batches)["loss"])
 
@@ -194,8 +198,10 @@ def products(side: str, size: Size, precision: str) -> Callable[[], Any]:
         for (x, y, z), (_, number) in zip(factors, shapes, strict=True):
             for _ in range(number):
                 for a, b, options in (
-                    (x, y, {}), (z, y, {"transpose_b": True}), (x, z, {"transpose_a": True})
-                ):  # fmt: skip
+                    (x, y, {}),
+                    (z, y, {"transpose_b": True}),
+                    (x, z, {"transpose_a": True}),
+                ):
                     with tf.control_dependencies(done):  # one after the other
                         a, b = tf.identity(a), tf.identity(b)
                     done = [tf.matmul(a, b, **options)[..., 0, 0]]
@@ -216,9 +222,13 @@ def keras_hub(side: str, size: Size, precision: str) -> Callable[[], Any]:
     keep_freed_memory()
     keras.config.set_dtype_policy(precision)
     backbone = keras_hub.models.BertBackbone(
-        vocabulary_size=size.vocabulary, num_layers=size.layers, num_heads=size.heads,
-        hidden_dim=size.width, intermediate_dim=size.inner, dropout=DROPOUT,
-    )  # fmt: skip
+        vocabulary_size=size.vocabulary,
+        num_layers=size.layers,
+        num_heads=size.heads,
+        hidden_dim=size.width,
+        intermediate_dim=size.inner,
+        dropout=DROPOUT,
+    )
     positions = keras.Input((None,), dtype="int32", name="mask_positions")
     words = keras_hub.layers.MaskedLMHead(
         token_embedding=backbone.token_embedding,
@@ -232,8 +242,9 @@ def keras_hub(side: str, size: Size, precision: str) -> Callable[[], Any]:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = keras.optimizers.AdamW(
         keras.optimizers.schedules.PolynomialDecay(LEARNING_RATE, 10_000, 0.0),
-        weight_decay=WEIGHT_DECAY, global_clipnorm=CLIP_NORM,
-    )  # fmt: skip
+        weight_decay=WEIGHT_DECAY,
+        global_clipnorm=CLIP_NORM,
+    )
     outputs = ("mlm_logits", "nsp_logits")
     model.compile(
         optimizer,
@@ -252,10 +263,14 @@ def hugging_face(side: str, size: Size, precision: str) -> Callable[[], Any]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = transformers.BertConfig(
-        vocab_size=size.vocabulary, hidden_size=size.width, num_hidden_layers=size.layers,
-        num_attention_heads=size.heads, intermediate_size=size.inner,
-        hidden_dropout_prob=DROPOUT, attention_probs_dropout_prob=DROPOUT,
-    )  # fmt: skip
+        vocab_size=size.vocabulary,
+        hidden_size=size.width,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=size.inner,
+        hidden_dropout_prob=DROPOUT,
+        attention_probs_dropout_prob=DROPOUT,
+    )
     config._attn_implementation = "sdpa"
     model = transformers.BertForPreTraining(config).train().to(device)
     optimizer = adamw(model, LEARNING_RATE)
@@ -316,8 +331,10 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     useful = size.flops, options.precision.removeprefix("mixed_")
     return turns.summary(
         {side: of_side[:, 0] for side, of_side in times.items()},
-        size.batch * size.length, "tokens", dict.fromkeys(times, useful),
-    )  # fmt: skip
+        size.batch * size.length,
+        "tokens",
+        dict.fromkeys(times, useful),
+    )
 
 
 def main() -> None:
@@ -330,9 +347,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1, help="steps per turn")
     parser.add_argument("--turns", type=int, default=7, help="turns of each side")
     parser.add_argument(
-        "--sides", nargs="+", choices=SIDES, default=["ours", "products", "layers"],
+        "--sides",
+        nargs="+",
+        choices=SIDES,
+        default=["ours", "products", "layers"],
         help="what to measure (default: ours products layers)",
-    )  # fmt: skip
+    )
     add_option(parser)
     parser.add_argument("--output", help="JSON file of the results")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)

@@ -158,10 +158,14 @@ def table(found: dict[str, dict[str, Any]], ceilings: dict[str, float] | None = 
         shares = {"share of ceiling": "GFLOP/s", "share by processor": "GFLOP/processor s"}
         names += shares
         found = {
-            side: row | {name: row[unit] / ceilings[ceiling] for name, unit in shares.items()
-                         if (ceiling := f"{row['type']} {unit}") in ceilings}
+            side: row
+            | {
+                name: row[unit] / ceilings[ceiling]
+                for name, unit in shares.items()
+                if (ceiling := f"{row['type']} {unit}") in ceilings
+            }
             for side, row in found.items()
-        }  # fmt: skip
+        }
     heads = [f"{name}, {first} = 1" if name.endswith("time") else name for name in names]
     lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + len(names)) + "|"]
     for side, row in found.items():

@@ -79,8 +79,13 @@ _PUBLIC = {
     "bert_tf.models.encoder": ("BertEncoder",),
     "bert_tf.models.language_model": ("BertMaskedLanguageModel", "BertPreTrainer"),
     "bert_tf.models.task_models": (
-        "BertChooser", "BertClassifier", "BertMultiLabelClassifier", "BertRegressor",
-        "BertSentenceEncoder", "BertSpanClassifier", "BertTagger",
+        "BertChooser",
+        "BertClassifier",
+        "BertMultiLabelClassifier",
+        "BertRegressor",
+        "BertSentenceEncoder",
+        "BertSpanClassifier",
+        "BertTagger",
     ),
     "bert_tf.raw_text.preprocessor": ("BertPreprocessor", "open_preset"),
     "bert_tf.serving.predictor": ("Predictor",),
@@ -88,7 +93,7 @@ _PUBLIC = {
     "bert_tf.tokenization.tokenizer": ("BertTokenizer",),
     "bert_tf.training.optimizer": ("AdamWeightDecay",),
     "bert_tf.training.schedule": ("WarmupLinearDecay",),
-}  # fmt: skip
+}
 _HOMES = {name: home for home, names in _PUBLIC.items() for name in names}
 __all__ = ["__version__", *sorted(_HOMES)]
 

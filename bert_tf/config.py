@@ -26,8 +26,15 @@ SIZES: dict[str, tuple[int, int, int]] = {
 
 # Hugging Face's names; `bert_tf.networks.activations` computes them.
 ACTIVATIONS = (
-    "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh",
-)  # fmt: skip
+    "gelu",
+    "gelu_new",
+    "gelu_fast",
+    "gelu_pytorch_tanh",
+    "relu",
+    "silu",
+    "swish",
+    "tanh",
+)
 
 # Hugging Face's classes, in each framework, and ours.
 _CLASSES = {

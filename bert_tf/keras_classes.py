@@ -12,27 +12,51 @@ from types import ModuleType
 from typing import Any
 
 _HOMES = {
-    "bert_tf.networks.encoder": ("BertEmbeddings", "FeedForward", "SelfAttention",
-                                 "TransformerBlock"),
-    "bert_tf.networks.heads": ("ClassificationHead", "MaskedLanguageModelHead", "Pooler",
-                             "SummaryFirst"),
+    "bert_tf.networks.encoder": (
+        "BertEmbeddings",
+        "FeedForward",
+        "SelfAttention",
+        "TransformerBlock",
+    ),
+    "bert_tf.networks.heads": (
+        "ClassificationHead",
+        "MaskedLanguageModelHead",
+        "Pooler",
+        "SummaryFirst",
+    ),
     "bert_tf.networks.lstm": ("LstmBlock", "WordEmbeddings"),
     "bert_tf.models.encoder": ("BertEncoder",),
     "bert_tf.models.encoders": ("LstmEncoder", "TwoEncoders"),
     "bert_tf.models.feature_encoder": ("FeatureEncoder", "FrozenLayers", "LayerMix"),
-    "bert_tf.models.language_model": ("BertLanguageModel", "BertMaskedLanguageModel",
-                                      "BertPreTrainer"),
-    "bert_tf.models.losses": ("LabelAccuracy", "SpanAccuracy", "SpanCrossentropy",
-                              "WordCrossentropy"),
+    "bert_tf.models.language_model": (
+        "BertLanguageModel",
+        "BertMaskedLanguageModel",
+        "BertPreTrainer",
+    ),
+    "bert_tf.models.losses": (
+        "LabelAccuracy",
+        "SpanAccuracy",
+        "SpanCrossentropy",
+        "WordCrossentropy",
+    ),
     "bert_tf.models.task_models": (
-        "BertChooser", "BertClassifier", "BertMultiLabelClassifier", "BertRegressor",
-        "BertSentenceEncoder", "BertSpanClassifier", "BertTagger",
+        "BertChooser",
+        "BertClassifier",
+        "BertMultiLabelClassifier",
+        "BertRegressor",
+        "BertSentenceEncoder",
+        "BertSpanClassifier",
+        "BertTagger",
     ),
     "bert_tf.raw_text.preprocessor": ("BertPreprocessor",),
     "bert_tf.training.optimizer": ("AdamWeightDecay", "Lamb"),
-    "bert_tf.training.schedule": ("WarmupConstant", "WarmupCosineDecay", "WarmupLinearDecay",
-                                  "WarmupStableDecay"),
-}  # fmt: skip
+    "bert_tf.training.schedule": (
+        "WarmupConstant",
+        "WarmupCosineDecay",
+        "WarmupLinearDecay",
+        "WarmupStableDecay",
+    ),
+}
 NAMES = {f"bert_tf>{name}": (home, name) for home, names in _HOMES.items() for name in names}
 
 

@@ -30,8 +30,11 @@ else:
 _MISSING: Any = dataclasses.MISSING
 _LARGEST = 2**53  # exact as an integer and as a float, and fits TensorFlow's integers
 _IS_WITHIN: dict[str, Callable[[float, float], bool]] = {
-    "at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt,
-}  # fmt: skip
+    "at_least": operator.ge,
+    "above": operator.gt,
+    "at_most": operator.le,
+    "below": operator.lt,
+}
 
 
 def option(
@@ -76,10 +79,17 @@ def option(
     metadata = {
         "bounds": {name: bound for name, bound in bounds.items() if bound is not None},
         "identity": identity and saved and not path and not writes and not python,
-        "path": path, "model": model, "writes": writes, "first": first,
-        "saved": saved and not python, "positional": positional, "alone": alone, "data": data,
-        "python": python, "required": required,
-    }  # fmt: skip
+        "path": path,
+        "model": model,
+        "writes": writes,
+        "first": first,
+        "saved": saved and not python,
+        "positional": positional,
+        "alone": alone,
+        "data": data,
+        "python": python,
+        "required": required,
+    }
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 
 

@@ -22,9 +22,11 @@ ROOT = Path(__file__).parents[1]
 # Files outside docs/ that are pages, too.
 SHOWN = {"README.md": "index.md", "saved_models/README.md": "saved-models.md"}
 COMMAND_OF = {
-    "learn_vocabulary": "vocab", "make_shards": "shards", "export_model": "export",
+    "learn_vocabulary": "vocab",
+    "make_shards": "shards",
+    "export_model": "export",
     "list_tasks": "tasks",
-}  # fmt: skip
+}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

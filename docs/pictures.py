@@ -70,18 +70,26 @@ def render_notebooks() -> None:
 # its number, and the column of ours; without one the number is the ratio, in brackets or alone.
 SPEEDS = [
     (
-        "Tokenizer", "Tokenizing", "Rust tokenizers",
-        "`tokenizers`, `encode_batch` (with offsets)", 2, "",
+        "Tokenizer",
+        "Tokenizing",
+        "Rust tokenizers",
+        "`tokenizers`, `encode_batch` (with offsets)",
+        2,
+        "",
     ),
     ("Pre-training step", "Pre-training step, bfloat16", "KerasHub", "KerasHub", 2, ""),
     ("Pre-training step", "Pre-training step, bfloat16", "Hugging Face", "Hugging Face", 2, ""),
     (
-        "A new user's first lines", "First epoch of fit", "KerasHub",
-        "the epoch, processor time", 2, "",
+        "A new user's first lines",
+        "First epoch of fit",
+        "KerasHub",
+        "the epoch, processor time",
+        2,
+        "",
     ),
     ("Fine-tuning step", "Fine-tuning step, float32", "Hugging Face", "float32", 4, ""),
     ("Checkpoints", "Training blocked by a checkpoint", "Keras", "tiny, batch 64", 4, "3"),
-]  # fmt: skip
+]
 
 
 def relative_times() -> list[tuple[str, str, float]]:

@@ -8,8 +8,12 @@ from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 
 _NEWER = (  # options that shards of the present format were written without
-    "mask_token_share", "random_token_share", "skip_bad_lines", "max_held_out_bytes", "max_tokens",
-)  # fmt: skip
+    "mask_token_share",
+    "random_token_share",
+    "skip_bad_lines",
+    "max_held_out_bytes",
+    "max_tokens",
+)
 
 
 @dataclass(kw_only=True)

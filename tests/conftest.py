@@ -28,8 +28,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _GROWTH = 500_000  # kB of memory between two collections
 _OF_RUNS = (
-    "commands", "docs", "migration", "paper", "raw_text", "tasks", "trained", "training",
-)  # fmt: skip
+    "commands",
+    "docs",
+    "migration",
+    "paper",
+    "raw_text",
+    "tasks",
+    "trained",
+    "training",
+)
 
 
 def _is_of_runs(request: pytest.FixtureRequest) -> bool:

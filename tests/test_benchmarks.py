@@ -130,8 +130,10 @@ def test_medians_ratios_and_shares_of_the_ceiling(benchmarks):
         for unit in ("s", "processor s")
     }
     heads, _, ours, theirs = turns.table(found, ceilings).splitlines()
-    assert heads.endswith("| processor time, bert-tf = 1 | GFLOP/s | GFLOP/processor s | type "
-                          "| share of ceiling | share by processor |")  # fmt: skip
+    assert heads.endswith(
+        "| processor time, bert-tf = 1 | GFLOP/s | GFLOP/processor s | type "
+        "| share of ceiling | share by processor |"
+    )
     assert ours.startswith("| bert-tf | 2,000.0 | 4,000.0 | 5.00 | 2.50 | 1.00 | 1.00 |")
     assert ours.endswith("| bfloat16 | 0.25 | 0.12 |")
     assert theirs.endswith("| float32 | 0.50 | 0.25 |")
@@ -195,10 +197,24 @@ def test_make_bench_gives_options_that_its_scripts_have(benchmarks, tmp_path):
 def test_the_benchmark_of_gpus(tmp_path):
     # TensorFlow's sides are those of training_step.py.
     done = subprocess.run(
-        [sys.executable, BENCHMARKS / "gpu.py", "--size", "tiny-packed", "--steps", "2",
-         "--sides", "jax_fused", "torch", "--most", "8", "--output", tmp_path / "gpu.json"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            BENCHMARKS / "gpu.py",
+            "--size",
+            "tiny-packed",
+            "--steps",
+            "2",
+            "--sides",
+            "jax_fused",
+            "torch",
+            "--most",
+            "8",
+            "--output",
+            tmp_path / "gpu.json",
+        ],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert found["machine"]["peak"] > 1e8

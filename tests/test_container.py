@@ -112,16 +112,24 @@ def test_its_commands_make_a_server_that_writes_nothing(tmp_path):
     for folder in tmp_path.parents:
         if folder.stat().st_uid == os.getuid() and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o011)
-    environment = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": "/nonexistent",
-                   "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}  # fmt: skip
+    environment = {
+        "PATH": f"{python.parent}:/usr/bin:/bin",
+        "HOME": "/nonexistent",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
     # A Python in root's home, as pyenv installs it, is for root alone.
     is_for_all = all(folder.stat().st_mode & 1 for folder in Path(sys.executable).resolve().parents)
     changes_user = os.getuid() == 0 and is_for_all
     user = {"user": 10001, "group": 10001, "extra_groups": []} if changes_user else {}
     server = subprocess.Popen(
         ["bert-tf", "serve", tmp_path / "models", "--rest_port=0", "--grpc_port=0"],
-        env=environment, cwd="/", stderr=subprocess.PIPE, text=True, **user,
-    )  # fmt: skip
+        env=environment,
+        cwd="/",
+        stderr=subprocess.PIPE,
+        text=True,
+        **user,
+    )
     try:
         lines = []
         while not (found := re.search(r"REST: (http://[^/]+)/", "".join(lines))):
@@ -157,8 +165,10 @@ def test_the_kubernetes_files_ask_for_what_the_server_has():
     assert {port["targetPort"] for port in service["spec"]["ports"]} == set(ports)
     probes = {name: each for name, each in container.items() if name.endswith("Probe")}
     assert {name: each["httpGet"]["path"] for name, each in probes.items()} == {
-        "startupProbe": "/readyz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"
-    }  # fmt: skip
+        "startupProbe": "/readyz",
+        "readinessProbe": "/readyz",
+        "livenessProbe": "/healthz",
+    }
     (metric,) = scaler["spec"]["metrics"]
     assert metric["pods"]["metric"]["name"] in _metrics()
 

@@ -28,9 +28,12 @@ def test_an_arrow_that_runs_upwards_is_found(tmp_path):
             "\n\ndef late():\n    import bert_tf.training.training_options\n    import tensorflow\n"
         )
     done = subprocess.run(
-        [LINTER, "--no-cache"], cwd=tmp_path, capture_output=True, text=True,
+        [LINTER, "--no-cache"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
         env={"PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "bert_tf.networks.encoder -> bert_tf.training.training_options" in done.stdout
     assert "bert_tf.networks.encoder -> tensorflow" in done.stdout

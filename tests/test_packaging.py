@@ -43,8 +43,11 @@ def test_the_oldest_and_the_newest_versions_are_those_that_are_declared():
         bounds = str(ranges[name]).split(",")
         assert oldest.replace("==", ">=").removesuffix(".0") in bounds
         assert listed("newest")[name] in bounds
-        assert all(x.split("==")[1] in ranges[name] for x in pins("requirements.txt")
-                   if x.startswith(f"{name}=="))  # fmt: skip
+        assert all(
+            x.split("==")[1] in ranges[name]
+            for x in pins("requirements.txt")
+            if x.startswith(f"{name}==")
+        )
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
@@ -59,8 +62,10 @@ def test_a_lock_has_hashes_and_names_no_host_and_no_folder(name):
 def test_every_import_is_a_declared_dependency():
     done = subprocess.run(
         [Path(sys.executable).parent / "deptry", "."],
-        cwd=REPOSITORY, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -89,9 +89,13 @@ def test_saved_models_load_in_a_fresh_process(tmp_path):
     from bert_tf.training.optimizer import Lamb
 
     sizes = {
-        "vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "intermediate_size": 8, "max_position_embeddings": 8,
-    }  # fmt: skip
+        "vocab_size": 9,
+        "hidden_size": 4,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "max_position_embeddings": 8,
+    }
     config = bert_tf.BertConfig(**sizes)
     models = [
         bert_tf.BertEncoder(config),

@@ -52,19 +52,21 @@ def test_halves_share_the_cores(before, cores, pool):
         (
             {
                 "own": "5:memory:/a\n4:cpu,cpuacct:/host/path\n",
-                "root/cpu/cpu.cfs_quota_us": "300000\n", "root/cpu/cpu.cfs_period_us": "100000\n",
+                "root/cpu/cpu.cfs_quota_us": "300000\n",
+                "root/cpu/cpu.cfs_period_us": "100000\n",
             },
             [3],
         ),
         (
             {
-                "own": "4:cpu:/\n", "root/cpu/cpu.cfs_quota_us": "-1\n",
+                "own": "4:cpu:/\n",
+                "root/cpu/cpu.cfs_quota_us": "-1\n",
                 "root/cpu/cpu.cfs_period_us": "100000\n",
             },
             [],
         ),
     ],
-)  # fmt: skip
+)
 def test_cpu_limits_of_containers(files, limits, tmp_path):
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -31,8 +31,14 @@ Model = TypeVar("Model", bound=PretrainedModel)
 _log = logging.getLogger(__name__)
 SHARD_BYTES = 5 * 1000**3
 # Keys of config.json that are written anew, or say what no longer holds.
-_NOT_KEPT = ("architectures", "dtype", "num_labels", "problem_type", "tie_word_embeddings",
-             "torch_dtype")  # fmt: skip
+_NOT_KEPT = (
+    "architectures",
+    "dtype",
+    "num_labels",
+    "problem_type",
+    "tie_word_embeddings",
+    "torch_dtype",
+)
 # The beginnings of the canonical names of all tensors that a model can use.
 _OF_BERT = ("embeddings.", "encoder.", "pooler.", *weight_names.HEADS_PREFIXES)
 
@@ -62,9 +68,12 @@ def save_model(
     write_hugging_face(stored, directory, "float32", shard_bytes=2**63)
     if isinstance(model, BertSentenceEncoder):
         write_sentence_files(
-            directory, pooling=model.pooling, normalize=model.normalize, width=model.config.width,
+            directory,
+            pooling=model.pooling,
+            normalize=model.normalize,
+            width=model.config.width,
             max_length=max_length or model.config.max_position_embeddings,
-        )  # fmt: skip
+        )
 
 
 def load_model(

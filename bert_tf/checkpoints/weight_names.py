@@ -86,37 +86,95 @@ class LayerNames:
 
 _H, _INNER = "hidden_size", "intermediate_size"
 EMBEDDINGS = (
-    LayerNames("embeddings.word_embeddings", ("vocab_size", _H),
-          "embeddings.word_embeddings", "token_embedding", "_embedding_layer", "word_embeddings"),
-    LayerNames("embeddings.position_embeddings", ("max_position_embeddings", _H),
-          "embeddings.position_embeddings", "position_embedding", "_position_embedding_layer",
-          "position_embedding"),
-    LayerNames("embeddings.token_type_embeddings", ("type_vocab_size", _H),
-          "embeddings.segment_embeddings", "segment_embedding", "_type_embedding_layer",
-          "type_embeddings"),
-    LayerNames("embeddings.LayerNorm", (_H,),
-          "embeddings.layer_norm", "embeddings_layer_norm", "_embedding_norm_layer",
-          "embeddings/layer_norm"),
-)  # fmt: skip
+    LayerNames(
+        "embeddings.word_embeddings",
+        ("vocab_size", _H),
+        "embeddings.word_embeddings",
+        "token_embedding",
+        "_embedding_layer",
+        "word_embeddings",
+    ),
+    LayerNames(
+        "embeddings.position_embeddings",
+        ("max_position_embeddings", _H),
+        "embeddings.position_embeddings",
+        "position_embedding",
+        "_position_embedding_layer",
+        "position_embedding",
+    ),
+    LayerNames(
+        "embeddings.token_type_embeddings",
+        ("type_vocab_size", _H),
+        "embeddings.segment_embeddings",
+        "segment_embedding",
+        "_type_embedding_layer",
+        "type_embeddings",
+    ),
+    LayerNames(
+        "embeddings.LayerNorm",
+        (_H,),
+        "embeddings.layer_norm",
+        "embeddings_layer_norm",
+        "_embedding_norm_layer",
+        "embeddings/layer_norm",
+    ),
+)
 BLOCK = (
-    *(LayerNames(f"attention.self.{name}", (_H, _H), f"attention.{name}",
-          f"_self_attention_layer.{name}_dense", f"_attention_layer._{name}_dense",
-          f"self_attention/{name}")
-      for name in ("query", "key", "value")),
-    LayerNames("attention.output.dense", (_H, _H), "attention.output_dense",
-          "_self_attention_layer.output_dense", "_attention_layer._output_dense",
-          "self_attention/attention_output"),
-    LayerNames("attention.output.LayerNorm", (_H,), "attention_layer_norm",
-          "_self_attention_layer_norm", "_attention_layer_norm", "self_attention_layer_norm"),
-    LayerNames("intermediate.dense", (_INNER, _H), "feed_forward.intermediate",
-          "_feedforward_intermediate_dense", "_intermediate_dense", "intermediate"),
-    LayerNames("output.dense", (_H, _INNER), "feed_forward.output_dense",
-          "_feedforward_output_dense", "_output_dense", "output"),
-    LayerNames("output.LayerNorm", (_H,), "feed_forward_layer_norm",
-          "_feedforward_layer_norm", "_output_layer_norm", "output_layer_norm"),
-)  # fmt: skip
-POOLER = LayerNames("pooler.dense", (_H, _H), "pooler.dense", "pooled_dense", "_pooler_layer",
-                    "pooler_transform")  # fmt: skip
+    *(
+        LayerNames(
+            f"attention.self.{name}",
+            (_H, _H),
+            f"attention.{name}",
+            f"_self_attention_layer.{name}_dense",
+            f"_attention_layer._{name}_dense",
+            f"self_attention/{name}",
+        )
+        for name in ("query", "key", "value")
+    ),
+    LayerNames(
+        "attention.output.dense",
+        (_H, _H),
+        "attention.output_dense",
+        "_self_attention_layer.output_dense",
+        "_attention_layer._output_dense",
+        "self_attention/attention_output",
+    ),
+    LayerNames(
+        "attention.output.LayerNorm",
+        (_H,),
+        "attention_layer_norm",
+        "_self_attention_layer_norm",
+        "_attention_layer_norm",
+        "self_attention_layer_norm",
+    ),
+    LayerNames(
+        "intermediate.dense",
+        (_INNER, _H),
+        "feed_forward.intermediate",
+        "_feedforward_intermediate_dense",
+        "_intermediate_dense",
+        "intermediate",
+    ),
+    LayerNames(
+        "output.dense",
+        (_H, _INNER),
+        "feed_forward.output_dense",
+        "_feedforward_output_dense",
+        "_output_dense",
+        "output",
+    ),
+    LayerNames(
+        "output.LayerNorm",
+        (_H,),
+        "feed_forward_layer_norm",
+        "_feedforward_layer_norm",
+        "_output_layer_norm",
+        "output_layer_norm",
+    ),
+)
+POOLER = LayerNames(
+    "pooler.dense", (_H, _H), "pooler.dense", "pooled_dense", "_pooler_layer", "pooler_transform"
+)
 # BERT's names -> DistilBERT's, each replaced in the order of the table.
 _DISTILBERT_NAMES = {
     "bert.pooler.dense.": "pre_classifier.",
@@ -146,13 +204,16 @@ _WEIGHTS: tuple[tuple[type[keras.layers.Layer], dict[str, str]], ...] = (
     (keras.layers.Embedding, {"weight": "embeddings"}),
     (keras.layers.LayerNormalization, _NORM),
     (keras.layers.LSTM, {name: f"cell.{name}" for name in ("kernel", "recurrent_kernel", "bias")}),
-    (MaskedLanguageModelHead, {
-        "bias": "bias",
-        **{f"transform.dense.{name}": f"dense.{own}" for name, own in _DENSE.items()},
-        **{f"transform.LayerNorm.{name}": f"layer_norm.{own}" for name, own in _NORM.items()},
-    }),
+    (
+        MaskedLanguageModelHead,
+        {
+            "bias": "bias",
+            **{f"transform.dense.{name}": f"dense.{own}" for name, own in _DENSE.items()},
+            **{f"transform.LayerNorm.{name}": f"layer_norm.{own}" for name, own in _NORM.items()},
+        },
+    ),
     (keras.layers.Layer, _DENSE),
-)  # fmt: skip
+)
 
 
 def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:

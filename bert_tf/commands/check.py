@@ -259,9 +259,12 @@ def _findings(
         some = [texts[n] for n in chosen]
         vectors = _vectors(task, some, options.model, bar) if options.by_vectors else None
         doubts = data_faults.doubted_labels(
-            some, [labels[n] for n in chosen], vectors, wrong_share=options.wrong_share,
+            some,
+            [labels[n] for n in chosen],
+            vectors,
+            wrong_share=options.wrong_share,
             seed=options.seed,
-        )  # fmt: skip
+        )
         for doubt in doubts:
             what = f"{doubt.label!r}, probably {doubt.proposed!r} ({doubt.probability:.2f})"
             yield finding(chosen[doubt.place], "doubt", what)

@@ -116,10 +116,15 @@ def run(options: Options) -> ConvertResult:
         from bert_tf.checkpoints.other_formats.conversion import convert
 
         done = convert(
-            options.source, options.output, options.to, dtype=options.dtype,
-            do_lower_case=options.do_lower_case, layers=options.layers,
-            shard_bytes=int(options.shard_gigabytes * 1000**3), overwrite=options.overwrite,
-        )  # fmt: skip
+            options.source,
+            options.output,
+            options.to,
+            dtype=options.dtype,
+            do_lower_case=options.do_lower_case,
+            layers=options.layers,
+            shard_bytes=int(options.shard_gigabytes * 1000**3),
+            overwrite=options.overwrite,
+        )
     return ConvertResult(output=Path(options.output), to=options.to, conversion=done)
 
 

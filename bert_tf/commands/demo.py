@@ -166,18 +166,32 @@ def run(options: Options) -> DemoResult:
     unseen = _write_texts(options, output / "corpus.txt", output / "labelled")
     _command(vocab, corpus=[f"{output}/corpus.txt"], output=f"{output}/vocab", size=8192)
     _command(
-        shards, corpus=[f"{output}/corpus.txt"], tokenizer=f"{output}/vocab",
-        output=f"{output}/shards", max_seq_length=[_LENGTH], dupe_factor=2, held_out_share=0.02,
+        shards,
+        corpus=[f"{output}/corpus.txt"],
+        tokenizer=f"{output}/vocab",
+        output=f"{output}/shards",
+        max_seq_length=[_LENGTH],
+        dupe_factor=2,
+        held_out_share=0.02,
         seed=options.seed,
-    )  # fmt: skip
+    )
     # A narrow model and a few minutes: no dropout, and larger initial weights, with which it
     # learns more than word frequencies within the first few hundred steps.
     _command(
-        pretrain, shards=f"{output}/shards", size=options.size, output=f"{output}/pretrained",
-        dropout=0.0, initializer_range=0.06, batch_size=64, steps=options.steps,
-        learning_rate=1e-3, precision="auto", evaluate_every=max(1, options.steps // 8),
-        evaluation_batches=30, seed=options.seed,
-    )  # fmt: skip
+        pretrain,
+        shards=f"{output}/shards",
+        size=options.size,
+        output=f"{output}/pretrained",
+        dropout=0.0,
+        initializer_range=0.06,
+        batch_size=64,
+        steps=options.steps,
+        learning_rate=1e-3,
+        precision="auto",
+        evaluate_every=max(1, options.steps // 8),
+        evaluation_batches=30,
+        seed=options.seed,
+    )
     _show_guesses(f"{output}/pretrained/best", unseen, options.seed)
     labelled = {s: f"{output}/labelled/{s}.tsv" for s in ("train", "validation", "test")}
     scores = {}
@@ -186,11 +200,18 @@ def run(options: Options) -> DemoResult:
     for name, from_scratch in (("from_pretrained", False), ("from_random", True)):
         folder = f"{output}/{name}"
         _command(
-            finetune, model=f"{output}/pretrained/best", train=labelled["train"],
-            validation=labelled["validation"], output=folder, from_scratch=from_scratch,
-            epochs=_EPOCHS, learning_rate=2e-4, dropout=0.1, max_length=2 * _LENGTH,
+            finetune,
+            model=f"{output}/pretrained/best",
+            train=labelled["train"],
+            validation=labelled["validation"],
+            output=folder,
+            from_scratch=from_scratch,
+            epochs=_EPOCHS,
+            learning_rate=2e-4,
+            dropout=0.1,
+            max_length=2 * _LENGTH,
             seed=options.seed,
-        )  # fmt: skip
+        )
         result = _command(
             evaluate, model=f"{folder}/best", data=labelled["test"], output=f"{folder}/test"
         )

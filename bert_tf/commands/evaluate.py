@@ -125,9 +125,12 @@ def run(options: Options) -> EvaluateResult:
             evaluation.write(output)
             write_report(report, output)
     return EvaluateResult(
-        scores=evaluation.scores, evaluation=evaluation, report=report, notices=bar.notices,
+        scores=evaluation.scores,
+        evaluation=evaluation,
+        report=report,
+        notices=bar.notices,
         output=Path(options.output) if options.output else None,
-    )  # fmt: skip
+    )
 
 
 def show(result: EvaluateResult, options: Options) -> None:

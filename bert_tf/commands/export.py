@@ -131,9 +131,12 @@ def run(options: Options) -> ExportResult:
             dtype, remark = dtype_policy(options.precision)
             model = load(dtype)
             directory = model.export(
-                folder.name, root=folder.parent, version=options.version,
-                directory=options.model, explanations=options.explanations,
-            )  # fmt: skip
+                folder.name,
+                root=folder.parent,
+                version=options.version,
+                directory=options.model,
+                explanations=options.explanations,
+            )
             versions: dict[str, int] = {options.precision: int(directory.name)}
             remarks = [remark] if remark else []
         else:
@@ -148,10 +151,12 @@ def run(options: Options) -> ExportResult:
             )
     inputs = model.task.kind.signatures(model.task)["serving_default"].inputs
     return ExportResult(
-        path=joined(output, options.name, str(max(versions.values()))), versions=versions,
-        inputs={name: each.shape.rank for name, each in inputs.items()}, remarks=remarks,
+        path=joined(output, options.name, str(max(versions.values()))),
+        versions=versions,
+        inputs={name: each.shape.rank for name, each in inputs.items()},
+        remarks=remarks,
         notices=bar.notices,
-    )  # fmt: skip
+    )
 
 
 def _settings(options: Options) -> dict[str, Any]:

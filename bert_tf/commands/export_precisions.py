@@ -89,9 +89,13 @@ def export_types(
         if sizes:
             facts["other types"] = ", ".join(sizes.values())
         path = each.export(
-            folder.name, root=folder.parent, version=numbers[name], directory=directory,
-            types=numbers, facts=facts,
-        )  # fmt: skip
+            folder.name,
+            root=folder.parent,
+            version=numbers[name],
+            directory=directory,
+            types=numbers,
+            facts=facts,
+        )
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         sizes[name] = f"version {numbers[name]} in {name}, {size / 1e6:,.0f} MB"
     if precision == "all" and not set_labels(folder.parent, folder.name, numbers):

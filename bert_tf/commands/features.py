@@ -107,13 +107,19 @@ def run(options: Options) -> FeaturesResult:
             raise InputError(f"{options.model} has no pooler: give --pooling first or mean")
         extract = layer_features.FeatureExtractor(
             BertEncoder.from_directory(options.model, dtype="float32"),
-            BertTokenizer.from_directory(options.model), layers=options.layers, per=options.per,
-            pooling=options.pooling, max_length=options.max_length,
-        )  # fmt: skip
+            BertTokenizer.from_directory(options.model),
+            layers=options.layers,
+            per=options.per,
+            pooling=options.pooling,
+            max_length=options.max_length,
+        )
         texts = read_texts(
-            options.data, text=options.text_column or "text", pair=options.pair_column,
-            format=options.format, header=options.header,
-        )  # fmt: skip
+            options.data,
+            text=options.text_column or "text",
+            pair=options.pair_column,
+            format=options.format,
+            header=options.header,
+        )
         done = cut = vectors = 0
         smaller = memory_errors("give a smaller --batch_size or --max_length")
         with smaller, layer_features.feature_file(output, extract.width) as write:

@@ -212,16 +212,24 @@ def run(options: Options) -> FinetuneResult:
             restarts = finetune_seeds(options, watcher)
             scores = {name: each["mean"] for name, each in restarts.summary().items()}
             return FinetuneResult(
-                output=output, best=best if restarts.runs else None, scores=scores,
-                best_by=restarts.best_by, restarts=restarts, notices=bar.notices,
-            )  # fmt: skip
+                output=output,
+                best=best if restarts.runs else None,
+                scores=scores,
+                best_by=restarts.best_by,
+                restarts=restarts,
+                notices=bar.notices,
+            )
         result = finetune(options, watcher)
     evaluation = result and result.evaluation
     return FinetuneResult(
-        output=output, best=best if evaluation else None, run=result,
-        scores=evaluation.scores if evaluation else {}, best_by=result.best_by if result else "",
-        total_steps=watcher.total_steps, notices=bar.notices,
-    )  # fmt: skip
+        output=output,
+        best=best if evaluation else None,
+        run=result,
+        scores=evaluation.scores if evaluation else {},
+        best_by=result.best_by if result else "",
+        total_steps=watcher.total_steps,
+        notices=bar.notices,
+    )
 
 
 def show(result: FinetuneResult, options: Options) -> None:

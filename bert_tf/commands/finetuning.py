@@ -119,9 +119,13 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     of_task = _FEATURES_LEARNING_RATE if options.features_only else task.learning_rate
     learning_rate = options.learning_rate or of_task
     options = replace(
-        options, task=task.name, max_length=task.max_length, epochs=epochs, batch_size=size,
+        options,
+        task=task.name,
+        max_length=task.max_length,
+        epochs=epochs,
+        batch_size=size,
         learning_rate=learning_rate,
-    )  # fmt: skip
+    )
     check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
     data = FinetuningData.read(task, options)
     task.kind.check_training(options, size, data.validation)
@@ -271,9 +275,11 @@ def _taught_by(
     soft = kind.soft_loss(options.teacher_temperature or TEMPERATURE)
     loss = distilled(loss, soft, options.teacher_weight or WEIGHT)
     taught = Taught(
-        model, kind.trained(teacher.model), matched,
+        model,
+        kind.trained(teacher.model),
+        matched,
         None if layers is None else LayerLoss(layers, student.model, teacher.model),
-    )  # fmt: skip
+    )
     return taught, loss, {name: of_student(metric) for name, metric in kind.metrics.items()}
 
 

@@ -201,10 +201,12 @@ def run(options: Options) -> Predictions:
     if output:
         write_answers(output, found)
     return Predictions(
-        rows=found, remarks=remarks, notices=bar.notices,
+        rows=found,
+        remarks=remarks,
+        notices=bar.notices,
         output=Path(options.output) if options.output else None,
         submission=Path(options.submission) if options.submission else None,
-    )  # fmt: skip
+    )
 
 
 def show(result: Predictions, options: Options) -> None:

@@ -39,8 +39,14 @@ from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TEMPERATURE, WEIGHT, save_config
 
 _WATCHED_OPTIONS = (  # beside the identity of a run, what TensorBoard tells runs apart by
-    "model", "shards", "long_shards", "long_share", "size", "dropout", "initializer_range",
-)  # fmt: skip
+    "model",
+    "shards",
+    "long_shards",
+    "long_share",
+    "size",
+    "dropout",
+    "initializer_range",
+)
 
 _SCALAR_NAMES = {
     f"{head}_logits_{score}": f"{head}_{score}"
@@ -100,9 +106,13 @@ def pretrain(
     """
     listener = listener or Listener()
     inputs = [
-        options.shards, *options.mixed, options.long_shards, options.model, options.tokenizer,
+        options.shards,
+        *options.mixed,
+        options.long_shards,
+        options.model,
+        options.tokenizer,
         options.teacher,
-    ]  # fmt: skip
+    ]
     with contextlib.ExitStack() as stack:
         run = stack.enter_context(make_run(options, listener.notice, inputs))
         data = PretrainingData(options)

@@ -28,13 +28,19 @@ from bert_tf.training.strategy import Batches, distribute_batches, share_batches
 _WATCHED_EXAMPLES = 8  # sample batch for histograms of activations
 
 _SAME_IF_MIXED = (  # options of shards
-    "max_seq_length", "max_predictions_per_seq", "masking", "instances", "instances_per_row",
-)  # fmt: skip
+    "max_seq_length",
+    "max_predictions_per_seq",
+    "masking",
+    "instances",
+    "instances_per_row",
+)
 
 DIRECTIONS = {  # objectives of language models, and what their tokens attend to
-    "ltr": "left_to_right", "rtl": "right_to_left", "ltr+rtl": "left_to_right+right_to_left",
+    "ltr": "left_to_right",
+    "rtl": "right_to_left",
+    "ltr+rtl": "left_to_right+right_to_left",
     "bilm": "recurrent",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

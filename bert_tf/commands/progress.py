@@ -67,9 +67,14 @@ def progress(title: str, total: int | None = None, *, shown: bool = True) -> Ite
         draws_bars = importlib.util.find_spec("ipywidgets") is not None
     redirects = not in_notebook()  # there, what is printed stays below the bar by itself
     with rich.progress.Progress(
-        *columns, rich.progress.TimeElapsedColumn(), console=console, transient=True,
-        disable=not (shown and draws_bars), redirect_stdout=redirects, redirect_stderr=redirects,
-    ) as bar:  # fmt: skip
+        *columns,
+        rich.progress.TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not (shown and draws_bars),
+        redirect_stdout=redirects,
+        redirect_stderr=redirects,
+    ) as bar:
         yield ProgressBar(bar, title, bar.add_task(title, total=total), shown)
 
 

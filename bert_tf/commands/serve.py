@@ -35,21 +35,34 @@ from bert_tf.startup import limit_threads
 
 _LAST_SECONDS = 5  # after the last answers, for what still computes or loads
 _PACKAGES = (
-    "grpc", "grpc_health", "httptools", "orjson", "prometheus_client", "starlette",
-    "tensorflow_serving", "uvicorn",
-)  # fmt: skip
+    "grpc",
+    "grpc_health",
+    "httptools",
+    "orjson",
+    "prometheus_client",
+    "starlette",
+    "tensorflow_serving",
+    "uvicorn",
+)
 # Flags of tensorflow_model_server with a value, and our options; "" is MODELS, None no option.
 _FLAGS = {
-    "rest_api_port": "rest_port", "port": "grpc_port", "rest_api_timeout_in_ms": "deadline",
-    "model_base_path": "", "model_config_file": "",
-    "model_config_file_poll_wait_seconds": None, "file_system_poll_wait_seconds": None,
-    "max_num_load_retries": None, "load_retry_interval_micros": None,
-}  # fmt: skip
+    "rest_api_port": "rest_port",
+    "port": "grpc_port",
+    "rest_api_timeout_in_ms": "deadline",
+    "model_base_path": "",
+    "model_config_file": "",
+    "model_config_file_poll_wait_seconds": None,
+    "file_system_poll_wait_seconds": None,
+    "max_num_load_retries": None,
+    "load_retry_interval_micros": None,
+}
 # Its switches, which take a value there: the first is ours, too; the others are always on here.
 _SWITCHES = (
-    "enable_per_model_batching_parameters", "enable_batching", "enable_model_warmup",
+    "enable_per_model_batching_parameters",
+    "enable_batching",
+    "enable_model_warmup",
     "allow_version_labels_for_unavailable_models",
-)  # fmt: skip
+)
 
 COMMON = (
     "models",
@@ -219,10 +232,12 @@ def run(options: Options) -> Result:
     file = options.monitoring_config_file
     metrics_path = configuration.read_metrics_path(file, METRICS_PATH) if file else METRICS_PATH
     models = Models(
-        Path(options.models), name=options.model_name,
+        Path(options.models),
+        name=options.model_name,
         batching=configuration.BatchingParameters(num_batch_threads=threads),
-        overrides=overrides, refuses_truncated=options.refuse_truncated,
-    )  # fmt: skip
+        overrides=overrides,
+        refuses_truncated=options.refuse_truncated,
+    )
     tracer = Tracer() if options.traces else None
     try:
         log = AccessLog(options.access_log) if options.access_log else None
@@ -235,11 +250,14 @@ def run(options: Options) -> Result:
     held_bytes = max(8 * request_bytes, 2**28)
     watched: dict[str, Any] = {"tokens": tokens, "access_log": log, "tracer": tracer}
     app = make_app(
-        models, routes=playground.routes(models) if options.playground else (),
+        models,
+        routes=playground.routes(models) if options.playground else (),
         limits=Limits(body_bytes=request_bytes, held_bytes=held_bytes, seconds=options.deadline),
-        hosts=_hosts(options), cors_origins=options.cors_origins, metrics_path=metrics_path,
+        hosts=_hosts(options),
+        cors_origins=options.cors_origins,
+        metrics_path=metrics_path,
         **watched,
-    )  # fmt: skip
+    )
 
     loading, grace = contextlib.ExitStack(), 2 * options.deadline
     is_ready = False
@@ -263,13 +281,27 @@ def run(options: Options) -> Result:
 
     connections = take_descriptors()
     start = functools.partial(
-        start_grpc, models, grpc_address, max_request_bytes=request_bytes,
-        max_held_bytes=held_bytes, most_connections=connections, tls=tls, **watched,
-    )  # fmt: skip
+        start_grpc,
+        models,
+        grpc_address,
+        max_request_bytes=request_bytes,
+        max_held_bytes=held_bytes,
+        most_connections=connections,
+        tls=tls,
+        **watched,
+    )
     serving = serve(
-        models, app, rest_socket, start, ready=ready, stopping=stopping, tls=tls, tokens=tokens,
-        grace=grace, connections=connections,
-    )  # fmt: skip
+        models,
+        app,
+        rest_socket,
+        start,
+        ready=ready,
+        stopping=stopping,
+        tls=tls,
+        tokens=tokens,
+        grace=grace,
+        connections=connections,
+    )
     gc.freeze()  # what is loaded by now stays; unloading a version need not look through it
     with loading, contextlib.ExitStack() as ends:
         for each in (log, tracer):

@@ -41,9 +41,16 @@ from bert_tf.version import TRAJECTORY
 
 _RECORD = "search.json"
 _DATA = (  # options that name the examples, beside their content
-    "data", "train", "validation", "validation_share",
-    "text_column", "pair_column", "label_column", "format", "header",
-)  # fmt: skip
+    "data",
+    "train",
+    "validation",
+    "validation_share",
+    "text_column",
+    "pair_column",
+    "label_column",
+    "format",
+    "header",
+)
 _SHOWN = {
     "content": "content of the data",
     "split": "split into training and validation examples",
@@ -97,9 +104,17 @@ def table(trials: Sequence[Trial]) -> list[list[str]]:
     score = best_by(trials)
     others = dict.fromkeys(name for t in trials for name in t.summary() if name != score)
     rows = [
-        ["batch size", "learning rate", "epochs", score, "deviation", "runs", "evaluations",
-         *others]
-    ]  # fmt: skip
+        [
+            "batch size",
+            "learning rate",
+            "epochs",
+            score,
+            "deviation",
+            "runs",
+            "evaluations",
+            *others,
+        ]
+    ]
     best = ranked(trials)
     for trial in [*best, *(trial for trial in trials if trial not in best)]:
         setting, summary = trial.setting, trial.summary()

@@ -102,9 +102,11 @@ class Options(DocumentOptions, PretrainingDataOptions):
         if self.beam_options is not None and self.runner != "beam":
             raise InputError("--beam_options has no effect without --runner beam: add it")
         several = {
-            "--workers": self.workers > 1, "--dask": self.dask is not None,
-            "--runner beam": self.runner == "beam", "--finish": self.finish,
-        }  # fmt: skip
+            "--workers": self.workers > 1,
+            "--dask": self.dask is not None,
+            "--runner beam": self.runner == "beam",
+            "--finish": self.finish,
+        }
         chosen = [name for name, is_chosen in several.items() if is_chosen]
         if len(chosen) > 1:
             raise InputError(f"{chosen[0]} cannot be combined with {chosen[1]}: give one of them")
@@ -241,10 +243,18 @@ def run(options: Options) -> ShardsResult:
 
         share = None if options.units is None else writing.UnitShare.parse(options.units)
         manifests = writing.write_shards_of_lengths(
-            options.corpus, options.output, tokenizer, options.of_lengths,
-            overwrite=options.overwrite, progress=show, runner=_runner(options), share=share,
-            finish=options.finish, threads=_threads(options), notice=bar.print,
-        )  # fmt: skip
+            options.corpus,
+            options.output,
+            tokenizer,
+            options.of_lengths,
+            overwrite=options.overwrite,
+            progress=show,
+            runner=_runner(options),
+            share=share,
+            finish=options.finish,
+            threads=_threads(options),
+            notice=bar.print,
+        )
     if len(manifests) > 1:
         lengths = [str(made.options["max_seq_length"]) for made in manifests]
         folders = [joined(options.output, length) for length in lengths]

@@ -155,10 +155,12 @@ def run(options: Options) -> VocabularyResult:
             with input_errors():
                 counts = count_words(
                     read_lines(corpus, found, unreadable),
-                    **switches, progress=bar.update, notice=bar.print,
+                    **switches,
+                    progress=bar.update,
+                    notice=bar.print,
                     check=lambda counts: check_alphabet(counts, options.size, corpus.text_bytes),
                     threads=options.threads,
-                )  # fmt: skip
+                )
             found["unreadable_files"] = len(unreadable)
             _write_counts(kept, identity, counts, found)
         for line in faults(found):
@@ -178,10 +180,14 @@ def run(options: Options) -> VocabularyResult:
             BertTokenizer(pieces, **switches).save(folder)
         kept.unlink()
     return VocabularyResult(
-        output=Path(options.output), pieces=list(pieces), words=sum(counts.values()),
-        distinct_words=len(counts), loses_letters=loses_letters, is_decomposed=is_decomposed,
+        output=Path(options.output),
+        pieces=list(pieces),
+        words=sum(counts.values()),
+        distinct_words=len(counts),
+        loses_letters=loses_letters,
+        is_decomposed=is_decomposed,
         notices=notices + bar.notices,
-    )  # fmt: skip
+    )
 
 
 def faults(found: Mapping[str, int]) -> list[str]:

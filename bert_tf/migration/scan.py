@@ -17,9 +17,16 @@ from bert_tf.migration.values import OF_PREPROCESSOR, Values, chain, last_name
 
 # Modules of the original repository, beside the script or in a package.
 _ORIGINAL = (
-    "modeling", "optimization", "tokenization", "run_classifier", "run_squad", "run_pretraining",
-    "create_pretraining_data", "extract_features", "run_classifier_with_tfhub",
-)  # fmt: skip
+    "modeling",
+    "optimization",
+    "tokenization",
+    "run_classifier",
+    "run_squad",
+    "run_pretraining",
+    "create_pretraining_data",
+    "extract_features",
+    "run_classifier_with_tfhub",
+)
 # First part of an import -> library.
 _ROOTS = {
     "transformers": "transformers",

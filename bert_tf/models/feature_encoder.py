@@ -19,8 +19,13 @@ from bert_tf.networks.lstm import new_lstm
 
 # The rows of table 7, but layers of a sum count the same; `MIX` learns weights, with a task.
 CHOICES = (
-    "embeddings", "last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all",
-)  # fmt: skip
+    "embeddings",
+    "last",
+    "second_to_last",
+    "sum_last_four",
+    "concat_last_four",
+    "sum_all",
+)
 MIX = ["mix"]
 LSTM_UNITS = 384  # in each direction, on a frozen encoder: the paper's BiLSTM is 768 wide
 

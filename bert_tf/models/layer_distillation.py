@@ -51,9 +51,12 @@ class LayerLoss:
         if of == "hidden_states" and own != taught:
             spread = self._own.config.initializer_range
             self._to_width = keras.layers.Dense(
-                taught, use_bias=False, dtype="float32", name="teacher_width",
+                taught,
+                use_bias=False,
+                dtype="float32",
+                name="teacher_width",
                 kernel_initializer=keras.initializers.TruncatedNormal(stddev=spread, seed=0),
-            )  # fmt: skip
+            )
             self._to_width.build((None, own))
             self.variables = self._to_width.variables
         heads = self._taught.config.num_attention_heads

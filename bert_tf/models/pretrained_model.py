@@ -31,9 +31,14 @@ class PretrainedModel(TextModel):
     arguments: tuple[str, ...] = ("encoder",)
 
     def __init__(
-        self, config: BertConfig, inputs: Any, outputs: Any, seed: int | None, dtype: Any,
+        self,
+        config: BertConfig,
+        inputs: Any,
+        outputs: Any,
+        seed: int | None,
+        dtype: Any,
         **kwargs: Any,
-    ):  # fmt: skip
+    ):
         self.refuse_unknown(kwargs)
         preprocessor = kwargs.pop("preprocessor", None)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
@@ -141,9 +146,15 @@ class PretrainedModel(TextModel):
         import bert_tf  # the floor above: the package itself knows where it is
 
         return bert_tf.load_model(
-            directory, cls, allow_new_head=allow_new_head, num_classes=num_classes, labels=labels,
-            seed=seed, dtype=dtype, **config,
-        )  # fmt: skip
+            directory,
+            cls,
+            allow_new_head=allow_new_head,
+            num_classes=num_classes,
+            labels=labels,
+            seed=seed,
+            dtype=dtype,
+            **config,
+        )
 
     @classmethod
     def from_preset(
@@ -188,9 +199,17 @@ class PretrainedModel(TextModel):
         import bert_tf
 
         return bert_tf.open_preset(
-            cls, preset, labels=labels, num_classes=num_classes, preprocessor=preprocessor,
-            task=task, max_length=max_length, seed=seed, dtype=dtype, **config,
-        )  # fmt: skip
+            cls,
+            preset,
+            labels=labels,
+            num_classes=num_classes,
+            preprocessor=preprocessor,
+            task=task,
+            max_length=max_length,
+            seed=seed,
+            dtype=dtype,
+            **config,
+        )
 
 
 class Encoder(PretrainedModel):

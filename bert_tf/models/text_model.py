@@ -103,9 +103,16 @@ class TextModel(keras.Model):
         # Keras keeps these where a further call has none.
         self.loss = self._compile_loss = self._compile_metrics = None
         super().compile(
-            optimizer, loss, loss_weights, metrics, weighted_metrics, run_eagerly,
-            steps_per_execution, jit_compile, auto_scale_loss,
-        )  # fmt: skip
+            optimizer,
+            loss,
+            loss_weights,
+            metrics,
+            weighted_metrics,
+            run_eagerly,
+            steps_per_execution,
+            jit_compile,
+            auto_scale_loss,
+        )
         made = self._compile_config
         self._compile_config = type(made)(**made.config | plain)
         if optimizer is not None:
@@ -216,10 +223,17 @@ class TextModel(keras.Model):
                 split = self.preprocessor.split(x, y, sample_weight, validation_split)
                 (x, y, sample_weight), validation_data = split
             x, steps = self.preprocessor.batches(
-                self, x, y, sample_weight, class_weight=class_weight, batch_size=batch_size,
-                shuffle=shuffle, is_training=True, repeats=steps_per_epoch is not None,
+                self,
+                x,
+                y,
+                sample_weight,
+                class_weight=class_weight,
+                batch_size=batch_size,
+                shuffle=shuffle,
+                is_training=True,
+                repeats=steps_per_epoch is not None,
                 reports_labels=bool(verbose),
-            )  # fmt: skip
+            )
             y = sample_weight = class_weight = None
             steps_per_epoch = steps_per_epoch or steps
         sample_weight, class_weight = self._weights(y, sample_weight, class_weight)
@@ -232,13 +246,23 @@ class TextModel(keras.Model):
             self._schedule(steps and steps * epochs, initial_epoch)
         with self._messages(is_text):
             return super().fit(
-                x, y, batch_size=batch_size, epochs=epochs, verbose=verbose, callbacks=callbacks,
-                validation_split=validation_split, validation_data=validation_data,
-                shuffle=shuffle, class_weight=class_weight, sample_weight=sample_weight,
-                initial_epoch=initial_epoch, steps_per_epoch=steps_per_epoch,
-                validation_steps=validation_steps, validation_batch_size=validation_batch_size,
+                x,
+                y,
+                batch_size=batch_size,
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=callbacks,
+                validation_split=validation_split,
+                validation_data=validation_data,
+                shuffle=shuffle,
+                class_weight=class_weight,
+                sample_weight=sample_weight,
+                initial_epoch=initial_epoch,
+                steps_per_epoch=steps_per_epoch,
+                validation_steps=validation_steps,
+                validation_batch_size=validation_batch_size,
                 validation_freq=validation_freq,
-            )  # fmt: skip
+            )
 
     def evaluate(
         self,
@@ -264,9 +288,16 @@ class TextModel(keras.Model):
         check_weights(sample_weight)
         with self._messages(is_text):
             return super().evaluate(
-                x, y, batch_size=batch_size, verbose=verbose, sample_weight=sample_weight,
-                steps=steps, callbacks=callbacks, return_dict=return_dict, **kwargs,
-            )  # fmt: skip
+                x,
+                y,
+                batch_size=batch_size,
+                verbose=verbose,
+                sample_weight=sample_weight,
+                steps=steps,
+                callbacks=callbacks,
+                return_dict=return_dict,
+                **kwargs,
+            )
 
     def predict(
         self,
@@ -292,9 +323,13 @@ class TextModel(keras.Model):
             return super().predict(x, batch_size, **keras_own)
 
     def train_on_batch(
-        self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None,
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
         return_dict: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Keras' `train_on_batch`, on raw text and labels or on token ids, as of `fit`.
 
         Without an optimizer in `compile` the learning rate is that of the last `fit`, or constant.
@@ -356,9 +391,12 @@ class TextModel(keras.Model):
             if format in _RUNTIMES and input_signature is None:
                 return self.preprocessor.export_portable(self, filepath, format, **kwargs)
         return super().export(
-            filepath, format=format or "tf_saved_model", verbose=verbose,
-            input_signature=input_signature, **kwargs,
-        )  # fmt: skip
+            filepath,
+            format=format or "tf_saved_model",
+            verbose=verbose,
+            input_signature=input_signature,
+            **kwargs,
+        )
 
     def _answers(self, name: str, x: Any, batch_size: int, **options: Any) -> list[dict[str, Any]]:
         """What `bert-tf predict` writes for each example; `name` is the method that asks."""

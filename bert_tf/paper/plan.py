@@ -137,9 +137,13 @@ class Plan:
             own["features_only"] = scale.all_layers
         frozen = scale.features if "features_only" in own else {}
         options = {
-            **scale.finetuning, **scale.tasks.get(column.task, {}), **frozen, **own,
-            **data.options(None), "seeds": self.seeds or scale.seeds,
-        }  # fmt: skip
+            **scale.finetuning,
+            **scale.tasks.get(column.task, {}),
+            **frozen,
+            **own,
+            **data.options(None),
+            "seeds": self.seeds or scale.seeds,
+        }
         return Finetuning(
             title=f"fine-tuning: {system.name}, {column.title}",
             pretraining=pretraining,

@@ -136,10 +136,13 @@ class _Result:
         scores: list[dict[str, Any]] = [{} for _ in self.plan.systems]
         for (row, number), score in self.scores.items():
             scores[row][self.plan.columns[number].title] = {
-                "mean": score.mean, "deviation": score.deviation, "scores": score.values,
-                "setting": score.setting, "best_of": score.best_of,
+                "mean": score.mean,
+                "deviation": score.deviation,
+                "scores": score.values,
+                "setting": score.setting,
+                "best_of": score.best_of,
                 "run": self.plan.cells[row, number].name,
-            }  # fmt: skip
+            }
         rows = [
             {"system": system.name, "scores": own, "paper": table.published.get(system.name, {})}
             for system, own in zip(self.plan.systems, scores, strict=True)

@@ -21,9 +21,19 @@ from bert_tf.version import TRAJECTORY
 
 # Options that do not change what a stage makes, or that name its inputs, which count by content.
 _NOT_IN_IDENTITY = {
-    "output", "shards", "long_shards", "model", "data", "train", "validation", "seeds",
-    "keep_every", "keep", "save_every", "log_every",
-}  # fmt: skip
+    "output",
+    "shards",
+    "long_shards",
+    "model",
+    "data",
+    "train",
+    "validation",
+    "seeds",
+    "keep_every",
+    "keep",
+    "save_every",
+    "log_every",
+}
 FOLDER = "(folder)"  # in declared options, for what the plan fills in
 Show = Callable[..., None]  # called with what is done and the total, None if unknown
 

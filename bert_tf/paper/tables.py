@@ -93,16 +93,30 @@ class PaperTable:
 # A narrow model and minutes of training: no dropout, larger initial weights and a high learning
 # rate, with which it soon learns more than word frequencies (see bert_tf/commands/demo.py).
 SMALL = Scale(
-    name="small", vocabulary_size=8192, do_lower_case=True, lengths=(64,),
+    name="small",
+    vocabulary_size=8192,
+    do_lower_case=True,
+    lengths=(64,),
     shards={"masking": "dynamic", "dupe_factor": 2, "held_out_share": 0.02, "seed": 1},
     pretraining={
-        "size": "tiny", "dropout": 0.0, "initializer_range": 0.06, "batch_size": 64, "steps": 4000,
-        "learning_rate": 2e-3, "precision": "auto", "evaluate_every": 1000,
-        "evaluation_batches": 50, "seed": 1,
+        "size": "tiny",
+        "dropout": 0.0,
+        "initializer_range": 0.06,
+        "batch_size": 64,
+        "steps": 4000,
+        "learning_rate": 2e-3,
+        "precision": "auto",
+        "evaluate_every": 1000,
+        "evaluation_batches": 50,
+        "seed": 1,
     },
     finetuning={
-        "batch_size": [32], "learning_rate": [2e-4, 5e-4], "epochs": [3], "max_length": 64,
-        "precision": "auto", "seed": 1,
+        "batch_size": [32],
+        "learning_rate": [2e-4, 5e-4],
+        "epochs": [3],
+        "max_length": 64,
+        "precision": "auto",
+        "seed": 1,
     },
     features={"learning_rate": [1e-3], "max_steps": 300},
     tasks={
@@ -111,7 +125,9 @@ SMALL = Scale(
         "squad": {"epochs": [5], "doc_stride": 24, "max_query_length": 24},
         "squad2": {"epochs": [5], "doc_stride": 24, "max_query_length": 24},
     },
-    seeds=3, checkpoint_every=1000, large="4x128x2",
+    seeds=3,
+    checkpoint_every=1000,
+    large="4x128x2",
     sizes={
         "2 layers, 64 wide": {"size": "2x64x1"},
         "1 layer, 128 wide": {"size": "1x128x2"},
@@ -119,17 +135,27 @@ SMALL = Scale(
         "4 layers, 128 wide": {"size": "4x128x2"},
         "2 layers, 256 wide": {"size": "2x256x4"},
     },
-    layered="4x128x2", lstm_size="2x128x2", all_layers="-1,-2",
+    layered="4x128x2",
+    lstm_size="2x128x2",
+    all_layers="-1,-2",
     training_steps=(1000, 2000, 3000, 4000),
-)  # fmt: skip
+)
 
 # Sections 4, 5, A.2 and A.3. The warm-up of 10,000 steps is the default.
 PAPER = Scale(
-    name="paper", vocabulary_size=30_522, do_lower_case=True, lengths=(128, 512),
+    name="paper",
+    vocabulary_size=30_522,
+    do_lower_case=True,
+    lengths=(128, 512),
     shards={"masking": "dynamic", "dupe_factor": 10, "held_out_share": 0.005},
     pretraining={
-        "size": "base", "batch_size": 256, "steps": 1_000_000, "learning_rate": 1e-4,
-        "evaluate_every": 10_000, "evaluation_batches": 100, "save_every": 5000,
+        "size": "base",
+        "batch_size": 256,
+        "steps": 1_000_000,
+        "learning_rate": 1e-4,
+        "evaluate_every": 10_000,
+        "evaluation_batches": 100,
+        "save_every": 5000,
         "precision": "auto",
     },
     finetuning={"batch_size": [32], "epochs": [3], "precision": "auto"},
@@ -139,7 +165,9 @@ PAPER = Scale(
         "squad2": {"learning_rate": [5e-5], "batch_size": [48], "epochs": [2], "max_length": 384},
         "swag": {"learning_rate": [2e-5], "batch_size": [16]},
     },
-    seeds=5, checkpoint_every=100_000, large="large",
+    seeds=5,
+    checkpoint_every=100_000,
+    large="large",
     sizes={
         "3 layers, 768 wide, 12 heads": {"size": "3x768x12"},
         "6 layers, 768 wide, 3 heads": {"size": "6x768x3"},
@@ -148,9 +176,11 @@ PAPER = Scale(
         "12 layers, 1024 wide, 16 heads": {"size": "12x1024x16"},
         "24 layers, 1024 wide, 16 heads": {"size": "large"},
     },
-    layered="base", lstm_size="2x512x8", all_layers="concat_last_four",
+    layered="base",
+    lstm_size="2x512x8",
+    all_layers="concat_last_four",
     training_steps=tuple(range(100_000, 1_000_001, 100_000)),
-)  # fmt: skip
+)
 
 SCALES = {scale.name: scale for scale in (SMALL, PAPER)}
 
@@ -251,11 +281,19 @@ TABLES: dict[str, PaperTable] = {
     table.name: table
     for table in (
         PaperTable(
-            name="glue", title="GLUE", source="table 1 (test scores)",
+            name="glue",
+            title="GLUE",
+            source="table 1 (test scores)",
             systems=_base_and_large,
             columns=[
-                _MNLI, Column("QQP (F1)", "qqp"), _QNLI, _SST2, Column("CoLA (Matthews)", "cola"),
-                Column("STS-B (Spearman)", "stsb"), Column("MRPC (F1)", "mrpc"), _RTE,
+                _MNLI,
+                Column("QQP (F1)", "qqp"),
+                _QNLI,
+                _SST2,
+                Column("CoLA (Matthews)", "cola"),
+                Column("STS-B (Spearman)", "stsb"),
+                Column("MRPC (F1)", "mrpc"),
+                _RTE,
             ],
             numbers={
                 "Pre-OpenAI SOTA": [80.6, 66.1, 82.3, 93.2, 35.0, 81.0, 86.0, 61.7],
@@ -270,7 +308,9 @@ TABLES: dict[str, PaperTable] = {
             ],
         ),
         PaperTable(
-            name="squad1", title="SQuAD 1.1", source="table 2 (development set)",
+            name="squad1",
+            title="SQuAD 1.1",
+            source="table 2 (development set)",
             systems=_base_and_large,
             columns=[Column("EM", "squad", "exact_match"), Column("F1", "squad", "f1")],
             numbers={
@@ -284,27 +324,38 @@ TABLES: dict[str, PaperTable] = {
             },
         ),
         PaperTable(
-            name="squad2", title="SQuAD 2.0", source="table 3 (development set)",
+            name="squad2",
+            title="SQuAD 2.0",
+            source="table 3 (development set)",
             systems=_base_and_large,
             columns=[Column("EM", "squad2", "best_exact"), Column("F1", "squad2", "best_f1")],
             numbers={"Human": [86.3, 89.0], "BERT large": [78.7, 81.9]},
         ),
         PaperTable(
-            name="swag", title="SWAG", source="table 4 (development set)",
-            systems=_base_and_large, columns=[Column("Dev (Acc)", "swag")],
+            name="swag",
+            title="SWAG",
+            source="table 4 (development set)",
+            systems=_base_and_large,
+            columns=[Column("Dev (Acc)", "swag")],
             numbers={
-                "ESIM+GloVe": [51.9], "ESIM+ELMo": [59.1],
-                "BERT base": [81.6], "BERT large": [86.6],
+                "ESIM+GloVe": [51.9],
+                "ESIM+ELMo": [59.1],
+                "BERT base": [81.6],
+                "BERT large": [86.6],
             },
         ),
         PaperTable(
-            name="ner", title="CoNLL-2003 named entities", source="table 7 (development set)",
-            systems=_base_and_large, columns=[_DEV_F1],
+            name="ner",
+            title="CoNLL-2003 named entities",
+            source="table 7 (development set)",
+            systems=_base_and_large,
+            columns=[_DEV_F1],
             numbers={"ELMo": [95.7], "BERT base": [96.4], "BERT large": [96.6]},
             remarks=["The paper's model is cased and reads the sentences around each."],
         ),
         PaperTable(
-            name="pretraining-tasks", title="Effect of the pre-training tasks",
+            name="pretraining-tasks",
+            title="Effect of the pre-training tasks",
             source="table 5 (development sets)",
             systems=lambda scale: [
                 System(name="BERT"),
@@ -316,7 +367,13 @@ TABLES: dict[str, PaperTable] = {
                 System(name="LTR and RTL, concatenated", pretraining={"objective": "ltr+rtl"}),
             ],
             columns=[
-                _MNLI, _QNLI, _MRPC, _SST2, Column("SQuAD (F1)", "squad", "f1"), _RTE, _NER,
+                _MNLI,
+                _QNLI,
+                _MRPC,
+                _SST2,
+                Column("SQuAD (F1)", "squad", "f1"),
+                _RTE,
+                _NER,
             ],
             numbers={
                 "BERT": [84.4, 88.4, 86.7, 92.7, 88.5],
@@ -326,7 +383,8 @@ TABLES: dict[str, PaperTable] = {
             },
         ),
         PaperTable(
-            name="model-size", title="Effect of the model's size",
+            name="model-size",
+            title="Effect of the model's size",
             source="table 6 (development sets)",
             systems=lambda scale: [System(name=n, pretraining=x) for n, x in scale.sizes.items()],
             columns=[Column(PERPLEXITY, ""), _MNLI, _MRPC, _SST2, _RTE, _NER],
@@ -340,12 +398,17 @@ TABLES: dict[str, PaperTable] = {
             },
         ),
         PaperTable(
-            name="features", title="Fine-tuning, and features from layers",
-            source="table 7 (CoNLL-2003, development set)", systems=_features,
+            name="features",
+            title="Fine-tuning, and features from layers",
+            source="table 7 (CoNLL-2003, development set)",
+            systems=_features,
             columns=[_DEV_F1],
             numbers={
-                "ELMo": [95.7], "Fine-tuning": [96.4], "Embeddings": [91.0],
-                "Second-to-last hidden": [95.6], "Last hidden": [94.9],
+                "ELMo": [95.7],
+                "Fine-tuning": [96.4],
+                "Embeddings": [91.0],
+                "Second-to-last hidden": [95.6],
+                "Last hidden": [94.9],
                 "Weighted sum of last four hidden": [95.9],
                 "Concat last four hidden": [96.1],
                 "Weighted sum of all layers": [95.5],
@@ -357,13 +420,17 @@ TABLES: dict[str, PaperTable] = {
             ],
         ),
         PaperTable(
-            name="training-steps", title="Effect of the number of training steps",
-            source="figure 5 (a curve on MNLI, without numbers)", systems=_training_steps,
+            name="training-steps",
+            title="Effect of the number of training steps",
+            source="figure 5 (a curve on MNLI, without numbers)",
+            systems=_training_steps,
             columns=[_MNLI, _SST2, _MRPC, _NER],
         ),
         PaperTable(
-            name="masking", title="Masking strategies",
-            source="table 8 (development sets)", systems=_masking,
+            name="masking",
+            title="Masking strategies",
+            source="table 8 (development sets)",
+            systems=_masking,
             columns=[
                 Column("MNLI, fine-tuned (Acc)", "mnli"),
                 Column("NER, fine-tuned (F1)", "conll2003", "f1"),
@@ -378,8 +445,10 @@ TABLES: dict[str, PaperTable] = {
             ],
         ),
         PaperTable(
-            name="recipe", title="The paper's recipe and what has been learned since",
-            source="recipe (sections 3.1 and A.2)", systems=_recipe,
+            name="recipe",
+            title="The paper's recipe and what has been learned since",
+            source="recipe (sections 3.1 and A.2)",
+            systems=_recipe,
             columns=[_MNLI, _SST2, _MRPC, _NER],
             remarks=[
                 "Every row reads as many sequences. To predict 30% of the words takes somewhat "
@@ -387,4 +456,4 @@ TABLES: dict[str, PaperTable] = {
             ],
         ),
     )
-}  # fmt: skip
+}

@@ -115,9 +115,12 @@ def _batch(tuned: FineTuned, strings: Tensors, arrays: list[tf.Tensor]) -> tuple
 
 
 def _example_weights(
-    tuned: FineTuned, examples: Examples, weights: Any, class_weight: Mapping[Any, float] | None,
+    tuned: FineTuned,
+    examples: Examples,
+    weights: Any,
+    class_weight: Mapping[Any, float] | None,
     arrays: Sequence[np.ndarray],
-) -> np.ndarray | None:  # fmt: skip
+) -> np.ndarray | None:
     """Weights of examples, float32 [E], if there are any."""
     found = None
     if weights is not None:

@@ -82,10 +82,13 @@ class BertPreprocessor(keras.layers.Layer):
     """
 
     def __init__(
-        self, tokenizer: BertTokenizer | str | os.PathLike | None = None,
-        task: str | Task = "classification", max_length: int | None = None,
-        is_settled: bool = False, **kwargs: Any,
-    ):  # fmt: skip
+        self,
+        tokenizer: BertTokenizer | str | os.PathLike | None = None,
+        task: str | Task = "classification",
+        max_length: int | None = None,
+        is_settled: bool = False,
+        **kwargs: Any,
+    ):
         super().__init__(trainable=False, **kwargs)
         if isinstance(tokenizer, str | os.PathLike):
             tokenizer = BertTokenizer.from_directory(tokenizer)
@@ -278,9 +281,14 @@ class BertPreprocessor(keras.layers.Layer):
         return keras.tree.map_structure(lambda values: values[back], found)
 
     def answers(
-        self, model: Any, x: Any, batch_size: int = BATCH_SIZE, *, splits_words: bool = False,
+        self,
+        model: Any,
+        x: Any,
+        batch_size: int = BATCH_SIZE,
+        *,
+        splits_words: bool = False,
         signature: str | None = None,
-    ) -> list[dict[str, Any]]:  # fmt: skip
+    ) -> list[dict[str, Any]]:
         """What `bert-tf predict` writes; with `splits_words` a tagger splits strings itself."""
         if isinstance(x, tf.data.Dataset):
             x, _, _ = in_memory(x)
@@ -370,9 +378,14 @@ def _told(row: Mapping[str, Any]) -> Any:
 
 
 def open_preset(
-    model_class: type, preset: str | os.PathLike, *, preprocessor: Any = "auto",
-    task: str | None = None, max_length: int | None = None, **settings: Any,
-) -> Any:  # fmt: skip
+    model_class: type,
+    preset: str | os.PathLike,
+    *,
+    preprocessor: Any = "auto",
+    task: str | None = None,
+    max_length: int | None = None,
+    **settings: Any,
+) -> Any:
     """A model of a class from a preset; see `PretrainedModel.from_preset`."""
     if not isinstance(preset, str | os.PathLike):
         raise InputError(f"the preset is {preset!r:.40}: give a folder, or a name on the hub")

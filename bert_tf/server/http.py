@@ -21,11 +21,19 @@ from bert_tf.server.metrics import Metrics
 
 # From tensorflow_serving/model_servers/http_server.cc.
 _CODES = {
-    200: "OK", 400: "INVALID_ARGUMENT FAILED_PRECONDITION OUT_OF_RANGE", 401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ALREADY_EXISTS ABORTED",
-    429: "RESOURCE_EXHAUSTED", 499: "CANCELLED", 500: "UNKNOWN INTERNAL DATA_LOSS",
-    501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
-}  # fmt: skip
+    200: "OK",
+    400: "INVALID_ARGUMENT FAILED_PRECONDITION OUT_OF_RANGE",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ALREADY_EXISTS ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    500: "UNKNOWN INTERNAL DATA_LOSS",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
 HTTP_STATUS = {StatusCode[x]: status for status, codes in _CODES.items() for x in codes.split()}
 LONGEST_NAME = 256  # of a model or signature, in the access log
 _READ_TO_REFUSE = 4  # times the limit: most clients read no answer before they have sent everything

@@ -35,21 +35,25 @@ class Metrics:
         loads = "The number of times a SavedModel was requested to be loaded."
         self.loads = counter(_WITHOUT_TOTAL[1], loads, ["model_path", "status"])
         self._latency = histogram(
-            f"{_PREFIX}request_latency", f"{time} for Tensorflow Serving request.",
+            f"{_PREFIX}request_latency",
+            f"{time} for Tensorflow Serving request.",
             ["model_name", "API", "entrypoint"],
-        )  # fmt: skip
+        )
         self.runtime = histogram(
-            f"{_PREFIX}runtime_latency", f"{time} for Tensorflow runtime.",
+            f"{_PREFIX}runtime_latency",
+            f"{time} for Tensorflow runtime.",
             ["model_name", "API", "runtime"],
-        )  # fmt: skip
+        )
         self._queueing = histogram(
             f"{_PREFIX}batching_session:queuing_latency",
-            "Distribution of wall time spent (in microseconds) in queuing", ["thread_pool_name"],
-        ).labels("batch")  # fmt: skip
+            "Distribution of wall time spent (in microseconds) in queuing",
+            ["thread_pool_name"],
+        ).labels("batch")
         self.warm_ups = histogram(
-            f"{_PREFIX}model_warmup_latency", f"{time} for warming up the model.",
+            f"{_PREFIX}model_warmup_latency",
+            f"{time} for warming up the model.",
             ["model_path", "status"],
-        )  # fmt: skip
+        )
         self.in_flight = gauge("requests_in_flight", "Requests being answered.", ["entrypoint"])
         self._waiting = gauge("rows_waiting", "Rows that wait for a thread.", ["model_name"])
         ready = "1 if requests to the model are answered."

@@ -77,8 +77,12 @@ class Tracer:
         context = TraceContextTextMapPropagator().extract(headers)
         with self._tracer.start_as_current_span(
             # A refusal is raised, too.
-            name, context, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
-        ) as span:  # fmt: skip
+            name,
+            context,
+            SpanKind.SERVER,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
             try:
                 yield
             finally:
@@ -95,8 +99,13 @@ class Tracer:
 
 # Codes of gRPC that are the server's fault, as OpenTelemetry's conventions list them.
 _FAILURES = {
-    "UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS",
-}  # fmt: skip
+    "UNKNOWN",
+    "DEADLINE_EXCEEDED",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+}
 
 
 class AccessLog:

@@ -18,11 +18,18 @@ _MOST_REPEATED = 2**16
 _BLOCK = 2**14  # values of an output that are Python's objects at a time
 
 _FIELDS = {
-    tf.float32: "float_val", tf.float64: "double_val", tf.bool: "bool_val",
-    tf.int8: "int_val", tf.uint8: "int_val", tf.int16: "int_val", tf.int32: "int_val",
-    tf.int64: "int64_val", tf.uint32: "uint32_val", tf.uint64: "uint64_val",
+    tf.float32: "float_val",
+    tf.float64: "double_val",
+    tf.bool: "bool_val",
+    tf.int8: "int_val",
+    tf.uint8: "int_val",
+    tf.int16: "int_val",
+    tf.int32: "int_val",
+    tf.int64: "int64_val",
+    tf.uint32: "uint32_val",
+    tf.uint64: "uint64_val",
     tf.string: "string_val",
-}  # fmt: skip
+}
 
 
 def sizes_of(info: TensorInfo | TensorProto) -> list[int]:

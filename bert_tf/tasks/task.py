@@ -19,9 +19,12 @@ from bert_tf.pipelines.examples.records import is_dataset_name, split_in
 from bert_tf.tasks.scoring.metrics import Score, f1, macro_f1
 
 _SETTINGS = {  # name in options and task.json -> attribute of `Task`
-    "text_column": "text", "pair_column": "pair", "label_column": "label",
-    "max_length": "max_length", "format": "format",
-}  # fmt: skip
+    "text_column": "text",
+    "pair_column": "pair",
+    "label_column": "label",
+    "max_length": "max_length",
+    "format": "format",
+}
 
 _OF_FILES = ("text_column", "pair_column", "label_column", "format", "header")
 
@@ -130,9 +133,12 @@ class Task:
         own = self.columns(labelled=labelled)
         columns = {role: names.get(column, column) for role, column in own.items()}
         layout = Layout(
-            columns, self.format, header=self.header or columns["text"] != self.text,
-            skip_broken=self.skip_broken and labelled, is_published=bool(self.split_of(path)),
-        )  # fmt: skip
+            columns,
+            self.format,
+            header=self.header or columns["text"] != self.text,
+            skip_broken=self.skip_broken and labelled,
+            is_published=bool(self.split_of(path)),
+        )
         try:
             examples = self.kind.read(layout, path)
         except MissingColumnError as error:

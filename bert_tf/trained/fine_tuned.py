@@ -284,9 +284,13 @@ class FineTuned(Answering):
         """
         assets = self._files() | {Path(TYPES_FILE).name: types_text(self.precision, types or {})}
         return export(
-            self.module(explanations=explanations), name, root=root, version=version, assets=assets,
+            self.module(explanations=explanations),
+            name,
+            root=root,
+            version=version,
+            assets=assets,
             facts={**self.facts(directory), **(facts or {})},
-        )  # fmt: skip
+        )
 
     def export_portable(
         self, path: Path, format: str, *, directory: str | Path | None = None, int8: bool = False

@@ -12,9 +12,14 @@ _KERAS_OWN = ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay")
 # Options that `Optimizer.apply` handles, which a step with summed gradients bypasses.
 _HANDLED_BY_APPLY = (*_KERAS_OWN, "use_ema", "gradient_accumulation_steps", "loss_scale_factor")
 _SETTINGS = (  # arguments that are attributes of the same name
-    "weight_decay_rate", "beta_1", "beta_2", "epsilon", "clip_norm", "bias_correction",
+    "weight_decay_rate",
+    "beta_1",
+    "beta_2",
+    "epsilon",
+    "clip_norm",
+    "bias_correction",
     "learning_rate_factors",
-)  # fmt: skip
+)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

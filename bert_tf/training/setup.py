@@ -19,9 +19,17 @@ from bert_tf.training.training_options import TrainingOptions
 from bert_tf.version import TRAJECTORY
 
 _COMPARED_IF_KNOWN = (  # not recorded by earlier versions, or recorded without dropout, too
-    "version", "workers", "devices", "jit_compile", "rematerialize", "model_content", "dropout",
-    "gradient_accumulation_steps", "long.gradient_accumulation_steps", "model",
-)  # fmt: skip
+    "version",
+    "workers",
+    "devices",
+    "jit_compile",
+    "rematerialize",
+    "model_content",
+    "dropout",
+    "gradient_accumulation_steps",
+    "long.gradient_accumulation_steps",
+    "model",
+)
 
 
 def _layer_factors(layers: int, decay: float) -> dict[str, float]:
@@ -125,8 +133,11 @@ def prepare(
         def inputs() -> dict[str, tf.Tensor]:
             given, *_ = next(iter(examples()))
             # Of several texts an example, [B, N, T], each is a row, unless it is all padding.
-            given = {n: tf.reshape(x, [-1, tf.shape(x)[-1]]) for n, x in given.items()
-                     if not n.endswith("_positions")}  # fmt: skip
+            given = {
+                n: tf.reshape(x, [-1, tf.shape(x)[-1]])
+                for n, x in given.items()
+                if not n.endswith("_positions")
+            }
             is_row = tf.reduce_any(given["padding_mask"] != 0, -1)
             return {n: tf.boolean_mask(x, is_row) for n, x in given.items()}
 

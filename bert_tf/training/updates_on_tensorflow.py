@@ -46,10 +46,17 @@ def update_parameter(
     rate *= math.sqrt(float(1 - np.float32(beta_2)) / (1 - beta_2))
     none = tf.zeros((), dtype)
     tf.raw_ops.ResourceApplyAdam(
-        var=p, m=m, v=v, beta1_power=none, beta2_power=none, lr=rate,
-        beta1=tf.constant(beta_1, dtype), beta2=tf.constant(beta_2, dtype),
-        epsilon=epsilon, grad=gradient if factor is None else gradient * factor,
-    )  # fmt: skip
+        var=p,
+        m=m,
+        v=v,
+        beta1_power=none,
+        beta2_power=none,
+        lr=rate,
+        beta1=tf.constant(beta_1, dtype),
+        beta2=tf.constant(beta_2, dtype),
+        epsilon=epsilon,
+        grad=gradient if factor is None else gradient * factor,
+    )
 
 
 @functools.partial(tf.function, jit_compile=True, autograph=False)
@@ -61,9 +68,13 @@ def _in_one_pass(handles: Sequence[tf.Tensor], gradient: tf.Tensor, *settings: A
 
 
 def apply_summed(
-    optimizer: keras.optimizers.Optimizer, gradients: Sequence[Any],
-    variables: Sequence[keras.Variable], *, norm: Any, finite: Any,
-) -> None:  # fmt: skip
+    optimizer: keras.optimizers.Optimizer,
+    gradients: Sequence[Any],
+    variables: Sequence[keras.Variable],
+    *,
+    norm: Any,
+    finite: Any,
+) -> None:
     """One step of a built optimizer, called in a replica, on gradients of the global norm `norm`.
 
     Without `finite`, bool [], only `iterations`, and `skipped` if the optimizer has it, change.

@@ -41,8 +41,13 @@ GROUP_BYTES = 32 << 20  # text in a group of batches, whose shards are finished 
 MOST_BATCHES = 1 << 20  # per unit, an upper bound
 
 COUNTED = (
-    "documents", "empty_documents", "invalid_utf8_lines", "nul_bytes", "cut_lines", "bad_lines",
-)  # fmt: skip
+    "documents",
+    "empty_documents",
+    "invalid_utf8_lines",
+    "nul_bytes",
+    "cut_lines",
+    "bad_lines",
+)
 
 Document = tuple[int, int, int]  # number of the unit, of the slice in it, and of the document there
 

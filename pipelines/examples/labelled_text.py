@@ -21,13 +21,21 @@ from bert_tf.pipelines.examples import records as files
 
 Format = Literal["tsv", "csv", "jsonl", "lines", "conll"]
 _EXTENSIONS: dict[str, Format] = {
-    ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".conll": "conll", ".conllu": "conll",
-}  # fmt: skip
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".conll": "conll",
+    ".conllu": "conll",
+}
 # What the columns are for, and the option that names each.
 OPTIONS = {
-    "text": "--text_column", "text_pair": "--pair_column", "label": "--label_column",
-    "labels": "--label_column", "context": "--text_column", "choices": "--pair_column",
-}  # fmt: skip
+    "text": "--text_column",
+    "text_pair": "--pair_column",
+    "label": "--label_column",
+    "labels": "--label_column",
+    "context": "--text_column",
+    "choices": "--pair_column",
+}
 
 
 class MissingColumnError(InputError):

@@ -165,9 +165,11 @@ def write_task(
     told_apart = [i for i, d in enumerate(documents) if d.label in labels]
     names = [n for each in labels for n in _NAMES.get(each, [each])] if has_names else []
     splits, held_out = labelled_passages(
-        [documents[i] for i in told_apart], names=names,
-        examples_per_label=_EXAMPLES_PER_LABEL, seed=seed,
-    )  # fmt: skip
+        [documents[i] for i in told_apart],
+        names=names,
+        examples_per_label=_EXAMPLES_PER_LABEL,
+        seed=seed,
+    )
     for split, examples in splits.items():
         write_labelled(labelled / f"{split}.tsv", examples)
     left_out = {told_apart[i] for i in held_out}

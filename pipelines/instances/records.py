@@ -93,10 +93,18 @@ _TRACED: dict[tuple, tuple[Callable, Callable]] = {}
 _MOST_TRACED = 4
 # Options that the graph does not depend on.
 _OUTSIDE = {
-    "corpus_format", "text_field", "tfds_data_dir", "skip_unreadable", "skip_bad_lines",
-    "dupe_factor", "held_out_share", "max_held_out_bytes", "max_tokens", "num_shards",
+    "corpus_format",
+    "text_field",
+    "tfds_data_dir",
+    "skip_unreadable",
+    "skip_bad_lines",
+    "dupe_factor",
+    "held_out_share",
+    "max_held_out_bytes",
+    "max_tokens",
+    "num_shards",
     "buffer_bytes",
-}  # fmt: skip
+}
 
 
 def _traced(
@@ -131,11 +139,15 @@ def _functions(
         tokens = tf.cast(token_ids.row_lengths(), tf.int32)
         indexed = tuple(
             pairing.index_sentences(
-                token_ids, documents, passages, is_donor, max_seq_length=variant.max_seq_length,
+                token_ids,
+                documents,
+                passages,
+                is_donor,
+                max_seq_length=variant.max_seq_length,
                 cut_long=variant.cut_long_sentences and variant.instances == "sentence_pairs",
             )
             for variant in options
-        )  # fmt: skip
+        )
         of_document = tf.math.segment_sum(tf.where(own, tokens, 0), documents)
         short = tuple(
             tf.math.count_nonzero((of_document > 0) & (of_document < variant.max_seq_length - 3))

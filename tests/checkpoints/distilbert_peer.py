@@ -23,9 +23,14 @@ import transformers
 from transformers.modeling_tf_pytorch_utils import load_pytorch_model_in_tf2_model
 
 SIZES = {
-    "vocab_size": 23, "dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12,
-    "max_position_embeddings": 10, "seq_classif_dropout": 0.3,
-}  # fmt: skip
+    "vocab_size": 23,
+    "dim": 8,
+    "n_layers": 2,
+    "n_heads": 2,
+    "hidden_dim": 12,
+    "max_position_embeddings": 10,
+    "seq_classif_dropout": 0.3,
+}
 LABELS = {0: "no", 1: "perhaps", 2: "yes"}
 CLASSES = {
     "DistilBertModel": {},

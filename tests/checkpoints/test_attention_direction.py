@@ -15,9 +15,13 @@ from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageM
 from bert_tf.models.task_models import BertClassifier, BertSpanClassifier
 
 CONFIG = BertConfig(
-    vocab_size=7, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-    intermediate_size=16, max_position_embeddings=12,
-)  # fmt: skip
+    vocab_size=7,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=12,
+)
 DIRECTIONS = ["left_to_right", "right_to_left", "left_to_right+right_to_left", "recurrent"]
 INPUTS = {
     "token_ids": np.array([[2, 5, 6, 3]]),
@@ -70,16 +74,18 @@ def test_hugging_faces_classes_find_no_weight_that_they_would_use_otherwise(tmp_
 
     assert found("BertClassifier both") == ("bert", False, {"bert", "classifier"})
     assert found("BertClassifier left_to_right") == (
-        "bert", True, {"bert", "classifier", "left_to_right"}
-    )  # fmt: skip
+        "bert",
+        True,
+        {"bert", "classifier", "left_to_right"},
+    )
     assert found("BertSpanClassifier left_to_right") == ("bert", True, {"bert", "left_to_right"})
-    assert found("BertClassifier right_to_left") == (
-        "bert_right_to_left", False, {"right_to_left"}
-    )  # fmt: skip
+    assert found("BertClassifier right_to_left") == ("bert_right_to_left", False, {"right_to_left"})
     both = "left_to_right+right_to_left"
     assert found(f"BertClassifier {both}") == (
-        f"bert_{both}", False, {"left_to_right", "right_to_left", both}
-    )  # fmt: skip
+        f"bert_{both}",
+        False,
+        {"left_to_right", "right_to_left", both},
+    )
     names = load_file(tmp_path / "BertClassifier left_to_right" / "model.safetensors")
     prefixed = {name for name in names if name.startswith("left_to_right")}
     assert prefixed == {f"left_to_right.bert.pooler.dense.{part}" for part in ("weight", "bias")}

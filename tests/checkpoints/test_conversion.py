@@ -150,12 +150,17 @@ def test_same_bytes_as_save_model(models, kind, out):
     positions=st.integers(1, 7),
     seed=st.integers(0, 99),
 )
-def test_tf1_of_any_shape(tmp_path_factory, layers, heads, width, inner, vocabulary, positions,
-                          seed):  # fmt: skip
+def test_tf1_of_any_shape(
+    tmp_path_factory, layers, heads, width, inner, vocabulary, positions, seed
+):
     config = BertConfig(
-        num_hidden_layers=layers, num_attention_heads=heads, hidden_size=heads * width,
-        intermediate_size=inner, vocab_size=vocabulary, max_position_embeddings=positions,
-    )  # fmt: skip
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        hidden_size=heads * width,
+        intermediate_size=inner,
+        vocab_size=vocabulary,
+        max_position_embeddings=positions,
+    )
     draw = np.random.default_rng(seed)
     tensors = {
         name: draw.normal(size=shape).astype("float32")
@@ -257,8 +262,13 @@ def test_names_of_the_original(models, out):
 def published(models, tmp_path):
     """A folder as Google's archives unpack to, with what else its scripts leave in one."""
 
-    def make(folder="uncased_L-2_H-8_A-2", prefix="bert_model.ckpt", kind="pretrainer",
-             change=lambda tensors: None, pieces=PIECES):  # fmt: skip
+    def make(
+        folder="uncased_L-2_H-8_A-2",
+        prefix="bert_model.ckpt",
+        kind="pretrainer",
+        change=lambda tensors: None,
+        pieces=PIECES,
+    ):
         folder = tmp_path / folder
         folder.mkdir(parents=True, exist_ok=True)
         _, model = read_model(models / kind)
@@ -374,8 +384,15 @@ def test_casing_is_never_guessed(published, out):
     assert done.model.tokenizer.settings["do_lower_case"] is True
 
 
-@pytest.mark.parametrize("parts", [["pooler"], ["seq_relationship"], ["predictions"],
-                                   ["pooler", "seq_relationship", "predictions"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["pooler"],
+        ["seq_relationship"],
+        ["predictions"],
+        ["pooler", "seq_relationship", "predictions"],
+    ],
+)
 def test_missing_parts(published, out, parts):
     def drop(tensors):
         for name in list(tensors):
@@ -755,9 +772,13 @@ def test_a_classifier_of_a_preset_says_what_it_computes(models, out, tmp_path):
 def test_presets_made_elsewhere(models, out, tmp_path):
     keras_nlp = pytest.importorskip("keras_nlp")
     backbone = keras_nlp.models.BertBackbone(
-        vocabulary_size=19, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=12,
+        vocabulary_size=19,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        intermediate_dim=12,
         max_sequence_length=10,
-    )  # fmt: skip
+    )
     backbone.save_to_preset(str(tmp_path / "bare"))
     done = convert(tmp_path / "bare", out)
     assert done.source.format == "keras_hub"
@@ -827,10 +848,15 @@ def test_model_garden_computed_the_same(out, encoder):
         assert np.abs(np.asarray(ours) - theirs).max() / np.abs(theirs).max() < 1e-5
     config = BertConfig.from_json(out / "config.json")
     assert config == BertConfig(
-        vocab_size=23, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=12, max_position_embeddings=10, hidden_act="gelu_new",
+        vocab_size=23,
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=12,
+        max_position_embeddings=10,
+        hidden_act="gelu_new",
         extra=config.extra,
-    )  # fmt: skip
+    )
 
 
 def numbered_layers(model, folder):
@@ -843,9 +869,12 @@ def numbered_layers(model, folder):
     for key in keys:
         *path, leaf = key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE").split("/")
         names = {
-            "_embedding_layer": "0", "_position_embedding_layer": "1",
-            "_type_embedding_layer": "2", "_embedding_norm_layer": "3", "_pooler_layer": "6",
-        }  # fmt: skip
+            "_embedding_layer": "0",
+            "_position_embedding_layer": "1",
+            "_type_embedding_layer": "2",
+            "_embedding_norm_layer": "3",
+            "_pooler_layer": "6",
+        }
         if path[1] in names:
             path[1] = f"layer_with_weights-{names[path[1]]}"
         if path[1] == "_transformer_layers":

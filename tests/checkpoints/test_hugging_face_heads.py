@@ -33,16 +33,32 @@ from bert_tf.training.means import cross_entropy
 SCRIPT = Path(__file__).with_name("hugging_face_heads_peer.py")
 TOLERANCE = 1e-5
 CONFIG = BertConfig(
-    vocab_size=41, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
-    intermediate_size=32, max_position_embeddings=24, hidden_dropout_prob=0.0,
+    vocab_size=41,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=32,
+    max_position_embeddings=24,
+    hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
-)  # fmt: skip
+)
 LEFT_TO_RIGHT = replace(CONFIG, attention_direction="left_to_right")
-DISTILBERT = BertConfig.from_dict({
-    "model_type": "distilbert", "vocab_size": 41, "dim": 16, "n_layers": 2, "n_heads": 4,
-    "hidden_dim": 32, "max_position_embeddings": 24, "activation": "relu", "dropout": 0.0,
-    "attention_dropout": 0.0, "seq_classif_dropout": 0.0, "qa_dropout": 0.0,
-})  # fmt: skip
+DISTILBERT = BertConfig.from_dict(
+    {
+        "model_type": "distilbert",
+        "vocab_size": 41,
+        "dim": 16,
+        "n_layers": 2,
+        "n_heads": 4,
+        "hidden_dim": 32,
+        "max_position_embeddings": 24,
+        "activation": "relu",
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "seq_classif_dropout": 0.0,
+        "qa_dropout": 0.0,
+    }
+)
 DRAW = np.random.RandomState(3)
 LENGTHS = np.array([16, 13, 8, 15])
 MASK = (np.arange(16) < LENGTHS[:, None]).astype(np.int64)
@@ -51,8 +67,11 @@ INPUTS = {
     "segment_ids": (np.arange(16) >= LENGTHS[:, None] // 2) * MASK,
     "padding_mask": MASK,
 }
-NAMES = {"token_ids": "input_ids", "segment_ids": "token_type_ids",
-         "padding_mask": "attention_mask"}  # fmt: skip
+NAMES = {
+    "token_ids": "input_ids",
+    "segment_ids": "token_type_ids",
+    "padding_mask": "attention_mask",
+}
 SPANS = np.array([[3, 5], [0, 0], [4, 4], [9, 12]])
 TAGS = DRAW.randint(0, 3, (4, 16))
 MASKED = np.where(DRAW.rand(4, 16) < 0.3, DRAW.randint(0, 41, (4, 16)), -100)  # -100: no loss

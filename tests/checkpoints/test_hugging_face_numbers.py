@@ -62,9 +62,13 @@ def batch(vocabulary: int, length: int, seed: int = 3) -> dict[str, np.ndarray]:
 def small_model() -> BertPreTrainer:
     """A pre-trainer with every weight drawn at random."""
     config = BertConfig(
-        vocab_size=41, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=32, max_position_embeddings=24,
-    )  # fmt: skip
+        vocab_size=41,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=32,
+        max_position_embeddings=24,
+    )
     model = BertPreTrainer(config, seed=1)
     draw_weights(model.trainable_variables, scale=0.2)
     return model

@@ -678,9 +678,7 @@ def test_what_no_longer_holds_is_not_written(directory, target):
     save_model(load_model(directory, target, **options), directory.with_name("new"))
     config = json.loads((directory.with_name("new") / "config.json").read_text())
     assert not gone.keys() & config.keys()
-    assert config.get("problem_type") == {
-        BertClassifier: "single_label_classification"
-    }.get(target)  # fmt: skip
+    assert config.get("problem_type") == {BertClassifier: "single_label_classification"}.get(target)
 
 
 def test_an_untied_decoder_that_is_missing(directory):

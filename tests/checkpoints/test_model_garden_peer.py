@@ -20,9 +20,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.peer("model-garden")]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     config = BertConfig(
-        vocab_size=23, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=12, max_position_embeddings=10, hidden_act="gelu_new",
-    )  # fmt: skip
+        vocab_size=23,
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=12,
+        max_position_embeddings=10,
+        hidden_act="gelu_new",
+    )
     model = BertPreTrainer(config, seed=1)
     draw = np.random.default_rng(1)
     for variable in model.trainable_variables:

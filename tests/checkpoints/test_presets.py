@@ -273,9 +273,21 @@ def test_a_snapshot_needs_all_weights_of_its_index(cached, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "path", ["models/tyni", "model/tiny", "tyni", "bert-base-uncased", "/no/such", "./acme/tiny",
-             "a/b/c", "acme/../b", "acme/b@../../x", "ac me/b", "acme/b\0"]
-)  # fmt: skip
+    "path",
+    [
+        "models/tyni",
+        "model/tiny",
+        "tyni",
+        "bert-base-uncased",
+        "/no/such",
+        "./acme/tiny",
+        "a/b/c",
+        "acme/../b",
+        "acme/b@../../x",
+        "ac me/b",
+        "acme/b\0",
+    ],
+)
 def test_a_path_is_not_asked_from_the_hub(hub, place, path):
     (place / "models").mkdir()
     assert find_model(path) == Path(path)
@@ -347,19 +359,28 @@ def test_a_download_goes_on_where_the_connection_was_cut(hub):
     [
         ({f"/api/models/{NAME}": 401}, "has no such model, or it is private: check the name; "),
         ({f"/api/models/{NAME}": (404, "RepoNotFound")}, "has no such model, or it is private: "),
-        ({f"/api/models/{NAME}": 503}, "(status 503): check the network and try again, or download "
-         "config.json, model.safetensors and"),
+        (
+            {f"/api/models/{NAME}": 503},
+            "(status 503): check the network and try again, or download "
+            "config.json, model.safetensors and",
+        ),
         ({"cdn/model.safetensors": 503}, "(status 503): check the network and try again, or"),
         ({"resolve": (403, "GatedRepo")}, f"{NAME} is gated: accept its terms at http://"),
         ({"cdn/model.safetensors": "cut"}, "cannot be downloaded from http://"),
-        ({"cdn/model.safetensors": b"x" * len(FILES["model.safetensors"])},
-         f"model.safetensors of {NAME}: checksum mismatch (expected "),
-        ({"/vocab.txt": b"x" * len(FILES["vocab.txt"])},
-         f"vocab.txt of {NAME}: checksum mismatch (expected "),
-        ({"/config.json": b"x" * len(FILES["config.json"])},
-         f"config.json of {NAME}: checksum mismatch (expected "),
+        (
+            {"cdn/model.safetensors": b"x" * len(FILES["model.safetensors"])},
+            f"model.safetensors of {NAME}: checksum mismatch (expected ",
+        ),
+        (
+            {"/vocab.txt": b"x" * len(FILES["vocab.txt"])},
+            f"vocab.txt of {NAME}: checksum mismatch (expected ",
+        ),
+        (
+            {"/config.json": b"x" * len(FILES["config.json"])},
+            f"config.json of {NAME}: checksum mismatch (expected ",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_download_that_fails_is_one_line_and_leaves_no_model(hub, fault, message):
     hub.faults |= fault
     with pytest.raises(InputError) as raised:
@@ -373,19 +394,25 @@ def test_a_download_that_fails_is_one_line_and_leaves_no_model(hub, fault, messa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda hub: hub.files.pop("model.safetensors"),
-         "pull request, such as acme/bert-tiny@refs/pr/1), or download config.json, vocab.txt and "
-         "pytorch_model.bin from http"),
-        (lambda hub: hub.files.update({"tf_model.h5": hub.files.pop("model.safetensors")}),
-         "or download config.json, vocab.txt and tf_model.h5 from http"),
-        (lambda hub: (hub.files.pop("model.safetensors"), hub.files.pop("pytorch_model.bin")),
-         "holds no model.safetensors: give a repository or a revision with safetensors"),
+        (
+            lambda hub: hub.files.pop("model.safetensors"),
+            "pull request, such as acme/bert-tiny@refs/pr/1), or download config.json, vocab.txt "
+            "and pytorch_model.bin from http",
+        ),
+        (
+            lambda hub: hub.files.update({"tf_model.h5": hub.files.pop("model.safetensors")}),
+            "or download config.json, vocab.txt and tf_model.h5 from http",
+        ),
+        (
+            lambda hub: (hub.files.pop("model.safetensors"), hub.files.pop("pytorch_model.bin")),
+            "holds no model.safetensors: give a repository or a revision with safetensors",
+        ),
         (lambda hub: hub.files.pop("config.json"), "holds no config.json ("),
         (lambda hub: hub.config.update(model_type="roberta"), "is a model of type roberta"),
         (lambda hub: hub.config.update(architectures=["ElectraModel"]), "is ['ElectraModel'], but"),
         (lambda hub: hub.commits.pop("main"), f"{NAME} has no revision main: give a branch"),
     ],
-)  # fmt: skip
+)
 def test_a_repository_without_a_bert_is_refused_before_any_file(hub, change, message):
     change(hub)
     with pytest.raises(InputError) as raised:
@@ -467,12 +494,16 @@ def bert(hub, place):
     """The hub's model is a BERT that can be opened."""
     model = bert_tf.BertClassifier(
         BertConfig(
-            vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-            intermediate_size=16, max_position_embeddings=32,
+            vocab_size=len(PIECES),
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=32,
         ),
         labels=["bad", "good"],
         seed=1,
-    )  # fmt: skip
+    )
     folder = place.parent / "saved"
     bert_tf.save_model(model, folder, BertTokenizer(PIECES))
     hub.files = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -43,9 +43,11 @@ def test_the_numbers_of_tf_hub(saved, tmp_path):
     found = BertEncoder.from_directory(tmp_path / "out", dtype="float64")(inputs)
     real = arrays["input_mask"] > 0
     np.testing.assert_allclose(
-        found["sequence_output"].numpy()[real], arrays["sequence_output"][real], rtol=0,
+        found["sequence_output"].numpy()[real],
+        arrays["sequence_output"][real],
+        rtol=0,
         atol=TOLERANCE,
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(
         found["pooled_output"], arrays["pooled_output"], rtol=0, atol=TOLERANCE
     )
@@ -106,8 +108,10 @@ def test_a_module_of_tensorflow_1(tmp_path):
     (tmp_path / "saved_model.pb").write_bytes(b"")
     tf.raw_ops.SaveV2(
         prefix=str(tmp_path / "variables" / "variables"),
-        tensor_names=["bert/pooler/dense/bias"], shape_and_slices=[""], tensors=[[1.0]],
-    )  # fmt: skip
+        tensor_names=["bert/pooler/dense/bias"],
+        shape_and_slices=[""],
+        tensors=[[1.0]],
+    )
     assert "module of TensorFlow 1's Hub: put the model's bert_config.json" in refusal(tmp_path)
     assert locate(tmp_path / "variables" / "variables").format == "tf1"
 

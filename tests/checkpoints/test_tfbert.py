@@ -24,8 +24,11 @@ from bert_tf.errors import InputError
 
 ARCHIVE = Path(__file__).parents[1] / "golden" / "tfbert.tar.xz"
 TOLERANCE = 1e-5
-NAMES = {"input_ids": "token_ids", "token_type_ids": "segment_ids",
-         "attention_mask": "padding_mask"}  # fmt: skip
+NAMES = {
+    "input_ids": "token_ids",
+    "token_type_ids": "segment_ids",
+    "attention_mask": "padding_mask",
+}
 # Their class -> ours, and names of their outputs and of ours; "" where ours is one array.
 CLASSES = {
     "TFBertModel": (

@@ -21,9 +21,13 @@ import numpy as np
 import transformers
 
 SIZES = {
-    "vocab_size": 23, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "intermediate_size": 12, "max_position_embeddings": 10,
-}  # fmt: skip
+    "vocab_size": 23,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 12,
+    "max_position_embeddings": 10,
+}
 LABELS = {0: "no", 1: "perhaps", 2: "yes"}
 CLASSES = {
     "TFBertModel": {},

@@ -27,9 +27,14 @@ from official.nlp.tools import export_tfhub_lib
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopq", "##a"]
 CONFIG = configs.BertConfig(
-    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
-    intermediate_size=12, max_position_embeddings=10, type_vocab_size=2,
-)  # fmt: skip
+    vocab_size=len(PIECES),
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=12,
+    max_position_embeddings=10,
+    type_vocab_size=2,
+)
 INPUTS = {
     "input_word_ids": np.array([[2, 7, 19, 3, 11, 3, 0, 0], [2, 5, 3, 9, 22, 8, 4, 3]], np.int32),
     "input_mask": np.array([[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8], np.int32),
@@ -46,9 +51,13 @@ def make_encoder(folder: Path, vocabulary: Path) -> dict[str, np.ndarray]:
     items = tf.train.Checkpoint(**pretrainer.checkpoint_items)
     checkpoint = items.save(str(folder / "checkpoint"))
     export_tfhub_lib.export_model(
-        str(folder / "encoder"), bert_config=CONFIG, model_checkpoint_path=checkpoint,
-        with_mlm=True, vocab_file=str(vocabulary), do_lower_case=True,
-    )  # fmt: skip
+        str(folder / "encoder"),
+        bert_config=CONFIG,
+        model_checkpoint_path=checkpoint,
+        with_mlm=True,
+        vocab_file=str(vocabulary),
+        do_lower_case=True,
+    )
     for path in folder.glob("checkpoint*"):
         path.unlink()
     model = hub.load(str(folder / "encoder"))
@@ -89,9 +98,12 @@ def make(root: Path) -> None:
         outputs = make_encoder(root, vocabulary)
         make_version_1(root / "version_1", root / "encoder", vocabulary)
         export_tfhub_lib.export_preprocessing(
-            str(root / "preprocessor"), vocab_file=str(vocabulary), do_lower_case=True,
-            tokenize_with_offsets=False, default_seq_length=8,
-        )  # fmt: skip
+            str(root / "preprocessor"),
+            vocab_file=str(vocabulary),
+            do_lower_case=True,
+            tokenize_with_offsets=False,
+            default_seq_length=8,
+        )
     np.savez(root / "outputs.npz", **INPUTS, **outputs)
 
 

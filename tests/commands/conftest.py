@@ -49,9 +49,21 @@ def tokenizer(made_once, corpus) -> Path:
 
 def write_shards(corpus: Path, tokenizer: Path, *more: object) -> Callable[[Path], None]:
     return lambda path: run(
-        "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", path,
-        "--max-seq-length", 32, "--held-out-share", 0.2, "--num-shards", 2, *more,
-    )  # fmt: skip
+        "shards",
+        "--corpus",
+        corpus,
+        "--tokenizer",
+        tokenizer,
+        "--output",
+        path,
+        "--max-seq-length",
+        32,
+        "--held-out-share",
+        0.2,
+        "--num-shards",
+        2,
+        *more,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -70,9 +82,13 @@ def small_config(made_once, tokenizer) -> Path:
 
     entries = len((tokenizer / "vocab.txt").read_text(encoding="utf-8").splitlines())
     config = BertConfig(
-        vocab_size=entries, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=32,
-    )  # fmt: skip
+        vocab_size=entries,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+    )
     return made_once("config.json", config.to_json)
 
 
@@ -81,11 +97,27 @@ def pretrained(made_once, shards, small_config) -> Path:
     return made_once(
         "pretrained",
         lambda path: run(
-            "pretrain", "--shards", shards, "--size", small_config, "--output", path,
-            "--steps", 20, "--batch-size", 8, "--log-every", 5, "--evaluate-every", 10,
-            "--evaluation-batches", 2, "--learning-rate", 1e-3,
+            "pretrain",
+            "--shards",
+            shards,
+            "--size",
+            small_config,
+            "--output",
+            path,
+            "--steps",
+            20,
+            "--batch-size",
+            8,
+            "--log-every",
+            5,
+            "--evaluate-every",
+            10,
+            "--evaluation-batches",
+            2,
+            "--learning-rate",
+            1e-3,
         ),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="session")
@@ -103,11 +135,25 @@ def finetuned(made_once, labelled, pretrained) -> Path:
     return made_once(
         "finetuned",
         lambda path: run(
-            "finetune", "--model", pretrained / "last", "--train", labelled / "train.tsv",
-            "--output", path, "--epochs", 4, "--batch-size", 8, "--log-every", 4,
-            "--learning-rate", 5e-3, "--max-length", 16,
+            "finetune",
+            "--model",
+            pretrained / "last",
+            "--train",
+            labelled / "train.tsv",
+            "--output",
+            path,
+            "--epochs",
+            4,
+            "--batch-size",
+            8,
+            "--log-every",
+            4,
+            "--learning-rate",
+            5e-3,
+            "--max-length",
+            16,
         ),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="session")

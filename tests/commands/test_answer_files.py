@@ -20,9 +20,13 @@ def test_a_csv_holds_every_column_and_value(tmp_path):
     with (tmp_path / "x.CSV").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows[0] == {
-        "id": "7", "text": ROWS[0]["text"], "label": "x", "probabilities_x": "0.75",
-        "probabilities_y": "0.25", "words": "",
-    }  # fmt: skip
+        "id": "7",
+        "text": ROWS[0]["text"],
+        "label": "x",
+        "probabilities_x": "0.75",
+        "probabilities_y": "0.25",
+        "words": "",
+    }
     assert rows[1]["words"] == "[1]"
 
 
@@ -48,9 +52,14 @@ def test_columns_of_the_input_are_never_overwritten(tmp_path):
     inputs = {"text": 1, "label": 2, "input_label": 3, "probabilities_x": 4}
     row = beside(inputs, {"label": "x", "probabilities": {"x": 0.5}}, {"text": "sea"})
     assert row == {
-        "text": "sea", "input_text": 1, "input_input_label": 2, "input_label": 3,
-        "input_probabilities_x": 4, "label": "x", "probabilities": {"x": 0.5},
-    }  # fmt: skip
+        "text": "sea",
+        "input_text": 1,
+        "input_input_label": 2,
+        "input_label": 3,
+        "input_probabilities_x": 4,
+        "label": "x",
+        "probabilities": {"x": 0.5},
+    }
     words = beside({"input_words": 1}, {"words": []}, {"words": "a b"})
     assert words == {"input_words": "a b", "input_input_words": 1, "words": []}
     write_answers(tmp_path / "a.csv", [row])

@@ -74,9 +74,12 @@ def test_no_value_of_an_option_makes_a_traceback(command, tmp_path, monkeypatch)
     path = tmp_path / "config.yaml"
 
     @settings(
-        max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck),
+        max_examples=8,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],  # to shrink so many values takes minutes
-    )  # fmt: skip
+    )
     @given(values=given_values(module.Options), data=st.data())
     def check(values, data):
         assert code_of([command, *on_command_line(module.Options, values)]) in (0, 2)
@@ -134,15 +137,21 @@ def test_a_task_that_is_no_text_is_refused(task, tmp_path, capsys):
     "options",
     [
         FinetuningOptions(
-            model="1e3", train="null", output="\u00fc: [", text_column="1e3", pair_column="yes",
-            label_column=".nan", override=True, learning_rate=1e-5,
+            model="1e3",
+            train="null",
+            output="\u00fc: [",
+            text_column="1e3",
+            pair_column="yes",
+            label_column=".nan",
+            override=True,
+            learning_rate=1e-5,
         ),
         PretrainingOptions(
             shards="0x1f", output="- a", watch_text=["[MASK]: #1", "~"], max_ngram=2, dry_run=True
         ),
     ],
     ids=["finetune", "pretrain"],
-)  # fmt: skip
+)
 def test_config_yaml_repeats_the_run(options, tmp_path, monkeypatch):
     """Names that YAML takes for numbers, too; but not what was meant for one time."""
     command = "finetune" if isinstance(options, FinetuningOptions) else "pretrain"

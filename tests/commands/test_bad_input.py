@@ -90,9 +90,17 @@ def test_shards_of_another_vocabulary(shards, tokenizer, tmp_path, out, small_co
     pieces[-1], pieces[-2] = pieces[-2], pieces[-1]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
     line = refused(
-        capsys, "pretrain", "--shards", shards, "--tokenizer", folder, "--size", small_config,
-        "--output", out / "run",
-    )  # fmt: skip
+        capsys,
+        "pretrain",
+        "--shards",
+        shards,
+        "--tokenizer",
+        folder,
+        "--size",
+        small_config,
+        "--output",
+        out / "run",
+    )
     assert str(shards) in line and "another vocabulary" in line
 
 
@@ -116,17 +124,36 @@ def test_a_shard_with_a_flipped_byte(shards, small_config, tmp_path, capsys):
         content[len(content) // 2] ^= 0xFF
         shard.write_bytes(bytes(content))
     line = refused(
-        capsys, "pretrain", "--shards", folder, "--size", small_config, "--output",
-        tmp_path / "run", "--steps", 400, "--batch-size", 8, announced="CPU, float32: ",
-    )  # fmt: skip
+        capsys,
+        "pretrain",
+        "--shards",
+        folder,
+        "--size",
+        small_config,
+        "--output",
+        tmp_path / "run",
+        "--steps",
+        400,
+        "--batch-size",
+        8,
+        announced="CPU, float32: ",
+    )
     assert "train-" in line
 
 
 def test_a_missing_column(pretrained, labelled, out, capsys):
     line = refused(
-        capsys, "finetune", "--model", pretrained / "last", "--train", labelled / "train.tsv",
-        "--text_column", "sentence", "--output", out / "run",
-    )  # fmt: skip
+        capsys,
+        "finetune",
+        "--model",
+        pretrained / "last",
+        "--train",
+        labelled / "train.tsv",
+        "--text_column",
+        "sentence",
+        "--output",
+        out / "run",
+    )
     assert "train.tsv" in line and "'sentence'" in line and "text, label" in line
 
 
@@ -134,9 +161,15 @@ def test_one_label_only(pretrained, tmp_path, out, capsys):
     path = tmp_path / "train.tsv"
     path.write_text("text\tlabel\n" + "a text\tsame\n" * 20)
     line = refused(
-        capsys, "finetune", "--model", pretrained / "last", "--train", path, "--output",
+        capsys,
+        "finetune",
+        "--model",
+        pretrained / "last",
+        "--train",
+        path,
+        "--output",
         out / "run",
-    )  # fmt: skip
+    )
     assert "one label only" in line
 
 
@@ -160,17 +193,31 @@ def test_models_that_cannot_be_used(damage, pretrained, labelled, tmp_path, out,
     if damage == "no config":
         (model / "config.json").unlink()
     line = refused(
-        capsys, "finetune", "--model", model, "--train", labelled / "train.tsv", "--output",
+        capsys,
+        "finetune",
+        "--model",
+        model,
+        "--train",
+        labelled / "train.tsv",
+        "--output",
         out / "run",
-    )  # fmt: skip
+    )
     assert str(model) in line
 
 
 def test_a_classifier_is_asked_for(pretrained, out, capsys):
     line = refused(
-        capsys, "export", "--model", pretrained / "last", "--task", "classification", "--name", "x",
-        "--output", out,
-    )  # fmt: skip
+        capsys,
+        "export",
+        "--model",
+        pretrained / "last",
+        "--task",
+        "classification",
+        "--name",
+        "x",
+        "--output",
+        out,
+    )
     assert "classifier" in line
 
 
@@ -181,9 +228,17 @@ def test_export_names_and_versions(finetuned, exported, capsys):
     )
     assert "'../up'" in line
     line = refused(
-        capsys, "export", "--model", finetuned / "best", "--name", exported.name, "--output",
-        root, "--version", 1,
-    )  # fmt: skip
+        capsys,
+        "export",
+        "--model",
+        finetuned / "best",
+        "--name",
+        exported.name,
+        "--output",
+        root,
+        "--version",
+        1,
+    )
     assert "free" in line
 
 
@@ -229,9 +284,16 @@ def test_overwrite_deletes_no_input_and_nothing_of_others(
         assert expected in line and output in line
     text = "text/*.txt" if output == "text" else "text"
     line = refused(
-        capsys, "shards", "--corpus", text, "--tokenizer", "tokenizer", "--output", output,
+        capsys,
+        "shards",
+        "--corpus",
+        text,
+        "--tokenizer",
+        "tokenizer",
+        "--output",
+        output,
         "--overwrite",
-    )  # fmt: skip
+    )
     assert output in line
     assert left_in(tmp_path) == before
 
@@ -279,8 +341,18 @@ def test_vocab_proposes_nfc_for_text_in_nfd(tmp_path, capsys):
 def test_vocab_proposes_shards_of_the_text_that_it_has_read(tmp_path, capsys):
     text = tmp_path / "my text.jsonl"
     text.write_text('{"body": "the sea and the ship"}\n' * 3)
-    arguments = ["vocab", "--corpus", text, "--text_field", "body", "--skip_unreadable",
-                 "--size", 100, "--output", tmp_path / "vocab"]  # fmt: skip
+    arguments = [
+        "vocab",
+        "--corpus",
+        text,
+        "--text_field",
+        "body",
+        "--skip_unreadable",
+        "--size",
+        100,
+        "--output",
+        tmp_path / "vocab",
+    ]
     assert main([str(argument) for argument in arguments]) == 0
     told = capsys.readouterr().err.splitlines()[-1]
     _, _, command = told.partition("Next: ")
@@ -307,9 +379,17 @@ def test_unknown_options_and_bad_values_exit_with_2(capsys):
 
 def test_batch_that_replicas_cannot_share(shards, small_config, out, capsys):
     line = refused(
-        capsys, "pretrain", "--shards", shards, "--size", small_config, "--batch-size", 0,
-        "--output", out / "run",
-    )  # fmt: skip
+        capsys,
+        "pretrain",
+        "--shards",
+        shards,
+        "--size",
+        small_config,
+        "--batch-size",
+        0,
+        "--output",
+        out / "run",
+    )
     assert "batch" in line
 
 
@@ -317,7 +397,14 @@ def test_a_config_of_another_vocabulary_size(shards, small_config, tmp_path, out
     config = json.loads(small_config.read_text()) | {"vocab_size": 7}
     (tmp_path / "config.json").write_text(json.dumps(config))
     line = refused(
-        capsys, "pretrain", "--shards", shards, "--size", tmp_path / "config.json",
-        "--output", out / "run", announced="CPU, float32: ",
-    )  # fmt: skip
+        capsys,
+        "pretrain",
+        "--shards",
+        shards,
+        "--size",
+        tmp_path / "config.json",
+        "--output",
+        out / "run",
+        announced="CPU, float32: ",
+    )
     assert "vocab_size 7" in line

@@ -32,10 +32,28 @@ def cache(tmp_path, monkeypatch):
 
 def pretraining(shards, small_config, output):
     return [
-        "pretrain", "--shards", str(shards), "--size", str(small_config), "--output", str(output),
-        "--steps", "20", "--batch-size", "8", "--save-every", "5", "--log-every", "5",
-        "--evaluate-every", "10", "--evaluation-batches", "2", "--learning-rate", "1e-3",
-    ]  # fmt: skip
+        "pretrain",
+        "--shards",
+        str(shards),
+        "--size",
+        str(small_config),
+        "--output",
+        str(output),
+        "--steps",
+        "20",
+        "--batch-size",
+        "8",
+        "--save-every",
+        "5",
+        "--log-every",
+        "5",
+        "--evaluate-every",
+        "10",
+        "--evaluation-batches",
+        "2",
+        "--learning-rate",
+        "1e-3",
+    ]
 
 
 @pytest.mark.slow
@@ -79,10 +97,28 @@ def test_from_a_model_in_a_bucket_to_answers_of_an_export_there(
     with pytest.raises(InputError, match=r"pre is a run directory.* did you mean .*pre/best\?"):
         caches.fetched(f"{s3}/pre")
     finetuning = [
-        "finetune", "--model", f"{s3}/pre/best", "--train", str(pairs), "--validation", str(pairs),
-        "--text_column", "first", "--pair_column", "second", "--label_column", "same",
-        "--max-length", "16", "--epochs", "1", "--batch-size", "4", "--output", f"{s3}/runs/cls",
-    ]  # fmt: skip
+        "finetune",
+        "--model",
+        f"{s3}/pre/best",
+        "--train",
+        str(pairs),
+        "--validation",
+        str(pairs),
+        "--text_column",
+        "first",
+        "--pair_column",
+        "second",
+        "--label_column",
+        "same",
+        "--max-length",
+        "16",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "4",
+        "--output",
+        f"{s3}/runs/cls",
+    ]
     assert main(finetuning) == 0
     finetuned = storage.open_folder(f"{s3}/runs/cls/best")
     assert finetuned.read("metrics.json")
@@ -90,8 +126,14 @@ def test_from_a_model_in_a_bucket_to_answers_of_an_export_there(
     assert header.split("\t") == ["first", "second", "label", "predicted", "no", "yes"]
     assert {row.split("\t")[0] for row in rows} == {f'ship, "{i}" with a tab' for i in range(16)}
     export = [
-        "export", "--model", f"{s3}/runs/cls/best", "--name", "cls", "--output", f"{s3}/served",
-    ]  # fmt: skip
+        "export",
+        "--model",
+        f"{s3}/runs/cls/best",
+        "--name",
+        "cls",
+        "--output",
+        f"{s3}/served",
+    ]
     for version in (1, 2):
         assert main(export) == 0
         assert storage.open_folder(f"{s3}/served/cls/{version}").read("saved_model.pb")
@@ -168,9 +210,14 @@ def test_marks_and_checkpoints_are_uploaded_last(copies, tmp_path):
         (tmp_path / name).write_text("1")
     copy.push()
     assert done == [
-        "best/model.safetensors", "best/vocab.txt", "logs/a", "m/1/variables/v",
-        "best/config.json", "m/1/saved_model.pb", "checkpoints/step-1",
-    ]  # fmt: skip
+        "best/model.safetensors",
+        "best/vocab.txt",
+        "logs/a",
+        "m/1/variables/v",
+        "best/config.json",
+        "m/1/saved_model.pb",
+        "checkpoints/step-1",
+    ]
     done.clear()
     copy.push()
     assert not done
@@ -193,8 +240,10 @@ def test_a_whole_bucket_is_no_output(s3, shards, small_config, capsys):
     before = objects(s3)
     folder = storage.open_folder(s3)
     for change in (
-        folder.clear, lambda: folder.remove(["x"]), lambda: folder.write("x", b""),
-    ):  # fmt: skip
+        folder.clear,
+        lambda: folder.remove(["x"]),
+        lambda: folder.write("x", b""),
+    ):
         with pytest.raises(InputError, match=r"s3://bucket: is a whole bucket: name a folder"):
             change()
     assert main(pretraining(shards, small_config, f"{s3}/")) == 2

@@ -43,9 +43,14 @@ def test_the_temperature_that_outputs_were_multiplied_by_is_found(name, true):
 
 def options_of(folder, **more):
     config = BertConfig(
-        vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=8, initializer_range=0.2,
-    )  # fmt: skip
+        vocab_size=len(PIECES),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=8,
+        initializer_range=0.2,
+    )
     save_model(BertEncoder(config, seed=1), folder / "encoder", BertTokenizer(PIECES))
     draw = np.random.default_rng(2)
     for split in ("train", "validation"):  # a fifth of the labels is noise
@@ -56,10 +61,18 @@ def options_of(folder, **more):
         ]
         (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
     return FinetuningOptions(
-        model=str(folder / "encoder"), train=str(folder / "train.tsv"),
-        validation=str(folder / "validation.tsv"), output=str(folder / "run"), epochs=8,
-        batch_size=8, learning_rate=1e-2, max_length=8, strategy="one", calibrate=True, **more,
-    )  # fmt: skip
+        model=str(folder / "encoder"),
+        train=str(folder / "train.tsv"),
+        validation=str(folder / "validation.tsv"),
+        output=str(folder / "run"),
+        epochs=8,
+        batch_size=8,
+        learning_rate=1e-2,
+        max_length=8,
+        strategy="one",
+        calibrate=True,
+        **more,
+    )
 
 
 @pytest.mark.slow

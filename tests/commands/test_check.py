@@ -42,9 +42,14 @@ def test_every_kind_is_found_and_cleaned(files, tmp_path, capsys):
     assert "checked 9 train, 2 test examples" in told.out + told.err
     found = {file.stem: rows_of(file) for file in output.glob("*.tsv")}
     assert {kind: len(rows) for kind, rows in found.items()} == {
-        "empty": 1, "damaged": 1, "script": 1, "spelling": 1, "conflict": 2, "leak": 1,
+        "empty": 1,
+        "damaged": 1,
+        "script": 1,
+        "spelling": 1,
+        "conflict": 2,
+        "leak": 1,
         "duplicate": 2,
-    }  # fmt: skip
+    }
     assert found["duplicate"][0][1:3] == [f"{files[1]}, line 3", f"100% of {files[1]}, line 2"]
     assert found["leak"][0][2].startswith(f"like {files[3]}, line 2: the old cow")
     assert found["spelling"][0][2] == "'land' for 'Land'"
@@ -70,52 +75,66 @@ def question(number, text, **more):
 
 def squad(*paragraphs):
     return json.dumps(
-        {"version": "v", "data": [{"title": "é", "paragraphs": [
-            {"context": context, "qas": [question(*each) for each in own], "more": 1}
-            for context, *own in paragraphs
-        ]}]},
+        {
+            "version": "v",
+            "data": [
+                {
+                    "title": "é",
+                    "paragraphs": [
+                        {"context": context, "qas": [question(*each) for each in own], "more": 1}
+                        for context, *own in paragraphs
+                    ],
+                }
+            ],
+        },
         ensure_ascii=False,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
     ("task", "name", "content", "cleaned"),
     [
         (
-            "squad", "train.json",
+            "squad",
+            "train.json",
             squad((SEA, (1, "who left?"), (2, SKY), (3, f"{SKY}?")), (HAY, (4, SKY))),
             squad((SEA, (1, "who left?"), (2, SKY)), (HAY, (4, SKY))) + "\n",
         ),
         (
-            "squad", "train.jsonl",
+            "squad",
+            "train.jsonl",
             "\n".join(json.dumps(question(n, SKY, context=SEA)) for n in range(2)) + "\n\n",
             json.dumps(question(0, SKY, context=SEA)) + "\n\n",
         ),
         (
-            "tags", "train.conll",
+            "tags",
+            "train.conll",
             "# id = 1\nthe DT\nsea NN\nrises VB\n\n# id = 2\nthe DT\nsea NN\nrises VB\n\nno UH\n",
             "# id = 1\nthe DT\nsea NN\nrises VB\n\nno UH\n",
         ),
         (
-            "tags", "train.jsonl",
+            "tags",
+            "train.jsonl",
             '{"words": ["the", "sea"], "label": ["a", "b"], "n": 1}\n' * 2 + '{"words": ["x"], '
             '"label": ["a"]}\n',
             '{"words": ["the", "sea"], "label": ["a", "b"], "n": 1}\n{"words": ["x"], '
             '"label": ["a"]}\n',
         ),
         (
-            "multi_label", "train.jsonl",
+            "multi_label",
+            "train.jsonl",
             f'{{"text": "{SEA}", "label": ["a", "b"]}}\n{{"text": "{LIKE_SEA}", "label": ["b"]}}\n'
             f'{{"text": "{LIKE_SEA}", "label": ["b", "a"], "n": 1.50}}\n',
             f'{{"text": "{SEA}", "label": ["a", "b"]}}\n{{"text": "{LIKE_SEA}", "label": ["b"]}}\n',
         ),
         (
-            "classification", "train.csv",
+            "classification",
+            "train.csv",
             f'id;text;label\r\n1;"{SEA}";a\r\n\r\n2;"{SEA}\n";A \r\n3;"{SKY}\n";A \r\n4;x;a\r\n',
             f'id;text;label\r\n1;"{SEA}";a\r\n\r\n3;"{SKY}\n";a\r\n4;x;a\r\n',
         ),
     ],
-)  # fmt: skip
+)
 def test_a_cleaned_copy_is_in_the_format_of_its_file(tmp_path, task, name, content, cleaned):
     (tmp_path / name).write_bytes(content.encode())
     paths = ["--train", str(tmp_path / name), "--output", str(tmp_path / "out")]
@@ -134,17 +153,27 @@ def test_labels_by_number_are_cleaned(tmp_path):
 
 def test_pairs_are_alike_if_both_texts_are(tmp_path):
     """Several hypotheses of a premise are several examples, and so are two labels of a pair."""
-    rows = [(SEA, "it left", "yes"), (SEA, "it stayed", "no"), (SEA, SKY, "no"),
-            (LIKE_SEA, f"{SKY}.", "no"), (LIKE_SEA, f"{SKY}!", "yes")]  # fmt: skip
+    rows = [
+        (SEA, "it left", "yes"),
+        (SEA, "it stayed", "no"),
+        (SEA, SKY, "no"),
+        (LIKE_SEA, f"{SKY}.", "no"),
+        (LIKE_SEA, f"{SKY}!", "yes"),
+    ]
     lines = ["sentence1\tsentence2\tlabel", *map("\t".join, rows)]
     (tmp_path / "a.tsv").write_text("\n".join(lines) + "\n")
     own = ["--text_column", "sentence1", "--pair_column", "sentence2"]
     output = tmp_path / "out"
-    assert main(["check", "--train", str(tmp_path / "a.tsv"), *own, "--output", str(output),
-                 "--clean"]) == 0  # fmt: skip
+    assert (
+        main(
+            ["check", "--train", str(tmp_path / "a.tsv"), *own, "--output", str(output), "--clean"]
+        )
+        == 0
+    )
     assert [row[1].rpartition(", ")[2] for row in rows_of(output / "duplicate.tsv")] == [
-        "line 5", "line 6",
-    ]  # fmt: skip
+        "line 5",
+        "line 6",
+    ]
     cleaned = (output / "cleaned" / "train.tsv").read_text().splitlines()
     assert cleaned == [*lines[:4], lines[5]]
 
@@ -171,9 +200,13 @@ def model(tmp_path):
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship"]
     config = BertConfig(
-        vocab_size=len(pieces), hidden_size=4, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=4, max_position_embeddings=16,
-    )  # fmt: skip
+        vocab_size=len(pieces),
+        hidden_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=4,
+        max_position_embeddings=16,
+    )
     save_model(BertEncoder(config), tmp_path / "model", BertTokenizer(pieces))
     return str(tmp_path / "model")
 

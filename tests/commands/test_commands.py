@@ -44,9 +44,13 @@ def test_pretrain_writes_models_logs_checkpoints_and_config(pretrained, shards):
     names = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
     train = scalars(pretrained / "logs" / "train")
     assert set(train) == names | {
-        "gradient_norm", "learning_rate", "examples_per_second", "tokens_per_second",
-        "share_of_peak", "minutes_left",
-    }  # fmt: skip
+        "gradient_norm",
+        "learning_rate",
+        "examples_per_second",
+        "tokens_per_second",
+        "share_of_peak",
+        "minutes_left",
+    }
     assert train["loss"] == [5, 10, 15, 20]
     held_out = scalars(pretrained / "logs" / "held_out")
     assert set(held_out) == names
@@ -87,9 +91,16 @@ def test_finetune_learns(finetuned):
 
 def test_evaluate_prints_and_writes_scores(finetuned, labelled, tmp_path, capsys):
     code = main(
-        ["evaluate", "--model", str(finetuned / "best"), "--data", str(labelled / "test.tsv"),
-         "--output", str(tmp_path / "scores")]
-    )  # fmt: skip
+        [
+            "evaluate",
+            "--model",
+            str(finetuned / "best"),
+            "--data",
+            str(labelled / "test.tsv"),
+            "--output",
+            str(tmp_path / "scores"),
+        ]
+    )
     assert code == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / "scores" / "metrics.json").read_text())
@@ -122,10 +133,28 @@ def test_a_directory_of_transformers_5_has_tokenizer_json_alone(
 
 
 def test_the_saved_model_answers_as_the_model_does(exported, finetuned, labelled, tmp_path, capsys):
-    main(["evaluate", "--model", str(finetuned / "best"), "--data", str(labelled / "test.tsv"),
-          "--output", str(tmp_path)])  # fmt: skip
-    code = main(["predict", "--model", str(exported), "--input", str(labelled / "test.tsv"),
-                 "--output", str(tmp_path / "answers.jsonl")])  # fmt: skip
+    main(
+        [
+            "evaluate",
+            "--model",
+            str(finetuned / "best"),
+            "--data",
+            str(labelled / "test.tsv"),
+            "--output",
+            str(tmp_path),
+        ]
+    )
+    code = main(
+        [
+            "predict",
+            "--model",
+            str(exported),
+            "--input",
+            str(labelled / "test.tsv"),
+            "--output",
+            str(tmp_path / "answers.jsonl"),
+        ]
+    )
     assert code == 0
     _, *rows = (tmp_path / "predictions.tsv").read_text().splitlines()
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
@@ -160,10 +189,25 @@ def test_every_export_is_a_new_version(exported, finetuned, tmp_path):
 @pytest.mark.slow
 def test_from_scratch_forgets_the_weights(finetuned, pretrained, labelled, tmp_path):
     code = main(
-        ["finetune", "--model", str(pretrained / "last"), "--from-scratch",
-         "--train", str(labelled / "train.tsv"), "--output", str(tmp_path / "run"),
-         "--epochs", "1", "--learning-rate", "1e-9", "--max-length", "16", "--dropout", "0.25"]
-    )  # fmt: skip
+        [
+            "finetune",
+            "--model",
+            str(pretrained / "last"),
+            "--from-scratch",
+            "--train",
+            str(labelled / "train.tsv"),
+            "--output",
+            str(tmp_path / "run"),
+            "--epochs",
+            "1",
+            "--learning-rate",
+            "1e-9",
+            "--max-length",
+            "16",
+            "--dropout",
+            "0.25",
+        ]
+    )
     assert code == 0
     table = "embeddings"
     model = BertEncoder.from_directory(tmp_path / "run" / "last")
@@ -213,8 +257,10 @@ def test_the_console_command_is_quiet(exported):
     command = shutil.which("bert-tf", path=str(__import__("pathlib").Path(sys.executable).parent))
     done = subprocess.run(
         [command, "predict", "--model", str(exported), "--text", "the ship"],
-        capture_output=True, text=True, env={"PATH": ""},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={"PATH": ""},
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["text"] == "the ship"
     assert done.stderr.strip() == ""  # none of TensorFlow's start-up chatter

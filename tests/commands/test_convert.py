@@ -23,9 +23,13 @@ def registered(monkeypatch):
 @pytest.fixture
 def model(tmp_path):
     config = BertConfig(
-        vocab_size=15, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=8, max_position_embeddings=6,
-    )  # fmt: skip
+        vocab_size=15,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=6,
+    )
     save_model(BertPreTrainer(config, seed=1), tmp_path / "model", BertTokenizer(PIECES))
     return tmp_path / "model"
 

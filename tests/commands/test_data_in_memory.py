@@ -189,9 +189,12 @@ def test_questions_in_memory_have_the_forms_of_squad():
     context = "the sea is wide"
     sea = {"text": "sea", "answer_start": "4"}
     data = {
-        "id": [7, 8, 9], "question": ["?"] * 3, "context": [context] * 3,
-        "answers": [[sea], sea, [sea]], "is_impossible": [None, "false", "true"],
-    }  # fmt: skip
+        "id": [7, 8, 9],
+        "question": ["?"] * 3,
+        "context": [context] * 3,
+        "answers": [[sea], sea, [sea]],
+        "is_impossible": [None, "false", "true"],
+    }
     _, examples = examples_in_memory(find_task("squad2"), data)
     assert examples.columns["answers"] == [["sea"], ["sea"], []]
     assert examples.columns["span"] == [[4, 7], [4, 7], []]
@@ -227,8 +230,10 @@ def test_pairs_splits_and_columns(tmp_path):
     with examples_as_files(pairs) as files:
         assert files.pair_column == "text_pair"
         assert lines(files.train)[1] == {
-            "text": "a bad one", "text_pair": "a bad one", "label": "bad"
-        }  # fmt: skip
+            "text": "a bad one",
+            "text_pair": "a bad one",
+            "label": "bad",
+        }
     split = {
         "train": {"review": TEXTS, "label": LABELS},
         "validation": {"review": ["x"], "label": ["y"]},

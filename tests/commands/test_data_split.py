@@ -117,10 +117,16 @@ def test_sentences_of_a_file_without_documents_are_split_one_by_one(tmp_path):
         ("classification", {"text": [*"aabcdefghi"], "label": [*"xyxyxyxyxy"]}),
         ("regression", {"text": [*"aabcdefghi"], "label": [*"0123456789"]}),
         ("mrpc", {"text": ["s"] * 10, "text_pair": [*"aabcdefghi"], "label": [*"0101010101"]}),
-        ("choice", {"context": ["s"] * 10, "choices": [[c, "z"] for c in "aabcdefghi"],
-                    "label": [*"0101010101"]}),
+        (
+            "choice",
+            {
+                "context": ["s"] * 10,
+                "choices": [[c, "z"] for c in "aabcdefghi"],
+                "label": [*"0101010101"],
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_equal_rows_stay_together_and_are_counted(name, columns):
     task = TASKS[name].with_settings({"pair_column": "p"} if "text_pair" in columns else {})
     examples = Examples("d.tsv", [*range(10)], columns)

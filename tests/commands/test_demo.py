@@ -56,24 +56,74 @@ def test_a_pre_trained_model_needs_fewer_labels(tmp_path):
     (tmp_path / "vocab").mkdir()
     (tmp_path / "vocab" / "vocab.txt").write_text("\n".join([*special, *names]) + "\n")
     config = BertConfig(
-        vocab_size=405, hidden_size=64, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=256, max_position_embeddings=32, initializer_range=0.06,
-    )  # fmt: skip
+        vocab_size=405,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=256,
+        max_position_embeddings=32,
+        initializer_range=0.06,
+    )
     config.to_json(tmp_path / "config.json")
     write("train.tsv", 16)
     write("test.tsv", 400)
-    run("shards", "--corpus", tmp_path / "corpus.txt", "--tokenizer", tmp_path / "vocab",
-        "--output", tmp_path / "shards", "--max_seq_length", 32)  # fmt: skip
-    run("pretrain", "--shards", tmp_path / "shards", "--size", tmp_path / "config.json",
-        "--steps", 300, "--batch_size", 32, "--learning_rate", 1e-3, "--dropout", 0,
-        "--output", tmp_path / "pretrained")  # fmt: skip
+    run(
+        "shards",
+        "--corpus",
+        tmp_path / "corpus.txt",
+        "--tokenizer",
+        tmp_path / "vocab",
+        "--output",
+        tmp_path / "shards",
+        "--max_seq_length",
+        32,
+    )
+    run(
+        "pretrain",
+        "--shards",
+        tmp_path / "shards",
+        "--size",
+        tmp_path / "config.json",
+        "--steps",
+        300,
+        "--batch_size",
+        32,
+        "--learning_rate",
+        1e-3,
+        "--dropout",
+        0,
+        "--output",
+        tmp_path / "pretrained",
+    )
     scores = []
     for name, more in (("from_pretrained", []), ("from_random", ["--from_scratch"])):
-        run("finetune", "--model", tmp_path / "pretrained" / "last", *more,
-            "--train", tmp_path / "train.tsv", "--output", tmp_path / name, "--epochs", 20,
-            "--batch_size", 8, "--learning_rate", 5e-4, "--max_length", 16)  # fmt: skip
-        run("evaluate", "--model", tmp_path / name / "last", "--data", tmp_path / "test.tsv",
-            "--output", tmp_path / name / "test")  # fmt: skip
+        run(
+            "finetune",
+            "--model",
+            tmp_path / "pretrained" / "last",
+            *more,
+            "--train",
+            tmp_path / "train.tsv",
+            "--output",
+            tmp_path / name,
+            "--epochs",
+            20,
+            "--batch_size",
+            8,
+            "--learning_rate",
+            5e-4,
+            "--max_length",
+            16,
+        )
+        run(
+            "evaluate",
+            "--model",
+            tmp_path / name / "last",
+            "--data",
+            tmp_path / "test.tsv",
+            "--output",
+            tmp_path / name / "test",
+        )
         scores.append(accuracy(tmp_path / name))
     assert scores[0] > 0.9 > scores[1] + 0.1, scores
 

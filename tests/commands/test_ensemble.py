@@ -21,9 +21,14 @@ def folder(tmp_path_factory):
 
     def save(name, seed, pieces=PIECES, labels=("0", "1"), task="cola", length=8) -> None:
         config = BertConfig(
-            vocab_size=len(pieces), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-            intermediate_size=16, max_position_embeddings=16, initializer_range=0.5,
-        )  # fmt: skip
+            vocab_size=len(pieces),
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=16,
+            initializer_range=0.5,
+        )
         model = BertClassifier(config, labels=list(labels), seed=seed)
         dataset = TASKS[task].with_settings({"max_length": length})
         FineTuned(dataset, model, BertTokenizer(pieces), list(labels)).save(folder / name)
@@ -61,8 +66,20 @@ def test_an_ensemble_is_scored_and_written(folder, tmp_path, capsys):
         assert np.allclose((first + second) / 2, together, rtol=0, atol=atol)
         assert not np.allclose(first, second, atol=1e-3)
     # One model answers as it does on its own.
-    assert main(["evaluate", "--model", models[0], "--data", str(folder), "--output",
-                 str(tmp_path / "alone")]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "evaluate",
+                "--model",
+                models[0],
+                "--data",
+                str(folder),
+                "--output",
+                str(tmp_path / "alone"),
+            ]
+        )
+        == 0
+    )
     alone = answers(tmp_path / "alone" / "predictions.tsv")
     assert alone["predicted"] == scores[0]["predicted"]
 

@@ -80,11 +80,13 @@ def n_best(answers, odds) -> dict[str, np.ndarray]:
         "answers_probability": np.float32([probability]),
         "answers_start_logit": np.float32([logit]),
         "answers_end_logit": np.float32([logit]),
-        "answers_start": start, "answers_start_byte": start,
-        "answers_end": start + length, "answers_end_byte": start + length,
+        "answers_start": start,
+        "answers_start_byte": start,
+        "answers_end": start + length,
+        "answers_end_byte": start + length,
         "null_odds": np.float32([odds]),
         "no_answer_probability": np.float32([sum(p for t, p, *_ in answers if not t)]),
-    }  # fmt: skip
+    }
 
 
 def test_questions_get_the_text_with_the_best_mean_probability():
@@ -154,10 +156,11 @@ def test_questions_are_scored_by_each_models_own_threshold():
     members = [
         Odds(
             task.with_settings({"null_score_diff_threshold": limit}),
-            SimpleNamespace(config=Mock(), odds=odds), None,
+            SimpleNamespace(config=Mock(), odds=odds),
+            None,
         )
         for odds, limit in limits
-    ]  # fmt: skip
+    ]
     columns = {"id": ["q"], "question": ["when"], "context": ["in 1066"], "answers": [["1066"]]}
     each = []
     together = evaluate_together(members, Examples("x", [1], columns), 1, answered=each.append)

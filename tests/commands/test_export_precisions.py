@@ -36,15 +36,23 @@ def test_int8_is_scored_on_rows_that_set_no_range(rows):
 
 def test_int8_is_scored_on_what_the_run_validated_on(rows, tmp_path):
     config = BertConfig(
-        vocab_size=6, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=8, max_position_embeddings=8,
-    )  # fmt: skip
+        vocab_size=6,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=8,
+    )
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "text"]
     save_model(BertEncoder(config), tmp_path / "model", BertTokenizer(pieces))
     options = FinetuningOptions(
-        model=str(tmp_path / "model"), train=str(rows), output="run", seed=7, validation_share=0.2,
+        model=str(tmp_path / "model"),
+        train=str(rows),
+        output="run",
+        seed=7,
+        validation_share=0.2,
         max_length=8,
-    )  # fmt: skip
+    )
     (tmp_path / "config.yaml").write_text(f"train: {rows}\nseed: 7\nvalidation_share: 0.2\n")
     data = FinetuningData.read(task_to_train(options), options)
     found = read_calibration(MODEL, None, tmp_path / "best")

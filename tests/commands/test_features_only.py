@@ -34,9 +34,14 @@ from bert_tf.training.listener import Listener
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 CONFIG = BertConfig(
-    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-    intermediate_size=16, max_position_embeddings=16, initializer_range=0.3,
-)  # fmt: skip
+    vocab_size=len(PIECES),
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=16,
+    initializer_range=0.3,
+)
 # A block, whose sums have up to 16 terms; of 8 numbers with mean 0 and variance 1 none is above
 # the root of 7.
 CLOSE = {"rtol": 0, "atol": rounding(24, 16, size=7**0.5)}
@@ -154,8 +159,10 @@ def test_the_encoder_is_never_trained(short_lstm, encoder):
     np.testing.assert_allclose(tagger(longer).numpy()[:, :5][is_token], logits[is_token], **CLOSE)
     outputs = based(inputs)
     np.testing.assert_allclose(tagger.head(outputs["sequence_output"]), logits, **CLOSE)
-    means = [row[mask].mean(0) for row, mask in
-             zip(outputs["sequence_output"].numpy(), is_token, strict=True)]  # fmt: skip
+    means = [
+        row[mask].mean(0)
+        for row, mask in zip(outputs["sequence_output"].numpy(), is_token, strict=True)
+    ]
     np.testing.assert_allclose(outputs["pooled_output"], means, **CLOSE)
 
 
@@ -217,9 +224,13 @@ def test_the_directory(short_lstm, encoder, tmp_path, capsys):
     found = load_model(folder, BertEncoder)(inputs)["sequence_output"]
     np.testing.assert_array_equal(found, encoder(inputs)["sequence_output"])
     whole = load_model(
-        folder, BertClassifier, allow_new_head=True, labels=["a", "b"],
-        feature_layers=None, feature_lstm_layers=0,
-    )  # fmt: skip
+        folder,
+        BertClassifier,
+        allow_new_head=True,
+        labels=["a", "b"],
+        feature_layers=None,
+        feature_lstm_layers=0,
+    )
     assert isinstance(whole.encoder, BertEncoder)
     assert main(["convert", str(folder), str(tmp_path / "other")]) == 2
     assert "was trained with --features_only" in capsys.readouterr().err
@@ -255,8 +266,10 @@ def test_a_bilstm_under_every_head(model_class, labels, depth, encoder, tmp_path
     np.testing.assert_array_equal(load_model(folder, model_class)(outer), model(outer))
     model.encoder.freeze_layers(1)
     assert {v.path.split("/")[0] for v in model.trainable_variables} == {
-        "pooler", "bilstm_0", model.head_name,
-    }  # fmt: skip
+        "pooler",
+        "bilstm_0",
+        model.head_name,
+    }
     assert main(["convert", str(folder), str(tmp_path / "other")]) == 2
     assert "was trained with --bilstm" in capsys.readouterr().err
 
@@ -277,10 +290,16 @@ def test_a_run_keeps_vectors_until_its_end(encoder, tmp_path, monkeypatch):
     save_model(encoder, start, BertTokenizer(PIECES))
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "sea ship\twater\ncow barn\tland\n" * 4)
     options = FinetuningOptions(
-        model=str(start), train=str(tmp_path / "a.tsv"), validation=str(tmp_path / "a.tsv"),
-        output=str(run), features_only="last,embeddings", max_length=8, batch_size=4, epochs=2,
+        model=str(start),
+        train=str(tmp_path / "a.tsv"),
+        validation=str(tmp_path / "a.tsv"),
+        output=str(run),
+        features_only="last,embeddings",
+        max_length=8,
+        batch_size=4,
+        epochs=2,
         strategy="one",
-    )  # fmt: skip
+    )
 
     class Killing(Listener):
         def on_step(self, step):
@@ -304,8 +323,9 @@ def test_a_run_keeps_vectors_until_its_end(encoder, tmp_path, monkeypatch):
     assert theirs.read_text() == "theirs"
     tuned = FineTuned.from_directory(run / "best")
     assert tuned.model.encoder.chosen == ["last", "embeddings"]
-    for ours, start in zip(tuned.model.encoder.encoder.blocks[0].weights, encoder.blocks[0].weights,
-                           strict=True):  # fmt: skip
+    for ours, start in zip(
+        tuned.model.encoder.encoder.blocks[0].weights, encoder.blocks[0].weights, strict=True
+    ):
         np.testing.assert_array_equal(ours, start)
 
 

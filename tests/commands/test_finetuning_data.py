@@ -23,13 +23,15 @@ ROWS = {
     "choice": ({"context": TEXTS, "choices": [[t, "a b c a"] for t in OTHERS]}, CLASSES, True),
     "squad": (
         {"question": OTHERS, "context": TEXTS, "window": np.zeros(10, np.int32)},
-        np.zeros([10, 2], np.int32), False,
+        np.zeros([10, 2], np.int32),
+        False,
     ),
     "tagging": (
         {"words": TEXTS},
-        np.array([[i % 3 if i < len(t.split()) else -1 for i in range(10)] for t in TEXTS]), False,
+        np.array([[i % 3 if i < len(t.split()) else -1 for i in range(10)] for t in TEXTS]),
+        False,
     ),
-}  # fmt: skip
+}
 
 
 def data(task: str) -> FinetuningData:

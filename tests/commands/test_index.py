@@ -16,9 +16,14 @@ from bert_tf.errors import InputError
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 CONFIG = BertConfig(
-    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-    intermediate_size=8, max_position_embeddings=16, initializer_range=0.5,
-)  # fmt: skip
+    vocab_size=len(PIECES),
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=8,
+    max_position_embeddings=16,
+    initializer_range=0.5,
+)
 
 
 @pytest.fixture

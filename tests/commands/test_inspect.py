@@ -20,9 +20,20 @@ def compact(made_once, corpus, tokenizer) -> Path:
 
     def make(path: Path) -> None:
         arguments = [
-            "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--masking", "dynamic",
-            "--output", path, "--max_seq_length", 32, "--held_out_share", 0,
-        ]  # fmt: skip
+            "shards",
+            "--corpus",
+            corpus,
+            "--tokenizer",
+            tokenizer,
+            "--masking",
+            "dynamic",
+            "--output",
+            path,
+            "--max_seq_length",
+            32,
+            "--held_out_share",
+            0,
+        ]
         assert main([str(argument) for argument in arguments]) == 0
 
     return made_once("compact", make)

@@ -39,9 +39,12 @@ needs_jax = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="need
 def on_jax(*arguments: object, devices: int = 1, **options: object) -> subprocess.CompletedProcess:
     """Runs Python on Keras' JAX backend, with a number of devices and no TensorFlow."""
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True,
-        env=environment(devices), **options,
-    )  # fmt: skip
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment(devices),
+        **options,
+    )
 
 
 def environment(devices: int) -> dict[str, str]:
@@ -179,9 +182,11 @@ def test_bad_input_and_the_optimizer():
 def test_another_backend_is_refused(shards, tmp_path):
     script = [RECIPES / "pretrain_on_jax.py", "--shards", shards, "--output", tmp_path]
     done = subprocess.run(
-        [sys.executable, *map(str, script)], capture_output=True, text=True,
+        [sys.executable, *map(str, script)],
+        capture_output=True,
+        text=True,
         env=environment(1) | {"KERAS_BACKEND": "numpy"},
-    )  # fmt: skip
+    )
     assert done.stderr.splitlines()[-1] == "Keras runs on numpy: set KERAS_BACKEND=jax"
 
 
@@ -227,10 +232,15 @@ def on_eight_devices(shards, tmp_path_factory):
     directory = tmp_path_factory.mktemp("model")
     vocabulary = (shards / "vocab.txt").read_text(encoding="utf-8").splitlines()
     config = BertConfig(
-        vocab_size=len(vocabulary), hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
-        intermediate_size=64, max_position_embeddings=32, hidden_dropout_prob=0.0,
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
+    )
     save_model(BertPreTrainer(config, seed=1), directory)
     done = on_jax("-c", LOSSES, directory, shards, STEPS, BATCH, devices=8)
     assert done.returncode == 0, done.stderr
@@ -341,11 +351,29 @@ def test_tensorboard_shows_the_losses(resumed):
 def test_fine_tuning_goes_on_from_there(resumed, labelled, tmp_path):
     """Its accuracy is that of the saved model in TensorFlow, which tokenizes by itself."""
     done = on_jax(
-        RECIPES / "finetune_on_jax.py", "--model", resumed[0] / "whole" / "last", "--cpu",
-        "--train", labelled / "train.tsv", "--dev", labelled / "test.tsv", "--text", "text",
-        "--output", tmp_path, "--batch_size", 8, "--epochs", 5, "--max_length", 16,
-        "--learning_rate", 5e-3, "--precision", "float32",
-    )  # fmt: skip
+        RECIPES / "finetune_on_jax.py",
+        "--model",
+        resumed[0] / "whole" / "last",
+        "--cpu",
+        "--train",
+        labelled / "train.tsv",
+        "--dev",
+        labelled / "test.tsv",
+        "--text",
+        "text",
+        "--output",
+        tmp_path,
+        "--batch_size",
+        8,
+        "--epochs",
+        5,
+        "--max_length",
+        16,
+        "--learning_rate",
+        5e-3,
+        "--precision",
+        "float32",
+    )
     assert done.returncode == 0, done.stderr
     found = float(re.search(r"accuracy (\S+)", done.stdout)[1])
     assert found > 0.9

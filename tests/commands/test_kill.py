@@ -19,10 +19,26 @@ from bert_tf.training.state import read_checkpoint
 
 def pretraining(shards, small_config, output, steps) -> list[str]:
     return [
-        "pretrain", "--shards", str(shards), "--size", str(small_config), "--output", str(output),
-        "--steps", str(steps), "--batch-size", "8", "--save-every", "5", "--log-every", "7",
-        "--evaluate-every", "40", "--evaluation-batches", "2",
-    ]  # fmt: skip
+        "pretrain",
+        "--shards",
+        str(shards),
+        "--size",
+        str(small_config),
+        "--output",
+        str(output),
+        "--steps",
+        str(steps),
+        "--batch-size",
+        "8",
+        "--save-every",
+        "5",
+        "--log-every",
+        "7",
+        "--evaluate-every",
+        "40",
+        "--evaluation-batches",
+        "2",
+    ]
 
 
 def newest_checkpoint(output) -> int:
@@ -101,12 +117,26 @@ tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 """
     killed, undisturbed = (
         [
-            "finetune", "--model", str(pretrained / "last"), "--output", str(tmp_path / name),
-            "--train", str(labelled / "train.tsv"), "--max-length", "16", "--batch-size", "9",
-            "--gradient_accumulation_steps", "3", "--epochs", "24", "--save-every", "5",
+            "finetune",
+            "--model",
+            str(pretrained / "last"),
+            "--output",
+            str(tmp_path / name),
+            "--train",
+            str(labelled / "train.tsv"),
+            "--max-length",
+            "16",
+            "--batch-size",
+            "9",
+            "--gradient_accumulation_steps",
+            "3",
+            "--epochs",
+            "24",
+            "--save-every",
+            "5",
         ]
         for name in ("killed", "undisturbed")
-    )  # fmt: skip
+    )
     kill_at_random_moments(killed, tmp_path / "killed", 1, optimized)
     for command in (killed, undisturbed):
         done = run_command(command, setup=optimized, check=True)
@@ -124,9 +154,16 @@ def test_a_run_keeps_others_out_until_sigterm(
         wait_for_progress(process, output)
         config = (output / "config.yaml").read_bytes()
         finetuning = [
-            "finetune", "--model", str(pretrained / "last"), "--max-length", "16",
-            "--train", str(labelled / "train.tsv"), "--output", str(output),
-        ]  # fmt: skip
+            "finetune",
+            "--model",
+            str(pretrained / "last"),
+            "--max-length",
+            "16",
+            "--train",
+            str(labelled / "train.tsv"),
+            "--output",
+            str(output),
+        ]
         for command in (pretraining(shards, small_config, output, 5), finetuning):
             assert main(command) == 2
             (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
@@ -235,10 +272,21 @@ def contents(folder):
 def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path):
     def command(output) -> list[str]:
         return [
-            "shards", "--corpus", str(corpus), "--tokenizer",
-            str(tokenizer), "--output", str(tmp_path / output), "--max-seq-length", "32", "64",
-            "--dupe-factor", "2", "--buffer-bytes", "2000",
-        ]  # fmt: skip
+            "shards",
+            "--corpus",
+            str(corpus),
+            "--tokenizer",
+            str(tokenizer),
+            "--output",
+            str(tmp_path / output),
+            "--max-seq-length",
+            "32",
+            "64",
+            "--dupe-factor",
+            "2",
+            "--buffer-bytes",
+            "2000",
+        ]
 
     began = time.monotonic()
     run_command(command("undisturbed"), setup=SMALL_UNITS, check=True)
@@ -286,9 +334,19 @@ def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path):
 def test_a_full_disk_ends_in_one_line_and_the_run_is_continued(corpus, tokenizer, tmp_path):
     small, left = tmp_path / "small", tmp_path / "left"
     arguments = [
-        "shards", "--corpus", str(corpus), "--tokenizer", str(tokenizer), "--max-seq-length",
-        "32", "--dupe-factor", "2", "--buffer-bytes", "2000", "--output",
-    ]  # fmt: skip
+        "shards",
+        "--corpus",
+        str(corpus),
+        "--tokenizer",
+        str(tokenizer),
+        "--max-seq-length",
+        "32",
+        "--dupe-factor",
+        "2",
+        "--buffer-bytes",
+        "2000",
+        "--output",
+    ]
     done = on_a_small_disk(small, 500, [*arguments, str(small / "shards")], left, SMALL_UNITS)
     assert done.returncode == 2, done.stderr
     errors = [line for line in done.stderr.splitlines() if "error:" in line]

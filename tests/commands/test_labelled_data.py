@@ -22,9 +22,14 @@ from bert_tf.trained.fine_tuned import FineTuned
 ROOT = Path(__file__).parents[2]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
 CONFIG = BertConfig(
-    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-    intermediate_size=16, max_position_embeddings=16, initializer_range=0.5,
-)  # fmt: skip
+    vocab_size=len(PIECES),
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=16,
+    initializer_range=0.5,
+)
 
 
 def saved(model, folder) -> Path:
@@ -75,9 +80,17 @@ def test_a_classifier_of_hugging_face_is_evaluated_answers_and_is_exported(
     columns = ["--text_column", "one", "--pair_column", "two"]
     names = ["--label_map", "LABEL_0=no", "LABEL_1=yes"]
     out, err = call(
-        capsys, "evaluate", "--model", hugging_face, "--data", data, *columns, *names,
-        "--label_column", "is",
-    )  # fmt: skip
+        capsys,
+        "evaluate",
+        "--model",
+        hugging_face,
+        "--data",
+        data,
+        *columns,
+        *names,
+        "--label_column",
+        "is",
+    )
     assert json.loads(out)["examples"] == 2
     assert "f1 is the F1 score of the label 'yes'" in err
     line = refused(
@@ -96,9 +109,18 @@ def test_a_classifier_of_hugging_face_is_evaluated_answers_and_is_exported(
         capsys, "predict", "--model", hugging_face, "--input", data, *columns, *names
     )
     call(
-        capsys, "export", "--model", hugging_face, "--name", "m", "--output", tmp_path / "served",
-        "--pair_column", "two", *names,
-    )  # fmt: skip
+        capsys,
+        "export",
+        "--model",
+        hugging_face,
+        "--name",
+        "m",
+        "--output",
+        tmp_path / "served",
+        "--pair_column",
+        "two",
+        *names,
+    )
     served, _ = call(
         capsys, "predict", "--model", tmp_path / "served" / "m", "--input", data, *columns
     )
@@ -109,9 +131,17 @@ def test_a_classifier_of_hugging_face_is_evaluated_answers_and_is_exported(
             other[key] for key in ("text", "pair", "label")
         )
     line = refused(
-        capsys, "export", "--model", hugging_face, "--name", "m", "--max_length", 17, "--output",
+        capsys,
+        "export",
+        "--model",
+        hugging_face,
+        "--name",
+        "m",
+        "--max_length",
+        17,
+        "--output",
         tmp_path / "served",
-    )  # fmt: skip
+    )
     assert "17 tokens" in line and "16 positions" in line
     line = refused(
         capsys, "evaluate", "--model", hugging_face, "--data", data, "--label_map", "x=y"
@@ -137,11 +167,29 @@ def numbered(encoder, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("numbered")
     rows = [f"id{i}\t{'no' if i % 2 else 'yes'}\t{'sea' if i % 2 else 'cow'}" for i in range(12)]
     arguments = [
-        "finetune", "--model", encoder, "--train", write(folder / "rows.txt", *rows),
-        "--output", folder / "run", "--format", "tsv", "--no_header", "--text_column", 2,
-        "--label_column", 1, "--epochs", 1, "--max_length", 8, "--validation_share", 0.34,
-        "--best_by", "matthews_correlation",
-    ]  # fmt: skip
+        "finetune",
+        "--model",
+        encoder,
+        "--train",
+        write(folder / "rows.txt", *rows),
+        "--output",
+        folder / "run",
+        "--format",
+        "tsv",
+        "--no_header",
+        "--text_column",
+        2,
+        "--label_column",
+        1,
+        "--epochs",
+        1,
+        "--max_length",
+        8,
+        "--validation_share",
+        0.34,
+        "--best_by",
+        "matthews_correlation",
+    ]
     assert main([str(argument) for argument in arguments]) == 0
     return folder
 
@@ -233,9 +281,17 @@ def test_a_batch_size_that_answers_nothing_is_refused(hugging_face, tmp_path, ca
     """-1 replaced the earlier file by an empty one, 0 was a traceback."""
     earlier = write(tmp_path / "answers.jsonl", "earlier")
     line = refused(
-        capsys, "predict", "--model", hugging_face, "--text", "sea", "--output", earlier,
-        "--batch_size", size,
-    )  # fmt: skip
+        capsys,
+        "predict",
+        "--model",
+        hugging_face,
+        "--text",
+        "sea",
+        "--output",
+        earlier,
+        "--batch_size",
+        size,
+    )
     assert "--batch_size" in line and "at least 1" in line
     assert earlier.read_text() == "earlier\n"
 
@@ -273,9 +329,18 @@ def test_outputs_that_are_folders_or_inputs_are_refused(hugging_face, tmp_path, 
 def test_training_data_that_cannot_be_used(encoder, tmp_path, capsys, rows, more, message):
     train = write(tmp_path / "train.tsv", "text\tlabel", *rows)
     line = refused(
-        capsys, "finetune", "--model", encoder, "--train", train, "--output", tmp_path / "run",
-        "--max_length", 8, *more,
-    )  # fmt: skip
+        capsys,
+        "finetune",
+        "--model",
+        encoder,
+        "--train",
+        train,
+        "--output",
+        tmp_path / "run",
+        "--max_length",
+        8,
+        *more,
+    )
     assert re.search(message, line), line
     assert not (tmp_path / "run").exists()
 
@@ -285,9 +350,19 @@ def test_a_label_of_the_validation_file_names_its_line(encoder, tmp_path, capsys
     train = write(tmp_path / "train.tsv", "text\tlabel", "sea\ta", "cow\tb")
     dev = write(tmp_path / "dev.tsv", "text\tlabel", "sea\ta", "cow\tc")
     line = refused(
-        capsys, "finetune", "--model", encoder, "--train", train, "--validation", dev,
-        "--max_length", 8, "--output", tmp_path / "run",
-    )  # fmt: skip
+        capsys,
+        "finetune",
+        "--model",
+        encoder,
+        "--train",
+        train,
+        "--validation",
+        dev,
+        "--max_length",
+        8,
+        "--output",
+        tmp_path / "run",
+    )
     assert "dev.tsv, line 3: the label 'c' is not one of the model's (a, b)" in line
 
 
@@ -301,11 +376,34 @@ def test_a_data_set_of_tensorflow_datasets_up_to_the_official_file(
     name = "tfds:glue/sst2"
     data = ["--data", name]
     with tensorflow_datasets(records) as asked:
-        call(capsys, "finetune", "--task", "sst2", "--model", encoder, *data, "--output", run,
-             "--max_steps", 1, "--max_length", 8)  # fmt: skip
+        call(
+            capsys,
+            "finetune",
+            "--task",
+            "sst2",
+            "--model",
+            encoder,
+            *data,
+            "--output",
+            run,
+            "--max_steps",
+            1,
+            "--max_length",
+            8,
+        )
         out, _ = call(capsys, "evaluate", "--model", best, *data)
-        call(capsys, "predict", "--model", best, "--input", name, "--output", tmp_path / "answers",
-             "--submission", tmp_path / "files")  # fmt: skip
+        call(
+            capsys,
+            "predict",
+            "--model",
+            best,
+            "--input",
+            name,
+            "--output",
+            tmp_path / "answers",
+            "--submission",
+            tmp_path / "files",
+        )
     assert asked == ["train", "validation", "test", "validation", "test"]
     assert json.loads(out) == json.loads((best / "metrics.json").read_text())
     answers = (tmp_path / "answers").read_text().splitlines()
@@ -319,9 +417,20 @@ def test_a_class_missing_from_the_validation_file_is_said(encoder, tmp_path, cap
     train = write(tmp_path / "train.tsv", "text\tlabel", "sea\ta", "cow\tb")
     dev = write(tmp_path / "dev.tsv", "text\tlabel", "sea\ta")
     _, err = call(
-        capsys, "finetune", "--model", encoder, "--train", train, "--validation", dev,
-        "--max_length", 8, "--output", tmp_path / "run", "--dry_run",
-    )  # fmt: skip
+        capsys,
+        "finetune",
+        "--model",
+        encoder,
+        "--train",
+        train,
+        "--validation",
+        dev,
+        "--max_length",
+        8,
+        "--output",
+        tmp_path / "run",
+        "--dry_run",
+    )
     assert "dev.tsv: no example has the label b" in err
 
 
@@ -340,10 +449,24 @@ def test_a_dry_run_says_what_is_odd_answers_the_longest_texts_and_writes_nothing
     texts = [" ".join(["sea"] * (1 + number)) for number in range(9)]
     dev = write(tmp_path / "dev.tsv", "text\tlabel", *[f"{text}\t1.5" for text in texts])
     _, err = call(
-        capsys, "finetune", "--model", encoder, "--train", train, "--output", tmp_path / "run",
-        "--validation", dev, "--max_length", 8, "--batch_size", 4,
-        "--gradient_accumulation_steps", 2, "--dry_run",
-    )  # fmt: skip
+        capsys,
+        "finetune",
+        "--model",
+        encoder,
+        "--train",
+        train,
+        "--output",
+        tmp_path / "run",
+        "--validation",
+        dev,
+        "--max_length",
+        8,
+        "--batch_size",
+        4,
+        "--gradient_accumulation_steps",
+        2,
+        "--dry_run",
+    )
     said = " ".join(err.split())
     assert answered == [(texts[-4:], 2)]  # micro-batches, of which two are computed at once
     assert "CPU, float32: 8 training and 9 validation examples, 2 labels (1.5 4, 2.25 4)" in said
@@ -360,10 +483,31 @@ def test_seeds_are_summed_up(encoder, tmp_path, capsys):
     train = write(tmp_path / "train.tsv", "text\tlabel", *["sea\ta", "cow\tb"] * 8)
     run = tmp_path / "run"
     _, err = call(
-        capsys, "finetune", "--model", encoder, "--train", train, "--output", run, "--epochs", 1,
-        "--max_length", 8, "--seeds", 2, "--seed", 5, "--class_weights", "balanced",
-        "--label_smoothing", 0.1, "--max_steps", 2, "--batch_size", 4,
-    )  # fmt: skip
+        capsys,
+        "finetune",
+        "--model",
+        encoder,
+        "--train",
+        train,
+        "--output",
+        run,
+        "--epochs",
+        1,
+        "--max_length",
+        8,
+        "--seeds",
+        2,
+        "--seed",
+        5,
+        "--class_weights",
+        "balanced",
+        "--label_smoothing",
+        0.1,
+        "--max_steps",
+        2,
+        "--batch_size",
+        4,
+    )
     summary = json.loads((run / "seeds.json").read_text())
     each = [
         json.loads((run / f"seed-{seed}" / "best" / "metrics.json").read_text())["accuracy"]
@@ -384,8 +528,23 @@ def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, capsys):
     task = write(tmp_path / "stars.py", DOCUMENTED[1])
     data = write(tmp_path / "d.tsv", "text\tstars", *["sea ship\t5", "farm cow\t1", "sea\t4"] * 4)
     run = ["--train", data, "--validation", data, "--output", tmp_path / "run", "--epochs", 2]
-    call(capsys, "finetune", "--task", task, "--model", encoder, *run, "--learning_rate", 0.01,
-         "--batch_size", 4, "--max_length", 8, "--highest", 6)  # fmt: skip
+    call(
+        capsys,
+        "finetune",
+        "--task",
+        task,
+        "--model",
+        encoder,
+        *run,
+        "--learning_rate",
+        0.01,
+        "--batch_size",
+        4,
+        "--max_length",
+        8,
+        "--highest",
+        6,
+    )
     best = tmp_path / "run" / "best"
     assert json.loads((best / "task.json").read_text())["highest"] == 6
     assert "highest: 6.0\n" in (tmp_path / "run" / "config.yaml").read_text()
@@ -418,15 +577,33 @@ def test_the_documented_task_can_be_fine_tuned(encoder, tmp_path, capsys, monkey
         write(folder / name, "review\tverdict", *["sea\tgood", "cow\tbad"] * 4)
     monkeypatch.chdir(tmp_path)
     _, err = call(
-        capsys, "finetune", "--task", "reviews.py", "--model", encoder, "--train", folder,
-        "--output", "run", "--epochs", 1, "--max_length", 8,
-    )  # fmt: skip
+        capsys,
+        "finetune",
+        "--task",
+        "reviews.py",
+        "--model",
+        encoder,
+        "--train",
+        folder,
+        "--output",
+        "run",
+        "--epochs",
+        1,
+        "--max_length",
+        8,
+    )
     assert "f1 is the F1 score of the label 'good'" in err
     monkeypatch.chdir("/")
     out, _ = call(
-        capsys, "evaluate", "--model", tmp_path / "run" / "best", "--data", folder / "dev.tsv",
-        "--task", tmp_path / "reviews.py",
-    )  # fmt: skip
+        capsys,
+        "evaluate",
+        "--model",
+        tmp_path / "run" / "best",
+        "--data",
+        folder / "dev.tsv",
+        "--task",
+        tmp_path / "reviews.py",
+    )
     assert list(json.loads(out)) == ["examples", "f1", "accuracy"]
 
 
@@ -452,8 +629,12 @@ def test_an_old_task_file_is_a_classifier_s(hugging_face, tmp_path):
     (tmp_path / "task.json").write_text(json.dumps(old))
     task = FineTuned.from_directory(tmp_path).task
     assert (task.name, task.text, task.pair, task.label, task.max_length) == (
-        "classification", "q", None, "y", 9,
-    )  # fmt: skip
+        "classification",
+        "q",
+        None,
+        "y",
+        9,
+    )
 
 
 @pytest.fixture
@@ -476,8 +657,11 @@ def test_a_model_is_trained_further_for_its_own_task(similarity, tmp_path, capsy
     assert (task.name, task.text, task.max_length) == ("stsb", "a", 9)
     other = task_to_train(replace(options, task="classification", pair_column="c"))
     assert (other.name, other.text, other.pair, other.max_length) == (
-        "classification", "text", "c", 128,
-    )  # fmt: skip
+        "classification",
+        "text",
+        "c",
+        128,
+    )
     # The search hashes the examples of the same task.
     assert data_content(SearchOptions(model=str(similarity), data=str(data), output="run"))
 

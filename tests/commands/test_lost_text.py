@@ -12,9 +12,16 @@ def lost(dropped, random_next, unknown=None, **changed):
     if unknown is not None:  # older manifests do not say
         statistics["unknown_token_share"] = unknown
     manifest = Manifest(
-        options=made.of_data(), vocabulary={}, corpus=[], documents=1, sentences=1,
-        irregularities={}, shards={}, statistics={"train": statistics}, bert_tf_version="1",
-    )  # fmt: skip
+        options=made.of_data(),
+        vocabulary={},
+        corpus=[],
+        documents=1,
+        sentences=1,
+        irregularities={},
+        shards={},
+        statistics={"train": statistics},
+        bert_tf_version="1",
+    )
     return list(lost_text(manifest))
 
 
@@ -58,9 +65,16 @@ def test_that_nothing_was_held_out_is_said(tmp_path, corpus, tokenizer, capsys):
     for count, is_said in ((3, True), (4, False)):
         (tmp_path / "text.txt").write_text("\n\n".join(documents[:count]))
         arguments = (
-            "shards", "--corpus", tmp_path / "text.txt", "--tokenizer", tokenizer,
-            "--output", tmp_path / str(count), "--max-seq-length", 32,
-        )  # fmt: skip
+            "shards",
+            "--corpus",
+            tmp_path / "text.txt",
+            "--tokenizer",
+            tokenizer,
+            "--output",
+            tmp_path / str(count),
+            "--max-seq-length",
+            32,
+        )
         assert main(list(map(str, arguments))) == 0
         said = " ".join(capsys.readouterr().err.split())
         assert ("Nothing was held out for evaluation" in said) == is_said

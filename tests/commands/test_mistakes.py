@@ -61,13 +61,17 @@ TRAIN = "finetune --model models/tiny --train train.tsv --output o "
         (TRAIN + "--text_column txt", "no column 'txt', there are: text, label"),
         (TRAIN + "--label_column txt", "no column 'txt', there are: text, label"),
         (TRAIN + "--validation train.jsonl", "no column 'label', there are: text, mark"),
-        (TRAIN.replace("tiny", "tyni"), "--model models/tyni: no such file or folder; did you mean "
-         "models/tiny?"),
+        (
+            TRAIN.replace("tiny", "tyni"),
+            "--model models/tyni: no such file or folder; did you mean models/tiny?",
+        ),
         (TRAIN.replace("models", "model"), "did you mean models?"),
         (TRAIN.replace("train.tsv", "train"), "did you mean train.jsonl?"),
         (TRAIN.replace("models/tiny", "served"), "served holds neither config.json nor a Saved"),
-        ("predict --model runs/cls --text a", "is a run directory, not a model: did you mean "
-         "runs/cls/best?"),
+        (
+            "predict --model runs/cls --text a",
+            "is a run directory, not a model: did you mean runs/cls/best?",
+        ),
         ("export --model runs/cls --name x", "did you mean runs/cls/best?"),
         ("evaluate --model runs/cls/best --data train.tsv", "no column 'body'"),
         ("predict --model models/tiny --input gone.tsv", "--input gone.tsv: no such file"),
@@ -75,7 +79,7 @@ TRAIN = "finetune --model models/tiny --train train.tsv --output o "
         ("predict --model models/tiny --text a --output runs", "runs: is a folder"),
         ("shards --corpus train.txt --tokenizer models --output o", "did you mean train."),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_one_line_before_tensorflow(place, capsys, line, message):
     assert cli.main(line.split()) == 2
     told = capsys.readouterr().err

@@ -38,9 +38,14 @@ class Killed(Exception):
 
 def options(shards, small_config, output, **changed) -> PretrainingOptions:
     values = {
-        "steps": 8, "batch_size": 8, "log_every": 1, "save_every": 3, "evaluate_every": 4,
-        "evaluation_batches": 2, "learning_rate": 1e-3,
-    }  # fmt: skip
+        "steps": 8,
+        "batch_size": 8,
+        "log_every": 1,
+        "save_every": 3,
+        "evaluate_every": 4,
+        "evaluation_batches": 2,
+        "learning_rate": 1e-3,
+    }
     if "model" not in changed:
         values["size"] = str(small_config)
     return PretrainingOptions(shards=str(shards), output=str(output), **{**values, **changed})
@@ -78,10 +83,14 @@ def weights(output) -> bytes:
 
 
 SETTINGS = {
-    "masked_lm_prob": 0.3, "mask_token_share": 0.6, "random_token_share": 0.3,
-    "whole_word_masking": True, "max_ngram": 2, "schedule": "warmup_stable_decay",
+    "masked_lm_prob": 0.3,
+    "mask_token_share": 0.6,
+    "random_token_share": 0.3,
+    "whole_word_masking": True,
+    "max_ngram": 2,
+    "schedule": "warmup_stable_decay",
     "decay_share": 0.5,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +105,26 @@ def test_a_killed_run_on_rows_of_instances_goes_on_as_if_nothing_had_happened(
     corpus, tokenizer, small_config, tmp_path
 ):
     arguments = [
-        "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", tmp_path / "rows",
-        "--max-seq-length", 32, "--held-out-share", 0.2, "--num-shards", 2,
-        "--masking", "dynamic", "--short-seq-prob", 0.9, "--instances-per-row", 4,
-    ]  # fmt: skip
+        "shards",
+        "--corpus",
+        corpus,
+        "--tokenizer",
+        tokenizer,
+        "--output",
+        tmp_path / "rows",
+        "--max-seq-length",
+        32,
+        "--held-out-share",
+        0.2,
+        "--num-shards",
+        2,
+        "--masking",
+        "dynamic",
+        "--short-seq-prob",
+        0.9,
+        "--instances-per-row",
+        4,
+    ]
     assert main([str(argument) for argument in arguments]) == 0
     with pytest.raises(InputError, match="shards without --instances_per_row"):
         run(options(tmp_path / "rows", small_config, tmp_path / "no", objective="bilm"))
@@ -230,9 +255,21 @@ def test_a_language_model_is_trained_resumed_and_trained_on(
 def shards_of_two_lengths(made_once, corpus, tokenizer) -> Path:
     def make(path: Path) -> None:
         arguments = [
-            "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", path,
-            "--max-seq-length", 16, 32, "--held-out-share", 0.2, "--num-shards", 2,
-        ]  # fmt: skip
+            "shards",
+            "--corpus",
+            corpus,
+            "--tokenizer",
+            tokenizer,
+            "--output",
+            path,
+            "--max-seq-length",
+            16,
+            32,
+            "--held-out-share",
+            0.2,
+            "--num-shards",
+            2,
+        ]
         assert main([str(argument) for argument in arguments]) == 0
 
     return made_once("shards_of_two_lengths", make)
@@ -250,9 +287,13 @@ def test_the_last_steps_are_taken_on_long_sequences(shards_of_two_lengths, small
     small_config = tmp_path / "config.json"
     small_config.write_text(json.dumps({**config, "max_position_embeddings": 40}))
     made = two_lengths(
-        shards_of_two_lengths, small_config, tmp_path / "run", save_every=6, keep=10,
+        shards_of_two_lengths,
+        small_config,
+        tmp_path / "run",
+        save_every=6,
+        keep=10,
         long_gradient_accumulation_steps=2,
-    )  # fmt: skip
+    )
     lines = run(made, copy_at=7)
     assert [step for step, kind, _ in lines if kind == "held_out"] == [4, 6, 8, 10]
     rates = [scalars["learning_rate"] for _, kind, scalars in lines if kind == "train"]
@@ -337,9 +378,13 @@ def test_late_batches_are_larger_and_read_on(dynamic_shards, small_config, tmp_p
     """Steps 1 to 6 take 4 examples, steps 7 to 10 take 12: no example is missed or seen twice."""
     late = {"batch_size": 4, "late_batch_size": 12, "late_share": 0.3, "steps": 10}
     made = options(
-        dynamic_shards, small_config, tmp_path / "run", **late, gradient_accumulation_steps=2,
+        dynamic_shards,
+        small_config,
+        tmp_path / "run",
+        **late,
+        gradient_accumulation_steps=2,
         save_every=8,
-    )  # fmt: skip
+    )
     data = PretrainingData(made)
     steps = [phase.until for phase in data.phases]
     assert steps == [6, 10]  # three steps of ten would leave the reader within a batch of 12
@@ -445,9 +490,18 @@ def test_corrupt_records_stop_a_run_or_are_left_out(dynamic_shards, small_config
     manifest.statistics["train"]["unknown_token_share"] = 0.5
     manifest.save(folder)
     arguments = [
-        "pretrain", "--shards", folder, "--size", small_config, "--output", tmp_path / "run",
-        "--steps", 3, "--batch-size", 8,
-    ]  # fmt: skip
+        "pretrain",
+        "--shards",
+        folder,
+        "--size",
+        small_config,
+        "--output",
+        tmp_path / "run",
+        "--steps",
+        3,
+        "--batch-size",
+        8,
+    ]
     arguments = [str(argument) for argument in arguments]
     capsys.readouterr()
     assert main(arguments) == 2
@@ -463,9 +517,16 @@ def test_corrupt_records_stop_a_run_or_are_left_out(dynamic_shards, small_config
 
 def test_masking_options_are_for_dynamic_shards(shards, small_config, tmp_path, capsys):
     arguments = [
-        "pretrain", "--shards", shards, "--size", small_config, "--output", tmp_path / "run",
-        "--max_ngram", 3,
-    ]  # fmt: skip
+        "pretrain",
+        "--shards",
+        shards,
+        "--size",
+        small_config,
+        "--output",
+        tmp_path / "run",
+        "--max_ngram",
+        3,
+    ]
     assert main([str(argument) for argument in arguments]) == 2
     line = capsys.readouterr().err
     assert "remove max_ngram, or make shards with --masking dynamic" in line
@@ -476,9 +537,14 @@ def test_an_unfinished_folder_is_told_from_a_missing_one(small_config, tmp_path,
     (tmp_path / "shards" / ".journal").mkdir(parents=True)
     (tmp_path / "shards" / ".journal" / "lock").touch()
     arguments = [
-        "pretrain", "--shards", tmp_path / "shards", "--size", small_config,
-        "--output", tmp_path / "run",
-    ]  # fmt: skip
+        "pretrain",
+        "--shards",
+        tmp_path / "shards",
+        "--size",
+        small_config,
+        "--output",
+        tmp_path / "run",
+    ]
     assert main([str(argument) for argument in arguments]) == 2
     assert "has not finished there" in capsys.readouterr().err
 
@@ -520,9 +586,22 @@ def test_a_run_tells_what_it_does_and_what_came_of_it(
     shards, small_config, tmp_path, capsys, words_are_hidden
 ):
     arguments = [
-        "pretrain", "--shards", shards, "--size", small_config, "--output", tmp_path / "run",
-        "--steps", 4, "--batch-size", 8, "--evaluate-every", 2, "--evaluation-batches", 2,
-    ]  # fmt: skip
+        "pretrain",
+        "--shards",
+        shards,
+        "--size",
+        small_config,
+        "--output",
+        tmp_path / "run",
+        "--steps",
+        4,
+        "--batch-size",
+        8,
+        "--evaluate-every",
+        2,
+        "--evaluation-batches",
+        2,
+    ]
     dry = shown([*arguments, "--dry_run"], capsys)
     assert "CPU, float32: " in dry[0] and " instances of 32 tokens, 4 steps of 8" in dry[0]
     assert any("parameters" in line for line in dry) and any("4 steps of about" in s for s in dry)

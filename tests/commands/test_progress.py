@@ -12,11 +12,18 @@ from bert_tf.commands import progress as api_progress
 from bert_tf.commands.progress import export_line, progress, training_line, typed
 
 PRETRAINING = {
-    "loss": 6.21199, "mlm_loss": 5.61, "nsp_loss": 0.602, "mlm_accuracy": 0.18149,
-    "nsp_accuracy": 0.66, "gradient_norm": 1.5, "learning_rate": 4.8e-4,
-    "examples_per_second": 96.1, "tokens_per_second": 12300.4, "share_of_peak": 0.6149,
+    "loss": 6.21199,
+    "mlm_loss": 5.61,
+    "nsp_loss": 0.602,
+    "mlm_accuracy": 0.18149,
+    "nsp_accuracy": 0.66,
+    "gradient_norm": 1.5,
+    "learning_rate": 4.8e-4,
+    "examples_per_second": 96.1,
+    "tokens_per_second": 12300.4,
+    "share_of_peak": 0.6149,
     "minutes_left": 72.3,
-}  # fmt: skip
+}
 
 
 def test_a_line_of_pre_training_is_read_at_a_glance():
@@ -59,10 +66,15 @@ def test_lines_of_other_trainings():
 @pytest.mark.parametrize(
     ("minutes", "told"),
     [
-        (0, "0 s"), (0.5, "30 s"), (1.2, "1 min"), (59.4, "59 min"), (59.9, "1 h 0 min"),
-        (2000, "33 h 20 min"), (10_000, "6 d 22 h"),
+        (0, "0 s"),
+        (0.5, "30 s"),
+        (1.2, "1 min"),
+        (59.4, "59 min"),
+        (59.9, "1 h 0 min"),
+        (2000, "33 h 20 min"),
+        (10_000, "6 d 22 h"),
     ],
-)  # fmt: skip
+)
 def test_the_time_left_as_one_says_it(minutes, told):
     assert training_line(1, "train", {"minutes_left": minutes}, 2) == f"step 1/2  {told} left"
 

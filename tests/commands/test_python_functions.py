@@ -15,12 +15,33 @@ from bert_tf.errors import InputError
 from bert_tf.trained.fine_tuned import FineTuned
 
 FUNCTIONS = {
-    "evaluate": "evaluate", "export_model": "export", "finetune": "finetune",
-    "learn_vocabulary": "vocab", "make_shards": "shards", "predict": "predict",
-    "pretrain": "pretrain", "search": "search", "list_tasks": "tasks",
-    **{name: name for name in ("ask", "check", "convert", "demo", "ensemble", "features", "index",
-    "inspect", "migrate", "monitor", "reproduce", "serve")},
-}  # fmt: skip
+    "evaluate": "evaluate",
+    "export_model": "export",
+    "finetune": "finetune",
+    "learn_vocabulary": "vocab",
+    "make_shards": "shards",
+    "predict": "predict",
+    "pretrain": "pretrain",
+    "search": "search",
+    "list_tasks": "tasks",
+    **{
+        name: name
+        for name in (
+            "ask",
+            "check",
+            "convert",
+            "demo",
+            "ensemble",
+            "features",
+            "index",
+            "inspect",
+            "migrate",
+            "monitor",
+            "reproduce",
+            "serve",
+        )
+    },
+}
 
 
 def table(path: Path) -> tuple[list[str], list[str]]:
@@ -36,9 +57,13 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def settings(pretrained):
     return {
-        "model": pretrained / "last", "epochs": 4, "batch_size": 8, "learning_rate": 5e-3,
-        "max_length": 16, "log_every": 4,
-    }  # fmt: skip
+        "model": pretrained / "last",
+        "epochs": 4,
+        "batch_size": 8,
+        "learning_rate": 5e-3,
+        "max_length": 16,
+        "log_every": 4,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +119,12 @@ def test_evaluate_reads_data_in_memory_as_the_file(tuned, labelled, tmp_path):
         model=tuned.best, data=labelled / "test.tsv", output=tmp_path / "file"
     )
     found = bert_tf.evaluate(
-        model=str(tuned.best), data=records, text_column="review", label_column="stars",
+        model=str(tuned.best),
+        data=records,
+        text_column="review",
+        label_column="stars",
         output=tmp_path / "memory",
-    )  # fmt: skip
+    )
     assert found.scores == of_file.scores
     for name in ("metrics.json", "predictions.tsv", "classes.tsv"):
         written = (tmp_path / "memory" / name).read_text(encoding="utf-8")
@@ -187,9 +215,14 @@ def test_a_vocabulary_and_shards_of_documents_in_memory(corpus, tokenizer, shard
 @pytest.mark.slow
 def test_pretrain_returns_the_loss(shards, small_config, tmp_path):
     result = bert_tf.pretrain(
-        shards=shards, size=str(small_config), output=tmp_path / "run", steps=2, batch_size=4,
-        evaluate_every=2, evaluation_batches=1,
-    )  # fmt: skip
+        shards=shards,
+        size=str(small_config),
+        output=tmp_path / "run",
+        steps=2,
+        batch_size=4,
+        evaluate_every=2,
+        evaluation_batches=1,
+    )
     assert result.model == tmp_path / "run" / "best"
     assert result.loss == pytest.approx(result.training.best)
     assert f"held-out loss {result.loss:.4f}" in str(result)
@@ -271,7 +304,7 @@ def test_what_is_missing_is_named():
             {"max_length": 32},
         ),
     ],
-)  # fmt: skip
+)
 def test_every_kind_of_task_takes_data_in_memory(task, train, more, settings, tmp_path):
     options = {**settings, "epochs": 1, **more}
     result = bert_tf.finetune(**options, task=task, train=train, output=tmp_path / "run")

@@ -36,23 +36,36 @@ def test_a_small_corpus_is_named_before_it_starts(corpus, tmp_path, capsys):
 def toy_scale(monkeypatch):
     """The small scale, much smaller."""
     toy = replace(
-        SMALL, vocabulary_size=500, lengths=(16,), seeds=1, checkpoint_every=2,
+        SMALL,
+        vocabulary_size=500,
+        lengths=(16,),
+        seeds=1,
+        checkpoint_every=2,
         pretraining={
-            **SMALL.pretraining, "size": "1x16x2", "batch_size": 4, "steps": 4, "evaluate_every": 2,
+            **SMALL.pretraining,
+            "size": "1x16x2",
+            "batch_size": 4,
+            "steps": 4,
+            "evaluate_every": 2,
             "precision": "float32",
         },
         finetuning={
-            **SMALL.finetuning, "learning_rate": [1e-3], "epochs": [1], "max_length": 16,
+            **SMALL.finetuning,
+            "learning_rate": [1e-3],
+            "epochs": [1],
+            "max_length": 16,
             "precision": "float32",
         },
-        tasks={}, training_steps=(4,),
+        tasks={},
+        training_steps=(4,),
         sizes={"1 layer": {"size": "1x16x2"}, "2 layers": {"size": "2x16x2"}},
-    )  # fmt: skip
+    )
     monkeypatch.setitem(tables.SCALES, "small", toy)
 
 
-def test_a_full_disk_is_named_before_it_starts(corpus, labelled, tmp_path, capsys, monkeypatch,
-                                               toy_scale):  # fmt: skip
+def test_a_full_disk_is_named_before_it_starts(
+    corpus, labelled, tmp_path, capsys, monkeypatch, toy_scale
+):
     class Usage:
         free = 1
 
@@ -60,9 +73,15 @@ def test_a_full_disk_is_named_before_it_starts(corpus, labelled, tmp_path, capsy
     speed = "bert_tf.paper.step_speed._pretraining_seconds"
     monkeypatch.setattr(speed, lambda *arguments: 0.1)
     command = [
-        "reproduce", "model-size", "--corpus", str(corpus), "--tasks",
-        f"classification={labelled}/train.tsv", "--output", str(tmp_path / "out"),
-    ]  # fmt: skip
+        "reproduce",
+        "model-size",
+        "--corpus",
+        str(corpus),
+        "--tasks",
+        f"classification={labelled}/train.tsv",
+        "--output",
+        str(tmp_path / "out"),
+    ]
     assert main(command) == 2
     assert "0.0 GB are free: free some space" in capsys.readouterr().err
     assert main([*command, "--dry_run"]) == 0
@@ -74,9 +93,15 @@ def test_a_full_disk_is_named_before_it_starts(corpus, labelled, tmp_path, capsy
 @pytest.mark.slow
 def test_a_table_from_the_command_line(corpus, labelled, tmp_path, capsys, toy_scale):
     command = [
-        "reproduce", "training-steps", "--corpus", str(corpus), "--tasks",
-        f"classification={labelled}/train.tsv,{labelled}/test.tsv", "--output", str(tmp_path),
-    ]  # fmt: skip
+        "reproduce",
+        "training-steps",
+        "--corpus",
+        str(corpus),
+        "--tasks",
+        f"classification={labelled}/train.tsv,{labelled}/test.tsv",
+        "--output",
+        str(tmp_path),
+    ]
     assert main(command) == 0
     out, err = capsys.readouterr()
     assert "measuring a step of 4 x 16 tokens, 1 layer(s) 16 wide" in err

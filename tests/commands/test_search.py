@@ -22,9 +22,14 @@ def data(tmp_path_factory):
     """A model and examples."""
     folder = tmp_path_factory.mktemp("data")
     config = BertConfig(
-        vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=16, initializer_range=0.5,
-    )  # fmt: skip
+        vocab_size=len(PIECES),
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=16,
+        initializer_range=0.5,
+    )
     save_model(BertEncoder(config, seed=0), folder / "model", tokenizer=BertTokenizer(PIECES))
     rows = ["text\tlabel", *["sea ship\twet", "farm cow\tdry", "cow\tdry"] * 10]
     (folder / "train.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
@@ -33,16 +38,39 @@ def data(tmp_path_factory):
 
 def command(data, output, *more: object) -> list[str]:
     arguments = [
-        "search", "--model", data / "model", "--train", data / "train.tsv", "--validation",
-        data / "train.tsv", "--output", output, "--max_length", 8, "--strategy", "one", *more,
-    ]  # fmt: skip
+        "search",
+        "--model",
+        data / "model",
+        "--train",
+        data / "train.tsv",
+        "--validation",
+        data / "train.tsv",
+        "--output",
+        output,
+        "--max_length",
+        8,
+        "--strategy",
+        "one",
+        *more,
+    ]
     return [str(argument) for argument in arguments]
 
 
 MORE = (
-    "--batch_size", 8, "--learning_rate", 1e-3, 1e-4, "--epochs", 20, "--seeds", 2,
-    "--save_every", 10, "--evaluate_every", 60,
-)  # fmt: skip
+    "--batch_size",
+    8,
+    "--learning_rate",
+    1e-3,
+    1e-4,
+    "--epochs",
+    20,
+    "--seeds",
+    2,
+    "--save_every",
+    10,
+    "--evaluate_every",
+    60,
+)
 
 
 @pytest.fixture(scope="module")

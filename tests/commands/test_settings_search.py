@@ -58,9 +58,12 @@ class Runs:
                 write_text(folder / name / "model.safetensors", self.made[-1])
         scores = {"examples": 8, "f1": score, "accuracy": score / 2, "pearson": None}
         return FinetuningResult(
-            training=None, best_by="f1", evaluation=Evaluation(None, scores, []),
-            train_examples=8, evaluations=options.epochs,
-        )  # fmt: skip
+            training=None,
+            best_by="f1",
+            evaluation=Evaluation(None, scores, []),
+            train_examples=8,
+            evaluations=options.epochs,
+        )
 
 
 @pytest.fixture
@@ -186,8 +189,10 @@ def test_the_grid_is_the_papers(options):
     settings = tried(options, runs)
     assert settings == [
         Setting(batch, rate, epochs)
-        for batch in (16, 32) for rate in (5e-5, 4e-5, 3e-5, 2e-5) for epochs in (2, 3, 4)
-    ]  # fmt: skip
+        for batch in (16, 32)
+        for rate in (5e-5, 4e-5, 3e-5, 2e-5)
+        for epochs in (2, 3, 4)
+    ]
     assert len(runs.made) == 24
     output = Path(options.output)
     # The best model alone is kept, beside the logs of all.
@@ -407,9 +412,15 @@ def test_features_have_rates_of_their_own(options):
 def seeds(options) -> FinetuningOptions:
     output = options.output
     return FinetuningOptions(
-        model="m", train="t", output=output, seed=1, seeds=3, learning_rate=BEST, batch_size=32,
+        model="m",
+        train="t",
+        output=output,
+        seed=1,
+        seeds=3,
+        learning_rate=BEST,
+        batch_size=32,
         epochs=3,
-    )  # fmt: skip
+    )
 
 
 def test_seeds_of_which_one_diverges(seeds):

@@ -12,8 +12,15 @@ from bert_tf.commands.export import _settings
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 
-VALUES = {"format": "jsonl", "header": False, "long_texts": "windows", "embedding_loss": "cosent",
-          "window_pooling": "max", "pooling": "cls", "normalize": False}  # fmt: skip
+VALUES = {
+    "format": "jsonl",
+    "header": False,
+    "long_texts": "windows",
+    "embedding_loss": "cosent",
+    "window_pooling": "max",
+    "pooling": "cls",
+    "normalize": False,
+}
 
 
 def read_by(function) -> set[str] | None:

@@ -34,10 +34,13 @@ def seconds_of_runs(trainer, batches, held_out, directory) -> list[float]:
             [Phase(until=4, batch_size=8, batches=batches, held_out=held_out)],
             state=TrainingState(trainer, directory / str(number) / "checkpoints", settings={}),
             directory=directory / str(number),
-            options=TrainingOptions(output="run", save_every=100, log_every=1), evaluate_every=2,
-            best_by="loss", larger_is_better=False,
-            save_model=lambda path: None, report=lambda *line: None,
-        ).run()  # fmt: skip
+            options=TrainingOptions(output="run", save_every=100, log_every=1),
+            evaluate_every=2,
+            best_by="loss",
+            larger_is_better=False,
+            save_model=lambda path: None,
+            report=lambda *line: None,
+        ).run()
         seconds.append(time.monotonic() - began)
     return seconds[1:]  # the first one traces the graphs
 
@@ -95,9 +98,13 @@ def test_nothing_that_a_command_reads_tunes_itself(
     monkeypatch.setattr(Trainer, "iterate", watched)
     finetune(
         FinetuningOptions(
-            model=str(pretrained / "last"), train=str(labelled / "train.tsv"), epochs=1,
-            output=str(tmp_path / "run"), max_length=16, strategy=strategy,
+            model=str(pretrained / "last"),
+            train=str(labelled / "train.tsv"),
+            epochs=1,
+            output=str(tmp_path / "run"),
+            max_length=16,
+            strategy=strategy,
         )
-    )  # fmt: skip
+    )
     assert read
     assert [each.options().autotune.enabled for each in read] == [False] * len(read)

@@ -41,10 +41,16 @@ def write(path, swapped=False) -> None:
 def teacher(tmp_path_factory):
     folder = tmp_path_factory.mktemp("teacher")
     config = BertConfig(
-        vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=8, initializer_range=0.2,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
+        vocab_size=len(PIECES),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=8,
+        initializer_range=0.2,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
     save_model(BertEncoder(config, seed=1), folder / "encoder", BertTokenizer(PIECES))
     write(folder / "right.tsv")
     write(folder / "wrong.tsv", swapped=True)
@@ -56,13 +62,21 @@ def teacher(tmp_path_factory):
 def options_of(folder, **changed) -> FinetuningOptions:
     """Training of a layer of the teacher, by the teacher, on wrong labels."""
     values = {
-        "model": str(folder / "student"), "train": "wrong.tsv", "output": "small", **changed,
-    }  # fmt: skip
+        "model": str(folder / "student"),
+        "train": "wrong.tsv",
+        "output": "small",
+        **changed,
+    }
     values["train"], values["output"] = (str(folder / values[x]) for x in ("train", "output"))
     return FinetuningOptions(
-        validation=str(folder / "right.tsv"), epochs=8, batch_size=8, learning_rate=5e-3,
-        max_length=8, strategy="one", **values,
-    )  # fmt: skip
+        validation=str(folder / "right.tsv"),
+        epochs=8,
+        batch_size=8,
+        learning_rate=5e-3,
+        max_length=8,
+        strategy="one",
+        **values,
+    )
 
 
 @pytest.mark.slow
@@ -88,9 +102,12 @@ def test_a_student_learns_from_the_teacher_alone(teacher, tmp_path):
     own.save(teacher / "turned")
     convert(teacher / "encoder", teacher / "student", layers=1, overwrite=True)
     options = options_of(
-        teacher, teacher=str(teacher / "turned"), teacher_weight=1.0, evaluate_every=20,
+        teacher,
+        teacher=str(teacher / "turned"),
+        teacher_weight=1.0,
+        evaluate_every=20,
         output=str(tmp_path / "small"),
-    )  # fmt: skip
+    )
     assert finetune(options).score == 1.0
     # Another teacher is another run.
     with pytest.raises(InputError, match="teacher_content was"):
@@ -124,14 +141,26 @@ def test_students_of_every_kind_learn_from_a_teacher_that_reads_more(teacher, tm
     ending = "conll" if task == "tagging" else "tsv"
     right, wrong = (str(tmp_path / f"{name}.{ending}") for name in ("right", "wrong"))
     large = FinetuningOptions(
-        model=str(teacher / "encoder"), task=task, train=right, validation=right, max_length=8,
-        output=str(tmp_path / "large"), epochs=8, batch_size=8, learning_rate=5e-3, strategy="one",
-    )  # fmt: skip
+        model=str(teacher / "encoder"),
+        task=task,
+        train=right,
+        validation=right,
+        max_length=8,
+        output=str(tmp_path / "large"),
+        epochs=8,
+        batch_size=8,
+        learning_rate=5e-3,
+        strategy="one",
+    )
     assert finetune(large).score > 0.8
     small = replace(
-        large, train=wrong, max_length=6, output=str(tmp_path / "small"),
-        teacher=str(tmp_path / "large" / "best"), teacher_weight=1.0,
-    )  # fmt: skip
+        large,
+        train=wrong,
+        max_length=6,
+        output=str(tmp_path / "small"),
+        teacher=str(tmp_path / "large" / "best"),
+        teacher_weight=1.0,
+    )
     assert finetune(small).score > 0.8
 
 
@@ -146,10 +175,16 @@ def test_students_of_every_kind_learn_from_a_teacher_that_reads_more(teacher, tm
 def test_layers_are_compared_row_by_row(layers, width):
     """As the formulae say, on the encoder's own outputs; without a difference at no cost."""
     large = BertConfig(
-        vocab_size=9, hidden_size=16, num_hidden_layers=4, num_attention_heads=4,
-        intermediate_size=16, max_position_embeddings=8, initializer_range=0.5,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
+        vocab_size=9,
+        hidden_size=16,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=16,
+        max_position_embeddings=8,
+        initializer_range=0.5,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
     small = replace(large, num_hidden_layers=3, num_attention_heads=2, hidden_size=width)
     student, teacher = (
         BertTagger(config, labels=["a", "b"], seed=seed)
@@ -206,9 +241,13 @@ def test_a_narrow_student_learns_the_teachers_states_and_resumes(teacher, tmp_pa
     narrow = BertEncoder(replace(config, hidden_size=8, num_hidden_layers=1), seed=2)
     save_model(narrow, tmp_path / "narrow", BertTokenizer(PIECES))
     options = options_of(
-        teacher, teacher=str(teacher / "large" / "best"), teacher_layers="hidden_states",
-        model=str(tmp_path / "narrow"), output=str(tmp_path / "whole"), save_every=11,
-    )  # fmt: skip
+        teacher,
+        teacher=str(teacher / "large" / "best"),
+        teacher_layers="hidden_states",
+        model=str(tmp_path / "narrow"),
+        output=str(tmp_path / "whole"),
+        save_every=11,
+    )
 
     class Copying(Listener):
         def on_step(self, step):
@@ -223,9 +262,12 @@ def test_a_narrow_student_learns_the_teachers_states_and_resumes(teacher, tmp_pa
     assert not [name for name in load_file(files[0]) if "teacher" in name]
     (state,) = (tmp_path / "whole").rglob("step-00000040.safetensors")
     first = LayerLoss(
-        "hidden_states", *(FineTuned.from_directory(tmp_path / x).model for x in (
-            "whole/best", teacher / "large" / "best"))
-    ).variables[0]  # fmt: skip
+        "hidden_states",
+        *(
+            FineTuned.from_directory(tmp_path / x).model
+            for x in ("whole/best", teacher / "large" / "best")
+        ),
+    ).variables[0]
     assert np.abs(load_file(state)[first.path] - first.numpy()).max() > 0.01  # learned
 
 
@@ -240,9 +282,12 @@ def test_a_student_learns_the_teachers_layers(teacher, tmp_path):
 
     def trained_on(layers):
         options = options_of(
-            teacher, teacher=best, teacher_weight=1.0, teacher_layers=layers,
+            teacher,
+            teacher=best,
+            teacher_weight=1.0,
+            teacher_layers=layers,
             output=str(tmp_path / str(layers)),
-        )  # fmt: skip
+        )
         assert finetune(options).score == 1.0
         return FineTuned.from_directory(tmp_path / str(layers) / "best").model
 
@@ -260,9 +305,13 @@ def test_a_student_learns_the_teachers_layers(teacher, tmp_path):
 
 def test_layers_that_cannot_be_compared_are_refused():
     narrow = BertConfig(
-        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=8, max_position_embeddings=8,
-    )  # fmt: skip
+        vocab_size=9,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=8,
+    )
     large = BertTagger(replace(narrow, hidden_size=16), labels=["a", "b"])
     sides = replace(narrow, attention_direction="left_to_right+right_to_left")
     with pytest.raises(InputError, match="one Transformer each"):
@@ -317,9 +366,11 @@ def test_temperature_and_weight_are_those_of_the_options(
     monkeypatch.setattr(FineTuned, "from_directory", MagicMock())
     monkeypatch.setattr(finetuning, "_matched", MagicMock())
     options = SimpleNamespace(
-        teacher="large", teacher_layers=None, teacher_temperature=temperature,
+        teacher="large",
+        teacher_layers=None,
+        teacher_temperature=temperature,
         teacher_weight=weight,
-    )  # fmt: skip
+    )
     student = MagicMock()
     student.task.kind.soft_loss.return_value = lambda taught, own: 8.0
     _, loss, _ = finetuning._taught_by(options, student, lambda labels, own: 4.0, "float32")

@@ -22,10 +22,31 @@ CLOSE = 7.3 * 0.0045 * 20 * 256 * 2.0**-24
 def train(shards, config, output, *options):
     """Eight steps of `bert-tf pretrain`; the last weights, and the lines of the log."""
     arguments = [
-        "pretrain", "--shards", shards, "--size", config, "--output", output, "--steps", 8,
-        "--batch-size", 8, "--log-every", 2, "--evaluate-every", 4, "--evaluation-batches", 2,
-        "--learning-rate", 1e-3, "--warmup-steps", 2, "--dropout", 0, *options,
-    ]  # fmt: skip
+        "pretrain",
+        "--shards",
+        shards,
+        "--size",
+        config,
+        "--output",
+        output,
+        "--steps",
+        8,
+        "--batch-size",
+        8,
+        "--log-every",
+        2,
+        "--evaluate-every",
+        4,
+        "--evaluation-batches",
+        2,
+        "--learning-rate",
+        1e-3,
+        "--warmup-steps",
+        2,
+        "--dropout",
+        0,
+        *options,
+    ]
     assert main([str(argument) for argument in arguments]) == 0
     lines = [json.loads(line) for line in (output / "logs/scalars.jsonl").read_text().splitlines()]
     losses = {(line["kind"], line["step"]): line["loss"] for line in lines}
@@ -54,13 +75,25 @@ def largest_difference(weights, others):
     ("options", "factor"),
     [
         (["--gradient-accumulation-steps", 4], 1),
-        (["--rematerialize", "--strategy", "one", "--steps-per-execution", 2, "--save-every", 2,
-          "--keep", 1], 1),
+        (
+            [
+                "--rematerialize",
+                "--strategy",
+                "one",
+                "--steps-per-execution",
+                2,
+                "--save-every",
+                2,
+                "--keep",
+                1,
+            ],
+            1,
+        ),
         (["--jit-compile"], 10),  # XLA's functions are some units off
         (["--strategy", "mirrored"], 1),
     ],
     ids=lambda value: "_".join(map(str, value)).strip("-") if isinstance(value, list) else "",
-)  # fmt: skip
+)
 def test_the_way_of_computing_does_not_change_the_result(
     plain, shards, small_config, tmp_path, options, factor
 ):

@@ -25,18 +25,44 @@ from bert_tf.training.monitoring import ProjectorLog
 from bert_tf.training.preemption import Preempted
 
 SCALARS = {
-    "loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "gradient_norm",
-    "learning_rate", "examples_per_second", "tokens_per_second", "share_of_peak", "minutes_left",
-}  # fmt: skip
+    "loss",
+    "mlm_loss",
+    "nsp_loss",
+    "mlm_accuracy",
+    "nsp_accuracy",
+    "gradient_norm",
+    "learning_rate",
+    "examples_per_second",
+    "tokens_per_second",
+    "share_of_peak",
+    "minutes_left",
+}
 SCORES = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
 
 
 def pretraining(shards, config, output, *more):
     arguments = [
-        "pretrain", "--shards", shards, "--size", config, "--output", output, "--steps", 10,
-        "--batch-size", 8, "--log-every", 5, "--evaluate-every", 5, "--evaluation-batches", 2,
-        "--learning-rate", 1e-3, *more,
-    ]  # fmt: skip
+        "pretrain",
+        "--shards",
+        shards,
+        "--size",
+        config,
+        "--output",
+        output,
+        "--steps",
+        10,
+        "--batch-size",
+        8,
+        "--log-every",
+        5,
+        "--evaluate-every",
+        5,
+        "--evaluation-batches",
+        2,
+        "--learning-rate",
+        1e-3,
+        *more,
+    ]
     return [str(argument) for argument in arguments]
 
 
@@ -74,9 +100,17 @@ def runs(tmp_path_factory) -> Path:
 def watched(runs, shards, small_config) -> tuple[Path, list[str]]:
     """A run with all there is to see, and the lines it showed."""
     arguments = pretraining(
-        shards, small_config, runs / "pretrained", "--watch_text", "the [MASK] is", "a [MASK]",
-        "--histograms_every", 5, "--profile", "2:3",
-    )  # fmt: skip
+        shards,
+        small_config,
+        runs / "pretrained",
+        "--watch_text",
+        "the [MASK] is",
+        "a [MASK]",
+        "--histograms_every",
+        5,
+        "--profile",
+        "2:3",
+    )
     lines = lines_of(arguments)
     return runs / "pretrained", lines
 
@@ -84,10 +118,26 @@ def watched(runs, shards, small_config) -> tuple[Path, list[str]]:
 @pytest.fixture(scope="module")
 def fine_tuned(runs, labelled, watched) -> tuple[Path, list[str]]:
     arguments = [
-        "finetune", "--model", watched[0] / "last", "--train", labelled / "train.tsv",
-        "--output", runs / "finetuned", "--epochs", 2, "--batch-size", 8, "--log-every", 6,
-        "--max-length", 16, "--histograms_every", 11, "--profile", "3:4",
-    ]  # fmt: skip
+        "finetune",
+        "--model",
+        watched[0] / "last",
+        "--train",
+        labelled / "train.tsv",
+        "--output",
+        runs / "finetuned",
+        "--epochs",
+        2,
+        "--batch-size",
+        8,
+        "--log-every",
+        6,
+        "--max-length",
+        16,
+        "--histograms_every",
+        11,
+        "--profile",
+        "3:4",
+    ]
     return runs / "finetuned", lines_of([str(argument) for argument in arguments])
 
 
@@ -96,8 +146,11 @@ def test_the_terminal_shows_what_is_logged(watched):
     output, lines = watched
     told = logged(output)
     assert [(line["kind"], line["step"]) for line in told] == [
-        ("train", 5), ("held_out", 5), ("train", 10), ("held_out", 10),
-    ]  # fmt: skip
+        ("train", 5),
+        ("held_out", 5),
+        ("train", 10),
+        ("held_out", 10),
+    ]
     for shown, line in zip(lines, told, strict=True):
         held_out = "  held-out" if line["kind"] == "held_out" else ""
         begin = (
@@ -133,8 +186,9 @@ def test_guesses_histograms_and_a_profile(watched, small_config):
     output, _ = watched
     texts = series(output / "logs" / "masked_words")
     assert {tag: [step for step, _ in events] for tag, events in texts.items()} == {
-        "masked_words/0": [5, 10], "masked_words/1": [5, 10],
-    }  # fmt: skip
+        "masked_words/0": [5, 10],
+        "masked_words/1": [5, 10],
+    }
     shown = texts["masked_words/0"][1][1].item().decode()
     assert shown.startswith("the **[MASK]** is\n\n") and len(re.findall(r"\d%", shown)) == 5
 

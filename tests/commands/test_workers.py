@@ -60,10 +60,28 @@ def event_files(output: Path) -> dict[str, int]:
 
 def pretraining(shards, small_config, output, steps=40) -> list[str]:
     return [
-        "pretrain", "--shards", str(shards), "--size", str(small_config), "--output", str(output),
-        "--steps", str(steps), "--batch-size", "8", "--save-every", "10", "--log-every", "20",
-        "--evaluate-every", "20", "--evaluation-batches", "100", "--watch_text", "the [MASK]",
-    ]  # fmt: skip
+        "pretrain",
+        "--shards",
+        str(shards),
+        "--size",
+        str(small_config),
+        "--output",
+        str(output),
+        "--steps",
+        str(steps),
+        "--batch-size",
+        "8",
+        "--save-every",
+        "10",
+        "--log-every",
+        "20",
+        "--evaluate-every",
+        "20",
+        "--evaluation-batches",
+        "100",
+        "--watch_text",
+        "the [MASK]",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -89,10 +107,26 @@ def test_two_workers_fine_tune_as_one_device_does(without_dropout, labelled, tmp
         # 86 examples to train and 10 to validate on: the second worker has fewer rows of the
         # last batch of an epoch than the first, and none of the last one of an evaluation.
         return [
-            "finetune", "--model", str(without_dropout), "--train", str(labelled / "train.tsv"),
-            "--output", str(output), "--epochs", "2", "--batch-size", "8", "--log-every", "4",
-            "--learning-rate", "5e-3", "--max-length", "16", "--deterministic", *more,
-        ]  # fmt: skip
+            "finetune",
+            "--model",
+            str(without_dropout),
+            "--train",
+            str(labelled / "train.tsv"),
+            "--output",
+            str(output),
+            "--epochs",
+            "2",
+            "--batch-size",
+            "8",
+            "--log-every",
+            "4",
+            "--learning-rate",
+            "5e-3",
+            "--max-length",
+            "16",
+            "--deterministic",
+            *more,
+        ]
 
     two, one = tmp_path / "two", tmp_path / "one"
     with workers(command(two), command(two)) as processes:
@@ -102,8 +136,11 @@ def test_two_workers_fine_tune_as_one_device_does(without_dropout, labelled, tmp
     assert told[1] == ""
     assert event_files(two) == {"logs": 2, "train": 1, "held_out": 1}
     assert {path.name for path in two.iterdir() if path.is_dir()} == {
-        "best", "last", "logs", "checkpoints",
-    }  # fmt: skip
+        "best",
+        "last",
+        "logs",
+        "checkpoints",
+    }
     assert 'strategy: "multi_worker"' in (two / "config.yaml").read_text()
 
     assert main([*command(one), "--no_deterministic"]) == 0

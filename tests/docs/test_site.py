@@ -60,8 +60,11 @@ def site(made_once) -> Path:
     def build(path: Path) -> None:
         built = subprocess.run(
             [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", path],
-            cwd=ROOT, capture_output=True, text=True, env={**os.environ, "SITE_URL": URL},
-        )  # fmt: skip
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "SITE_URL": URL},
+        )
         assert built.returncode == 0, built.stderr
 
     return made_once("site", build)

@@ -37,9 +37,12 @@ def test_from_nothing_to_an_answer(tmp_path, monkeypatch, capsys):
     assert main([]) == 0
     subprocess.run(["bash", "-c", table], check=True)
     path = subprocess.run(
-        ["bash", "-c", model.partition("\n")[2] + "echo $MODEL"], capture_output=True, text=True,
-        check=True, env={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-    ).stdout  # fmt: skip
+        ["bash", "-c", model.partition("\n")[2] + "echo $MODEL"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+    ).stdout
     assert path.strip() == os.environ["MODEL"]
     ran = []
     for step in steps:
@@ -71,9 +74,13 @@ def a_base_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "film", "한국어"]
     config = BertConfig(
-        vocab_size=len(pieces), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=12, max_position_embeddings=64,
-    )  # fmt: skip
+        vocab_size=len(pieces),
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=12,
+        max_position_embeddings=64,
+    )
     tokenizer = BertTokenizer(pieces, strip_accents=False)
     save_model(BertEncoder(config, seed=1), tmp_path / "models" / "base", tokenizer)
     tokenizer.save(tmp_path / "vocab")

@@ -100,9 +100,9 @@ def test_a_process_killed_while_it_replaces_a_folder_loses_neither(tmp_path, mon
         with monkeypatch.context() as patch:
             rename = Path.rename
             if renames == 1:
-                patch.setattr(Path, "rename", lambda path, to: (
-                    killed() if path == new else rename(path, to)
-                ))  # fmt: skip
+                patch.setattr(
+                    Path, "rename", lambda path, to: killed() if path == new else rename(path, to)
+                )
             else:
                 patch.setattr("shutil.rmtree", killed)
             with pytest.raises(KilledError):

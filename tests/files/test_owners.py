@@ -68,8 +68,11 @@ def test_own_files_are_replaced_and_others_are_not(tmp_path):
         with replace_file(tmp_path / "logs" / "events") as temporary:
             temporary.write_text("2")
     assert files(tmp_path) == {
-        "best/model": "2", "best/NOTES.md": "theirs", "last/model": "theirs", "logs/events": "2",
-    }  # fmt: skip
+        "best/model": "2",
+        "best/NOTES.md": "theirs",
+        "last/model": "theirs",
+        "logs/events": "2",
+    }
 
 
 def test_a_folder_with_files_of_others_is_not_replaced(tmp_path):

@@ -28,9 +28,13 @@ BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 def old_files(origin: str, folder: Path) -> None:
     """What the section's old code left: a model in its format, with the same weights."""
     config = BertConfig(
-        vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=12, max_position_embeddings=16,
-    )  # fmt: skip
+        vocab_size=len(PIECES),
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=12,
+        max_position_embeddings=16,
+    )
     save_model(BertPreTrainer(config, seed=1), folder / "made", BertTokenizer(PIECES))
     (folder / "old").mkdir()
     if "transformers" in origin:

@@ -334,8 +334,9 @@ def test_settings_of_model_garden(found):
 def test_urls_and_classes_beside_code(found):
     url = "https://storage.googleapis.com/bert_models/2018_10_18/uncased_L-12_H-768_A-12.zip"
     assert found(f"wget {url}\nexport TF_KERAS=1\n# {url}\n", "run.sh")[0] == {
-        url: ["1"], "TF_KERAS": ["2"],
-    }  # fmt: skip
+        url: ["1"],
+        "TF_KERAS": ["2"],
+    }
     text = "model:\n  class: transformers.TFBertModel\n  name: bert\ntokenizer: BertTokenizer\n"
     assert found(text, "train.yaml")[0] == {"TFBertModel": ["2"], "BertTokenizer": ["4"]}
 
@@ -350,8 +351,11 @@ def test_a_markdown_page(found):
         "page.md",
     )
     assert places == {
-        "TFBertModel": ["9"], "[0]": ["13"], "run_squad.py": ["20"], "--doc_stride": ["20"],
-    }  # fmt: skip
+        "TFBertModel": ["9"],
+        "[0]": ["13"],
+        "run_squad.py": ["20"],
+        "--doc_stride": ["20"],
+    }
     assert "page.md:23 is no Python 3" in report.unread[0]
 
 

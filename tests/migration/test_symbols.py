@@ -16,9 +16,19 @@ from bert_tf.tasks.table import TASKS
 ROWS = [row for rows in table().values() for row in rows]
 TEXT = " ".join(row.instead for row in ROWS)
 FORMS = (
-    "name", "method", "attribute", "argument", "text",
-    "number", "call", "key", "position", "script", "flag", "setting",
-)  # fmt: skip
+    "name",
+    "method",
+    "attribute",
+    "argument",
+    "text",
+    "number",
+    "call",
+    "key",
+    "position",
+    "script",
+    "flag",
+    "setting",
+)
 
 
 def test_every_row_has_advice_or_a_reason():
@@ -52,16 +62,26 @@ def test_commands_and_options_that_it_names_exist():
         assert set(re.findall(r"--(\w+)", row.instead)) <= everywhere, row
     verbs = set(re.findall(r"(?<!of )bert-tf (\w+)", TEXT))
     assert verbs - set(COMMANDS) <= {
-        "commands", "does", "generates", "numbers", "runs", "sends",
-    }  # fmt: skip
+        "commands",
+        "does",
+        "generates",
+        "numbers",
+        "runs",
+        "sends",
+    }
 
 
 # Functions of what commands do, by command.
 FUNCTIONS = {
-    "vocab": "learn_vocabulary", "shards": "make_shards", "pretrain": "pretrain",
-    "finetune": "finetune", "evaluate": "evaluate", "predict": "predict", "search": "search",
+    "vocab": "learn_vocabulary",
+    "shards": "make_shards",
+    "pretrain": "pretrain",
+    "finetune": "finetune",
+    "evaluate": "evaluate",
+    "predict": "predict",
+    "search": "search",
     "export": "export_model",
-}  # fmt: skip
+}
 
 
 def test_a_command_for_python_code_comes_with_its_function():
@@ -130,5 +150,10 @@ def test_rows(library, form, symbol, says):
 
 def test_fields_of_the_file_are_those_of_a_row():
     assert [field.name for field in fields(ROWS[0])] == [
-        "library", "form", "symbol", "what", "instead", "because",
-    ]  # fmt: skip
+        "library",
+        "form",
+        "symbol",
+        "what",
+        "instead",
+        "because",
+    ]

@@ -19,10 +19,15 @@ from bert_tf.networks.kernels import Kernels
 
 V, T = 13, 7
 CONFIG = BertConfig(
-    vocab_size=V, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
-    intermediate_size=16, max_position_embeddings=10, hidden_dropout_prob=0.0,
+    vocab_size=V,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=10,
+    hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
-)  # fmt: skip
+)
 IDS = st.lists(st.integers(1, V - 1), min_size=T, max_size=T)
 
 
@@ -46,8 +51,9 @@ def graph(encoder, *, training, static=False, padding="zeros"):
     names = ("token_ids", "segment_ids", "padding_mask")
     function = tf.function(
         lambda inputs: encoder(inputs, training=training, padding=padding)["hidden_states"],
-        input_signature=[dict.fromkeys(names, spec)], autograph=False,
-    )  # fmt: skip
+        input_signature=[dict.fromkeys(names, spec)],
+        autograph=False,
+    )
     function.get_concrete_function()
     return function
 

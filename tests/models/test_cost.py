@@ -12,9 +12,13 @@ from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 
 CONFIG = BertConfig(
-    vocab_size=300, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
-    intermediate_size=96, max_position_embeddings=64,
-)  # fmt: skip
+    vocab_size=300,
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=96,
+    max_position_embeddings=64,
+)
 TWO_ENCODERS = replace(CONFIG, attention_direction="left_to_right+right_to_left")
 INPUTS = {
     "token_ids": tf.ones([5, 48], tf.int32),

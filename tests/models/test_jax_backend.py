@@ -76,8 +76,10 @@ def test_the_jax_backend(tmp_path):
     save_model(model, tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", _CODE, str(tmp_path), json.dumps(INPUTS)],
-        capture_output=True, text=True, env={**os.environ, "KERAS_BACKEND": "jax"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     theirs = json.loads(done.stdout.splitlines()[-1])
     inputs = {name: tf.constant(value) for name, value in INPUTS.items()}

@@ -12,9 +12,14 @@ from bert_tf.models.encoders import LstmEncoder
 
 H, T = 4, 6
 CONFIG = BertConfig(
-    vocab_size=13, hidden_size=H, num_hidden_layers=2, num_attention_heads=1, intermediate_size=4,
-    max_position_embeddings=T, initializer_range=0.5,
-)  # fmt: skip
+    vocab_size=13,
+    hidden_size=H,
+    num_hidden_layers=2,
+    num_attention_heads=1,
+    intermediate_size=4,
+    max_position_embeddings=T,
+    initializer_range=0.5,
+)
 # In two layers, each of 6 steps: two products of 4 terms, three gates, the cell and the output. No
 # output of an LSTM is above 1, nor is a token's vector, whose draws are cut at two deviations.
 CLOSE = rounding(2 * T * 7, 2 * H, size=2)
@@ -46,15 +51,18 @@ def test_no_direction_sees_what_it_predicts(encoder, ids, others, place, end):
     Both rows hold the same tokens, one of them other tokens behind `place`, or up to it.
     """
     place = min(place, end - 1)
-    for changes, same in ((np.arange(T) > place, np.s_[: place + 1, :H]),
-                          (np.arange(T) < place, np.s_[place:end, H:])):  # fmt: skip
+    for changes, same in (
+        (np.arange(T) > place, np.s_[: place + 1, :H]),
+        (np.arange(T) < place, np.s_[place:end, H:]),
+    ):
         states, _ = run(encoder, [ids, np.where(changes, others, ids)], [end, end])
         assert_close(states[:, 1][:, *same], states[:, 0][:, *same])
     # Other padding, and none at all.
     padded = np.where(np.arange(T) >= end, others, ids)
     (states, pooled), (short, short_pooled) = (
-        run(encoder, [ids, padded], [end, end]), run(encoder, [ids, ids], [end, T])
-    )  # fmt: skip
+        run(encoder, [ids, padded], [end, end]),
+        run(encoder, [ids, ids], [end, T]),
+    )
     assert_close(states[:, 1, :end], states[:, 0, :end])
     assert_close(pooled[1], pooled[0])
     assert_close(short[:, 0, :end], states[:, 0, :end])

@@ -18,16 +18,21 @@ from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.losses import LabelAccuracy, SpanAccuracy
 
 SIZES = {
-    "vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "intermediate_size": 8, "max_position_embeddings": 6,
-}  # fmt: skip
+    "vocab_size": 11,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "max_position_embeddings": 6,
+}
 CONFIG = BertConfig(**SIZES)
 RNG = np.random.default_rng(0)
 E, T, C = 32, 4, 3
 IDS = {
-    "token_ids": RNG.integers(1, 11, (E, T)), "segment_ids": np.zeros((E, T), "int32"),
+    "token_ids": RNG.integers(1, 11, (E, T)),
+    "segment_ids": np.zeros((E, T), "int32"),
     "padding_mask": np.ones((E, T), "int32"),
-}  # fmt: skip
+}
 CLASSES = RNG.integers(0, C, E)
 WEIGHTS = RNG.uniform(0.1, 5, E)
 TOKENS = RNG.integers(0, C, (E, T))
@@ -124,16 +129,20 @@ def test_outputs_by_name():
 
 def test_keras_metrics_get_probabilities_and_one_hot_labels():
     metrics = [
-        keras.metrics.F1Score(average="macro", name="f1"), keras.metrics.AUC(multi_label=True),
-        keras.metrics.Precision(class_id=1), "sparse_categorical_crossentropy",
-        keras.metrics.SparseTopKCategoricalAccuracy(2), "categorical_accuracy",
-    ]  # fmt: skip
+        keras.metrics.F1Score(average="macro", name="f1"),
+        keras.metrics.AUC(multi_label=True),
+        keras.metrics.Precision(class_id=1),
+        "sparse_categorical_crossentropy",
+        keras.metrics.SparseTopKCategoricalAccuracy(2),
+        "categorical_accuracy",
+    ]
     found, logits = evaluated(rows(BertClassifier, num_classes=C), CLASSES, metrics=metrics)
     shares, one_hot = softmax(logits), np.eye(C)[CLASSES]
     own = [
-        keras.metrics.F1Score(average="macro"), keras.metrics.AUC(multi_label=True),
+        keras.metrics.F1Score(average="macro"),
+        keras.metrics.AUC(multi_label=True),
         keras.metrics.Precision(class_id=1),
-    ]  # fmt: skip
+    ]
     for name, metric in zip(("f1", "auc", "precision"), own, strict=True):
         name = next(key for key in found if key.startswith(name))
         assert found[name] == pytest.approx(float(metric(one_hot, shares)), rel=1e-5)
@@ -183,10 +192,12 @@ def test_metrics_come_back_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     "loss",
     [
-        "sparse_categorical_crossentropy", keras.losses.sparse_categorical_crossentropy,
-        "SparseCategoricalCrossentropy", "crossentropy",
+        "sparse_categorical_crossentropy",
+        keras.losses.sparse_categorical_crossentropy,
+        "SparseCategoricalCrossentropy",
+        "crossentropy",
     ],
-)  # fmt: skip
+)
 def test_names_of_losses_are_of_logits(loss):
     model = rows(BertClassifier, num_classes=C)
     expected, _ = evaluated(model, CLASSES)

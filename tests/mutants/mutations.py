@@ -14,15 +14,31 @@ from mutmut.mutation import mutators
 
 # Not worth a test: texts for people, types, declarations, and what fails as soon as it runs.
 _NOISE = (
-    cst.Annotation, cst.BaseString, cst.Decorator, cst.Import, cst.ImportFrom, cst.Raise,
-)  # fmt: skip
+    cst.Annotation,
+    cst.BaseString,
+    cst.Decorator,
+    cst.Import,
+    cst.ImportFrom,
+    cst.Raise,
+)
 _CALLS_OF_NOISE = {
-    "InputError", "TypeVar", "cast", "debug", "error", "field", "info", "option", "print", "warn",
+    "InputError",
+    "TypeVar",
+    "cast",
+    "debug",
+    "error",
+    "field",
+    "info",
+    "option",
+    "print",
+    "warn",
     "warning",
-}  # fmt: skip
+}
 _CRASHES = {
-    mutators.operator_assignment, mutators.operator_dict_arguments, mutators.operator_lambda
-}  # fmt: skip
+    mutators.operator_assignment,
+    mutators.operator_dict_arguments,
+    mutators.operator_lambda,
+}
 _OPERATORS = [pair for pair in mutators.mutation_operators if pair[1] not in _CRASHES]
 
 

@@ -54,11 +54,17 @@ def test_seen_equivalent_and_new_mutants_are_told_apart(tmp_path):
     assert "| small | 7 | 3 | 1 | 50% |" in done.stdout
     equivalent, new = done.stdout.split("Equivalent: 1")[1].split("New survivors: 3")
     assert equivalent.split("\n")[1:] == [
-        "small.py:6 larger", "  - return a if a > b else b", "  + return a if a >= b else b",
-        "  = equal numbers are one number", "", "",
-    ]  # fmt: skip
+        "small.py:6 larger",
+        "  - return a if a > b else b",
+        "  + return a if a >= b else b",
+        "  = equal numbers are one number",
+        "",
+        "",
+    ]
     assert sorted(line for line in new.split("\n") if line.startswith("  + ")) == [
-        "  + def larger(a: int, b: int = 1) -> int:", "  + return a + 1", "  + return a - 2"
-    ]  # fmt: skip
+        "  + def larger(a: int, b: int = 1) -> int:",
+        "  + return a + 1",
+        "  + return a - 2",
+    ]
     assert done.stdout.count("test_alone_it_fails fails without a mutant, too") == 2
     assert (tmp_path / "small.py").read_text() == CODE

@@ -13,9 +13,13 @@ from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks import TransformerBlock
 
 SIZES = {
-    "vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "intermediate_size": 8, "max_position_embeddings": 6,
-}  # fmt: skip
+    "vocab_size": 11,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "max_position_embeddings": 6,
+}
 CONFIG = BertConfig(**SIZES)
 IDS = {n: np.ones((2, 4), "int32") for n in ("token_ids", "segment_ids", "padding_mask")}
 
@@ -102,10 +106,16 @@ def recomputed():
 
 
 MODELS = (
-    first_layers_frozen, one_block_free, one_layer_free_of_all, table_frozen_that_the_head_shares,
-    one_of_two_towers_frozen, in_a_functional_model, block_in_a_functional_model, with_adapters,
+    first_layers_frozen,
+    one_block_free,
+    one_layer_free_of_all,
+    table_frozen_that_the_head_shares,
+    one_of_two_towers_frozen,
+    in_a_functional_model,
+    block_in_a_functional_model,
+    with_adapters,
     recomputed,
-)  # fmt: skip
+)
 
 
 def described(model):

@@ -23,21 +23,35 @@ from bert_tf.pipelines.data_options import CorpusOptions
 from bert_tf.trained.fine_tuned import Evaluation
 
 TOY_SCALE = replace(
-    SMALL, vocabulary_size=60, lengths=(16,), seeds=2, checkpoint_every=4,
+    SMALL,
+    vocabulary_size=60,
+    lengths=(16,),
+    seeds=2,
+    checkpoint_every=4,
     shards={**SMALL.shards, "held_out_share": 0.2, "num_shards": 1},
     pretraining={
-        **SMALL.pretraining, "size": "1x16x2", "batch_size": 4, "steps": 8, "evaluate_every": 4,
-        "evaluation_batches": 1, "precision": "float32",
+        **SMALL.pretraining,
+        "size": "1x16x2",
+        "batch_size": 4,
+        "steps": 8,
+        "evaluate_every": 4,
+        "evaluation_batches": 1,
+        "precision": "float32",
     },
     finetuning={
-        **SMALL.finetuning, "batch_size": [8], "epochs": [1], "max_length": 8,
+        **SMALL.finetuning,
+        "batch_size": [8],
+        "epochs": [1],
+        "max_length": 8,
         "precision": "float32",
     },
     tasks={},
-)  # fmt: skip
+)
 
 TOY_TABLE = PaperTable(
-    name="toy", title="Toys", source="no table",
+    name="toy",
+    title="Toys",
+    source="no table",
     systems=lambda scale: [
         System(name="best"),
         System(name="after 4 steps", step=4),
@@ -48,7 +62,7 @@ TOY_TABLE = PaperTable(
         Column(title=PERPLEXITY, task=""),
     ],
     numbers={"best": [12.5, 1.0], "human": [99.0]},
-)  # fmt: skip
+)
 
 _SENTENCES = {"wet": "the ship sailed the deep sea .", "dry": "a cow ate grass on the farm ."}
 
@@ -102,9 +116,12 @@ def learned(options, listener):
     is_last = options.learning_rate == RATES[-1]
     score = (0.75 if is_last else 0.5) if options.seed == 1 else (0.25 if is_last else 0.5)
     return FinetuningResult(
-        training=None, best_by="accuracy", train_examples=8, evaluations=3,
+        training=None,
+        best_by="accuracy",
+        train_examples=8,
+        evaluations=3,
         evaluation=Evaluation(None, {"accuracy": score}, []),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -123,7 +140,7 @@ def made(data, tmp_path_factory):
 
 def made_in(data, output):
     kinds, rows = make(toy(data, output))
-    assert kinds == ["Vocabulary", "Shards", "Pretraining", "Finetuning", "Finetuning"]  # fmt: skip
+    assert kinds == ["Vocabulary", "Shards", "Pretraining", "Finetuning", "Finetuning"]
     return output, rows
 
 
@@ -131,8 +148,10 @@ def made_in(data, output):
 def test_the_result(made):
     output, rows = made
     assert {path.name for path in (output / "toy").iterdir()} == {
-        "table.md", "table.json", "table.png"
-    }  # fmt: skip
+        "table.md",
+        "table.json",
+        "table.png",
+    }
     header = ["system", "Acc", "paper", "QNLI", "paper", f"{PERPLEXITY}, not in the paper"]
     assert rows[0] == header
     names = [row[0] for row in rows[1:]]
@@ -141,8 +160,12 @@ def test_the_result(made):
     assert by_name["best"][1:4] == ["12.5", "not run here", "1"]
     assert by_name["after 4 steps"][1] == "not in the paper"
     assert by_name["human"] == [
-        "not run here", "99", "not run here", "not in the paper", "not run here"
-    ]  # fmt: skip
+        "not run here",
+        "99",
+        "not run here",
+        "not in the paper",
+        "not run here",
+    ]
     table = json.loads((output / "toy" / "table.json").read_text())
     score = table["rows"][0]["scores"]["Acc"]
     assert score["scores"] == [75, 25] and table["seeds"] == [1, 2]  # of the rate chosen by seed 1

@@ -72,11 +72,27 @@ def test_without_beam_the_cure_is_named(monkeypatch):
 def test_the_command(tmp_path, text, tokenizer):
     tokenizer.save(tmp_path / "vocab")
     done = subprocess.run(
-        [sys.executable, "-m", "bert_tf.cli", "shards", "--corpus", str(text), "--tokenizer",
-         str(tmp_path / "vocab"), "--output", str(tmp_path / "shards"), "--runner", "beam",
-         "--max-seq-length", "32", "64"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "bert_tf.cli",
+            "shards",
+            "--corpus",
+            str(text),
+            "--tokenizer",
+            str(tmp_path / "vocab"),
+            "--output",
+            str(tmp_path / "shards"),
+            "--runner",
+            "beam",
+            "--max-seq-length",
+            "32",
+            "64",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     for length in ("32", "64"):
         assert Manifest.load(tmp_path / "shards" / length).instances() > 0

@@ -127,8 +127,13 @@ def test_plain_text_is_unwrapped_into_paragraphs(tmp_path):
     opened = open_corpus(tmp_path, CorpusOptions(corpus_format="text"))
     first, second = documents_of(opened)
     assert [paragraph.decode() for paragraph in first] == [
-        "A title", "This is wrapped at a width", long.strip(), "short", long.strip(), "last",
-    ]  # fmt: skip
+        "A title",
+        "This is wrapped at a width",
+        long.strip(),
+        "short",
+        long.strip(),
+        "last",
+    ]
     assert second == [b"second document"]
     assert opened.split_sentences
 

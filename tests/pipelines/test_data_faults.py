@@ -11,8 +11,12 @@ from bert_tf.pipelines.examples.data_faults import (
     text_fault,
 )
 
-WORDS = [f"{a}{b}{c}" for a in ("ba", "ko", "mi", "tu") for b in ("r", "l", "n", "st", "g")
-         for c in ("en", "ik", "os", "uma", "ade")]  # fmt: skip
+WORDS = [
+    f"{a}{b}{c}"
+    for a in ("ba", "ko", "mi", "tu")
+    for b in ("r", "l", "n", "st", "g")
+    for c in ("en", "ik", "os", "uma", "ade")
+]
 
 
 def sentences(count, seed=1):
@@ -80,8 +84,9 @@ def test_planted_wrong_labels_are_found(classes):
     assert sum(right) >= len(planted) / 2
     first = doubts[0]
     assert (first.label, first.proposed) == (
-        labels[first.place], f"label {truth[first.place]}",
-    )  # fmt: skip
+        labels[first.place],
+        f"label {truth[first.place]}",
+    )
     assert [d.probability for d in doubts] == sorted((d.probability for d in doubts), reverse=True)
     assert doubts == doubted_labels(texts, labels)
 

@@ -29,9 +29,14 @@ def read(files, units=None, *, buffer_bytes=1000, group_bytes=10**9, finished=()
     assert DocumentPlan.from_json(json.dumps(plan)) == plan
     for unit in range(len(opened.units)) if units is None else units:
         yield from UnitReader(
-            unit, opened.units[unit], opened.options, plan, buffer_bytes=buffer_bytes,
-            group_bytes=group_bytes, finished=finished,
-        )  # fmt: skip
+            unit,
+            opened.units[unit],
+            opened.options,
+            plan,
+            buffer_bytes=buffer_bytes,
+            group_bytes=group_bytes,
+            finished=finished,
+        )
 
 
 def total(batches, what):
@@ -200,11 +205,15 @@ def test_documents_that_begin_alike_are_not_held_out_together(
             part.draw < plan.held_out_below
             for unit in range(len(corpus.units))
             for part in UnitReader(
-                unit, corpus.units[unit], corpus.options, plan, buffer_bytes=1 << 20,
+                unit,
+                corpus.units[unit],
+                corpus.options,
+                plan,
+                buffer_bytes=1 << 20,
                 group_bytes=1 << 30,
             )._parts()
             if part.ordinal == 0
-        )  # fmt: skip
+        )
         assert counts[True] >= 2
         assert counts[True] <= 4 * share * (alike + others) + 8
         changed += plan.seed != seed
@@ -300,9 +309,10 @@ def test_donors_come_from_throughout_a_corpus(tmp_path, monkeypatch):
     files = write(tmp_path, *("\n".join(f"{f} {i}" for i in range(200)) for f in range(40)))
     passage, draws = documents._passage, set()
     monkeypatch.setattr(
-        documents, "_passage",
+        documents,
+        "_passage",
         lambda lines, draw: draws.add(draw.getstate()) or passage(lines, draw),
-    )  # fmt: skip
+    )
     plans = [plan_documents(open_corpus(files), held_out_share=0.5, seed=s) for s in (1, 1, 2)]
     assert len(draws) == len(plans[0].donors) + len(plans[2].donors)
     assert plans[0] == plans[1] != plans[2]

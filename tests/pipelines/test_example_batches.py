@@ -71,9 +71,15 @@ def test_batches_of_like_length(number_tokenizer, count, seed):
 
     def of(steps, **more):
         found = batches(
-            number_tokenizer, steps, rows, size, (np.arange(count),), lengths=lengths, seed=seed,
+            number_tokenizer,
+            steps,
+            rows,
+            size,
+            (np.arange(count),),
+            lengths=lengths,
+            seed=seed,
             **more,
-        )  # fmt: skip
+        )
         return [numbers.tolist() for _, numbers in found]
 
     stream = of(2 * epoch)
@@ -124,9 +130,16 @@ def test_workers_share_the_rows_of_each_batch(number_tokenizer, whole_batches, s
 
     def of(size, **more):
         return batches(
-            number_tokenizer, 9, strings, size, (np.arange(count),), seed=seed,
-            start_step=whole_batches - 1, lengths=np.arange(count) % 4 if seed else None, **more,
-        )  # fmt: skip
+            number_tokenizer,
+            9,
+            strings,
+            size,
+            (np.arange(count),),
+            seed=seed,
+            start_step=whole_batches - 1,
+            lengths=np.arange(count) % 4 if seed else None,
+            **more,
+        )
 
     whole = of(3 * size)
     assert min(len(numbers) for _, numbers in whole) == 2

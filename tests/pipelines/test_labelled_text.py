@@ -38,8 +38,10 @@ def test_csv_takes_quotes_for_quotes(tmp_path):
     path = write(tmp_path, "a.csv", 'a,b,label\n"x, ""y""\nz",w,yes\n,"",no\n')
     found = read(path, "a", "label", pair="b")
     assert found.columns == {
-        "text": ['x, "y"\nz', ""], "text_pair": ["w", ""], "label": ["yes", "no"],
-    }  # fmt: skip
+        "text": ['x, "y"\nz', ""],
+        "text_pair": ["w", ""],
+        "label": ["yes", "no"],
+    }
 
 
 def test_csv_takes_cells_of_any_length(tmp_path):

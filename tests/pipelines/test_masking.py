@@ -17,9 +17,12 @@ IS_CONTINUATION = np.arange(VOCABULARY) >= 40_000
 WORDS = {"whole_word_masking": True}
 SPANS = {"max_ngram": 3}
 TOKENIZER = SimpleNamespace(
-    vocabulary_size=VOCABULARY, cls_token_id=CLS, sep_token_id=SEP, mask_token_id=MASK,
+    vocabulary_size=VOCABULARY,
+    cls_token_id=CLS,
+    sep_token_id=SEP,
+    mask_token_id=MASK,
     is_continuation=IS_CONTINUATION,
-)  # fmt: skip
+)
 
 
 def mask(token_ids, padding_mask, seed=1, predictions=20, prob=0.15, **what):

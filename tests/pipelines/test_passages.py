@@ -88,8 +88,10 @@ def test_a_long_document_is_cut(tmp_path):
 def test_labelled_text_is_one_row_an_example(tmp_path):
     write_labelled(tmp_path / "x.tsv", [("two\nlines\tand a tab", "a"), ('"quoted', "b")])
     assert (tmp_path / "x.tsv").read_text().splitlines() == [
-        "text\tlabel", "two lines and a tab\ta", '"quoted\tb',
-    ]  # fmt: skip
+        "text\tlabel",
+        "two lines and a tab\ta",
+        '"quoted\tb',
+    ]
 
 
 @pytest.mark.slow
@@ -99,8 +101,10 @@ def test_documentation_is_read_in_order_and_without_repetition(monkeypatch):
     monkeypatch.setattr(module, "_sources", lambda: iter(sources))
     modules = installed_documentation()
     first = [m.paragraphs[0][0] for m in modules]
-    own = [(package, {s for d in module._docstrings((package, path)) for s in d})
-           for package, path in sources]  # fmt: skip
+    own = [
+        (package, {s for d in module._docstrings((package, path)) for s in d})
+        for package, path in sources
+    ]
     places = [next(n for n, (_, texts) in enumerate(own) if text in texts) for text in first]
     assert len(places) > 5 and places == sorted(set(places))
     assert [m.label for m in modules] == [own[place][0] for place in places]

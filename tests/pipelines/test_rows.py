@@ -182,10 +182,15 @@ def loss_and_gradients(model, batch):
 @pytest.mark.parametrize("folders", ["static"], indirect=True)
 def test_loss_and_gradients_are_those_of_the_instances_alone(folders, tokenizer):
     config = BertConfig(
-        vocab_size=4000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=LENGTH, hidden_dropout_prob=0,
+        vocab_size=4000,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=LENGTH,
+        hidden_dropout_prob=0,
         attention_probs_dropout_prob=0,
-    )  # fmt: skip
+    )
     model = BertPreTrainer(config, seed=1)
     batches = [whole_epoch(folder, tokenizer) for folder in folders]
     (loss, gradients), (in_rows, of_rows) = (loss_and_gradients(model, each) for each in batches)
@@ -206,9 +211,14 @@ def test_loss_and_gradients_are_those_of_the_instances_alone(folders, tokenizer)
 @pytest.mark.parametrize("direction", ["both", "left_to_right+right_to_left"])
 def test_a_token_sees_its_own_instance_alone(direction):
     config = BertConfig(
-        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=8, attention_direction=direction,
-    )  # fmt: skip
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=8,
+        attention_direction=direction,
+    )
     encoder, _ = encoder_for(config, 1, None)
     inputs = {
         "token_ids": np.array([[2, 7, 3, 2, 8, 9, 3, 0]]),

@@ -916,9 +916,11 @@ def test_a_unit_without_text_is_passed_over(tmp_path, number_tokenizer, number_c
         (tmp_path / f"{index}.txt").write_text(text)
     for instances in ("sentence_pairs", "full_sentences"):
         manifest = write_shards(
-            str(tmp_path / "*.txt"), tmp_path / instances, number_tokenizer,
+            str(tmp_path / "*.txt"),
+            tmp_path / instances,
+            number_tokenizer,
             many_options(instances=instances),
-        )  # fmt: skip
+        )
         assert manifest.documents == 40
 
 

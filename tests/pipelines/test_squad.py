@@ -22,8 +22,10 @@ def squad(*questions: dict, context: str = CONTEXT) -> dict:
         {"id": f"q{i}", "question": "who?", "answers": [answer("Fab Four")], **question}
         for i, question in enumerate(questions)
     ]
-    return {"version": "1.1", "data": [{"title": "x", "paragraphs": [{"context": context,
-                                                                      "qas": qas}]}]}  # fmt: skip
+    return {
+        "version": "1.1",
+        "data": [{"title": "x", "paragraphs": [{"context": context, "qas": qas}]}],
+    }
 
 
 def write(path, content):
@@ -95,9 +97,13 @@ def test_only_some_spaces_end_a_word(space, found, tmp_path):
 def test_json_lines_in_both_forms(tmp_path):
     rows = [
         {"question": "who?", "context": CONTEXT, "answers": [answer("Fab Four")]},
-        {"id": "b", "question": "", "context": " ",
-         "answers": {"text": [" "], "answer_start": [0]}},
-    ]  # fmt: skip
+        {
+            "id": "b",
+            "question": "",
+            "context": " ",
+            "answers": {"text": [" "], "answer_start": [0]},
+        },
+    ]
     path = write(tmp_path / "own.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")
     found = read_questions(path)
     assert found.columns["id"] == ["1", "b"]
@@ -113,10 +119,14 @@ def test_json_lines_in_both_forms(tmp_path):
 def test_what_is_unambiguous_is_read(tmp_path, is_list):
     """A list of paragraphs, numbers as ids, places and marks as text."""
     content = squad(
-        {"id": 7, "is_impossible": "false",
-         "answers": [{"text": "met", "answer_start": str(CONTEXT.index("met"))}]},
-        {"is_impossible": "True"}, {"is_impossible": 0},
-    )  # fmt: skip
+        {
+            "id": 7,
+            "is_impossible": "false",
+            "answers": [{"text": "met", "answer_start": str(CONTEXT.index("met"))}],
+        },
+        {"is_impossible": "True"},
+        {"is_impossible": 0},
+    )
     if is_list:
         content = content["data"][0]["paragraphs"]
     found = read_questions(write(tmp_path / "a.json", content), unanswerable=True)

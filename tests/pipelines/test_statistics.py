@@ -23,10 +23,18 @@ def batch_of(documents: list[list[int]]) -> DocumentBatch:
     number = np.repeat(np.arange(len(documents), dtype=np.int32), list(map(len, documents)))
     return DocumentBatch(
         lines=np.array([b" ".join([b"11"] * size) for size in sizes], object),
-        documents=number, passages=number, is_donor=np.zeros(len(sizes), bool),
-        unit=0, group=0, number=0, held_out=False, ends_unit=True, bytes_read=0,
-        counts=Counter(), unreadable=[],
-    )  # fmt: skip
+        documents=number,
+        passages=number,
+        is_donor=np.zeros(len(sizes), bool),
+        unit=0,
+        group=0,
+        number=0,
+        held_out=False,
+        ends_unit=True,
+        bytes_read=0,
+        counts=Counter(),
+        unreadable=[],
+    )
 
 
 @pytest.mark.parametrize("length", [128, pytest.param(512, marks=pytest.mark.slow)])
@@ -73,10 +81,17 @@ def _by_golden_names(summary: dict) -> dict:
         "length_percentiles_5_25_50_75_95": "length_percentiles",
     }
     same = (
-        "is_random_next", "full_length_share", "length_mean", "segment_a_length_mean",
-        "segment_b_length_mean", "predictions_mean", "predictions_over_length", "mask_share",
-        "random_share", "kept_share",
-    )  # fmt: skip
+        "is_random_next",
+        "full_length_share",
+        "length_mean",
+        "segment_a_length_mean",
+        "segment_b_length_mean",
+        "predictions_mean",
+        "predictions_over_length",
+        "mask_share",
+        "random_share",
+        "kept_share",
+    )
     values = {golden: summary[ours] for golden, ours in names.items()}
     values |= {name: summary[name] for name in same}
     return {

@@ -80,15 +80,27 @@ CONLL_U = """# sent_id = 1
     ("text", "options", "words", "labels"),
     [
         # MultiCoNER's comment has as many cells as the rows.
-        ("# id 7\tdomain=en\neli _ _ B-PER\n. _ _ O\n\n\n# id 8\tdomain=en\n# _ _ O\n", {},
-         ["eli .", "#"], ["B-PER O", "O"]),
-        ("#\thttp://x [2009]\n1\tAnna\tB-PER\tO\n2\t.\tO\tO\n", {"label": 2},  # GermEval
-         ["Anna ."], ["B-PER O"]),
-        ("# A\n#tag B\n\n#tag B\n\na C\n", {"entities": False}, ["# #tag", "#tag", "a"],
-         ["A B", "B", "C"]),
+        (
+            "# id 7\tdomain=en\neli _ _ B-PER\n. _ _ O\n\n\n# id 8\tdomain=en\n# _ _ O\n",
+            {},
+            ["eli .", "#"],
+            ["B-PER O", "O"],
+        ),
+        (
+            "#\thttp://x [2009]\n1\tAnna\tB-PER\tO\n2\t.\tO\tO\n",
+            {"label": 2},  # GermEval
+            ["Anna ."],
+            ["B-PER O"],
+        ),
+        (
+            "# A\n#tag B\n\n#tag B\n\na C\n",
+            {"entities": False},
+            ["# #tag", "#tag", "a"],
+            ["A B", "B", "C"],
+        ),
         (CONLL_U, {"entities": False}, ["in the", "# sea"], ["ADP DET", "SYM NOUN"]),
     ],
-)  # fmt: skip
+)
 def test_comments_and_numbers_of_words_are_no_words(text, options, words, labels, write):
     path = write(text)
     assert read_columns(path, **options).columns == {"words": words, "label": labels}
@@ -128,13 +140,18 @@ def test_numbers_are_tags_but_no_entities(write):
 @pytest.mark.parametrize(
     ("option", "name", "number"),
     [
-        ("--text_column", "text", 0), ("--text_column", "words", 0), ("--text_column", "2", 2),
-        ("--label_column", "label", -1), ("--label_column", "labels", -1),
-        ("--label_column", "-1", -1), ("--label_column", "1", 1),
-        ("--text_column", "word", None), ("--label_column", "pos", None),
+        ("--text_column", "text", 0),
+        ("--text_column", "words", 0),
+        ("--text_column", "2", 2),
+        ("--label_column", "label", -1),
+        ("--label_column", "labels", -1),
+        ("--label_column", "-1", -1),
+        ("--label_column", "1", 1),
+        ("--text_column", "word", None),
+        ("--label_column", "pos", None),
         ("--label_column", "words", None),
     ],
-)  # fmt: skip
+)
 def test_columns_of_a_column_file_have_no_names(option, name, number):
     if number is not None:
         assert column_number("data.txt", option, name) == number

@@ -100,10 +100,13 @@ def test_readers_of_zstd_frames_share_the_documents(
     some = chosen.draw(st.sets(st.sampled_from(starts)))
     bounds = [0, *sorted(some - {starts[0]}), None]
     shared = [
-        [line for block in read_blocks(str(path), a, b, after_blank=after_blank) for line in
-         block.lines]
+        [
+            line
+            for block in read_blocks(str(path), a, b, after_blank=after_blank)
+            for line in block.lines
+        ]
         for a, b in itertools.pairwise(bounds)
-    ]  # fmt: skip
+    ]
     assert [line for each in shared for line in each] == lines_of(path)
     if after_blank:
         for each, after in itertools.pairwise([each for each in shared if each]):

@@ -301,9 +301,14 @@ def test_wrong_shares_are_named(units):
 def test_options_that_exclude_each_other(tmp_path, text, tokenizer, capsys):
     tokenizer.save(tmp_path / "vocab")
     command = [
-        "shards", "--corpus", str(text), "--tokenizer", str(tmp_path / "vocab"), "--output",
+        "shards",
+        "--corpus",
+        str(text),
+        "--tokenizer",
+        str(tmp_path / "vocab"),
+        "--output",
         str(tmp_path / "out"),
-    ]  # fmt: skip
+    ]
     for given, message in {
         "--workers 2 --dask tcp://a:1": "--workers cannot be combined with --dask",
         "--workers 2 --finish": "--workers cannot be combined with --finish",
@@ -329,9 +334,21 @@ def test_jobs_that_are_killed(tmp_path, text, tokenizer, whole):
 
     def command(*more):
         return [
-            "shards", "--corpus", text, "--tokenizer", tmp_path / "vocab", "--output", out,
-            "--max-seq-length", "32", "--num-shards", "2", "--held-out-share", "0.1", *more,
-        ]  # fmt: skip
+            "shards",
+            "--corpus",
+            text,
+            "--tokenizer",
+            tmp_path / "vocab",
+            "--output",
+            out,
+            "--max-seq-length",
+            "32",
+            "--num-shards",
+            "2",
+            "--held-out-share",
+            "0.1",
+            *more,
+        ]
 
     def job(number):
         process = start_command(command("--units", f"{number}/3"), setup=setup)
@@ -430,10 +447,12 @@ def test_dask_with_a_worker_that_is_killed(tmp_path, text, tokenizer, whole):
     with (
         pytest.importorskip("dask").config.set(how),
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None,
+            n_workers=2,
+            threads_per_worker=1,
+            dashboard_address=None,
             worker_dashboard_address=None,
         ) as cluster,
-    ):  # fmt: skip
+    ):
         victim = cluster.workers[0].pid
         killed = []
 

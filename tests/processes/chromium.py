@@ -33,10 +33,18 @@ class Chromium:
         os.close(to_browser[0])
         os.close(from_browser[1])
         arguments = [
-            command, "--headless", "--remote-debugging-pipe", f"--user-data-dir={profile}",
-            "--no-sandbox", "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage",
-            "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
-        ]  # fmt: skip
+            command,
+            "--headless",
+            "--remote-debugging-pipe",
+            f"--user-data-dir={profile}",
+            "--no-sandbox",
+            "--no-first-run",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--hide-scrollbars",
+        ]
         null = (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)
         ends = [(os.POSIX_SPAWN_DUP2, commands, 3), (os.POSIX_SPAWN_DUP2, answers, 4)]
         self._process = os.posix_spawn(
@@ -104,9 +112,9 @@ class Page:
         context = browser.call("Target.createBrowserContext")["browserContextId"]
         target = browser.call("Target.createTarget", url="about:blank", browserContextId=context)
         self._target = target["targetId"]
-        self._session = browser.call(
-            "Target.attachToTarget", targetId=self._target, flatten=True
-        )["sessionId"]  # fmt: skip
+        self._session = browser.call("Target.attachToTarget", targetId=self._target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
         self.size(1024, 900)
@@ -146,8 +154,11 @@ class Page:
         """Sets the size of the view, in CSS pixels."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
-            width=width, height=height, deviceScaleFactor=scale, mobile=phone,
-        )  # fmt: skip
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=phone,
+        )
 
     def dark(self, dark: bool = True) -> None:
         """Sets the preferred color scheme."""

@@ -12,11 +12,36 @@ def write_certificate(folder: Path, days: int = 2) -> tuple[Path, Path]:
     extensions = folder / "extensions"
     extensions.write_text("subjectAltName=IP:127.0.0.1\n")
     for command in (
-        ["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-         "-subj", "/CN=localhost", "-keyout", key, "-out", request],
-        ["x509", "-req", "-in", request, "-signkey", key, "-days", str(days),
-         "-extfile", extensions, "-out", certificate],
-    ):  # fmt: skip
+        [
+            "req",
+            "-new",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-subj",
+            "/CN=localhost",
+            "-keyout",
+            key,
+            "-out",
+            request,
+        ],
+        [
+            "x509",
+            "-req",
+            "-in",
+            request,
+            "-signkey",
+            key,
+            "-days",
+            str(days),
+            "-extfile",
+            extensions,
+            "-out",
+            certificate,
+        ],
+    ):
         subprocess.run(["openssl", *command], check=True, capture_output=True)
     return certificate, key
 

@@ -26,10 +26,18 @@ from pathlib import Path
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["tensorflow", "tensorflow_text", "keras", "bert_tf", "bert_tf.cli",
-     "bert_tf.commands.pretrain", "bert_tf.commands.shards", "bert_tf.commands.pretraining",
-     "bert_tf.pipelines.shards.writing"]
-)  # fmt: skip
+    [
+        "tensorflow",
+        "tensorflow_text",
+        "keras",
+        "bert_tf",
+        "bert_tf.cli",
+        "bert_tf.commands.pretrain",
+        "bert_tf.commands.shards",
+        "bert_tf.commands.pretraining",
+        "bert_tf.pipelines.shards.writing",
+    ]
+)
 
 # The exit code of a process can be read once, and the start of one process reads those of others: a
 # second thread that reads it at the same time gets 255.
@@ -80,9 +88,12 @@ class Process:
     """A running process, with the methods of `subprocess.Popen` that the tests use."""
 
     def __init__(
-        self, code: str, arguments: Sequence[object], env: Mapping[str, str] | None,
+        self,
+        code: str,
+        arguments: Sequence[object],
+        env: Mapping[str, str] | None,
         cwd: str | Path | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.args = [str(argument) for argument in arguments]
         self._folder = tempfile.TemporaryDirectory(prefix="process-")
         outputs = tuple(str(Path(self._folder.name) / name) for name in ("stdout", "stderr"))
@@ -151,17 +162,25 @@ class Process:
 
 
 def start_code(
-    code: str, arguments: Sequence[object] = (), *, env: Mapping[str, str] | None = None,
+    code: str,
+    arguments: Sequence[object] = (),
+    *,
+    env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
-) -> Process:  # fmt: skip
+) -> Process:
     """Starts `python -c code *arguments`, in an environment (default: this process's)."""
     return Process(code, arguments, env, cwd)
 
 
 def run_code(
-    code: str, arguments: Sequence[object] = (), *, env: Mapping[str, str] | None = None,
-    cwd: str | Path | None = None, check: bool = False, timeout: float = 300,
-) -> subprocess.CompletedProcess:  # fmt: skip
+    code: str,
+    arguments: Sequence[object] = (),
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    check: bool = False,
+    timeout: float = 300,
+) -> subprocess.CompletedProcess:
     """Runs `python -c code *arguments` to its end."""
     process = start_code(code, arguments, env=env, cwd=cwd)
     stdout, stderr = process.communicate(timeout)
@@ -173,17 +192,25 @@ def run_code(
 
 
 def start_command(
-    arguments: Sequence[object], *, setup: str = "", env: Mapping[str, str] | None = None,
+    arguments: Sequence[object],
+    *,
+    setup: str = "",
+    env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
-) -> Process:  # fmt: skip
+) -> Process:
     """Starts `bert-tf *arguments`, after the statements `setup`."""
     return start_code(f"{setup}\n{_COMMAND}", arguments, env=env, cwd=cwd)
 
 
 def run_command(
-    arguments: Sequence[object], *, setup: str = "", env: Mapping[str, str] | None = None,
-    cwd: str | Path | None = None, check: bool = False, timeout: float = 300,
-) -> subprocess.CompletedProcess:  # fmt: skip
+    arguments: Sequence[object],
+    *,
+    setup: str = "",
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    check: bool = False,
+    timeout: float = 300,
+) -> subprocess.CompletedProcess:
     """Runs `bert-tf *arguments` to its end."""
     code = f"{setup}\n{_COMMAND}"
     return run_code(code, arguments, env=env, cwd=cwd, check=check, timeout=timeout)

@@ -17,9 +17,13 @@ from bert_tf.models.language_model import BertMaskedLanguageModel
 WORD_LIST = "a the good bad film book story very it is was not . ? anna bern lives in who where"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORD_LIST.split()]
 SIZES: dict[str, Any] = {
-    "vocab_size": len(VOCABULARY), "hidden_size": 16, "num_hidden_layers": 1,
-    "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 24,
-}  # fmt: skip
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 24,
+}
 TEXTS = ["a good film", "the bad book", "it is a very good story", "a bad film ."] * 2
 LABELS = ["good", "bad", "good", "bad"] * 2
 LABEL_SETS = [["good", "film"], ["bad"], [], ["bad", "film"]] * 2

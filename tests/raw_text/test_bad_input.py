@@ -67,14 +67,17 @@ FIT = {
     "stream": (lambda: Stream(), None, "streamed: load it without streaming=True, or give list"),
     "unbatched": (lambda: dataset(TEXTS, LABELS), None, r"batch it, dataset.batch\(32\)"),
     "label of a data set": (
-        lambda: dataset(TEXTS, ["goodish"] * 8).batch(4), None,
+        lambda: dataset(TEXTS, ["goodish"] * 8).batch(4),
+        None,
         r"has the labels goodish .*, none of the model's .bad, good.: correct them, or open",
     ),
     "generator": (lambda: (text for text in TEXTS), LABELS, "generator: give them as a list, list"),
     "two columns of labels": (
-        TEXTS, {"a": 1}, "labels for 8 examples: give a label for each",
+        TEXTS,
+        {"a": 1},
+        "labels for 8 examples: give a label for each",
     ),
-}  # fmt: skip
+}
 
 
 def refused(ask, message):

@@ -87,7 +87,7 @@ ONE_TEXT = {
         tf.data.Dataset.from_tensor_slices({"text": TEXTS, "label": LABELS}).batch(8),
         None,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +148,10 @@ OTHERS = {
         "dict": lambda: ({"words": WORDS, "labels": TAGS}, None),
         "frame": lambda: (frame(words=WORDS), frame(y=TAGS)["y"]),
         "data set": lambda: (
-            tf.data.Dataset.from_tensor_slices(tuple(map(tf.ragged.constant, (WORDS, TAGS))))
-            .batch(3), None,
+            tf.data.Dataset.from_tensor_slices(tuple(map(tf.ragged.constant, (WORDS, TAGS)))).batch(
+                3
+            ),
+            None,
         ),
     },
     BertSpanClassifier: {
@@ -161,15 +163,18 @@ OTHERS = {
         "data set": lambda: (
             tf.data.Dataset.from_tensor_slices(
                 (DATA[BertSpanClassifier][1], DATA[BertSpanClassifier][2])
-            ).batch(3), None,
+            ).batch(3),
+            None,
         ),
     },
     BertChooser: {
         "dict of arrays": lambda: (
-            {"context": np.array(TEXTS), "choices": np.array(DATA[BertChooser][1][1])}, "as is",
+            {"context": np.array(TEXTS), "choices": np.array(DATA[BertChooser][1][1])},
+            "as is",
         ),
         "data set": lambda: (
-            tf.data.Dataset.from_tensor_slices(DATA[BertChooser][1:]).batch(8), None,
+            tf.data.Dataset.from_tensor_slices(DATA[BertChooser][1:]).batch(8),
+            None,
         ),
     },
     BertMultiLabelClassifier: {
@@ -179,28 +184,32 @@ OTHERS = {
         "zeros and ones": lambda: (np.array(TEXTS), MARKS),
         "floats in lists": lambda: (TEXTS, MARKS.astype(float).tolist()),
         "frame": lambda: (
-            frame(text=TEXTS), frame(**{name: MARKS[:, i] for i, name in enumerate(MARKED)})
+            frame(text=TEXTS),
+            frame(**{name: MARKS[:, i] for i, name in enumerate(MARKED)}),
         ),
         "data set of strings": lambda: (
             tf.data.Dataset.from_tensor_slices(
                 (TEXTS, [",".join(row) for row in LABEL_SETS])
-            ).batch(8), None,
+            ).batch(8),
+            None,
         ),
         "data set of names": lambda: (
             tf.data.Dataset.from_tensor_slices((TEXTS, tf.ragged.constant(LABEL_SETS))).batch(8),
             None,
         ),
         "data set of zeros and ones": lambda: (
-            tf.data.Dataset.from_tensor_slices((TEXTS, MARKS.astype("float32"))).batch(8), None,
+            tf.data.Dataset.from_tensor_slices((TEXTS, MARKS.astype("float32"))).batch(8),
+            None,
         ),
     },
     BertRegressor: {
         "array": lambda: (np.array(TEXTS), np.array(DATA[BertRegressor][2], np.float32)),
         "data set": lambda: (
-            tf.data.Dataset.from_tensor_slices(DATA[BertRegressor][1:]).batch(8), None,
+            tf.data.Dataset.from_tensor_slices(DATA[BertRegressor][1:]).batch(8),
+            None,
         ),
     },
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -67,11 +67,13 @@ CLASSIFIERS = {
     "LSTMs": (LstmEncoder, LstmEncoder, {}),
     "a frozen encoder": (FeatureEncoder, BertEncoder, {"feature_layers": ["last", "0"]}),
     "a mix of frozen layers under an LSTM": (
-        FeatureEncoder, BertEncoder, {"feature_layers": ["mix"], "feature_lstm_layers": 1},
+        FeatureEncoder,
+        BertEncoder,
+        {"feature_layers": ["mix"], "feature_lstm_layers": 1},
     ),
     "an LSTM on an encoder": (FeatureEncoder, BertEncoder, {"feature_lstm_layers": 1}),
     "two frozen encoders": (FeatureEncoder, TwoEncoders, {"feature_layers": ["last"]}),
-}  # fmt: skip
+}
 
 
 # The rest is made of the same parts.

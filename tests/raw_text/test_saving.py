@@ -166,9 +166,11 @@ def test_the_jax_backend_trains_packed_inputs(preset):
         "assert model.predict(ids, verbose=0).shape == (8, 2)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(preset)], capture_output=True, text=True,
+        [sys.executable, "-c", code, str(preset)],
+        capture_output=True,
+        text=True,
         env={**os.environ, "KERAS_BACKEND": "jax"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -202,5 +204,6 @@ def test_embeddings(opened):
     np.testing.assert_allclose(
         [row["pooled"] for row in rows],
         encoder.predict(TEXTS[:2], verbose=0)["pooled_output"],
-        rtol=0, atol=rounding(24, 32),
-    )  # fmt: skip
+        rtol=0,
+        atol=rounding(24, 32),
+    )

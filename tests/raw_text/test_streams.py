@@ -49,9 +49,14 @@ def test_validation_data_from_a_generator_is_whole(model):
     counted = []
     count = keras.callbacks.LambdaCallback(on_test_batch_end=lambda n, logs: counted.append(n))
     model.fit(
-        ids, NUMBERS, epochs=2, validation_data=batches(), validation_steps=3, verbose=0,
+        ids,
+        NUMBERS,
+        epochs=2,
+        validation_data=batches(),
+        validation_steps=3,
+        verbose=0,
         callbacks=[count],
-    )  # fmt: skip
+    )
     assert counted == [0, 1, 2] * 2
     assert seen == list(range(6))
 

@@ -37,9 +37,16 @@ def arrays(model):
 
 @pytest.mark.parametrize(
     "name",
-    ["compile", "fit", "evaluate", "predict", "train_on_batch", "test_on_batch",
-     "predict_on_batch"],
-)  # fmt: skip
+    [
+        "compile",
+        "fit",
+        "evaluate",
+        "predict",
+        "train_on_batch",
+        "test_on_batch",
+        "predict_on_batch",
+    ],
+)
 def test_arguments_stand_where_keras_has_them(name):
     own, keras_own = (
         list(inspect.signature(getattr(owner, name)).parameters)

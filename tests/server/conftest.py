@@ -34,9 +34,13 @@ def saved_models(made_once) -> Path:
 
     def make(folder: Path) -> None:
         config = BertConfig(
-            vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-            intermediate_size=16, initializer_range=1.0,
-        )  # fmt: skip
+            vocab_size=len(PIECES),
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            initializer_range=1.0,
+        )
         labels = ["land", "wasser", "日"]
         kind, tokenizer = Classification(), BertTokenizer(PIECES)
         model = BertClassifier(config, labels=labels, seed=0)

@@ -92,8 +92,13 @@ def test_requests_that_wait_are_joined_up_to_the_batch_size():
         await asyncio.sleep(0)
         echo.gate.set()
         await asyncio.gather(first, *waiting)
-        assert echo.batches == [[b"first"], [b"a", b"b", b"c"], [b"d", b"e", b"f"],
-                                [b"g", b"h", b"i", b"j", b"k"], [b"l"]]  # fmt: skip
+        assert echo.batches == [
+            [b"first"],
+            [b"a", b"b", b"c"],
+            [b"d", b"e", b"f"],
+            [b"g", b"h", b"i", b"j", b"k"],
+            [b"l"],
+        ]
 
     running(test, max_batch_size=4)
 
@@ -112,9 +117,7 @@ def test_requests_of_other_length_shape_or_key_are_not_joined():
         await asyncio.sleep(0)
         echo.gate.set()
         await asyncio.gather(first, *waiting)
-        assert echo.batches[1:] == [
-            [b"short", b"brief"], [b"long" * 100], [b"other"], [b"alone"]
-        ]  # fmt: skip
+        assert echo.batches[1:] == [[b"short", b"brief"], [b"long" * 100], [b"other"], [b"alone"]]
 
     running(test)
 

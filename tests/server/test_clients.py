@@ -48,9 +48,14 @@ def served(made_once, exports_of) -> Iterator[Server]:
 
     def make(folder: Path) -> None:
         config = BertConfig(
-            vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-            intermediate_size=16, max_position_embeddings=32, initializer_range=1.0,
-        )  # fmt: skip
+            vocab_size=len(PIECES),
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=32,
+            initializer_range=1.0,
+        )
         tokenizer, labels = BertTokenizer(PIECES), ["bad", "good"]
         classifier = BertClassifier(config, labels=labels, seed=0)
         encoder = BertSentenceEncoder(config, seed=0)
@@ -144,8 +149,20 @@ def test_requests_that_openapi_describes_and_others_are_answered_as_it_says(serv
         "[operations.checks]\npositive_data_acceptance.enabled = false\n"
     )
     done = subprocess.run(
-        [find_peer("schemathesis"), "-m", "schemathesis.cli", "run", f"{served.rest}/openapi.json",
-         "--max-examples", "40", "--seed", "1", "--no-color"],
-        cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            find_peer("schemathesis"),
+            "-m",
+            "schemathesis.cli",
+            "run",
+            f"{served.rest}/openapi.json",
+            "--max-examples",
+            "40",
+            "--seed",
+            "1",
+            "--no-color",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr

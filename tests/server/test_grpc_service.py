@@ -160,20 +160,32 @@ async def test_what_cannot_be_answered_is_refused_in_the_words_of_tensorflow_ser
     async with served(toys) as client:
         call = client.predictions.Predict
         assert await refusal(call, predict_pb2.PredictRequest()) == (
-            Code.INVALID_ARGUMENT, "Missing ModelSpec"
-        )  # fmt: skip
+            Code.INVALID_ARGUMENT,
+            "Missing ModelSpec",
+        )
         for request, code, message in [
-            (predict_request(name=""), Code.INVALID_ARGUMENT,
-             "ModelSpec has no name specified."),
-            (predict_request(name="foo"), Code.NOT_FOUND,
-             "Servable not found for request: Latest(foo)"),
-            (predict_request(version=50), Code.NOT_FOUND,
-             "Servable not found for request: Specific(toy, 50)"),
-            (predict_request(version_label="x"), Code.INVALID_ARGUMENT,
-             "Unrecognized servable version label: x"),
-            (predict_request(signature_name="x"), Code.FAILED_PRECONDITION,
-             'Serving signature key "x" not found.'),
-        ]:  # fmt: skip
+            (predict_request(name=""), Code.INVALID_ARGUMENT, "ModelSpec has no name specified."),
+            (
+                predict_request(name="foo"),
+                Code.NOT_FOUND,
+                "Servable not found for request: Latest(foo)",
+            ),
+            (
+                predict_request(version=50),
+                Code.NOT_FOUND,
+                "Servable not found for request: Specific(toy, 50)",
+            ),
+            (
+                predict_request(version_label="x"),
+                Code.INVALID_ARGUMENT,
+                "Unrecognized servable version label: x",
+            ),
+            (
+                predict_request(signature_name="x"),
+                Code.FAILED_PRECONDITION,
+                'Serving signature key "x" not found.',
+            ),
+        ]:
             assert await refusal(call, request) == (code, message)
         duplicate = predict_request()
         duplicate.output_filter.extend(["length", "length"])
@@ -267,8 +279,9 @@ async def test_metadata_and_status_and_no_client_changes_the_models(toys):
         assert version.state == get_model_status_pb2.ModelVersionStatus.AVAILABLE
         status.model_spec.name = "foo"
         assert await refusal(client.statuses.GetModelStatus, status) == (
-            Code.NOT_FOUND, "Could not find any versions of model foo"
-        )  # fmt: skip
+            Code.NOT_FOUND,
+            "Could not find any versions of model foo",
+        )
 
 
 async def test_limits_deadlines_the_token_and_the_log(toys, tmp_path):
@@ -389,8 +402,11 @@ async def test_a_health_client_follows_the_models_without_the_token(toys, tmp_pa
 
         predictions = "tensorflow.serving.PredictionService"
         assert [await status(name) for name in ("toy", "broken", "", predictions)] == [
-            serving, not_serving, not_serving, not_serving
-        ]  # fmt: skip
+            serving,
+            not_serving,
+            not_serving,
+            not_serving,
+        ]
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await status("foo")
         assert refused.value.code() == Code.NOT_FOUND

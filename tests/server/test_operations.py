@@ -42,8 +42,9 @@ async def test_probes_need_no_token_and_tell_what_is_ready(toys, tmp_path):
     authorization = {"Authorization": "Bearer secret", "Host": "localhost"}
     loading = TestClient(app).post(PATH, json=BODY, headers=authorization)
     assert (loading.status_code, loading.json()) == (
-        503, {"error": "The server is loading its models"}
-    )  # fmt: skip
+        503,
+        {"error": "The server is loading its models"},
+    )
     async with running(models):
         assert ready() == (200, "1 of 1 models are ready\n")
         (models_folder / "toy" / "2").mkdir()  # which cannot be loaded: version 1 still answers
@@ -114,8 +115,11 @@ def test_ids_tokens_and_traces_are_logged_and_traced(client, toys, tmp_path, cap
     trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
     with TestClient(make_app(models, access_log=log, tracer=tracer, tokens=tokens)) as asked:
         asked.portal.call(models.start)
-        headers = {"X-Request-ID": "order-7", "traceparent": f"00-{trace}-{parent}-01",
-                   "tracestate": "no state"}  # fmt: skip
+        headers = {
+            "X-Request-ID": "order-7",
+            "traceparent": f"00-{trace}-{parent}-01",
+            "tracestate": "no state",
+        }
         answer = asked.post(PATH, json=BODY, headers=headers | {"Authorization": "Bearer two"})
         assert (answer.status_code, answer.headers["x-request-id"]) == (200, "order-7")
         headers = {"X-Request-ID": "x" * 10_000, "traceparent": "none" * 1000}
@@ -125,8 +129,10 @@ def test_ids_tokens_and_traces_are_logged_and_traced(client, toys, tmp_path, cap
     log.close()
     first, second = map(json.loads, (tmp_path / "log").read_text().splitlines())
     assert [first[key] for key in ("request_id", "trace_id", "token")] == [
-        "order-7", trace, "batch"
-    ]  # fmt: skip
+        "order-7",
+        trace,
+        "batch",
+    ]
     assert second.keys().isdisjoint({"trace_id", "token"})
     span, other = spans.get_finished_spans()
     assert f"{span.context.trace_id:032x}" == trace and f"{span.parent.span_id:016x}" == parent
@@ -169,8 +175,10 @@ def test_large_answers_are_packed_for_clients_that_ask(client):
 def test_tokens_are_read_again_and_a_bad_file_changes_nothing(tmp_path, caplog):
     tokens = tokens_of(tmp_path, "first\n\n# comment\napp  second\n")
     assert [tokens.name_of(f"Bearer {each}") for each in ("first", "second", "third")] == [
-        "line 1", "app", None
-    ]  # fmt: skip
+        "line 1",
+        "app",
+        None,
+    ]
     for _ in range(2):
         (tmp_path / "tokens").write_text("a b c\n")
         tokens.refresh()
@@ -228,9 +236,19 @@ def test_a_certificate_that_has_expired_is_refused(tmp_path):
 def test_an_encrypted_key_is_refused_without_asking_for_its_password(tmp_path):
     certificate, key = write_certificate(tmp_path)
     subprocess.run(
-        ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:secret", "-out",
-         tmp_path / "encrypted.pem"], check=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "pkey",
+            "-in",
+            key,
+            "-aes256",
+            "-passout",
+            "pass:secret",
+            "-out",
+            tmp_path / "encrypted.pem",
+        ],
+        check=True,
+    )
     with pytest.raises(InputError, match="is encrypted: give the key without"):
         Certificate(certificate, tmp_path / "encrypted.pem")
 

@@ -44,10 +44,12 @@ def columns(name: str, text: str, parts: list[str], **more: list[Any]) -> Answer
     starts = [text.index(part) for part in parts]
     ends = [start + len(part) for start, part in zip(starts, parts, strict=True)]
     lists = {
-        "text": parts, "start": starts, "end": ends,
+        "text": parts,
+        "start": starts,
+        "end": ends,
         "start_byte": [len(text[:place].encode()) for place in starts],
         "end_byte": [len(text[:place].encode()) for place in ends],
-    }  # fmt: skip
+    }
     padded = {key: [*values, values[-1]] for key, values in {**lists, **more}.items()}
     return {f"{name}_count": len(parts), **{f"{name}_{key}": v for key, v in padded.items()}}
 
@@ -56,9 +58,12 @@ def classes(text: str) -> Answer:
     labels = ["positive", MARKUP, *(f"rare {number}" for number in range(10))]
     probabilities = [0.75, 0.2, *([0.0005] * 10)]
     return {
-        "label": labels[0], "probability": probabilities[0], "labels": labels,
-        "probabilities": probabilities, "truncated": 7 if len(text) > 100 else 0,
-    }  # fmt: skip
+        "label": labels[0],
+        "probability": probabilities[0],
+        "labels": labels,
+        "probabilities": probabilities,
+        "truncated": 7 if len(text) > 100 else 0,
+    }
 
 
 def score(text: str, text_pair: str) -> Answer:
@@ -86,18 +91,22 @@ def answer(question: str, context: str) -> Answer:
     return {
         "answer": found[0] if asked else "",
         **{key: best[f"answers_{key}"][0] if asked else 0 for key in ("start", "end")},
-        "score": 0.7 if asked else 0.1, "no_answer_probability": 0.1, **best,
-    }  # fmt: skip
+        "score": 0.7 if asked else 0.1,
+        "no_answer_probability": 0.1,
+        **best,
+    }
 
 
 def masks(text: str) -> Answer:
     starts = [match.start() for match in re.finditer(r"\[MASK\]", text)]
     guesses = [["sea", "<b>", "ocean", "lake", "rain"]] * (len(starts) + 1)
     return {
-        "masks_count": len(starts), "masks_words": guesses,
+        "masks_count": len(starts),
+        "masks_words": guesses,
         "masks_probabilities": [[0.5, 0.2, 0.1, 0.05, 0.0001]] * (len(starts) + 1),
-        "masks_start": [*starts, 0], "masks_end": [start + 6 for start in starts] + [0],
-    }  # fmt: skip
+        "masks_start": [*starts, 0],
+        "masks_end": [start + 6 for start in starts] + [0],
+    }
 
 
 def attention(text: str) -> Answer:
@@ -108,18 +117,25 @@ def attention(text: str) -> Answer:
     heads = np.tile(np.eye(size), (2, 3, 1, 1))
     heads[0, 0] = np.roll(np.eye(size), 1, axis=1)
     return {
-        **found, "pieces_text": ["[CLS]", *words, "[SEP]", ""],
-        "pieces_id": list(range(100, 100 + size + 1)), "probabilities": heads,
-    }  # fmt: skip
+        **found,
+        "pieces_text": ["[CLS]", *words, "[SEP]", ""],
+        "pieces_id": list(range(100, 100 + size + 1)),
+        "probabilities": heads,
+    }
 
 
 def explain(text: str) -> Answer:
     words = text.split()
     return {
-        "label": "sea", "probability": 0.75, "logit": 1.5, "masked_logit": 0.5, "truncated": 0,
-        "pieces_count": len(words) + 2, "pieces_text": ["[CLS]", *words, "[SEP]", ""],
+        "label": "sea",
+        "probability": 0.75,
+        "logit": 1.5,
+        "masked_logit": 0.5,
+        "truncated": 0,
+        "pieces_count": len(words) + 2,
+        "pieces_text": ["[CLS]", *words, "[SEP]", ""],
         "pieces_attribution": [0.0, *(0.5 - place for place in range(len(words))), 0.0, 0.0],
-    }  # fmt: skip
+    }
 
 
 def embed(text: str) -> Answer:
@@ -390,8 +406,10 @@ def test_an_explanation_colours_the_pieces(page, server):
     assert page.texts(".passage .against") == ["sea", "s"]
     weights = "[...document.querySelectorAll('.passage mark')].map(x => x.style.cssText)"
     assert page.evaluate(weights)[1:4] == [
-        "--weight: 33.3%;", "--weight: 33.3%;", "--weight: 100.0%;"
-    ]  # fmt: skip
+        "--weight: 33.3%;",
+        "--weight: 33.3%;",
+        "--weight: 100.0%;",
+    ]
     assert page.texts("#answer td")[:4] == ["##s", "-1.5", "deep", "0.5"]
 
 
@@ -579,10 +597,14 @@ def test_on_a_phone_in_both_schemes(page, server, dark):
     body = page.evaluate(f"{channels}(document.body, 'backgroundColor')")
     assert (sum(body) < 3 * 60) is dark
     for selector, behind in (
-        ("body", body), (".note", body), ("label", body), ("#status", body), ("summary", body),
+        ("body", body),
+        (".note", body),
+        ("label", body),
+        ("#status", body),
+        ("summary", body),
         (".run", page.evaluate(f"{channels}(document.querySelector('.run'), 'backgroundColor')")),
         ("mark", page.evaluate(f"{channels}(document.querySelector('mark'), 'backgroundColor')")),
-    ):  # fmt: skip
+    ):
         text = page.evaluate(f"{channels}(document.querySelector('{selector}'), 'color')")
         assert contrast(text, behind) >= 4.5, selector
 

@@ -58,10 +58,15 @@ def prometheus(folder: Path, scrape: dict) -> Iterator[str]:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [find_peer("prometheus"), f"--config.file={folder}/prometheus.yml",
-             f"--storage.tsdb.path={folder}/data", f"--web.listen-address={address}"],
-            stdout=log, stderr=log,
-        )  # fmt: skip
+            [
+                find_peer("prometheus"),
+                f"--config.file={folder}/prometheus.yml",
+                f"--storage.tsdb.path={folder}/data",
+                f"--web.listen-address={address}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
     try:
         yield f"http://{address}"
     finally:

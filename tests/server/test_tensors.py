@@ -45,8 +45,11 @@ DTYPES = [np.float32, np.float64, np.int32, np.int64, np.int8, np.uint8, np.bool
 
 
 @settings(deadline=None)
-@given(st.sampled_from(DTYPES).flatmap(lambda dtype: arrays.arrays(
-    dtype, arrays.array_shapes(min_dims=0, min_side=0, max_side=4))))  # fmt: skip
+@given(
+    st.sampled_from(DTYPES).flatmap(
+        lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, min_side=0, max_side=4))
+    )
+)
 def test_numbers_survive_the_way_there_and_back(array):
     proto = to_proto(array)
     assert proto.dtype == tf.as_dtype(array.dtype).as_datatype_enum

@@ -107,9 +107,19 @@ class Model:
         outputs = (Output * len(wanted))(*map(self.output, wanted))
         results = (c_void_p * len(wanted))()
         self.tf.TF_SessionRun(
-            self.session, None, inputs, tensors, len(given), outputs, results, len(wanted),
-            None, 0, None, self.status,
-        )  # fmt: skip
+            self.session,
+            None,
+            inputs,
+            tensors,
+            len(given),
+            outputs,
+            results,
+            len(wanted),
+            None,
+            0,
+            None,
+            self.status,
+        )
         self.check()
         return [self.values(c_void_p(result)) for result in results]
 

@@ -14,9 +14,30 @@ from bert_tf.tasks.table import TASKS
 from bert_tf.trained.fine_tuned import FineTuned
 
 PIECES = [
-    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship", "left", "harbour", "at", "dawn",
-    "##s", "sea", "crew", "set", "sail", "when", "did", "leave", "?", ".", "é", "海",
-]  # fmt: skip
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "the",
+    "ship",
+    "left",
+    "harbour",
+    "at",
+    "dawn",
+    "##s",
+    "sea",
+    "crew",
+    "set",
+    "sail",
+    "when",
+    "did",
+    "leave",
+    "?",
+    ".",
+    "é",
+    "海",
+]
 LABELS = {
     "classification": ["bad", "good"],
     "multi_label": ["calm", "cold", "deep"],
@@ -38,9 +59,14 @@ def export_of(made_once, exports_of) -> Callable[[str], Path]:
         name, _, how = served.partition("-")
         windows = {"long_texts": "windows"} if how == "windows" else {}
         config = BertConfig(
-            vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-            intermediate_size=16, max_position_embeddings=64, initializer_range=1.0,
-        )  # fmt: skip
+            vocab_size=len(PIECES),
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=64,
+            initializer_range=1.0,
+        )
         task = TASKS[name].with_settings({"max_length": 32, **windows})
         head = {"labels": LABELS[name]} if name in LABELS else {}
         model = task.kind.model_class(config, seed=0, **head)

@@ -15,9 +15,14 @@ from bert_tf.trained.fine_tuned import FineTuned
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "ship", "cow", "."]
 CONFIG = BertConfig(
-    vocab_size=len(PIECES), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-    intermediate_size=64, max_position_embeddings=16, initializer_range=0.2,
-)  # fmt: skip
+    vocab_size=len(PIECES),
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=16,
+    initializer_range=0.2,
+)
 TEXTS = ["seas", "", "ship cow . sea", "ship", "cow " * 40, "what ship"]
 # Of a logit's difference: as exact as what `explain` stops at, and float32's sums of 64 terms.
 CLOSE = {"rtol": 0.006, "atol": 2e-4}
@@ -86,8 +91,9 @@ def test_a_batch_does_not_change_an_explanation(explain):
         np.testing.assert_allclose(
             together["pieces_attribution"][place, :count],
             alone["pieces_attribution"][0, :count],
-            rtol=0.01, atol=1e-3,
-        )  # fmt: skip
+            rtol=0.01,
+            atol=1e-3,
+        )
     assert len(answer(explain, {"text": []}, 1)) == 0
 
 

@@ -33,9 +33,13 @@ STRINGS = tf.TensorSpec([None], tf.string)
 @pytest.fixture(scope="module")
 def classifier() -> tuple[BertTokenizer, BertClassifier]:
     config = BertConfig(
-        vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, initializer_range=1.0,
-    )  # fmt: skip
+        vocab_size=len(PIECES),
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        initializer_range=1.0,
+    )
     return BertTokenizer(PIECES), BertClassifier(config, labels=LABELS, seed=0)
 
 
@@ -88,8 +92,11 @@ def test_the_signature_takes_strings_and_answers_per_row(saved, classifier):
     signature = tf.saved_model.load(str(saved)).signatures["serving_default"]
     outputs = signature(text=tf.constant(TEXTS))
     assert {name: value.shape.as_list() for name, value in outputs.items()} == {
-        "label": [5], "probability": [5], "labels": [5, 3], "probabilities": [5, 3],
-    }  # fmt: skip
+        "label": [5],
+        "probability": [5],
+        "labels": [5, 3],
+        "probabilities": [5, 3],
+    }
     tokenizer, model = classifier
     logits = model(Packer(tokenizer, 8)(tokenizer.tokenize(TEXTS))).numpy()
     expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)

@@ -33,9 +33,16 @@ REPOSITORY = Path(__file__).parents[2]
 # A score is an output of the head, as are those behind probabilities; tags are read as entities
 # are; windows are read by every op that single rows are.
 KINDS = [
-    "classification", "classification-int8", "choice", "squad2", "tagging", "masked_words",
-    "vectors", "multi_label-windows", "embedding-windows",
-]  # fmt: skip
+    "classification",
+    "classification-int8",
+    "choice",
+    "squad2",
+    "tagging",
+    "masked_words",
+    "vectors",
+    "multi_label-windows",
+    "embedding-windows",
+]
 
 
 def tensors_of(request, signature) -> dict:
@@ -78,9 +85,12 @@ def check_c_api(directory: Path, is_checked: Callable[[str], bool]) -> None:
     script = Path(__file__).with_name("c_api.py")
     done = subprocess.run(
         [sys.executable, "-I", script, libraries, directory],
-        input=json.dumps(asked), capture_output=True, text=True, check=False,
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     for request, answer in zip(made, json.loads(done.stdout), strict=True):
         outputs = model.signatures[request.signature_name].outputs
@@ -115,9 +125,16 @@ def test_saved_model_cli_shows_and_runs(export_of):
     assert "signature_def['serving_default']" in shown
     assert "inputs['text'] tensor_info" in shown
     ran = saved_model_cli(
-        "run", "--dir", directory, "--tag_set", "serve", "--signature_def", "serving_default",
-        "--input_exprs", 'text=["The ship left the harbour.", "海"]',
-    )  # fmt: skip
+        "run",
+        "--dir",
+        directory,
+        "--tag_set",
+        "serve",
+        "--signature_def",
+        "serving_default",
+        "--input_exprs",
+        'text=["The ship left the harbour.", "海"]',
+    )
     predictor = Predictor(directory).signatures["serving_default"]
     label = predictor(text=["The ship left the harbour.", "海"])["label"]
     assert str(label) in ran
@@ -138,14 +155,16 @@ def model_server(export_of, tmp_path_factory):
     settings = root
     process = subprocess.Popen(
         [
-            find_peer("tensorflow_model_server"), f"--port={ports[0]}",
+            find_peer("tensorflow_model_server"),
+            f"--port={ports[0]}",
             f"--rest_api_port={ports[1]}",
-            f"--model_config_file={config}", "--enable_batching",
+            f"--model_config_file={config}",
+            "--enable_batching",
             f"--batching_parameters_file={settings / 'batching.config'}",
             "--enable_per_model_batching_parameters",
             f"--monitoring_config_file={settings / 'monitoring.config'}",
         ]
-    )  # fmt: skip
+    )
     try:
         deadline = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < deadline:

@@ -32,9 +32,14 @@ from bert_tf.serving.portable import SUFFIXES, named, write_portable
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "raw", "string", "film", "good"]
 CONFIG = BertConfig(
-    vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-    intermediate_size=24, max_position_embeddings=32, initializer_range=0.5,
-)  # fmt: skip
+    vocab_size=len(PIECES),
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=32,
+    initializer_range=0.5,
+)
 MODELS = {
     "encoder": lambda config: BertEncoder(config, seed=1),
     "classifier": lambda config: BertClassifier(config, labels=["bad", "good"], seed=1),

@@ -47,9 +47,14 @@ _INIT_OP = "__saved_model_init_op"
 @pytest.fixture(scope="module")
 def tuned() -> FineTuned:
     config = BertConfig(
-        vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=16, initializer_range=1.0,
-    )  # fmt: skip
+        vocab_size=len(PIECES),
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=16,
+        initializer_range=1.0,
+    )
     task = Task(name="classification", kind=Classification(), max_length=16)
     model = BertClassifier(config, labels=["bad", "good"], seed=0)
     return FineTuned(task, model, BertTokenizer(PIECES), ["bad", "good"])

@@ -33,19 +33,38 @@ from bert_tf.trained.fine_tuned import FineTuned
 WORDS = ["sea", "##s", "ship", "e", "##e", "北", "é", ".", "-"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 CONFIG = BertConfig(
-    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
-    intermediate_size=16, max_position_embeddings=12, initializer_range=1.0,
-)  # fmt: skip
+    vocab_size=len(PIECES),
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=12,
+    initializer_range=1.0,
+)
 LENGTH = 9
 # Two blocks with sums of up to 16 terms; weights as large as these make scores of up to 40.
 CLOSE = {"rtol": 0, "atol": rounding(40, 16, size=40)}
 
 HOSTILE = [
-    b"", b" ", b"\t\n\r\xc2\xa0\xe3\x80\x80", b"\0", b"sea\0ship", b"\xff", b"\xc3",
-    b"sea \xe2\x82", b"\xf0\x9f\x98\x80 sea", b"\xed\xa0\x80", b"\xef\xbb\xbfsea",
-    "e\u0301 \u200d \u202e北".encode(), b"[MASK]", b"[MASK][MASK]sea[MASK", b"ships " * 40,
-    b"x" * 5000, b"sea.ship-e", b"[CLS] [SEP]",
-]  # fmt: skip
+    b"",
+    b" ",
+    b"\t\n\r\xc2\xa0\xe3\x80\x80",
+    b"\0",
+    b"sea\0ship",
+    b"\xff",
+    b"\xc3",
+    b"sea \xe2\x82",
+    b"\xf0\x9f\x98\x80 sea",
+    b"\xed\xa0\x80",
+    b"\xef\xbb\xbfsea",
+    "e\u0301 \u200d \u202e北".encode(),
+    b"[MASK]",
+    b"[MASK][MASK]sea[MASK",
+    b"ships " * 40,
+    b"x" * 5000,
+    b"sea.ship-e",
+    b"[CLS] [SEP]",
+]
 ANYTHING = st.one_of(
     st.binary(max_size=30),
     st.text(max_size=20).map(lambda text: text.encode("utf-8", "replace")),
@@ -129,7 +148,8 @@ CASES = {
     ("mrpc", "serving_default"): lambda texts: {"text": texts, "text_pair": texts[::-1]},
     ("stsb", "serving_default"): lambda texts: {"text": texts, "text_pair": texts[::-1]},
     ("choice", "serving_default"): lambda texts: {
-        "context": texts, "choices": np.array([texts, texts[::-1]], object).T.reshape(-1, 2),
+        "context": texts,
+        "choices": np.array([texts, texts[::-1]], object).T.reshape(-1, 2),
     },
     ("squad2", "serving_default"): lambda texts: {"question": texts[::-1], "context": texts},
     ("tagging", "serving_default"): single,
@@ -138,14 +158,15 @@ CASES = {
     ("masked_words", "pseudo_likelihood"): lambda texts: {"sentence": texts},
     ("vectors", "serving_default"): single,
     ("classification", "attention"): single,
-}  # fmt: skip
+}
 
 
 # Each signature takes a second to trace: those that share their code with others wait.
 EVERY_TIME = {
-    ("classification", "serving_default"), ("squad2", "serving_default"),
+    ("classification", "serving_default"),
+    ("squad2", "serving_default"),
     ("tagging", "serving_default"),
-}  # fmt: skip
+}
 each_case = pytest.mark.parametrize(
     "case",
     [case if case in EVERY_TIME else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
@@ -259,22 +280,28 @@ def test_examples_are_answered_as_strings_are(ask, tuned):
 
 def test_vectors_leave_padding_out():
     config = BertConfig(
-        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=8, max_position_embeddings=4,
-    )  # fmt: skip
+        vocab_size=9,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=4,
+    )
     encoder = BertEncoder(config, seed=1)
     mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
     inputs = {
-        "token_ids": np.array([[2, 5, 6, 3], [2, 3, 0, 0]]), "segment_ids": np.zeros_like(mask),
+        "token_ids": np.array([[2, 5, 6, 3], [2, 3, 0, 0]]),
+        "segment_ids": np.zeros_like(mask),
         "padding_mask": mask,
-    }  # fmt: skip
+    }
     found = vectors({name: tf.constant(x, tf.int32) for name, x in inputs.items()}, encoder)
     outputs = encoder(inputs)
     states, mask = outputs["sequence_output"].numpy(), mask[..., np.newaxis]
     for name, expected in {
-        "mean": (states * mask).sum(1) / mask.sum(1), "cls": states[:, 0],
+        "mean": (states * mask).sum(1) / mask.sum(1),
+        "cls": states[:, 0],
         "pooled": outputs["pooled_output"],
-    }.items():  # fmt: skip
+    }.items():
         np.testing.assert_allclose(found[name], expected, **CLOSE)
 
 
@@ -326,8 +353,9 @@ def test_tokens_are_answered_as_their_text_is(ask, tuned):
     assert found["label"][0, 1] == words["words_label"][0, 0]
     np.testing.assert_allclose(found["probability"][0, 1], words["words_score"][0, 0], **CLOSE)
 
-    rows = Packer(tokenizer, LENGTH)(tokenizer.tokenize(["sea", "sea"]), tokenizer.tokenize(
-        ["e", "ship"]))  # fmt: skip
+    rows = Packer(tokenizer, LENGTH)(
+        tokenizer.tokenize(["sea", "sea"]), tokenizer.tokenize(["e", "ship"])
+    )
     found = ask("choice", "tokens", **{name: x[np.newaxis] for name, x in rows.items()})
     expected = ask("choice", "serving_default", context=["sea"], choices=[["e", "ship"]])
     np.testing.assert_allclose(found["probabilities"], expected["probabilities"], **CLOSE)

@@ -36,10 +36,17 @@ ROWS = 20
 
 def make_encoder(folder, direction="both"):
     config = BertConfig(
-        vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=16, hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0, initializer_range=0.2, attention_direction=direction,
-    )  # fmt: skip
+        vocab_size=len(PIECES),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=16,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.2,
+        attention_direction=direction,
+    )
     save_model(encoder_for(config, 1, None)[0], folder, tokenizer=BertTokenizer(PIECES))
     return folder
 
@@ -55,8 +62,11 @@ def write_table(path, task) -> None:
     width = 1 + max((int(c) for c in columns.values() if c.isdecimal()), default=len(columns) - 1)
     names = list(columns.values()) if task.header else [str(i) for i in range(width)]
     lines = ["\t".join(names)] if task.header else []
-    labels = task.labels or (("0.5", "1.25", "4.75") if task.scores[0].__name__ in
-                             ("pearson", "spearman") else ("no", "yes"))  # fmt: skip
+    labels = task.labels or (
+        ("0.5", "1.25", "4.75")
+        if task.scores[0].__name__ in ("pearson", "spearman")
+        else ("no", "yes")
+    )
     for i in range(ROWS):
         number = i % len(labels)
         cells = dict.fromkeys(names, "x")
@@ -220,20 +230,31 @@ def weights_of(run) -> bytes:
 # each kind of model at least once: one that reads from one side or from both, a BiLSTM on top, LSTM
 # language models, features of an encoder, as ELMo's, too; and documents and windows over texts.
 _CASES = [
-    ("cola", ""), ("regression", "left_to_right"), ("choice", "bilstm"),
-    ("choice", "features_only"), ("squad2", "recurrent"), ("tagging", "elmo"),
-    ("conll2003_documents", ""), ("tags", "left_to_right+right_to_left"),
-    ("multi_label", "windows"), ("embedding", ""),
-]  # fmt: skip
+    ("cola", ""),
+    ("regression", "left_to_right"),
+    ("choice", "bilstm"),
+    ("choice", "features_only"),
+    ("squad2", "recurrent"),
+    ("tagging", "elmo"),
+    ("conll2003_documents", ""),
+    ("tags", "left_to_right+right_to_left"),
+    ("multi_label", "windows"),
+    ("embedding", ""),
+]
 # Another order of rows, features that are kept and states of an LSTM, documents, windows.
 _RESUMED = [
-    ("cola", ""), ("embedding", ""), ("tagging", "elmo"), ("conll2003_documents", ""),
+    ("cola", ""),
+    ("embedding", ""),
+    ("tagging", "elmo"),
+    ("conll2003_documents", ""),
     ("multi_label", "windows"),
-]  # fmt: skip
+]
 _OPTIONS = {
-    "features_only": {"features_only": "last"}, "elmo": {"features_only": "mix"},
-    "bilstm": {"bilstm": True}, "windows": {"long_texts": "windows"},
-}  # fmt: skip
+    "features_only": {"features_only": "last"},
+    "elmo": {"features_only": "mix"},
+    "bilstm": {"bilstm": True},
+    "windows": {"long_texts": "windows"},
+}
 _TRAINED = [name for name, task in TASKS.items() if task.kind.is_trained]
 _OF_KIND = {type(TASKS[name].kind): name for name, _ in reversed(_CASES)}
 assert set(_RESUMED) <= set(_CASES)
@@ -257,14 +278,22 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     resumes = (name, trained) in _RESUMED
     length = 3 if trained == "windows" else 12  # a window for each word
     options = FinetuningOptions(
-        model=str(encoder), task=name, train=str(data), validation=str(data),
+        model=str(encoder),
+        task=name,
+        train=str(data),
+        validation=str(data),
         output=str(tmp_path / "run"),
         epochs={"conll2003_documents": 30, "embedding": 20}.get(name, 16),
-        batch_size=8, max_length=length,
+        batch_size=8,
+        max_length=length,
         learning_rate=5e-2 if trained == "features_only" else 5e-3,
-        log_every=100, evaluate_every=20, save_every=11,
-        histograms_every=None if resumes else 25, strategy="one", **_OPTIONS.get(trained, {}),
-    )  # fmt: skip
+        log_every=100,
+        evaluate_every=20,
+        save_every=11,
+        histograms_every=None if resumes else 25,
+        strategy="one",
+        **_OPTIONS.get(trained, {}),
+    )
 
     class Copying(Listener):
         def on_step(self, step):

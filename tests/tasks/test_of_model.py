@@ -15,9 +15,13 @@ from bert_tf.trained import fine_tuned
 from bert_tf.trained.fine_tuned import FineTuned
 
 CONFIG = BertConfig(
-    vocab_size=6, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+    vocab_size=6,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=8,
     max_position_embeddings=16,
-)  # fmt: skip
+)
 TUNED = {"task": "multi_label", "max_length": 9, "text_column": "q", "thresholds": {"a": 0.1}}
 OWN = {"task": "classification", "max_length": 9, "text_column": "q"}
 OLD = {"max_length": 9, "text_column": "q"}

@@ -18,9 +18,14 @@ from bert_tf.trained.fine_tuned import FineTuned
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
 CONFIG = BertConfig(
-    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-    intermediate_size=16, max_position_embeddings=16, initializer_range=0.5,
-)  # fmt: skip
+    vocab_size=len(PIECES),
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=16,
+    initializer_range=0.5,
+)
 
 
 def saved(folder, name, model, labels=(), **settings):
@@ -116,8 +121,18 @@ def cola(tmp_path_factory) -> Path:
 def test_a_test_folder_becomes_the_official_file_and_json_lines(cola, tmp_path, capsys):
     """Rows that are blank, too long or quoted all have a prediction."""
     lines_file, submission = tmp_path / "out.jsonl", tmp_path / "submission"
-    predict("--model", cola / "model", "--input", cola / "CoLA", "--output", lines_file,
-            "--submission", submission, "--batch_size", 2)  # fmt: skip
+    predict(
+        "--model",
+        cola / "model",
+        "--input",
+        cola / "CoLA",
+        "--output",
+        lines_file,
+        "--submission",
+        submission,
+        "--batch_size",
+        2,
+    )
     answers = [json.loads(line) for line in lines_file.open(encoding="utf-8")]
     assert [answer["text"] for answer in answers] == TEXTS
     rows = read(submission / "CoLA.tsv")
@@ -137,8 +152,9 @@ def test_a_saved_model_makes_the_same_files(cola, tmp_path, capsys, exports_of):
         assert main(["export", *map(str, export)]) == 0
     for model in (cola / "model", served):
         capsys.readouterr()
-        predict("--model", model, "--input", data / "test.tsv", "--submission",
-                tmp_path / model.name)  # fmt: skip
+        predict(
+            "--model", model, "--input", data / "test.tsv", "--submission", tmp_path / model.name
+        )
         assert "cut at 16 tokens: 1 of 5 inputs" in capsys.readouterr().err
     assert read(tmp_path / "cola" / "CoLA.tsv") == read(tmp_path / "model" / "CoLA.tsv")
     predict("--model", served, "--text", "sea", "cow " * 50)
@@ -146,8 +162,16 @@ def test_a_saved_model_makes_the_same_files(cola, tmp_path, capsys, exports_of):
     # A split without an official file.
     (tmp_path / "labelled").mkdir()
     (tmp_path / "labelled" / "dev.tsv").write_text("gj04\t1\t\tsea\n")
-    predict("--model", served, "--input", tmp_path / "labelled", "--split", "validation",
-            "--submission", tmp_path / "own")  # fmt: skip
+    predict(
+        "--model",
+        served,
+        "--input",
+        tmp_path / "labelled",
+        "--split",
+        "validation",
+        "--submission",
+        tmp_path / "own",
+    )
     header, row = read(tmp_path / "own" / "predictions.tsv")
     assert header == ["text", "predicted", "0", "1"] and row[0] == "sea"
 
@@ -158,8 +182,16 @@ def test_unlabelled_questions_keep_their_ids(tmp_path):
     rows = [{"id": f"q-{i}", "question": "sea", "context": "ship farm cow"} for i in range(3)]
     data = tmp_path / "new.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    predict("--model", model, "--input", data, "--submission", tmp_path / "files",
-            "--output", tmp_path / "out.jsonl")  # fmt: skip
+    predict(
+        "--model",
+        model,
+        "--input",
+        data,
+        "--submission",
+        tmp_path / "files",
+        "--output",
+        tmp_path / "out.jsonl",
+    )
     found = {path.name: json.loads(path.read_text()) for path in (tmp_path / "files").iterdir()}
     assert sorted(found) == ["nbest_predictions.json", "null_odds.json", "predictions.json"]
     assert all(list(content) == ["q-0", "q-1", "q-2"] for content in found.values())

@@ -39,9 +39,12 @@ FILES = {
         "index\tsentence1\tsentence2\tlabel\n0\tA.\tC\t1\n1\tB.\tD\t0",
         "index\tsentence1\tsentence2\n0\tA.\tC\n1\tB.\tD",
     ],
-}  # fmt: skip
-LABELS = {"mnli": ["contradiction", "entailment"], "qnli": ["not_entailment", "entailment"],
-          "rte": ["not_entailment", "entailment"]}  # fmt: skip
+}
+LABELS = {
+    "mnli": ["contradiction", "entailment"],
+    "qnli": ["not_entailment", "entailment"],
+    "rte": ["not_entailment", "entailment"],
+}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -142,8 +145,9 @@ def test_glue_in_tensorflow_datasets(name, data, record, tensorflow_datasets):
     first = {"mnli": "entailment", "qnli": "entailment", "rte": "entailment", "stsb": "3.8"}
     assert found.columns["label"] == [first.get(name, "0")]
     assert list(unlabelled.columns.values()) == [[text] for text in record.values()]
-    assert asked == (["validation_matched", "test_matched"] if name == "mnli" else
-                     ["validation", "test"])  # fmt: skip
+    assert asked == (
+        ["validation_matched", "test_matched"] if name == "mnli" else ["validation", "test"]
+    )
 
 
 def test_splits_without_labels_in_tensorflow_datasets(tensorflow_datasets):
@@ -167,8 +171,12 @@ def test_all_splits_of_mnli_in_tensorflow_datasets(tensorflow_datasets):
             mnli.read("tfds:glue/mnli", split, labelled=False)
         found = mnli.read("tfds:glue/mnli:2.0.0:validation_matched", "train")
     assert asked == [
-        "test", "train", "validation_mismatched", "test_mismatched", "validation_matched",
-    ]  # fmt: skip
+        "test",
+        "train",
+        "validation_mismatched",
+        "test_mismatched",
+        "validation_matched",
+    ]
     assert found.columns["label"] == ["contradiction"]
     assert mnli.has("tfds:glue/mnli", "validation")
     assert not mnli.has("tfds:glue/mnli:train", "validation")
@@ -183,26 +191,45 @@ def test_all_splits_of_mnli_in_tensorflow_datasets(tensorflow_datasets):
     ("name", "data", "record", "columns"),
     [
         (
-            "conll2003", "conll2003",
+            "conll2003",
+            "conll2003",
             {"tokens": ["Wolff", "."], "ner": [1, 0], "pos": [0, 0], "chunks": [0, 0]},
             {"words": ["Wolff ."], "label": ["B-PER O"]},
         ),
         (
-            "squad", "squad",
-            {"id": "q", "title": "x", "question": "A?", "context": "B C",
-             "answers": {"text": ["C"], "answer_start": [2]}},
-            {"id": ["q"], "question": ["A?"], "context": ["B C"], "answers": [["C"]],
-             "span": [[2, 3]]},
+            "squad",
+            "squad",
+            {
+                "id": "q",
+                "title": "x",
+                "question": "A?",
+                "context": "B C",
+                "answers": {"text": ["C"], "answer_start": [2]},
+            },
+            {
+                "id": ["q"],
+                "question": ["A?"],
+                "context": ["B C"],
+                "answers": [["C"]],
+                "span": [[2, 3]],
+            },
         ),
         (
-            "squad2", "squad/v2.0",
-            {"id": "q", "title": "x", "question": "A?", "context": "B C", "is_impossible": True,
-             "answers": {"text": [], "answer_start": []},
-             "plausible_answers": {"text": ["C"], "answer_start": [2]}},
+            "squad2",
+            "squad/v2.0",
+            {
+                "id": "q",
+                "title": "x",
+                "question": "A?",
+                "context": "B C",
+                "is_impossible": True,
+                "answers": {"text": [], "answer_start": []},
+                "plausible_answers": {"text": ["C"], "answer_start": [2]},
+            },
             {"id": ["q"], "question": ["A?"], "context": ["B C"], "answers": [[]], "span": [[]]},
         ),
     ],
-)  # fmt: skip
+)
 def test_other_data_sets_in_tensorflow_datasets(name, data, record, columns, tensorflow_datasets):
     with tensorflow_datasets([record]) as asked:
         assert TASKS[name].read(f"tfds:{data}", "validation").columns == columns

@@ -17,16 +17,40 @@ SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [*SPECIALS, "a", "man", "e", "##1", "1", "[", "]", "f", "##o", "学", "!", "_", "-"]
 MAN = "a [E1] man"
 # What tokens meet: capitals, accents, white space, letters and marks beside them, one another.
-PARTS = ["a", "A", " ", "  ", "\n", "\u00a0", "[E1]", "[e1]", "[E", "foo", "foob", "é!", "É",
-         "学校", "学", "-", "_", "1", "a b", "é", "ⓐ"]  # fmt: skip
+PARTS = [
+    "a",
+    "A",
+    " ",
+    "  ",
+    "\n",
+    "\u00a0",
+    "[E1]",
+    "[e1]",
+    "[E",
+    "foo",
+    "foob",
+    "é!",
+    "É",
+    "学校",
+    "学",
+    "-",
+    "_",
+    "1",
+    "a b",
+    "é",
+    "ⓐ",
+]
 TOKENS = [
     [AddedToken("[E1]", normalized=False, special=True), AddedToken("foo", single_word=True)],
     [AddedToken("[E1]", lstrip=True), AddedToken("[E", rstrip=True), AddedToken("é!")],
-    [AddedToken("foo", single_word=True, lstrip=True, rstrip=True, normalized=False),
-     AddedToken("a b", single_word=True, normalized=False), AddedToken("-")],
+    [
+        AddedToken("foo", single_word=True, lstrip=True, rstrip=True, normalized=False),
+        AddedToken("a b", single_word=True, normalized=False),
+        AddedToken("-"),
+    ],
     [AddedToken("学校"), AddedToken("é!", normalized=False), AddedToken("foob"), AddedToken("fo")],
     [AddedToken("a b", lstrip=True, rstrip=True), AddedToken("A", single_word=True)],
-]  # fmt: skip
+]
 
 
 def hugging_face(tokens, **switches):
@@ -118,16 +142,25 @@ def test_a_piece_of_the_vocabulary_may_be_one(tmp_path):
         ("added_tokens.json", {"[E1]": 20}, r"'\[E1\]' has the id 20, and .* it is 18"),
         ("added_tokens.json", {"man": 18}, "'man' has the id 18, and in the vocabulary it is 6"),
         ("added_tokens.json", {"[E1]": "18"}, "not in Hugging Face's form"),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"18": "[E1]", "19": "[E1]"}},
-         r"'\[E1\]' has the ids 18 and 19"),
+        (
+            "tokenizer_config.json",
+            {"added_tokens_decoder": {"18": "[E1]", "19": "[E1]"}},
+            r"'\[E1\]' has the ids 18 and 19",
+        ),
         ("tokenizer_config.json", {"added_tokens_decoder": {"18": {"content": 1}}}, "not in Hugg"),
         ("added_tokens.json", {"\u200b": 18}, "nothing is left of the added token"),
-        ("tokenizer_config.json", {"added_tokens_decoder": {
-            "18": {"content": "\n", "normalized": False},
-            "19": {"content": "b", "normalized": False, "lstrip": True}}},
-         r"'\\n' begins or ends with white space, and others take .* \(lstrip, rstrip\)"),
+        (
+            "tokenizer_config.json",
+            {
+                "added_tokens_decoder": {
+                    "18": {"content": "\n", "normalized": False},
+                    "19": {"content": "b", "normalized": False, "lstrip": True},
+                }
+            },
+            r"'\\n' begins or ends with white space, and others take .* \(lstrip, rstrip\)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refused(file, content, message, tmp_path):
     (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
     (tmp_path / file).write_text(json.dumps(content))

@@ -42,9 +42,14 @@ pytestmark = pytest.mark.slow  # an export of two types, calibrated and measured
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
 CONFIG = BertConfig(
-    vocab_size=len(SPECIALS) + len(WORDS), hidden_size=32, num_hidden_layers=2,
-    num_attention_heads=4, intermediate_size=64, max_position_embeddings=40, initializer_range=0.3,
-)  # fmt: skip
+    vocab_size=len(SPECIALS) + len(WORDS),
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=40,
+    initializer_range=0.3,
+)
 LABELS = ["bad", "good"]
 ISAS = ["AVX512_CORE", "AVX2", "SSE41"]  # without AMX and VNNI, without AVX-512, without AVX2
 
@@ -266,9 +271,13 @@ def test_rows_that_cannot_calibrate_are_refused(run, tmp_path, content, message)
     (tmp_path / "rows.tsv").write_text(content)
     with pytest.raises(InputError, match=message):
         export_model(
-            model=run / "best", name="words", output=tmp_path / "served", precision="int8",
-            calibration=tmp_path / "rows.tsv", verbose=False,
-        )  # fmt: skip
+            model=run / "best",
+            name="words",
+            output=tmp_path / "served",
+            precision="int8",
+            calibration=tmp_path / "rows.tsv",
+            verbose=False,
+        )
     assert not list((tmp_path / "served").glob("words/*/saved_model.pb"))
 
 
@@ -441,9 +450,14 @@ def test_auto_exports_spans_and_vectors(tmp_path, monkeypatch, exported_empty, k
         rows = tmp_path / "rows.tsv"
         rows.write_text("\n".join(["text", *strings, ""]))
     one = export_model(
-        model=tmp_path / "model", name="one", output=tmp_path, precision="auto", verbose=False,
-        calibration=rows, max_loss=100.0,
-    )  # fmt: skip
+        model=tmp_path / "model",
+        name="one",
+        output=tmp_path,
+        precision="auto",
+        verbose=False,
+        calibration=rows,
+        max_loss=100.0,
+    )
     assert one.versions == {"float32": 1, "int8": 2}
     score = "f1 .* in float32, .*" if kind == "span" else r"cosine 1 in float32, (1|0\.9\d+)"
     expected = rf"int8: {score} in int8, on 40 rows"
@@ -467,9 +481,12 @@ def test_auto_leaves_out_an_int8_that_loses_too_much(run, tmp_path, monkeypatch,
 def test_without_rows_auto_leaves_int8_out(run, tmp_path, monkeypatch, exported_empty):
     monkeypatch.setattr(export_precisions, "_times", lambda model: {"short": 1.0})
     without = export_model(
-        model=_without_run(run, tmp_path), name="two", precision="auto", output=tmp_path,
+        model=_without_run(run, tmp_path),
+        name="two",
+        precision="auto",
+        output=tmp_path,
         verbose=False,
-    )  # fmt: skip
+    )
     assert "int8" not in without.versions
     assert any(line.startswith("without int8: ") for line in without.lines())
 

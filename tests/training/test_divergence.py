@@ -49,13 +49,17 @@ def run(directory, model, bad, *, skip_nonfinite=0, kill_at=None, phases=None):
     state.restore()
     result = TrainingLoop(
         phases or [Phase(until=12, batch_size=4, batches=batches(bad), held_out=None)],
-        state=state, directory=directory,
+        state=state,
+        directory=directory,
         options=TrainingOptions(
             output="run", save_every=2, log_every=4, skip_nonfinite=skip_nonfinite
         ),
-        evaluate_every=100, best_by="loss", larger_is_better=False,
-        save_model=lambda path: None, report=report,
-    ).run()  # fmt: skip
+        evaluate_every=100,
+        best_by="loss",
+        larger_is_better=False,
+        save_model=lambda path: None,
+        report=report,
+    ).run()
     return result, lines
 
 

@@ -27,5 +27,6 @@ def test_keras_calls_what_is_overridden(name, caller):
 
 def test_keras_has_what_is_called():
     assert list(inspect.signature(keras.optimizers.Optimizer._use_weight_decay).parameters) == [
-        "self", "variable",
-    ]  # fmt: skip
+        "self",
+        "variable",
+    ]

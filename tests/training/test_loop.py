@@ -58,9 +58,12 @@ def new_trainer(steps_per_execution=1) -> Trainer:
         name="model",
     )
     return Trainer(
-        model, AdamWeightDecay(1e-2), loss=squared_error, metrics={"mae": absolute_error},
+        model,
+        AdamWeightDecay(1e-2),
+        loss=squared_error,
+        metrics={"mae": absolute_error},
         steps_per_execution=steps_per_execution,
-    )  # fmt: skip
+    )
 
 
 @functools.cache
@@ -89,9 +92,20 @@ def without_times(scalars: dict) -> dict:
 
 
 def run(
-    directory, *, total_steps=10, evaluate_every=4, save_every=3, log_every=1, kill_at=None,
-    at_line=None, with_held_out=True, steps_per_execution=1, stop_on=Killed, phases=(), **arguments,
-):  # fmt: skip
+    directory,
+    *,
+    total_steps=10,
+    evaluate_every=4,
+    save_every=3,
+    log_every=1,
+    kill_at=None,
+    at_line=None,
+    with_held_out=True,
+    steps_per_execution=1,
+    stop_on=Killed,
+    phases=(),
+    **arguments,
+):
     """A run of ten steps; `at_line` is called with the step and kind of each line logged."""
     trainer = trainer_of_a_run(steps_per_execution)
     lines = []
@@ -116,10 +130,17 @@ def run(
 
     try:
         result = TrainingLoop(
-            phases, state=state, directory=directory, options=options,
-            evaluate_every=evaluate_every, best_by="loss", larger_is_better=False,
-            save_model=save_model, report=report, **arguments,
-        ).run()  # fmt: skip
+            phases,
+            state=state,
+            directory=directory,
+            options=options,
+            evaluate_every=evaluate_every,
+            best_by="loss",
+            larger_is_better=False,
+            save_model=save_model,
+            report=report,
+            **arguments,
+        ).run()
     except stop_on:
         result = None
     return end_of(trainer), result, lines, saved
@@ -169,9 +190,11 @@ def test_a_score_that_is_not_finite_or_no_better_is_never_the_best(sign):
     state = SimpleNamespace(best=None, step=0, evaluations_since_best=0)
     saved = []
     loop = SimpleNamespace(
-        state=state, options=SimpleNamespace(patience=None), larger_is_better=sign > 0,
+        state=state,
+        options=SimpleNamespace(patience=None),
+        larger_is_better=sign > 0,
         _save=lambda name: saved.append((name, state.step)),
-    )  # fmt: skip
+    )
     for state.step, score in enumerate([np.nan, np.inf, 0.2, np.nan, 0.2, None, np.inf, 0.3]):
         TrainingLoop._keep_best(loop, score and sign * score, None)
     assert saved == [("best", 2), ("best", 7)]
@@ -273,17 +296,29 @@ def test_the_time_left_counts_dear_steps_for_more(tmp_path, monkeypatch):
         left[step] = scalars.get("minutes_left")
 
     TrainingLoop(
-        two_phases(), state=state, directory=tmp_path,
-        options=TrainingOptions(output="run", save_every=100, log_every=1), evaluate_every=100,
-        best_by="loss", larger_is_better=False,
+        two_phases(),
+        state=state,
+        directory=tmp_path,
+        options=TrainingOptions(output="run", save_every=100, log_every=1),
+        evaluate_every=100,
+        best_by="loss",
+        larger_is_better=False,
         save_model=lambda path: None,
         report=lambda step, kind, scalars: kind == "train" and report(step, kind, scalars),
-    ).run()  # fmt: skip
+    ).run()
     # A step takes a minute by this clock; the first of each phase is not timed.
     assert left == {
-        1: None, 2: 3 + 5 * 2, 3: 2 + 5 * 2, 4: 1 + 5 * 2, 5: 5 * 2,
-        6: None, 7: 3, 8: 2, 9: 1, 10: 0,
-    }  # fmt: skip
+        1: None,
+        2: 3 + 5 * 2,
+        3: 2 + 5 * 2,
+        4: 1 + 5 * 2,
+        5: 5 * 2,
+        6: None,
+        7: 3,
+        8: 2,
+        9: 1,
+        10: 0,
+    }
 
 
 def test_logs_cut_off_in_the_middle_of_a_line_are_mended(tmp_path, undisturbed):
@@ -451,11 +486,15 @@ def test_many_short_runs_never_stall(tmp_path):
         state = TrainingState(trainer, tmp_path / str(number) / "checkpoints", settings={})
         TrainingLoop(
             [Phase(until=2, batch_size=4, batches=batches, held_out=batches(1000).take(2))],
-            state=state, directory=tmp_path / str(number),
-            options=TrainingOptions(output="run", save_every=1, log_every=1), evaluate_every=1,
-            best_by="loss", larger_is_better=False,
-            save_model=lambda path: None, report=lambda *line: None,
-        ).run()  # fmt: skip
+            state=state,
+            directory=tmp_path / str(number),
+            options=TrainingOptions(output="run", save_every=1, log_every=1),
+            evaluate_every=1,
+            best_by="loss",
+            larger_is_better=False,
+            save_model=lambda path: None,
+            report=lambda *line: None,
+        ).run()
         ends.append(time.monotonic())
     assert max(np.diff(ends)) < 10
 

@@ -25,9 +25,11 @@ def state(model, tmp_path):
 
 def state_of(model, folder, steps_per_execution=1):
     trainer = Trainer(
-        model, keras.optimizers.SGD(), loss=lambda labels, outputs: tf.square(labels - outputs),
+        model,
+        keras.optimizers.SGD(),
+        loss=lambda labels, outputs: tf.square(labels - outputs),
         steps_per_execution=steps_per_execution,
-    )  # fmt: skip
+    )
     return TrainingState(trainer, folder / "checkpoints", settings={})
 
 
@@ -49,9 +51,12 @@ def train(state, *watchers):
 def test_histograms_of_weights_and_activations(model, state, tmp_path):
     activations = {"output": lambda: model(np.ones((8, 4)))}
     histograms = Histograms(
-        state, tmp_path, every=2, weights=model,
+        state,
+        tmp_path,
+        every=2,
+        weights=model,
         activations=lambda: {name: values() for name, values in activations.items()},
-    )  # fmt: skip
+    )
     assert not (tmp_path / "histograms").exists()
     train(state, histograms)
     events = EventAccumulator(str(tmp_path / "histograms")).Reload()
@@ -103,13 +108,20 @@ def test_the_projector_gets_the_table_as_it_is_after_each_stretch(model, state, 
     np.testing.assert_array_equal(second, table.numpy()[:3])
     assert not np.array_equal(first, second)
     assert sorted(path.name for path in (tmp_path / "train").iterdir()) == [
-        "checkpoint", "metadata.tsv", "projector_config.pbtxt",
-        "table-00000012.data-00000-of-00001", "table-00000012.index",
-    ]  # fmt: skip
+        "checkpoint",
+        "metadata.tsv",
+        "projector_config.pbtxt",
+        "table-00000012.data-00000-of-00001",
+        "table-00000012.index",
+    ]
     lines = (tmp_path / "train" / "metadata.tsv").read_bytes().decode().split("\n")
     assert [line.split("\t") for line in lines] == [
-        ["piece", "id"], [r"a\tb", "0"], [r"c\nd\re", "1"], [r"\u2028é", "2"], [""],
-    ]  # fmt: skip
+        ["piece", "id"],
+        [r"a\tb", "0"],
+        [r"c\nd\re", "1"],
+        [r"\u2028é", "2"],
+        [""],
+    ]
 
 
 def hyper_parameters(state, folder, values, total_steps=12):
@@ -142,8 +154,9 @@ def test_a_run_is_one_session_however_often_it_is_continued(model, state, tmp_pa
         if value.tag.startswith("_hparams_")
     ]
     assert sessions == [
-        (True, "_hparams_/session_start_info"), (False, "_hparams_/session_end_info"),
-    ]  # fmt: skip
+        (True, "_hparams_/session_start_info"),
+        (False, "_hparams_/session_end_info"),
+    ]
 
 
 def test_a_run_that_patience_ends_ends_its_session(state, tmp_path):
@@ -167,10 +180,15 @@ def test_one_process_writes(state, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "is_chief", lambda strategy: False)
     batches = tf.data.Dataset.from_tensors((tf.ones((8, 4)), tf.ones((8, 2)))).repeat()
     loop.TrainingLoop(
-        [Phase(until=2, batch_size=8, batches=lambda step: batches)], state=state,
-        directory=tmp_path, watchers=[Never(state, tmp_path)], report=lambda *line: None,
-        options=TrainingOptions(output="run", save_every=1, log_every=1), evaluate_every=1,
-        best_by="loss", larger_is_better=False,
+        [Phase(until=2, batch_size=8, batches=lambda step: batches)],
+        state=state,
+        directory=tmp_path,
+        watchers=[Never(state, tmp_path)],
+        report=lambda *line: None,
+        options=TrainingOptions(output="run", save_every=1, log_every=1),
+        evaluate_every=1,
+        best_by="loss",
+        larger_is_better=False,
         save_model=lambda path: path.mkdir(),
-    ).run()  # fmt: skip
+    ).run()
     assert not list(tmp_path.iterdir())

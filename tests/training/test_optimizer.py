@@ -113,9 +113,13 @@ def test_bias_correction_is_adams_own_rule(betas, compiled, monkeypatch):
     monkeypatch.setattr(passes, "_WORTH_COMPILING", 0 if compiled else 2**30)
     (variable,) = parameters()
     optimizer = AdamWeightDecay(
-        0.1, weight_decay_rate=0.0, clip_norm=None, beta_1=betas[0], beta_2=betas[1],
+        0.1,
+        weight_decay_rate=0.0,
+        clip_norm=None,
+        beta_1=betas[0],
+        beta_2=betas[1],
         bias_correction=True,
-    )  # fmt: skip
+    )
     random = np.random.default_rng(2)
     value, mean, square = np.asarray(variable, "float64"), 0.0, 0.0
     for step in range(1, 7):

@@ -33,13 +33,24 @@ def optimized_graphs(graphs_as_traced):
 
 
 def make_trainer(
-    *, pieces=3, optimizer=AdamWeightDecay, policy="float32", freeze=None, rematerialize=False,
-    packed=False, **settings,
-):  # fmt: skip
+    *,
+    pieces=3,
+    optimizer=AdamWeightDecay,
+    policy="float32",
+    freeze=None,
+    rematerialize=False,
+    packed=False,
+    **settings,
+):
     config = BertConfig(
-        vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=T, **settings,
-    )  # fmt: skip
+        vocab_size=V,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=T,
+        **settings,
+    )
     if packed:
         model = BertPreTrainer(config, seed=3, dtype=policy)
     else:

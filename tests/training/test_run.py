@@ -43,10 +43,12 @@ def train(directory, *, evaluate, until=8, phase=None, patience=None):
         result = run.train(
             [Phase(until=until, batch_size=4, batches=batches, evaluate=evaluate, **phase or {})],
             options=TrainingOptions(output="run", save_every=100, log_every=100, patience=patience),
-            evaluate_every=2, best_by="f1", larger_is_better=True,
+            evaluate_every=2,
+            best_by="f1",
+            larger_is_better=True,
             save_model=lambda path: path.mkdir(exist_ok=True),
             report=lambda *line: lines.append(line),
-        )  # fmt: skip
+        )
     return result, lines
 
 
@@ -130,9 +132,12 @@ def test_all_watchers_see_the_evaluations(tmp_path):
         run.train(
             [Phase(until=2, batch_size=4, batches=batches, evaluate=lambda: {"f1": 1.0})],
             options=TrainingOptions(output="run", save_every=100, log_every=100),
-            evaluate_every=2, best_by="f1", larger_is_better=True,
-            save_model=lambda path: path.mkdir(exist_ok=True), report=lambda *line: None,
-        )  # fmt: skip
+            evaluate_every=2,
+            best_by="f1",
+            larger_is_better=True,
+            save_model=lambda path: path.mkdir(exist_ok=True),
+            report=lambda *line: None,
+        )
     assert (one.seen, other.seen) == (1, 1)
 
 

@@ -16,10 +16,15 @@ from bert_tf.training.setup import _layer_factors, make_run, prepare
 
 def classifier(dropout=0.1):
     config = BertConfig(
-        vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=8, max_position_embeddings=8, hidden_dropout_prob=dropout,
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=8,
+        hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
-    )  # fmt: skip
+    )
     return BertClassifier(config, num_classes=2, seed=1)
 
 
@@ -59,10 +64,20 @@ def resume(folder, *, dropout=0.1, settings=None, begin=False, **values):
     options = PretrainingOptions(**given)
     with make_run(options, notice=lambda line: None) as run:
         prepare(
-            run, classifier(dropout), options, learning_rate=0.1, total_steps=9, warmup_steps=0,
-            loss=cross_entropy, metrics={}, settings=settings or {}, examples=list, values={},
-            score="best_accuracy", fixed_shapes=False,
-        )  # fmt: skip
+            run,
+            classifier(dropout),
+            options,
+            learning_rate=0.1,
+            total_steps=9,
+            warmup_steps=0,
+            loss=cross_entropy,
+            metrics={},
+            settings=settings or {},
+            examples=list,
+            values={},
+            score="best_accuracy",
+            fixed_shapes=False,
+        )
         run.open(override=values.get("override", False))
         if begin:
             run.state.save()
@@ -74,9 +89,11 @@ def test_a_run_is_resumed_as_its_dropout_was_drawn(tmp_path, dropout):
     """The parts of a batch draw for themselves; without dropout, they only round otherwise."""
     resume(tmp_path, dropout=dropout, begin=True)
     for name, value in (
-        ("rematerialize", True), ("gradient_accumulation_steps", 2), ("jit_compile", True),
+        ("rematerialize", True),
+        ("gradient_accumulation_steps", 2),
+        ("jit_compile", True),
         ("long_gradient_accumulation_steps", 2),
-    ):  # fmt: skip
+    ):
         if dropout:
             shown = name.replace("long_", "long.")
             with pytest.raises(InputError, match=rf"{shown} was .*, is now {value}.* --override"):

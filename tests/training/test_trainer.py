@@ -138,9 +138,10 @@ def test_halves_draw_dropout_of_their_own():
     """The same rows in both: their sums cancel out only if the same elements are dropped."""
     layers = [keras.layers.Dropout(0.5, seed=1), keras.layers.Dense(1, kernel_initializer="ones")]
     trainer = Trainer(
-        keras.Sequential([keras.Input((64,)), *layers]), AdamWeightDecay(0.0),
+        keras.Sequential([keras.Input((64,)), *layers]),
+        AdamWeightDecay(0.0),
         loss=lambda labels, outputs: labels * outputs,
-    )  # fmt: skip
+    )
     signs = np.repeat([[1.0], [-1.0]], 3, 0).astype("float32")
     logs = fit(trainer, [(np.ones((6, 64), "float32"), signs)] * 2)
     sums = [abs(line["loss"]) for line in logs]
@@ -256,11 +257,14 @@ def test_rows_of_unknown_number_compile_once_padded():
     fixed = share_batches(batches, make_strategy("one"), 4, fixed_rows=True)
     compiled, plain = (
         Trainer(
-            BertClassifier(config(), num_classes=2, seed=3), adam(), loss=cross_entropy,
-            gradient_accumulation_steps=2, jit_compile=jit_compile,
+            BertClassifier(config(), num_classes=2, seed=3),
+            adam(),
+            loss=cross_entropy,
+            gradient_accumulation_steps=2,
+            jit_compile=jit_compile,
         )
         for jit_compile in (True, False)
-    )  # fmt: skip
+    )
     fit(compiled, fixed)
     fit(plain, batches)
     assert_close(compiled, plain, atol=CLOSE)
@@ -301,9 +305,12 @@ def test_evaluation_works_on_micro_batches(rows_are_known, whole):
 
     model = whole[0].model
     trainer = Trainer(
-        model, adam(), loss={**LOSSES, "mlm_logits": watched}, metrics=METRICS,
+        model,
+        adam(),
+        loss={**LOSSES, "mlm_logits": watched},
+        metrics=METRICS,
         gradient_accumulation_steps=4,
-    )  # fmt: skip
+    )
     data = dataset(BATCHES[:2])
     if not rows_are_known:
         data = tf.data.Dataset.from_tensor_slices(BATCHES[0]).batch(3)
@@ -324,9 +331,12 @@ def test_a_dry_run_evaluates_a_batch():
     batches = dataset(BATCHES)
     asked = []
     phase = Phase(
-        until=9, batch_size=8, batches=lambda step: batches.repeat(), held_out=batches,
+        until=9,
+        batch_size=8,
+        batches=lambda step: batches.repeat(),
+        held_out=batches,
         evaluate=lambda: asked.append("evaluate"),
-    )  # fmt: skip
+    )
     dry_run(trainer, [phase])
     assert asked == ["evaluate"]
     ((logs, how),) = evaluated
@@ -475,9 +485,12 @@ def test_half_precision_learns():
     """For bfloat16 see `test_low_precision_learns_much_the_same`."""
     model = BertClassifier(config(), num_classes=2, seed=0, dtype="mixed_float16")
     trainer = Trainer(
-        model, AdamWeightDecay(1e-2), loss=cross_entropy, metrics={"accuracy": accuracy},
+        model,
+        AdamWeightDecay(1e-2),
+        loss=cross_entropy,
+        metrics={"accuracy": accuracy},
         gradient_accumulation_steps=2,
-    )  # fmt: skip
+    )
     assert trainer.loss_scale is not None
     inputs, _, _ = pretraining_batch(0)
     del inputs["mask_positions"]
@@ -570,9 +583,11 @@ def test_any_keras_optimizer_steps_by_its_own_rule(kind):
     x, y = np.eye(3, dtype="float32"), np.array([[1.0], [2.0], [np.nan]], "float32")
     dense = keras.layers.Dense(1, use_bias=False, name="dense")
     trainer = Trainer(
-        keras.Sequential([keras.Input((3,)), dense]), optimizer,
-        loss=lambda labels, outputs: tf.square(labels - outputs), gradient_accumulation_steps=2,
-    )  # fmt: skip
+        keras.Sequential([keras.Input((3,)), dense]),
+        optimizer,
+        loss=lambda labels, outputs: tf.square(labels - outputs),
+        gradient_accumulation_steps=2,
+    )
     start = dense.kernel.numpy()
     fit(trainer, [(x[:2], y[1:])])  # not finite: nothing moves
     np.testing.assert_array_equal(dense.kernel, start)

@@ -30,15 +30,28 @@ _READ = {
 }
 _READ_WITH_TOKENIZER = {"keras_hub": read_keras_hub, "tf_hub": model_garden.read_tf_hub}
 _WRITE = {
-    "tf1": write_tf1, "keras_hub": write_keras_hub, "model_garden": model_garden.write_model_garden,
-}  # fmt: skip
+    "tf1": write_tf1,
+    "keras_hub": write_keras_hub,
+    "model_garden": model_garden.write_model_garden,
+}
 _TASK_FILE = "task.json"  # columns, length and task, which fine-tuning keeps beside a model
 _OURS = (  # every file that a conversion writes
-    "config.json", "model*.safetensors", "model.safetensors.index.json", "vocab.txt",
-    "tokenizer_config.json", _TASK_FILE, "bert_config.json", "bert_model.ckpt.*", "metadata.json",
-    "model.weights.h5", "task.weights.h5", "tokenizer.json", "preprocessor.json",
-    "assets/tokenizer/*", *sentence_files.FILES,
-)  # fmt: skip
+    "config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "vocab.txt",
+    "tokenizer_config.json",
+    _TASK_FILE,
+    "bert_config.json",
+    "bert_model.ckpt.*",
+    "metadata.json",
+    "model.weights.h5",
+    "task.weights.h5",
+    "tokenizer.json",
+    "preprocessor.json",
+    "assets/tokenizer/*",
+    *sentence_files.FILES,
+)
 
 
 @dataclass(frozen=True)

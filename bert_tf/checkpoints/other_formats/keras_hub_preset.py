@@ -29,11 +29,15 @@ _HEADS_DIFFER = (
     "ours computes as the encoder does: logits differ in the third or fourth decimal."
 )
 _CONFIG = {  # ours: KerasHub's
-    "vocab_size": "vocabulary_size", "hidden_size": "hidden_dim",
-    "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads",
-    "intermediate_size": "intermediate_dim", "hidden_dropout_prob": "dropout",
-    "max_position_embeddings": "max_sequence_length", "type_vocab_size": "num_segments",
-}  # fmt: skip
+    "vocab_size": "vocabulary_size",
+    "hidden_size": "hidden_dim",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "intermediate_dim",
+    "hidden_dropout_prob": "dropout",
+    "max_position_embeddings": "max_sequence_length",
+    "type_vocab_size": "num_segments",
+}
 
 
 def _keras_hub() -> ModuleType:

@@ -21,10 +21,17 @@ PREFIX = "bert_model.ckpt"
 CHECKPOINT_CONFIGS = ("bert_config.json", "config.json")  # the original's name first
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a key that object-based checkpoints have
 _CONFIG = (  # keys of bert_config.json beside hidden_act
-    "attention_probs_dropout_prob", "hidden_dropout_prob", "hidden_size", "initializer_range",
-    "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
-    "type_vocab_size", "vocab_size",
-)  # fmt: skip
+    "attention_probs_dropout_prob",
+    "hidden_dropout_prob",
+    "hidden_size",
+    "initializer_range",
+    "intermediate_size",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "type_vocab_size",
+    "vocab_size",
+)
 TANH_GELU = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")  # Hugging Face's; the others' "gelu"
 _ACTIVATIONS = {"relu": "relu", "tanh": "tanh", **dict.fromkeys(("gelu", *TANH_GELU), "gelu")}
 # The heads' names in run_pretraining.py, run_classifier.py and run_squad.py.

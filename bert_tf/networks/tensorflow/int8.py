@@ -24,8 +24,10 @@ OP = "_QuantizedMatMul"  # TensorFlow has it from 2.17 on, for x86 processors
 LARGEST_WEIGHT = 63
 LARGEST_INPUT = 127
 _FUSED = {  # activations that the op computes, and its names for them
-    activations.gelu: "GeluExact", activations.gelu_new: "GeluApproximate", keras.ops.relu: "Relu",
-}  # fmt: skip
+    activations.gelu: "GeluExact",
+    activations.gelu_new: "GeluApproximate",
+    keras.ops.relu: "Relu",
+}
 
 _SMOOTHING = 0.85  # of the inputs' outliers move into the weights (SmoothQuant, Xiao et al. 2023)
 _ROWS = 512  # of a product's inputs, kept to compare the product in both types
@@ -68,9 +70,10 @@ class Recorder(Inference):
         super().__init__()
         self.blocks = list(blocks)
         self._recorded = {
-            layers for block in self.blocks
+            layers
+            for block in self.blocks
             for layers in (block.heads, (block.attended,), (block.inner,), (block.outer,))
-        }  # fmt: skip
+        }
         self.largest: dict[Any, np.ndarray] = {}  # first layer -> [K]
         self.samples: dict[Any, list[np.ndarray]] = {}
         self._draw = np.random.default_rng(0)
@@ -198,9 +201,14 @@ def quantize_weights(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def quantize(x: tf.Tensor, limit: float) -> tf.Tensor:
     """qint8 in which 127 stands for `limit`; larger values are cut."""
     return tf.raw_ops.QuantizeV2(
-        input=x, min_range=-limit, max_range=limit, T=tf.qint8, mode="SCALED",
-        round_mode="HALF_TO_EVEN", narrow_range=True,
-    ).output  # fmt: skip
+        input=x,
+        min_range=-limit,
+        max_range=limit,
+        T=tf.qint8,
+        mode="SCALED",
+        round_mode="HALF_TO_EVEN",
+        narrow_range=True,
+    ).output
 
 
 def int8_product(
@@ -237,14 +245,22 @@ def int8_product(
     attributes = {
         "Tdevice_inputs": _types([each.dtype for each in device]),
         "Thost_inputs": _types([tf.float32] * len(host)),
-        "Tdevice_outputs": _types(outputs), "Thost_outputs": _types(output_ranges),
-        "T1": qint8, "T2": qint8, "Tbias": float32, "U": float32,
+        "Tdevice_outputs": _types(outputs),
+        "Thost_outputs": _types(output_ranges),
+        "T1": qint8,
+        "T2": qint8,
+        "Tbias": float32,
+        "U": float32,
         "Tout": float32 if output_limit is None else qint8,
         "fused_ops": AttrValue(list=AttrValue.ListValue(s=[each.encode() for each in fused])),
-        "is_weight_const": yes, "is_bias_const": yes, "transpose_a": no, "transpose_b": no,
-        "input_quant_mode": scaled, "output_quant_mode": scaled,
+        "is_weight_const": yes,
+        "is_bias_const": yes,
+        "transpose_a": no,
+        "transpose_b": no,
+        "input_quant_mode": scaled,
+        "output_quant_mode": scaled,
         "leakyrelu_alpha": AttrValue(f=0.2),
-    }  # fmt: skip
+    }
     # It is not among tf.raw_ops. It needs a name of its own: its type's underscore makes none.
     operation = ops.get_default_graph()._create_op_internal(
         OP, device + host, outputs + output_ranges, name="int8_product", attrs=attributes

@@ -22,9 +22,14 @@ Columns = dict[str, tf.Tensor]
 
 
 def best_answers(
-    logits: tf.Tensor, windows: QuestionWindows, contexts: tf.Tensor, *, longest: int,
-    unanswerable: bool, threshold: float,
-) -> Columns:  # fmt: skip
+    logits: tf.Tensor,
+    windows: QuestionWindows,
+    contexts: tf.Tensor,
+    *,
+    longest: int,
+    unanswerable: bool,
+    threshold: float,
+) -> Columns:
     """The best answers to B questions, from logits [W, T, 2] of their windows: docs/signatures.md.
 
     With `unanswerable`, "no answer" is a candidate, too: an empty string, with the logits of [CLS]
@@ -115,9 +120,13 @@ def _average(same: list[dict[str, Any]], models: int) -> dict[str, Any]:
 
 
 def _answers(
-    rows: Columns, count: tf.Tensor, null_odds: tf.Tensor, no_answer: tf.Tensor,
-    unanswerable: bool, threshold: float,
-) -> Columns:  # fmt: skip
+    rows: Columns,
+    count: tf.Tensor,
+    null_odds: tf.Tensor,
+    no_answer: tf.Tensor,
+    unanswerable: bool,
+    threshold: float,
+) -> Columns:
     """The columns of `best_answers`, from lists [B, N] of `count` candidates, the best first."""
     is_answer = tf.sequence_mask(count, BEST + unanswerable) & (rows["text"] != "")
     best = tf.argmax(is_answer, axis=-1, output_type=tf.int32)  # the first
@@ -131,9 +140,11 @@ def _answers(
         "answer": tf.where(given, answer["text"], ""),
         **{name: tf.where(given, answer[name], 0) for name in places},
         "score": tf.where(given, answer["probability"], no_answer),
-        "no_answer_probability": no_answer, "null_odds": null_odds, "answers_count": count,
+        "no_answer_probability": no_answer,
+        "null_odds": null_odds,
+        "answers_count": count,
         **{f"answers_{name}": values for name, values in rows.items()},
-    }  # fmt: skip
+    }
 
 
 def _candidates(logits: tf.Tensor, windows: QuestionWindows, longest: int) -> Columns:

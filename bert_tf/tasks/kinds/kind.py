@@ -60,8 +60,10 @@ class Kind(ABC):
     evaluated: ClassVar[str] = DEFAULT  # the signature that evaluation asks
     # The model's inputs, of the signature `tokens`.
     token_inputs: ClassVar[Mapping[str, tf.TensorSpec]] = {
-        "token_ids": _IDS, "segment_ids": _IDS, "padding_mask": _IDS,
-    }  # fmt: skip
+        "token_ids": _IDS,
+        "segment_ids": _IDS,
+        "padding_mask": _IDS,
+    }
     # Whether training batches hold rows of similar length, which saves padding. Not where the loss
     # is a mean over the words of a batch: words of short sentences would count more.
     batches_of_like_length: ClassVar[bool] = True

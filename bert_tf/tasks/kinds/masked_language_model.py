@@ -215,9 +215,14 @@ def _rows(ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, parts: Parts) -> Wo
 
 
 def _predict(
-    inputs: Tensors, places: tf.Tensor, function: Any, parts: Parts, *, hide: bool = False,
+    inputs: Tensors,
+    places: tf.Tensor,
+    function: Any,
+    parts: Parts,
+    *,
+    hide: bool = False,
     **more: tf.Tensor,
-) -> Any:  # fmt: skip
+) -> Any:
     """What `function` makes of log-probabilities [n, V] and parts of `more`, [N] each: [n, ...].
 
     They are those of N tokens, at `places` (row and column, int64 [N, 2], ascending) of the rows

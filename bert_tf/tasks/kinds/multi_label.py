@@ -211,8 +211,16 @@ class MultiLabel(LongTextKind):
 
     def report(self, given: Answered) -> Report:
         sets = self._sets(given)
-        columns = ["label", "precision", "recall", "f1", "average precision", "threshold",
-                   "examples", "predicted"]  # fmt: skip
+        columns = [
+            "label",
+            "precision",
+            "recall",
+            "f1",
+            "average precision",
+            "threshold",
+            "examples",
+            "predicted",
+        ]
         each = zip(sets.counts().items(), sets.average_precisions(), strict=True)
         rows = [
             [label, *own.shares, average, self.thresholds.get(label, _HALF), own.gold, own.found]

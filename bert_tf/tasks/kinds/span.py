@@ -29,8 +29,19 @@ from bert_tf.training.distillation import soft_cross_entropy
 from bert_tf.training.means import Values, accuracy, cross_entropy
 
 _CHUNK = 64  # questions whose windows are made at once
-_QUESTIONS = ("how many", "how much", "who", "whom", "whose", "what", "which", "when", "where",
-              "why", "how")  # fmt: skip
+_QUESTIONS = (
+    "how many",
+    "how much",
+    "who",
+    "whom",
+    "whose",
+    "what",
+    "which",
+    "when",
+    "where",
+    "why",
+    "how",
+)
 
 
 def span_loss(targets: Any, logits: Any) -> Any:
@@ -126,10 +137,13 @@ class Span(Kind):
         pack = self._packer(parts.tokenizer, parts.max_length)
         windows = pack(strings["question"], strings["context"])
         answers = best_answers(
-            map_rows(parts.predict, windows.inputs), windows, strings["context"],
-            longest=self.max_answer_length, unanswerable=self.unanswerable,
+            map_rows(parts.predict, windows.inputs),
+            windows,
+            strings["context"],
+            longest=self.max_answer_length,
+            unanswerable=self.unanswerable,
             threshold=self.null_score_diff_threshold,
-        )  # fmt: skip
+        )
         return {**answers, "truncated": windows.truncated}
 
     def token_answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:

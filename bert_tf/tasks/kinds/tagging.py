@@ -167,9 +167,11 @@ class Tagging(Kind):
             start, end = tf.gather(starts, first), tf.gather(ends, last)
             spanned = {
                 "text": valid_utf_8(spans(texts, of_text, start, end)),
-                "start": tf.gather(first_points, first), "end": tf.gather(end_points, last),
-                "start_byte": start, "end_byte": end,
-            }  # fmt: skip
+                "start": tf.gather(first_points, first),
+                "end": tf.gather(end_points, last),
+                "start_byte": start,
+                "end_byte": end,
+            }
             return padded_lists(name, {**spanned, **more}, of_text, tf.size(texts, tf.int64))
 
         found: Tensors = {}

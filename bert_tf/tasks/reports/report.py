@@ -103,9 +103,12 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> Report:
 
 
 def worst(
-    title: str, place: Callable[[int], str], badness: np.ndarray, wrong: np.ndarray,
+    title: str,
+    place: Callable[[int], str],
+    badness: np.ndarray,
+    wrong: np.ndarray,
     columns: Mapping[str, Sequence[Cell]],
-) -> ReportTable:  # fmt: skip
+) -> ReportTable:
     """The errors of the largest `badness` [E], with their places and further columns of E cells."""
     order = [index for index in np.argsort(-badness, kind="stable").tolist() if wrong[index]]
     rows = [[place(i), *(cells[i] for cells in columns.values())] for i in order[:_WORST]]
@@ -235,10 +238,12 @@ def compared(
         for place, values in enumerate(rows):
             if values:
                 deviation = np.std(values, ddof=1) if len(values) > 1 else None
-                axes.errorbar(np.mean(values), place, xerr=deviation, fmt="o", color="C0",
-                              capsize=4)  # fmt: skip
-                axes.scatter(values, [place] * len(values), facecolors="none", edgecolors="C1",
-                             zorder=3)  # fmt: skip
+                axes.errorbar(
+                    np.mean(values), place, xerr=deviation, fmt="o", color="C0", capsize=4
+                )
+                axes.scatter(
+                    values, [place] * len(values), facecolors="none", edgecolors="C1", zorder=3
+                )
         axes.set(title=column, yticks=range(len(names)), yticklabels=names)
         axes.grid(axis="y", color="lightgray")
     panels[0].invert_yaxis()

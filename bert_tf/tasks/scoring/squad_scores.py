@@ -41,9 +41,10 @@ def squad_1_scores(gold: Mapping[str, list[str]], answers: Mapping[str, str]) ->
 
 
 def squad_2_scores(
-    gold: Mapping[str, list[str]], answers: Mapping[str, str],
+    gold: Mapping[str, list[str]],
+    answers: Mapping[str, str],
     null_odds: Mapping[str, float] | None = None,
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     """The scores of SQuAD 2.0: over all questions, and those with (HasAns_) and without (NoAns_).
 
     A question without an entry in `answers` is left out; an empty one is not answered. With

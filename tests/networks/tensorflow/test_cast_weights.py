@@ -18,9 +18,15 @@ TABLE = "word_embeddings"
 
 
 CONFIG = BertConfig(
-    vocab_size=31, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-    max_position_embeddings=6, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1,
-)  # fmt: skip
+    vocab_size=31,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=6,
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+)
 
 
 def batches(number, start=0):

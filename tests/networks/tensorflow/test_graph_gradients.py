@@ -21,9 +21,10 @@ def doubled(x):
 
 
 FUNCTIONS = {
-    "own": (doubled, 10.0), "recomputed": (recomputed(lambda x: doubled(x)), 10.0),
+    "own": (doubled, 10.0),
+    "recomputed": (recomputed(lambda x: doubled(x)), 10.0),
     "gelu": (lambda x: gelu(x) * 0 + doubled(x), 10.0),
-}  # fmt: skip
+}
 
 
 def registered():
@@ -70,9 +71,13 @@ def test_saved_models_keep_them(tmp_path):
 def test_fits_leave_nothing():
     """Ten fits of as many steps as no other, each traced anew."""
     config = BertConfig(
-        vocab_size=11, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=8, max_position_embeddings=6,
-    )  # fmt: skip
+        vocab_size=11,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=6,
+    )
     model = BertClassifier(config, num_classes=2, seed=1)
     ids = {n: np.ones((2, 4), "int32") for n in model.input}
     counts = []

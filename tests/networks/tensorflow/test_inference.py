@@ -29,9 +29,14 @@ from bert_tf.tasks.table import find_task
 from bert_tf.trained.fine_tuned import FineTuned
 
 CONFIG = BertConfig(
-    vocab_size=13, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
-    intermediate_size=16, max_position_embeddings=10, layer_norm_eps=0.1,
-)  # fmt: skip
+    vocab_size=13,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=10,
+    layer_norm_eps=0.1,
+)
 LEFT_TO_RIGHT = replace(CONFIG, attention_direction="left_to_right")
 LENGTHS = np.array([7, 3, 1, 5])
 MASK = (np.arange(7) < LENGTHS[:, np.newaxis]).astype(np.int32)

@@ -28,10 +28,16 @@ from bert_tf.networks.tensorflow.passes import known_shape
 from bert_tf.networks.tensorflow.training import Training
 
 PLAIN = {
-    "vocab_size": 13, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "intermediate_size": 16, "max_position_embeddings": 10, "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 0.1,
-}  # fmt: skip
+    "vocab_size": 13,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 10,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "layer_norm_eps": 0.1,
+}
 CONFIG = BertConfig(**PLAIN)
 MASK = (np.arange(7) < np.array([7, 3, 1, 5])[:, np.newaxis]).astype(np.int32)
 # On the way to a gradient are about 40 products, forwards and backwards, of sums of up to 28 terms
@@ -261,9 +267,11 @@ def test_bias_of_products_in_bfloat16(has_amx, static, monkeypatch):
         return [rows, active, *tape.gradient([rows, active], [product, bias])]
 
     graph = computed.get_concrete_function(
-        *(tf.TensorSpec(x.shape if static else [None] * x.shape.rank, x.dtype)
-          for x in (product, bias))
-    )  # fmt: skip
+        *(
+            tf.TensorSpec(x.shape if static else [None] * x.shape.rank, x.dtype)
+            for x in (product, bias)
+        )
+    )
     sources = [op.inputs[0].op for op in graph.graph.get_operations() if op.type == "BiasAdd"]
     while any(op.type.startswith("Identity") for op in sources):
         sources = [op.inputs[0].op if op.type.startswith("Identity") else op for op in sources]

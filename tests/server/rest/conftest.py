@@ -81,10 +81,17 @@ class Toy(tf.Module):
             return {"outputs": tf.io.parse_example(inputs, features)["x"] / 2 + self.three}
 
         made = {
-            "serving_default": half_plus_three, "lengths": lengths, "pairs": pairs,
-            "sensors": sensors, "types": types, "no": no, "total": total, "uneven": uneven,
-            "classify": classify, "regress": regress,
-        }  # fmt: skip
+            "serving_default": half_plus_three,
+            "lengths": lengths,
+            "pairs": pairs,
+            "sensors": sensors,
+            "types": types,
+            "no": no,
+            "total": total,
+            "uneven": uneven,
+            "classify": classify,
+            "regress": regress,
+        }
         return {
             name: function.get_concrete_function(**specs)
             for name, (function, specs) in made.items()

@@ -167,7 +167,8 @@ def test_escapes_that_are_json():
         ("[]", TEXT, "JSON Value: [] Is not object"),
         ("{}", TEXT, "Missing 'inputs' or 'instances' key"),
         (
-            '{"instances": [1], "inputs": [1]}', TEXT,
+            '{"instances": [1], "inputs": [1]}',
+            TEXT,
             "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist ",
         ),
         ('{"instances": 1}', TEXT, "Excepting 'instances' to be an list/array"),
@@ -177,19 +178,22 @@ def test_escapes_that_are_json():
         ('{"inputs": {"text_pair": ["a"]}}', PAIR, "Missing named input: text in 'inputs' object."),
         ('{"instances": ["a"]}', PAIR, "instances is a plain list, but expecting list of objects"),
         (
-            '{"instances": [{"text": "a", "text_pair": "b"}, {"text": "a"}]}', PAIR,
+            '{"instances": [{"text": "a", "text_pair": "b"}, {"text": "a"}]}',
+            PAIR,
             "Failed to process element: 1 of 'instances' list. JSON object: "
             '{\n    "text": "a"\n} keys must be equal to: text,text_pair',
         ),
         (
-            '{"instances": [{"text": "a", "more": "b"}]}', TEXT,
+            '{"instances": [{"text": "a", "more": "b"}]}',
+            TEXT,
             "Failed to process element: 0 key: more of 'instances' list. Error: INVALID_ARGUMENT: "
             "JSON object: does not have named input: more",
         ),
         ('{"instances": [{"text": "a"}, "b"]}', TEXT, "Expecting object but got list at item 1"),
         ('{"instances": ["a", {"x": 1}]}', TEXT, "Expecting value/list but got object at item 1"),
         (
-            '{"instances": ["a", 1]}', TEXT,
+            '{"instances": ["a", 1]}',
+            TEXT,
             "Failed to process element: 1 of 'instances' list. Error: INVALID_ARGUMENT: "
             "JSON Value: 1 Type: Number is not of expected type: string",
         ),
@@ -210,25 +214,29 @@ def test_escapes_that_are_json():
         ('{"inputs": [1.7e308]}', {"x": tf.float32}, "1.7e+308 to float without loss"),
         (f'{{"inputs": [{2**53 + 1}]}}', {"x": tf.float64}, "to double without loss of precision."),
         (
-            '{"inputs": [[1,2],[3]]}', {"x": tf.int32},
+            '{"inputs": [[1,2],[3]]}',
+            {"x": tf.int32},
             "Encountered list at unexpected size: 1 at level: 1 expected size: 2",
         ),
         (
-            '{"inputs": [[1,2],3]}', {"x": tf.int32},
+            '{"inputs": [[1,2],3]}',
+            {"x": tf.int32},
             "JSON Value: 3 found at incorrect level: 2 in the JSON DOM. Expected at level: 2",
         ),
         (
-            '{"inputs": [1,[2]]}', {"x": tf.int32},
+            '{"inputs": [1,[2]]}',
+            {"x": tf.int32},
             "Encountered list at unexpected level: 1 expected < 1",
         ),
         ('{"instances": [[1,2],[3]]}', {"x": tf.int32}, "Expecting tensor size: 2 but got: 1"),
         ('{"instances": [[1,2],[[3,4]]]}', {"x": tf.int32}, "Expecting shape [2] but got: [1,2]"),
         (
-            f'{{"inputs": {"[" * 60}1{"]" * 60}}}', {"x": tf.int32},
+            f'{{"inputs": {"[" * 60}1{"]" * 60}}}',
+            {"x": tf.int32},
             "Encountered list at unexpected level: 32 expected < 32",
         ),
     ],
-)  # fmt: skip
+)
 def test_bodies_that_do_not_fit(body, inputs, message):
     assert message in refusal(body, inputs)
 
@@ -260,12 +268,14 @@ def test_numbers_have_the_fewest_digits_and_floats_a_point():
     digits = "9000000.0,0.5,3.0,-0.0,0.1,0.33333334,3.4028235e+38,1e-45,123456790.0"
     for array, text in [
         (np.array(given, np.float32), digits),
-        (np.array([*given, math.nan, math.inf, -math.inf], np.float32),
-         f"{digits},NaN,Infinity,-Infinity"),
+        (
+            np.array([*given, math.nan, math.inf, -math.inf], np.float32),
+            f"{digits},NaN,Infinity,-Infinity",
+        ),
         (np.array([1 / 3, 0.2]), "0.3333333333333333,0.2"),
         (np.array([0.1, math.inf], np.float16), "0.099975586,Infinity"),
         (np.array([2**63 - 1]), str(2**63 - 1)),
-    ]:  # fmt: skip
+    ]:
         assert json_answers.outputs({"x": array}).decode() == f'{{"outputs": [{text}]}}'
     assert json_answers.outputs({"x": np.array(math.nan)}) == b'{"outputs": NaN}'
 
@@ -298,12 +308,24 @@ def test_answers_in_row_format():
     assert '"score":1.0,' in text
     assert json.loads(text) == {
         "predictions": [
-            {"label": "a", "raw_bytes": [{"b64": "dGY="}], "count": 1, "score": 1.0, "is": True,
-             "none": []},
-            {"label": 'é"\n\x01', "raw_bytes": [{"b64": "/w=="}], "count": 2**62, "score": 0.25,
-             "is": False, "none": []},
+            {
+                "label": "a",
+                "raw_bytes": [{"b64": "dGY="}],
+                "count": 1,
+                "score": 1.0,
+                "is": True,
+                "none": [],
+            },
+            {
+                "label": 'é"\n\x01',
+                "raw_bytes": [{"b64": "/w=="}],
+                "count": 2**62,
+                "score": 0.25,
+                "is": False,
+                "none": [],
+            },
         ]
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 70, 70), (9000, 3), (20_000,), (40, 2, 10_000)])

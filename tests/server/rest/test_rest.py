@@ -160,7 +160,7 @@ def test_a_method_that_a_path_lacks_is_405(client, method, path, allow):
         (
             '{"signature_name": "pairs", "instances": [{"text": "a"}]}',
             "Failed to process element: 0 of 'instances' list. JSON object: "
-            "{\n    \"text\": \"a\"\n} keys must be equal to: text,text_pair",
+            '{\n    "text": "a"\n} keys must be equal to: text,text_pair',
         ),
         (
             '{"signature_name": "pairs", "inputs": {"text_pair": ["a"]}}',
@@ -179,7 +179,7 @@ def test_a_method_that_a_path_lacks_is_405(client, method, path, allow):
             "Tensor name: y has no shape information ",
         ),
     ],
-)  # fmt: skip
+)
 def test_messages_that_clients_match_on(client, body, message):
     assert error(ask(client, body), 400) == message
 
@@ -196,19 +196,22 @@ def test_models_and_versions_that_are_not_there(client):
     for path, status, message in (
         ("/v1/models/foo:predict", 404, "Servable not found for request: Latest(foo)"),
         (
-            f"{MODEL}/versions/50:predict", 404,
+            f"{MODEL}/versions/50:predict",
+            404,
             "Servable not found for request: Specific(half_plus_three, 50)",
         ),
         (f"{MODEL}/labels/x:predict", 400, "Unrecognized servable version label: x"),
         (
-            f"{MODEL}/versions/{2**63}:predict", 400,
+            f"{MODEL}/versions/{2**63}:predict",
+            400,
             f"Failed to convert version: {2**63} to numeric.",
         ),
         (
-            f"{MODEL}/versions/{'9' * 5000}:predict", 400,
+            f"{MODEL}/versions/{'9' * 5000}:predict",
+            400,
             f"Failed to convert version: {'9' * 5000} to numeric.",
         ),
-    ):  # fmt: skip
+    ):
         assert error(client.post(path, content='{"instances": [1]}'), status) == message
     for path, status, message in (
         ("/v1/models", 400, "Missing model name in request."),
@@ -271,8 +274,10 @@ def test_outside_v1_a_404_is_not_json(client):
 def test_metadata(client):
     found = client.get(f"{MODEL}/versions/123/metadata").json()
     assert found["model_spec"] == {
-        "name": "half_plus_three", "signature_name": "", "version": "123",
-    }  # fmt: skip
+        "name": "half_plus_three",
+        "signature_name": "",
+        "version": "123",
+    }
     signatures = found["metadata"]["signature_def"]["signature_def"]
     assert signatures["pairs"]["inputs"]["text"] == {
         "dtype": "DT_STRING",
@@ -311,13 +316,24 @@ class Stub:
 @pytest.mark.parametrize(
     ("code", "status"),
     [
-        ("INVALID_ARGUMENT", 400), ("FAILED_PRECONDITION", 400), ("OUT_OF_RANGE", 400),
-        ("UNAUTHENTICATED", 401), ("PERMISSION_DENIED", 403), ("NOT_FOUND", 404),
-        ("ALREADY_EXISTS", 409), ("ABORTED", 409), ("RESOURCE_EXHAUSTED", 429), ("CANCELLED", 499),
-        ("UNKNOWN", 500), ("INTERNAL", 500), ("DATA_LOSS", 500), ("UNIMPLEMENTED", 501),
-        ("UNAVAILABLE", 503), ("DEADLINE_EXCEEDED", 504),
+        ("INVALID_ARGUMENT", 400),
+        ("FAILED_PRECONDITION", 400),
+        ("OUT_OF_RANGE", 400),
+        ("UNAUTHENTICATED", 401),
+        ("PERMISSION_DENIED", 403),
+        ("NOT_FOUND", 404),
+        ("ALREADY_EXISTS", 409),
+        ("ABORTED", 409),
+        ("RESOURCE_EXHAUSTED", 429),
+        ("CANCELLED", 499),
+        ("UNKNOWN", 500),
+        ("INTERNAL", 500),
+        ("DATA_LOSS", 500),
+        ("UNIMPLEMENTED", 501),
+        ("UNAVAILABLE", 503),
+        ("DEADLINE_EXCEEDED", 504),
     ],
-)  # fmt: skip
+)
 def test_each_code_has_its_http_status(client, models, code, status):
     async def fail(deadline):
         assert 29 < deadline - time.monotonic() <= 30
@@ -425,9 +441,15 @@ async def _run(app, messages, method="POST", path=f"{MODEL}:predict"):
     """Runs one request as a server would, with what the client sends and when."""
     sent = []
     scope = {
-        "type": "http", "method": method, "path": path, "raw_path": path.encode(),
-        "query_string": b"", "headers": [], "client": ("10.0.0.7", 5), "http_version": "1.1",
-    }  # fmt: skip
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [],
+        "client": ("10.0.0.7", 5),
+        "http_version": "1.1",
+    }
 
     async def receive():
         if not messages:
@@ -604,10 +626,17 @@ def test_the_access_log_has_who_what_and_how_long_but_no_text(models, client, tm
     assert first.pop("response_bytes") > 50
     assert len(first.pop("request_id")) == 32
     assert first == {
-        "client": "testclient", "protocol": "REST", "method": "POST",
-        "path": f"{MODEL}/versions/123:predict", "model": "half_plus_three", "version": 123,
-        "signature": "lengths", "rows": 2, "status": 200, "request_bytes": len(body),
-    }  # fmt: skip
+        "client": "testclient",
+        "protocol": "REST",
+        "method": "POST",
+        "path": f"{MODEL}/versions/123:predict",
+        "model": "half_plus_three",
+        "version": 123,
+        "signature": "lengths",
+        "rows": 2,
+        "status": 200,
+        "request_bytes": len(body),
+    }
     assert second["status"] == 400
     assert len(third["path"]) == 256
     assert secret not in (tmp_path / "rotated.jsonl").read_text()

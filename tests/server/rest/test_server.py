@@ -237,11 +237,29 @@ def test_small_questions_are_answered_beside_expensive_ones(saved_models, benchm
 def test_tls_and_the_token(toy_models, tmp_path):
     certificate, key, token = tmp_path / "c.pem", tmp_path / "k.pem", tmp_path / "token"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-         "-nodes", "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=IP:127.0.0.1"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        ],
+        check=True,
+        capture_output=True,
+    )
     token.write_text("s3cret\n")
     guards = ["--tls_certificate", certificate, "--tls_key", key, "--token_file", token]
     with running(toy_models, *guards) as (port, _):
@@ -281,8 +299,9 @@ def test_missing_descriptors_are_reported_once(caplog):
 
     asyncio.run(test())
     assert [each.split(":")[0] for each in caplog.messages] == [
-        "connections wait for a free file descriptor", "another"
-    ]  # fmt: skip
+        "connections wait for a free file descriptor",
+        "another",
+    ]
 
 
 @pytest.mark.slow

@@ -37,9 +37,13 @@ def answers_of(tokenizer):
             shape = tf.concat([tf.shape(windows.starts), [2]], 0)
             logits = tf.random.stateless_normal(shape, tf.cast(seed, tf.int32))
             logits = scale * tf.round(logits * 4) / 4  # exact sums, and ties
-            return logits, windows, best_answers(
-                logits, windows, contexts, longest=5, unanswerable=unanswerable, threshold=0.5
-            )  # fmt: skip
+            return (
+                logits,
+                windows,
+                best_answers(
+                    logits, windows, contexts, longest=5, unanswerable=unanswerable, threshold=0.5
+                ),
+            )
 
         return answer
 
@@ -96,10 +100,14 @@ def original(logits, windows, contexts, unanswerable, longest=5):
 def random_texts(seed: int, count: int) -> list[str]:
     draw = random.Random(seed)
     return [
-        " ".join("".join(draw.choices(CHARACTERS, k=draw.randrange(1, 4)))
-                 if draw.random() < 0.5 else draw.choice(WORDS) for _ in range(length))
+        " ".join(
+            "".join(draw.choices(CHARACTERS, k=draw.randrange(1, 4)))
+            if draw.random() < 0.5
+            else draw.choice(WORDS)
+            for _ in range(length)
+        )
         for length in draw.choices(range(40), k=count)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("unanswerable", [True, False])
@@ -148,8 +156,10 @@ def test_answers_are_slices_of_the_context_whatever_the_logits(answers_of, scale
 
 def test_invalid_utf_8_and_blank_texts_are_defined(answers_of):
     draw = random.Random(1)
-    raw = [bytes(draw.choices([0xC3, 0xA9, 0xE2, 0xF0, 0x9F, 0x80, 0x20, 0x61, 0x65], k=20))
-           for _ in range(30)]  # fmt: skip
+    raw = [
+        bytes(draw.choices([0xC3, 0xA9, 0xE2, 0xF0, 0x9F, 0x80, 0x20, 0x61, 0x65], k=20))
+        for _ in range(30)
+    ]
     contexts = [*raw, b"", b" \n\t ", b"\xff", b"sea \xe2\x82"]
     *_, found = answers_of([b"\xff sea"] * len(contexts), contexts, 3)
     for i, context in enumerate(contexts):

@@ -16,28 +16,33 @@ TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", 
     ("task", "columns", "expected"),
     [
         (  # [CLS] and [SEP] count: 8 tokens fit
-            "sst2", {"text": ["sea " * 6, "sea " * 7, "seas seas seas", ""]},
+            "sst2",
+            {"text": ["sea " * 6, "sea " * 7, "seas seas seas", ""]},
             "cut at 8 tokens: 1 of 4 inputs",
         ),
         (
-            "rte", {"text": ["sea sea", "sea sea"], "text_pair": ["cow cow cow", "cow " * 4]},
+            "rte",
+            {"text": ["sea sea", "sea sea"], "text_pair": ["cow cow cow", "cow " * 4]},
             "cut at 8 tokens: 1 of 2 inputs",
         ),
         ("stsb", {"text": ["sea"], "text_pair": ["cow"]}, "cut at 8 tokens: 0 of 1 inputs"),
         (  # one long choice is enough
-            "swag", {"context": ["sea", "sea"], "choices": [["cow", "cow"], ["cow", "cow " * 5]]},
+            "swag",
+            {"context": ["sea", "sea"], "choices": [["cow", "cow"], ["cow", "cow " * 5]]},
             "cut at 8 tokens: 1 of 2 inputs",
         ),
         (
-            "conll2003", {"words": ["sea " * 7, "cow"]},
+            "conll2003",
+            {"words": ["sea " * 7, "cow"]},
             "cut: 0 of 2 texts; long ones are read in windows",
         ),
         (  # a question has at most half of the window
-            "squad", {"question": ["sea sea", "sea sea sea"], "context": ["cow " * 50] * 2},
+            "squad",
+            {"question": ["sea sea", "sea sea sea"], "context": ["cow " * 50] * 2},
             "cut at 2 word pieces: 1 of 2 questions; contexts are read in windows",
         ),
     ],
-)  # fmt: skip
+)
 def test_every_kind_says_what_is_cut(task, columns, expected):
     found = truncated(TASKS[task].kind, columns, 8)
     assert TASKS[task].kind.truncation(np.count_nonzero(found), len(found), 8) == expected

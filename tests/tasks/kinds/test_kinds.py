@@ -42,8 +42,17 @@ def test_predictions_are_read_back_whatever_columns_and_labels_are_called(tmp_pa
         tmp_path, Answered(task, examples, answers_of(labels, predicted), labels)
     )
     header = (tmp_path / "predictions.tsv").read_text().splitlines()[0].split("\t")
-    assert header == ["label", "predicted", "label_2", "predicted_2", "label_3", "predicted_3",
-                      "text", "x  y", "x y"]  # fmt: skip
+    assert header == [
+        "label",
+        "predicted",
+        "label_2",
+        "predicted_2",
+        "label_3",
+        "predicted_3",
+        "text",
+        "x  y",
+        "x y",
+    ]
     read = read_examples(
         tmp_path / "predictions.tsv",
         {"text": "label", "text_pair": "predicted", "label": "label_2", "answer": "predicted_2"},
@@ -163,8 +172,10 @@ def test_tasks_are_found_by_entry_point_and_file(tmp_path, monkeypatch):
     monkeypatch.setattr("bert_tf.tasks.table.entry_points", points)
     assert find_task("own") == dataclasses.replace(own, name="own")
     for text, message in (
-        ("TASK = 1", "TASK is a int"), ("1 / 0", "ZeroDivisionError"), ("", "define TASK"),
-    ):  # fmt: skip
+        ("TASK = 1", "TASK is a int"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("", "define TASK"),
+    ):
         (tmp_path / "own.py").write_text(text)
         with pytest.raises(InputError, match=message):
             find_task(str(tmp_path / "own.py"))

@@ -19,10 +19,16 @@ from bert_tf.trained.fine_tuned import FineTuned
 WORDS = ["sea", "cow", "the", "and", "of"]
 TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
 CONFIG = BertConfig(
-    vocab_size=10, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-    intermediate_size=16, max_position_embeddings=8, initializer_range=0.2,
-    hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-)  # fmt: skip
+    vocab_size=10,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=8,
+    initializer_range=0.2,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
 
 
 def task_of(**settings):
@@ -104,10 +110,18 @@ def test_vectors_of_long_texts_find_what_cutting_loses(tmp_path, exports_of):
     rows = [f"{'the ' * 12}{word} the\t{'the ' * 9}{word}" for word in words]
     (tmp_path / "pairs.tsv").write_text("\n".join(["text\ttext_pair", *rows]) + "\n")
     options = FinetuningOptions(
-        model=str(tmp_path / "encoder"), task="embedding", train=str(tmp_path / "pairs.tsv"),
-        validation=str(tmp_path / "pairs.tsv"), output=str(tmp_path / "run"), epochs=20,
-        batch_size=12, learning_rate=1e-2, max_length=8, strategy="one", long_texts="windows",
-    )  # fmt: skip
+        model=str(tmp_path / "encoder"),
+        task="embedding",
+        train=str(tmp_path / "pairs.tsv"),
+        validation=str(tmp_path / "pairs.tsv"),
+        output=str(tmp_path / "run"),
+        epochs=20,
+        batch_size=12,
+        learning_rate=1e-2,
+        max_length=8,
+        strategy="one",
+        long_texts="windows",
+    )
     result = finetune(options)
     assert result.evaluation.scores["recall_at_1"] > 0.9
     best = FineTuned.from_directory(tmp_path / "run" / "best")
@@ -129,11 +143,19 @@ def options_of(tmp_path) -> FinetuningOptions:
         rows = ["\t".join(row) for row in texts(number, len(split))]
         (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
     return FinetuningOptions(
-        model=str(tmp_path / "encoder"), train=str(tmp_path / "train.tsv"),
-        validation=str(tmp_path / "validation.tsv"), output=str(tmp_path / "run"), epochs=6,
-        batch_size=8, learning_rate=1e-2, max_length=8, strategy="one", long_texts="windows",
-        window_pooling="max", histograms_every=40,
-    )  # fmt: skip
+        model=str(tmp_path / "encoder"),
+        train=str(tmp_path / "train.tsv"),
+        validation=str(tmp_path / "validation.tsv"),
+        output=str(tmp_path / "run"),
+        epochs=6,
+        batch_size=8,
+        learning_rate=1e-2,
+        max_length=8,
+        strategy="one",
+        long_texts="windows",
+        window_pooling="max",
+        histograms_every=40,
+    )
 
 
 @pytest.mark.slow

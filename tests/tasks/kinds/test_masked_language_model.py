@@ -24,9 +24,13 @@ WORDS = ["sea", "ship", "##s", "sail", "##ed", "cow", "barn", ","]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 CONFIG = BertConfig(
     vocab_size=len(PIECES) + 3,  # a padded table
-    hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-    max_position_embeddings=10, initializer_range=0.5,
-)  # fmt: skip
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=10,
+    initializer_range=0.5,
+)
 # A block and the head, whose sums have up to 16 terms; of 8 numbers with mean 0 and variance 1 none
 # is above the root of 7.
 CLOSE = {"rtol": 0, "atol": rounding(30, 16, size=7**0.5)}
@@ -56,9 +60,11 @@ def log_probabilities(scorer, ids, place):
     row = list(ids)
     row[place] = PIECES.index("[MASK]")
     inputs = {
-        "token_ids": np.array([row]), "segment_ids": np.zeros((1, len(row)), int),
-        "padding_mask": np.ones((1, len(row)), int), "mask_positions": np.array([[place]]),
-    }  # fmt: skip
+        "token_ids": np.array([row]),
+        "segment_ids": np.zeros((1, len(row)), int),
+        "padding_mask": np.ones((1, len(row)), int),
+        "mask_positions": np.array([[place]]),
+    }
     logits = scorer.model(inputs)[0, 0, : len(PIECES)]
     return tf.nn.log_softmax(logits).numpy()
 
@@ -104,8 +110,12 @@ def test_drawn_pieces_are_predicted_at_once(scorer, signature):
     drawn, corrupted = _draw(tf.constant([text]), pieces, scorer.tokenizer)
     assert found["drawn_count"].tolist() == [len(drawn)]
     row = np.array([[2, *corrupted.numpy(), 3]])
-    inputs = {"token_ids": row, "segment_ids": 0 * row, "padding_mask": 0 * row + 1,
-              "mask_positions": drawn.numpy()[np.newaxis] + 1}  # fmt: skip
+    inputs = {
+        "token_ids": row,
+        "segment_ids": 0 * row,
+        "padding_mask": 0 * row + 1,
+        "mask_positions": drawn.numpy()[np.newaxis] + 1,
+    }
     logs = tf.nn.log_softmax(scorer.model(inputs)[0, :, : len(PIECES)]).numpy()
     ids = pieces.flat_values.numpy()[drawn]
     own = logs[np.arange(len(ids)), ids]

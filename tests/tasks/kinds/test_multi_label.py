@@ -36,7 +36,8 @@ def answered(kind, examples, probabilities, labels=LABELS) -> Answered:
         ("d.tsv", "text\tlabel\na\tship;sea\nb\t \nc\tcow\n", {"label_separator": ";"}),
         ("d.csv", 'text,label\na,"sea,ship"\nb,\nc,cow\n', {}),
         (
-            "d.csv", "text,sea,cow,ship\na,1,0,1\nb,0,0,0\nc,0,1.0,False\n",
+            "d.csv",
+            "text,sea,cow,ship\na,1,0,1\nb,0,0,0\nc,0,1.0,False\n",
             {"label_column": "cow, sea, ship"},
         ),
         (
@@ -47,7 +48,7 @@ def answered(kind, examples, probabilities, labels=LABELS) -> Answered:
             ),
             {"label_column": "tags"},
         ),
-        ("d.csv", "text,label\na,\"['ship', 'sea']\"\nb,[]\nc,\"[\"\"cow\"\"]\"\n", {}),
+        ("d.csv", 'text,label\na,"[\'ship\', \'sea\']"\nb,[]\nc,"[""cow""]"\n', {}),
         (
             "d.jsonl",
             '{"text": "a", "sea": true, "ship": true, "cow": 0}\n{"text": "b", "sea": false, '
@@ -55,7 +56,7 @@ def answered(kind, examples, probabilities, labels=LABELS) -> Answered:
             {"label_column": "cow,sea,ship"},
         ),
     ],
-)  # fmt: skip
+)
 def test_forms_of_files(tmp_path, name, text, settings):
     (tmp_path / name).write_text(text)
     task = TASK.with_settings(settings)
@@ -73,32 +74,44 @@ def test_forms_of_files(tmp_path, name, text, settings):
     [
         ("d.tsv", "text\ttags\na\tb\n", {}, "no column 'label'.* give --label_column"),
         (
-            "d.tsv", "text\tsea\na\t1\n", {"label_column": "sea,cow"},
+            "d.tsv",
+            "text\tsea\na\t1\n",
+            {"label_column": "sea,cow"},
             "no column 'cow', there are: text, sea; give --label_column cow one of these",
         ),
         (
-            "d.tsv", "text\tsea\tcow\na\t1\tyes\n", {"label_column": "sea,cow"},
+            "d.tsv",
+            "text\tsea\tcow\na\t1\tyes\n",
+            {"label_column": "sea,cow"},
             "d.tsv, line 2: cow is 'yes'; give 1 if it has the label, else 0",
         ),
         (
-            "d.jsonl", '{"text": "a", "label": ["sea, calm"]}', {},
+            "d.jsonl",
+            '{"text": "a", "label": ["sea, calm"]}',
+            {},
             "d.jsonl, line 1: the label 'sea, calm' is empty or has the separator ','",
         ),
         ("d.tsv", "text\tlabel\na\t\n", {}, "no example has a label"),
         (
-            "d.jsonl", '{"text": "a", "label": [0, 1, 0]}\n{"text": "b", "label": [1, 1, 0]}\n', {},
+            "d.jsonl",
+            '{"text": "a", "label": [0, 1, 0]}\n{"text": "b", "label": [1, 1, 0]}\n',
+            {},
             "d.jsonl, line 1: the labels are 3 marks of 0 and 1 without names; write the names",
         ),
         (
-            "d.csv", 'text,label\na,"[0, 1]"\n', {},
+            "d.csv",
+            'text,label\na,"[0, 1]"\n',
+            {},
             "d.csv, line 2: the labels are 2 marks of 0 and 1 without names",
         ),
         (
-            "d.tsv", "text\tlabel\na\t['a' 'b']\n", {},
+            "d.tsv",
+            "text\tlabel\na\t['a' 'b']\n",
+            {},
             "d.tsv, line 2: the labels .* are a list in brackets that has no commas",
         ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_in_files_are_named(tmp_path, name, text, settings, message):
     (tmp_path / name).write_text(text)
     task = TASK.with_settings(settings)
@@ -186,8 +199,10 @@ def test_reports_and_predictions_have_every_label(tmp_path):
     given = answered(KIND, examples, [[0.1, 0.8, 0.2], [0.4, 0.9, 0.2], [0.7, 0.2, 0.1]])
     classes, reliability, _, errors = KIND.report(given)
     assert [row[:4] for row in classes.rows] == [
-        ["cow", 0, 0, 0], ["sea", 1, 1, 1], ["ship", None, None, None],
-    ]  # fmt: skip
+        ["cow", 0, 0, 0],
+        ["sea", 1, 1, 1],
+        ["ship", None, None, None],
+    ]
     assert sum(row[1] for row in reliability.rows) == 9
     assert [row[0] for row in errors.rows] == ["d.tsv, line 2", "d.tsv, line 1"]
     KIND.write_predictions(tmp_path, given)

