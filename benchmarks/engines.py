@@ -47,8 +47,8 @@ def write_once(path: Path, write: Callable[[Path], object]) -> Path:
 def write_weights(folder: Path, vocabulary: list[str], longest: int, texts: Sequence[str]) -> None:
     """Writes the model directory that all sides read, and labelled texts that calibrate int8."""
     from bert_tf import BertClassifier, BertConfig, BertTokenizer
+    from bert_tf.models.fine_tuned import FineTuned
     from bert_tf.tasks.table import find_task
-    from bert_tf.trained.fine_tuned import FineTuned
 
     model = BertClassifier(BertConfig(), labels=["no", "yes"], seed=0)
     task = find_task("classification").with_settings({"max_length": longest})

@@ -66,8 +66,8 @@ def classifier(share: float, precision: str) -> Callable[[], Any]:
     import tensorflow as tf
 
     from bert_tf import AdamWeightDecay, BertClassifier
+    from bert_tf.networks.tensorflow.losses import cross_entropy
     from bert_tf.startup import keep_freed_memory, share_cores
-    from bert_tf.training.means import cross_entropy
     from bert_tf.training.strategy import without_autotuning
     from bert_tf.training.trainer import Trainer
 

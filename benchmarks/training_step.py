@@ -131,8 +131,8 @@ def ours(side: str, size: Size, precision: str) -> Callable[[], Any]:
 
     from bert_tf import AdamWeightDecay, BertPreTrainer, WarmupLinearDecay
     from bert_tf.networks.kernels import Kernels
+    from bert_tf.networks.tensorflow.losses import accuracy, cross_entropy
     from bert_tf.startup import keep_freed_memory, share_cores
-    from bert_tf.training.means import accuracy, cross_entropy
     from bert_tf.training.strategy import without_autotuning
     from bert_tf.training.trainer import Trainer
 

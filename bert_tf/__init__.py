@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from bert_tf.models.encoder import BertEncoder as BertEncoder
     from bert_tf.models.language_model import BertMaskedLanguageModel as BertMaskedLanguageModel
     from bert_tf.models.language_model import BertPreTrainer as BertPreTrainer
+    from bert_tf.models.preprocessor import BertPreprocessor as BertPreprocessor
+    from bert_tf.models.preprocessor import open_preset as open_preset
     from bert_tf.models.task_models import BertChooser as BertChooser
     from bert_tf.models.task_models import BertClassifier as BertClassifier
     from bert_tf.models.task_models import BertMultiLabelClassifier as BertMultiLabelClassifier
@@ -44,8 +46,6 @@ if TYPE_CHECKING:
     from bert_tf.models.task_models import BertSpanClassifier as BertSpanClassifier
     from bert_tf.models.task_models import BertTagger as BertTagger
     from bert_tf.paper.command import reproduce as reproduce
-    from bert_tf.raw_text.preprocessor import BertPreprocessor as BertPreprocessor
-    from bert_tf.raw_text.preprocessor import open_preset as open_preset
     from bert_tf.serving.predictor import Predictor as Predictor
     from bert_tf.tokenization.packing import Packer as Packer
     from bert_tf.tokenization.tokenizer import BertTokenizer as BertTokenizer
@@ -87,7 +87,7 @@ _PUBLIC = {
         "BertSpanClassifier",
         "BertTagger",
     ),
-    "bert_tf.raw_text.preprocessor": ("BertPreprocessor", "open_preset"),
+    "bert_tf.models.preprocessor": ("BertPreprocessor", "open_preset"),
     "bert_tf.serving.predictor": ("Predictor",),
     "bert_tf.tokenization.packing": ("Packer",),
     "bert_tf.tokenization.tokenizer": ("BertTokenizer",),

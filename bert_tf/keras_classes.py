@@ -33,7 +33,7 @@ _HOMES = {
         "BertMaskedLanguageModel",
         "BertPreTrainer",
     ),
-    "bert_tf.models.losses": (
+    "bert_tf.networks.losses": (
         "LabelAccuracy",
         "SpanAccuracy",
         "SpanCrossentropy",
@@ -48,7 +48,7 @@ _HOMES = {
         "BertSpanClassifier",
         "BertTagger",
     ),
-    "bert_tf.raw_text.preprocessor": ("BertPreprocessor",),
+    "bert_tf.models.preprocessor": ("BertPreprocessor",),
     "bert_tf.training.optimizer": ("AdamWeightDecay", "Lamb"),
     "bert_tf.training.schedule": (
         "WarmupConstant",

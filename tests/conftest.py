@@ -162,7 +162,7 @@ def exports_of_what_is_asked(request):
     """
     with pytest.MonkeyPatch.context() as patch:
         if _is_of_runs(request):
-            from bert_tf.serving.signatures import RawTextModel
+            from bert_tf.tasks.signatures import RawTextModel
 
             init = RawTextModel.__init__
 
@@ -183,7 +183,7 @@ def exports_of() -> Callable[..., AbstractContextManager[None]]:
 
     @contextmanager
     def only(*names: str) -> Iterator[None]:
-        from bert_tf.serving.signatures import RawTextModel
+        from bert_tf.tasks.signatures import RawTextModel
 
         init = RawTextModel.__init__
 

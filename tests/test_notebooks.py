@@ -42,7 +42,7 @@ BEFORE = """
 import bert_tf.serving.export
 import tensorflow as tf
 from bert_tf.pipelines.corpus import installed_documentation as documentation
-from bert_tf.serving.signatures import RawTextModel
+from bert_tf.tasks.signatures import RawTextModel
 
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 bert_tf.serving.export.check_requests = lambda model, made: None

@@ -62,7 +62,7 @@ def run(options: Options) -> AskResult:
     """
     with progress("loading", shown=options.shown):
         from bert_tf.commands.search_index import SearchIndex, vectors_of
-        from bert_tf.trained.fine_tuned import load
+        from bert_tf.models.fine_tuned import load
 
         index = SearchIndex.read(options.index)
         name, count = options.model or index.model, len(options.text)

@@ -297,8 +297,8 @@ def _lengths(task: "Task", splits: "Iterable[Examples]", model: str) -> Iterator
 
 def _vectors(task: "Task", texts: list[str], model: str | None, bar: ProgressBar) -> Any:
     """The mean over the tokens of each text, float32 [N, H]."""
+    from bert_tf.models.fine_tuned import FineTuned
     from bert_tf.serving.predictor import answer
-    from bert_tf.trained.fine_tuned import FineTuned
 
     def tell(done: int) -> None:
         bar.update(done, note=f"and comparing: vectors of {done:,} of {len(texts):,} texts")

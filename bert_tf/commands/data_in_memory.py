@@ -51,7 +51,7 @@ def examples_in_memory(
     inputs [E], in a tuple (inputs, labels) if `labelled` and the task needs labels. `labels` are
     the model's, in the order of its outputs; empty if they are not known.
     """
-    from bert_tf.raw_text.inputs import given_examples, label_columns, with_columns
+    from bert_tf.models.text_inputs import given_examples, label_columns, with_columns
 
     answers: Any = None
     if labelled and isinstance(data, tuple) and task.kind.needs_labels:
@@ -78,7 +78,7 @@ def examples_in_memory(
 
 def _negatives(data: Any, name: str, count: int) -> list[list[str]]:
     """The wrong answers of each example: those in a column, or for "negative*" in several."""
-    from bert_tf.raw_text.values import as_list, as_texts
+    from bert_tf.models.text_values import as_list, as_texts
 
     names, prefix = [name], name.removesuffix("*")
     if isinstance(data, Mapping) and prefix != name:
@@ -102,7 +102,7 @@ def _check_named(task: "Task", answers: Any, labels: Sequence[str]) -> None:
     """Refuses numbers as labels that have names: every source orders them otherwise."""
     import numpy as np
 
-    from bert_tf.raw_text.values import are_marks, label_list, values_of
+    from bert_tf.models.text_values import are_marks, label_list, values_of
 
     given = label_list(answers, many=task.kind.many_labels)
     if are_marks(given, labels) or not np.isnan(values_of(labels)).all():
@@ -118,7 +118,7 @@ def _check_named(task: "Task", answers: Any, labels: Sequence[str]) -> None:
 
 def columns_of(data: Any) -> dict[str, list[Any]]:
     """All columns of data in memory, none for inputs without names."""
-    from bert_tf.raw_text.values import as_list
+    from bert_tf.models.text_values import as_list
 
     found = _columns(data)
     columns = found if isinstance(found, Mapping) else {}
@@ -131,7 +131,7 @@ def _columns(data: Any) -> Any:
         names = dict.fromkeys(name for row in data for name in row)
         return {name: [row.get(name) for row in data] for name in names}
     if hasattr(data, "column_names"):
-        from bert_tf.raw_text.inputs import check_dataset
+        from bert_tf.models.text_inputs import check_dataset
 
         check_dataset(data)
         features = getattr(data, "features", None) or {}

@@ -27,8 +27,8 @@ from bert_tf.options import PathName, option
 from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:
+    from bert_tf.models.fine_tuned import Evaluation, FineTuned
     from bert_tf.pipelines.examples.labelled_text import Examples
-    from bert_tf.trained.fine_tuned import Evaluation, FineTuned
 
 
 @dataclass(kw_only=True)
@@ -94,8 +94,8 @@ def run(options: Options) -> EnsembleResult:
         owned(folder if labelled else None, EVALUATION),
         progress("answering", total=len(options.models), shown=options.shown) as bar,
     ):
+        from bert_tf.models.fine_tuned import Evaluation
         from bert_tf.tasks.reports.report import write_report
-        from bert_tf.trained.fine_tuned import Evaluation
 
         members = load_members(options.models, vars(options))
         first = members[0]
@@ -141,7 +141,7 @@ def load_members(
     directories: Sequence[str | Path], settings: Mapping[str, Any]
 ) -> "list[FineTuned]":
     """Loads models of one task and labels; the first names columns and the labels' order."""
-    from bert_tf.trained.fine_tuned import FineTuned
+    from bert_tf.models.fine_tuned import FineTuned
 
     members = [FineTuned.from_directory(directory, settings) for directory in directories]
     for directory, member in zip(directories, members, strict=True):

@@ -36,8 +36,8 @@ from bert_tf.serving.packed_weights import pack_weights
 from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:
+    from bert_tf.models.fine_tuned import Evaluation
     from bert_tf.tasks.reports.report import Report
-    from bert_tf.trained.fine_tuned import Evaluation
 
 
 @dataclass(kw_only=True)
@@ -109,8 +109,8 @@ def run(options: Options) -> EvaluateResult:
     """
     output = options.output and check_output_folder(options.output)
     with owned(output, EVALUATION), progress("evaluating", total=1, shown=options.shown) as bar:
+        from bert_tf.models.fine_tuned import FineTuned
         from bert_tf.tasks.reports.report import write_report
-        from bert_tf.trained.fine_tuned import FineTuned
 
         model = FineTuned.from_directory(options.model, vars(options))
         if is_in_memory(options.data):

@@ -121,8 +121,8 @@ def run(options: Options) -> ExportResult:
         )
     with mirrored(output, top_alone=True), progress("exporting", shown=options.shown) as bar:
         from bert_tf.commands.export_precisions import export_types
+        from bert_tf.models.fine_tuned import FineTuned
         from bert_tf.serving.export import MODELS_CONFIG, check_export, pinned_versions
-        from bert_tf.trained.fine_tuned import FineTuned
 
         folder = check_output_folder(joined(output, options.name), [options.model])
         check_export(options.name, root=folder.parent, version=options.version)
@@ -179,8 +179,8 @@ def _export_portable(options: Options) -> ExportResult:
         )
     output = options.output or "exports"
     with mirrored(output, top_alone=True), progress("exporting", shown=options.shown) as bar:
+        from bert_tf.models.fine_tuned import FineTuned
         from bert_tf.serving.export import check_export
-        from bert_tf.trained.fine_tuned import FineTuned
 
         folder = check_output_folder(joined(output, options.name), [options.model])
         check_export(options.name, root=folder.parent, version=0)

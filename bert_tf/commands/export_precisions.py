@@ -12,18 +12,18 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.models.fine_tuned import FineTuned, run_options
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.tensorflow.int8 import Layers, ProductPlan, Recorder, make_plan
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.serving.export import check_export, set_labels
 from bert_tf.serving.precisions import milliseconds, versions
 from bert_tf.serving.predictor import answer
-from bert_tf.serving.signatures import DEFAULT
 from bert_tf.serving.warmup_requests import example_texts
 from bert_tf.tasks.kinds.kind import hashable, row_keys
 from bert_tf.tasks.kinds.sentence_embedding import Embedding
+from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.splits import split
-from bert_tf.trained.fine_tuned import FineTuned, run_options
 
 _CALIBRATING, _SCORED = 256, 2000  # rows at most that set ranges, and that scores are of
 _FEW = 32

@@ -21,20 +21,20 @@ from bert_tf.commands.word_frequencies import plateau_notice
 from bert_tf.errors import InputError
 from bert_tf.files.storage import is_remote
 from bert_tf.models.cost import classification_flops
+from bert_tf.models.fine_tuned import METRICS_FILE, Evaluation, FineTuned, run_options
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.networks.tensorflow.devices import device_type
+from bert_tf.networks.tensorflow.losses import Values
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.of_model import of_model
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.trained.fine_tuned import METRICS_FILE, Evaluation, FineTuned, run_options
 from bert_tf.training.device_speed import strategy_peak
 from bert_tf.training.distillation import Taught, distilled, of_student
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
-from bert_tf.training.means import Values
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, make_run, prepare

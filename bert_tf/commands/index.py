@@ -94,7 +94,7 @@ def run(options: Options) -> IndexResult:
             vectors_of,
             write_index,
         )
-        from bert_tf.trained.fine_tuned import load
+        from bert_tf.models.fine_tuned import load
 
         column = options.text_column or "text"
         remarks: list[str] = []

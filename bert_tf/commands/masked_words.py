@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
-from bert_tf.serving.signatures import Parts
 from bert_tf.tasks.kinds.masked_language_model import guess_masked_words
+from bert_tf.tasks.signatures import Parts
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.logs import EventFolder
 from bert_tf.training.monitoring import Watcher

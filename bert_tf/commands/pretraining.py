@@ -20,6 +20,7 @@ from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.models.layer_distillation import LayerLoss
+from bert_tf.networks.tensorflow.losses import Values, accuracy, cross_entropy
 from bert_tf.pipelines.instances.schemas import row_predictions
 from bert_tf.pipelines.shards.folder import shard_errors
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -29,7 +30,6 @@ from bert_tf.training.device_speed import strategy_peak
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
-from bert_tf.training.means import Values, accuracy, cross_entropy
 from bert_tf.training.monitoring import ProjectorLog
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run

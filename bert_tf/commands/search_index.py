@@ -13,6 +13,7 @@ from bert_tf.commands.answer_files import write_answers
 from bert_tf.commands.text_passages import passages
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import claim, write_json
+from bert_tf.models.fine_tuned import Answering, load
 from bert_tf.pipelines.examples.labelled_text import (
     MissingColumnError,
     check_columns,
@@ -21,8 +22,7 @@ from bert_tf.pipelines.examples.labelled_text import (
 )
 from bert_tf.pipelines.examples.records import is_dataset_name, read_text
 from bert_tf.serving.predictor import Progress, answer
-from bert_tf.serving.signatures import DEFAULT
-from bert_tf.trained.fine_tuned import Answering, load
+from bert_tf.tasks.signatures import DEFAULT
 
 VECTORS, TEXTS, ABOUT = "vectors.npy", "texts.jsonl", "index.json"
 _SUFFIXES = (".txt", ".md", ".rst", ".tsv", ".csv", ".jsonl")  # read in a folder

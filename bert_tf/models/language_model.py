@@ -9,11 +9,11 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_for
-from bert_tf.models.losses import WordCrossentropy
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.networks import ClassificationHead, MaskedLanguageModelHead
 from bert_tf.networks.bert_layer import part
 from bert_tf.networks.heads import take_tokens
+from bert_tf.networks.losses import WordCrossentropy
 
 _PRETRAINER_OUTPUTS = ("mlm_logits", "nsp_logits")
 OUTPUTS = {"left_to_right": "ltr_logits", "right_to_left": "rtl_logits"}  # direction -> logits

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from bert_tf.models.losses import LabelAccuracy
+from bert_tf.networks.losses import LabelAccuracy
 
 
 def of_model(model: Any, metrics: Any, weighted: Any) -> tuple[Any, Any]:

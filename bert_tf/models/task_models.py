@@ -8,12 +8,11 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models import losses
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_for
 from bert_tf.models.feature_encoder import FeatureEncoder, task_encoder
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel
-from bert_tf.networks import ClassificationHead, SummaryFirst
+from bert_tf.networks import ClassificationHead, SummaryFirst, losses
 from bert_tf.networks.bert_layer import part
 from bert_tf.networks.heads import summary, take_tokens
 from bert_tf.networks.kernels import last_places

@@ -11,10 +11,10 @@ import keras
 
 from bert_tf.errors import InputError
 from bert_tf.models.class_weights import check_weights, weights_by_place, weights_of_labels
-from bert_tf.models.losses import of_logits
 from bert_tf.models.metrics import of_model
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.layer_state import state_of
+from bert_tf.networks.losses import of_logits
 
 AUTO = "auto"
 _BATCH_SIZE = 32

@@ -31,9 +31,9 @@ from bert_tf.server.tensors import can_join, check_inputs, predict_inputs
 from bert_tf.serving.export import ASSETS, BATCHING_FILE
 from bert_tf.serving.precisions import load_error
 from bert_tf.serving.saved_model import LoadedModel
-from bert_tf.serving.signatures import TEXTS
 from bert_tf.serving.warmup_requests import WARMUP_FILE
 from bert_tf.startup import return_freed_memory
+from bert_tf.tasks.signatures import TEXTS
 from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
 from bert_tf.tokenization.words import code_points
 

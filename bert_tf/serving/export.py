@@ -20,7 +20,6 @@ from bert_tf.files.lock import locked
 from bert_tf.networks.tensorflow import int8
 from bert_tf.serving.precisions import versions
 from bert_tf.serving.saved_model import LoadedModel, nodes_of, read_saved_model
-from bert_tf.serving.signatures import RawTextModel
 from bert_tf.serving.warmup_requests import (
     WARMUP_FILE,
     check_requests,
@@ -28,6 +27,7 @@ from bert_tf.serving.warmup_requests import (
     prediction_log,
     requests,
 )
+from bert_tf.tasks.signatures import RawTextModel
 
 _log = logging.getLogger(__name__)
 

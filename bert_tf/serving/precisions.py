@@ -87,8 +87,8 @@ _known_times: dict[str, dict[str, float]] = {}  # a server looks every second
 def _times(newest: Path, key: str, is_kept: bool) -> dict[str, float]:
     """Type -> milliseconds, a mean over works; types that cannot be loaded are absent."""
     from bert_tf.serving.saved_model import LoadedModel
-    from bert_tf.serving.signatures import DEFAULT
     from bert_tf.serving.warmup_requests import example_texts
+    from bert_tf.tasks.signatures import DEFAULT
 
     versions = same_in_other_types(newest)
 

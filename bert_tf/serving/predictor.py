@@ -14,7 +14,7 @@ from bert_tf.device_errors import memory_errors
 from bert_tf.errors import InputError
 from bert_tf.serving.precisions import load_error, versions
 from bert_tf.serving.saved_model import LoadedModel
-from bert_tf.serving.signatures import DEFAULT, find_signature
+from bert_tf.tasks.signatures import DEFAULT, find_signature
 
 _AT_ONCE = 2  # batches, to keep a CPU's cores busy
 Strings = Mapping[str, Sequence[Any]]  # input name -> a string or a list of strings per example

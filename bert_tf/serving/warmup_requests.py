@@ -16,7 +16,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
 from bert_tf.errors import InputError
 from bert_tf.serving.saved_model import LoadedModel
-from bert_tf.serving.signatures import CLASSIFY, DEFAULT, REGRESS
+from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, REGRESS
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 

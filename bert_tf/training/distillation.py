@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.training.means import Values
+from bert_tf.networks.tensorflow.losses import Values
 
 
 class Taught:

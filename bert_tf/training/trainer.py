@@ -13,7 +13,7 @@ from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow.cast_weights import CastWeights
 from bert_tf.networks.tensorflow.devices import device_type
-from bert_tf.training.means import Values
+from bert_tf.networks.tensorflow.losses import Values
 from bert_tf.training.optimizer import check_optimizer
 from bert_tf.training.strategy import check_jit_compile
 from bert_tf.training.updates_on_tensorflow import apply_summed

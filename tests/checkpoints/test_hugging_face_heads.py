@@ -25,10 +25,10 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
+from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.tasks.kinds.multi_label import binary_cross_entropy
 from bert_tf.tasks.kinds.regression import squared_error
 from bert_tf.tasks.kinds.span import span_loss
-from bert_tf.training.means import cross_entropy
 
 SCRIPT = Path(__file__).with_name("hugging_face_heads_peer.py")
 TOLERANCE = 1e-5

@@ -12,10 +12,10 @@ from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import _evaluate_best, finetune
 from bert_tf.errors import InputError
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained.fine_tuned import FineTuned
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 LABELS = ["no", "perhaps", "yes"]

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.commands.ensemble import evaluate_together
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.classification import Classification
@@ -16,7 +17,6 @@ from bert_tf.tasks.kinds.regression import Regression
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained.fine_tuned import FineTuned
 
 
 def test_classes_get_their_mean_probability_by_name():

@@ -5,8 +5,8 @@ from unittest.mock import Mock
 import pytest
 
 from bert_tf import export_model
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.serving.export import list_model, set_labels
-from bert_tf.trained.fine_tuned import FineTuned
 
 
 @pytest.mark.parametrize(("version", "says"), [(4, True), (3, False)])

@@ -11,9 +11,9 @@ from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import task_to_train
 from bert_tf.commands.finetuning_data import FinetuningData
 from bert_tf.errors import InputError
+from bert_tf.models.fine_tuned import Evaluation, FineTuned
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained.fine_tuned import Evaluation, FineTuned
 
 LABELS = ["bad", "good"]
 MODEL = FineTuned(TASKS["classification"], SimpleNamespace(config=Mock()), None, LABELS)

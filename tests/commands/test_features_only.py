@@ -22,6 +22,7 @@ from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import FeatureEncoder, LayerMix
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,
@@ -29,7 +30,6 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
-from bert_tf.trained.fine_tuned import FineTuned
 from bert_tf.training.listener import Listener
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]

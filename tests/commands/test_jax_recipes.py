@@ -25,8 +25,8 @@ from bert_tf import (
     WarmupLinearDecay,
     save_model,
 )
+from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
-from bert_tf.training.means import cross_entropy
 from bert_tf.training.trainer import Trainer
 
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -15,9 +15,9 @@ from bert_tf.commands.finetuning import task_to_train
 from bert_tf.commands.search import Options as SearchOptions
 from bert_tf.commands.settings_search import data_content
 from bert_tf.errors import InputError
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.task_models import BertRegressor
 from bert_tf.tasks.table import find_task
-from bert_tf.trained.fine_tuned import FineTuned
 
 ROOT = Path(__file__).parents[2]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]

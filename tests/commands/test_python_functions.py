@@ -12,7 +12,7 @@ import bert_tf
 from bert_tf.cli import COMMANDS, command_module, main
 from bert_tf.commands.data_in_memory import examples_in_memory
 from bert_tf.errors import InputError
-from bert_tf.trained.fine_tuned import FineTuned
+from bert_tf.models.fine_tuned import FineTuned
 
 FUNCTIONS = {
     "evaluate": "evaluate",

@@ -9,12 +9,12 @@ from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
+from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.table import TASKS
 from bert_tf.training.loop import TrainingLoop
-from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.plan import Phase
 from bert_tf.training.state import TrainingState

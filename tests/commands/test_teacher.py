@@ -19,10 +19,10 @@ from bert_tf.commands import finetuning
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.errors import InputError
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.models.task_models import BertTagger
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained.fine_tuned import FineTuned
 from bert_tf.training.listener import Listener
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]

@@ -19,8 +19,8 @@ from safetensors.numpy import load_file
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.cli import main
 from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
-from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.trainer import Trainer
 

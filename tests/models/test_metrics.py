@@ -15,7 +15,7 @@ from bert_tf import (
 )
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.losses import LabelAccuracy, SpanAccuracy
+from bert_tf.networks.losses import LabelAccuracy, SpanAccuracy
 
 SIZES = {
     "vocab_size": 11,

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 from bert_tf.commands.finetuning import FinetuningResult
 from bert_tf.errors import InputError
+from bert_tf.models.fine_tuned import Evaluation
 from bert_tf.paper import data_stages, stage, training_stages
 from bert_tf.paper.data_stages import Corpus, TaskData
 from bert_tf.paper.plan import Plan, task_data
@@ -20,7 +21,6 @@ from bert_tf.paper.stage import Cache
 from bert_tf.paper.step_speed import StepSpeed
 from bert_tf.paper.tables import PAPER, PERPLEXITY, SMALL, TABLES, Column, PaperTable, System
 from bert_tf.pipelines.data_options import CorpusOptions
-from bert_tf.trained.fine_tuned import Evaluation
 
 TOY_SCALE = replace(
     SMALL,

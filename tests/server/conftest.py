@@ -11,8 +11,8 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving.export import export
-from bert_tf.serving.signatures import DEFAULT, TEXTS, RawTextModel, Signature
 from bert_tf.tasks.kinds.classification import Classification
+from bert_tf.tasks.signatures import DEFAULT, TEXTS, RawTextModel, Signature
 
 
 @pytest.hookimpl(tryfirst=True)

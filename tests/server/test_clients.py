@@ -15,8 +15,8 @@ from peer_programs import find_peer
 from running_server import grpc_port, running
 
 from bert_tf import BertClassifier, BertConfig, BertSentenceEncoder, BertTokenizer
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained.fine_tuned import FineTuned
 
 pytestmark = pytest.mark.slow  # two exports and a process
 

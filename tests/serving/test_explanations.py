@@ -9,9 +9,9 @@ from rounding import assert_equal_but_for_rounding
 
 from bert_tf import BertClassifier, BertConfig, BertTokenizer
 from bert_tf.cli import main
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained.fine_tuned import FineTuned
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "ship", "cow", "."]
 CONFIG = BertConfig(

@@ -18,8 +18,8 @@ from bert_tf.serving.export import SERVED_TEXT_OPS, export, refuse_unservable
 from bert_tf.serving.precisions import versions
 from bert_tf.serving.predictor import Predictor, answer, rows
 from bert_tf.serving.saved_model import nodes_of, read_saved_model
-from bert_tf.serving.signatures import DEFAULT, RawTextModel, Signature
 from bert_tf.tasks.kinds.classification import Classification
+from bert_tf.tasks.signatures import DEFAULT, RawTextModel, Signature
 from bert_tf.tokenization import Packer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "the", "é", "。"]

@@ -26,8 +26,8 @@ from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 from bert_tf import BertTokenizer
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.saved_model import LoadedModel
-from bert_tf.serving.signatures import DEFAULT
 from bert_tf.serving.warmup_requests import requests
+from bert_tf.tasks.signatures import DEFAULT
 
 REPOSITORY = Path(__file__).parents[2]
 # A score is an output of the head, as are those behind probabilities; tags are read as entities

@@ -17,6 +17,7 @@ from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.cli import main
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.server.configuration import BatchingParameters, read_batching_parameters
 from bert_tf.serving.export import (
@@ -29,7 +30,6 @@ from bert_tf.serving.export import (
     set_labels,
 )
 from bert_tf.serving.saved_model import LoadedModel, nodes_of, read_saved_model
-from bert_tf.serving.signatures import CLASSIFY, REGRESS
 from bert_tf.serving.warmup_requests import (
     WARMUP_FILE,
     Request,
@@ -37,8 +37,8 @@ from bert_tf.serving.warmup_requests import (
     requests,
 )
 from bert_tf.tasks.kinds.classification import Classification
+from bert_tf.tasks.signatures import CLASSIFY, REGRESS
 from bert_tf.tasks.task import Task
-from bert_tf.trained.fine_tuned import FineTuned
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ship", "##s", "dawn", "море", "海", "."]
 _INIT_OP = "__saved_model_init_op"

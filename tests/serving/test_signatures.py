@@ -23,12 +23,12 @@ from bert_tf import (
 )
 from bert_tf.cli import main
 from bert_tf.errors import InputError
-from bert_tf.serving.encoder_signatures import vectors
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.serving.predictor import answer
+from bert_tf.tasks.encoder_signatures import vectors
 from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel
 from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization import Packer
-from bert_tf.trained.fine_tuned import FineTuned
 
 WORDS = ["sea", "##s", "ship", "e", "##e", "北", "é", ".", "-"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

@@ -17,6 +17,7 @@ from bert_tf.commands.ensemble import evaluate_together
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.models.encoders import encoder_for
+from bert_tf.models.fine_tuned import FineTuned, read_settings
 from bert_tf.pipelines.examples.labelled_text import read_examples
 from bert_tf.pipelines.examples.tagged_words import to_iob2
 from bert_tf.serving.predictor import Predictor, answer
@@ -26,7 +27,6 @@ from bert_tf.tasks.kinds.sentence_embedding import SentenceEmbedding
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging, Tags
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained.fine_tuned import FineTuned, read_settings
 from bert_tf.training.listener import Listener
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]

@@ -8,11 +8,11 @@ import pytest
 from bert_tf import BertConfig, BertTagger, BertTokenizer
 from bert_tf.checkpoints.sentence_files import write_sentence_files
 from bert_tf.errors import InputError
+from bert_tf.models import fine_tuned
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.task_models import BertMultiLabelClassifier
 from bert_tf.tasks.of_model import named_task, of_model
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained import fine_tuned
-from bert_tf.trained.fine_tuned import FineTuned
 
 CONFIG = BertConfig(
     vocab_size=6,

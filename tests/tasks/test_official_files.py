@@ -10,11 +10,11 @@ import tensorflow as tf
 from bert_tf import BertClassifier, BertConfig, BertTokenizer
 from bert_tf.cli import main
 from bert_tf.errors import InputError
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.task_models import BertSpanClassifier, BertTagger
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained.fine_tuned import FineTuned
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
 CONFIG = BertConfig(

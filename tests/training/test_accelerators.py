@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import AdamWeightDecay, BertConfig, BertPreTrainer, startup
-from bert_tf.training.means import cross_entropy
+from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.training.trainer import Trainer
 
 # The word table is large enough to be worth compiling on a CPU.

@@ -10,7 +10,7 @@ from tensorflow.python.eager import context
 from bert_tf.config import BertConfig
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.training.means import cross_entropy
+from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.trainer import Trainer
 

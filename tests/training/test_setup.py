@@ -9,7 +9,7 @@ from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.training.means import cross_entropy
+from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.setup import _layer_factors, make_run, prepare
 

@@ -13,9 +13,9 @@ from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.networks.tensorflow import inference, passes
+from bert_tf.networks.tensorflow.losses import accuracy, cross_entropy
 from bert_tf.training import trainer as trainers
 from bert_tf.training.dry_run import dry_run
-from bert_tf.training.means import accuracy, cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.plan import Phase
 from bert_tf.training.schedule import WarmupLinearDecay

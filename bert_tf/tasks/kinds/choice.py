@@ -13,10 +13,10 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertChooser
 from bert_tf.pipelines.examples.labelled_text import Examples
-from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.kinds import kind
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, RowKind
 from bert_tf.tasks.reports.report import Report, classes_report
+from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.windows import map_rows
 

@@ -12,11 +12,11 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.pipelines.examples.labelled_text import Examples
-from bert_tf.serving.signatures import CLASSIFY, DEFAULT, Signature, Tensors, of_examples
 from bert_tf.tasks.balance import list_separator
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns
 from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.reports.report import Report, classes_report
+from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, Signature, Tensors, of_examples
 from bert_tf.tasks.task import Task
 
 _AT_ONCE = 1 << 20  # probabilities put in order

@@ -14,16 +14,21 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_tsv
+from bert_tf.networks.tensorflow.losses import (
+    Values,
+    accuracy,
+    cross_entropy,
+    smoothed_cross_entropy,
+)
 from bert_tf.options import CheckedOptions
 from bert_tf.pipelines.examples.labelled_text import Examples, MissingColumnError
-from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
-from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
+from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.tasks.reports.report import Report
+from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 from bert_tf.training.distillation import soft_cross_entropy
-from bert_tf.training.means import Values, accuracy, cross_entropy, smoothed_cross_entropy
 
 Answers = dict[str, np.ndarray]
 Columns = Sequence[tuple[str, Iterable[object]]]  # of a file: name and values of each

@@ -8,9 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.serving.explanations import explain
-from bert_tf.serving.signatures import DEFAULT, Parts, Signature, Tensors
+from bert_tf.tasks.explanations import explain
 from bert_tf.tasks.kinds.kind import Kind, RowKind
+from bert_tf.tasks.signatures import DEFAULT, Parts, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_options import LongTextOptions
 from bert_tf.tokenization.packing import Packer

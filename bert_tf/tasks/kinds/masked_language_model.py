@@ -13,11 +13,11 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.pipelines.examples.labelled_text import Examples, format_of
-from bert_tf.serving.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.kinds import kind
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind
 from bert_tf.tasks.reports.report import Report, worst
 from bert_tf.tasks.scoring.metrics import MASKED_WORDS
+from bert_tf.tasks.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.windows import WordRows, map_rows, windows, word_rows
 from bert_tf.tokenization.words import Words, code_points

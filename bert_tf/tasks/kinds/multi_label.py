@@ -12,18 +12,18 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertMultiLabelClassifier
+from bert_tf.networks.tensorflow.losses import Values
 from bert_tf.pipelines.examples.labelled_text import Examples
-from bert_tf.serving.signatures import Signature, Tensors
 from bert_tf.tasks.balance import list_separator
 from bert_tf.tasks.kinds.classification import in_order, share_columns, with_classify
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind, padded_lists
 from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, worst
 from bert_tf.tasks.scoring.metrics import LabelSets, best_thresholds, logits_of
+from bert_tf.tasks.signatures import Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tasks.task_options import MultiLabelOptions
 from bert_tf.training.distillation import soft_binary_cross_entropy
-from bert_tf.training.means import Values
 
 _ITEM = r"""\s*('([^'\\]|\\.)*'|"([^"\\]|\\.)*"|-?\d+(\.\d+)?)\s*"""
 _LIST = re.compile(rf"\s*\[({_ITEM}(,{_ITEM})*)?\s*\]\s*")

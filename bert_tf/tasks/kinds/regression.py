@@ -9,13 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.models.task_models import BertRegressor
+from bert_tf.networks.tensorflow.losses import Values
 from bert_tf.pipelines.examples.labelled_text import Examples
-from bert_tf.serving.signatures import DEFAULT, REGRESS, Signature, Tensors, of_examples
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, numbers
 from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.reports.report import Picture, Report, ReportTable, scatter, worst
+from bert_tf.tasks.signatures import DEFAULT, REGRESS, Signature, Tensors, of_examples
 from bert_tf.tasks.task import Task
-from bert_tf.training.means import Values
 
 _RANGES = 5  # of the true numbers, in a report
 

@@ -14,19 +14,19 @@ from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import LstmEncoder, TwoEncoders
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.task_models import BertSentenceEncoder
+from bert_tf.networks.tensorflow.losses import Values
 from bert_tf.pipelines.examples.labelled_text import Examples, MissingColumnError
-from bert_tf.serving import encoder_signatures
-from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
+from bert_tf.tasks import encoder_signatures
 from bert_tf.tasks.kinds import kind
 from bert_tf.tasks.kinds.kind import Answered, Kind
 from bert_tf.tasks.kinds.long_texts import WindowedKind
 from bert_tf.tasks.reports.report import Report, worst
 from bert_tf.tasks.scoring.metrics import pearson, retrieval_scores, spearman
+from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tasks.task_options import EmbeddingOptions
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
-from bert_tf.training.means import Values
 
 _OF_FILES = ("similarity", "prompt", "query_prompt", "document_prompt")
 

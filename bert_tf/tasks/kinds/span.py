@@ -15,18 +15,18 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_json
 from bert_tf.models.task_models import BertSpanClassifier
+from bert_tf.networks.tensorflow.losses import Values, accuracy, cross_entropy
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.pipelines.examples.squad import read_questions
-from bert_tf.serving.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, average_answers, best_answers
 from bert_tf.tasks.kinds.kind import Answered, Answers, Kind
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, confusion, worst
 from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2, squad_1_scores, squad_2_scores
+from bert_tf.tasks.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tasks.task_options import SpanOptions
 from bert_tf.tokenization.windows import QuestionPacker, map_rows, token_targets
 from bert_tf.training.distillation import soft_cross_entropy
-from bert_tf.training.means import Values, accuracy, cross_entropy
 
 _CHUNK = 64  # questions whose windows are made at once
 _QUESTIONS = (

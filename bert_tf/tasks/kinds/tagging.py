@@ -16,7 +16,6 @@ from bert_tf.models.task_models import BertTagger
 from bert_tf.pipelines.examples import tagged_words
 from bert_tf.pipelines.examples.labelled_text import Examples, format_of
 from bert_tf.pipelines.examples.records import is_dataset_name
-from bert_tf.serving.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.kinds.kind import Answered, Answers, Kind, padded_lists
 from bert_tf.tasks.reports.report import (
     Report,
@@ -28,6 +27,7 @@ from bert_tf.tasks.reports.report import (
 )
 from bert_tf.tasks.scoring import conlleval
 from bert_tf.tasks.scoring.metrics import Counts, mean_known
+from bert_tf.tasks.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.windows import map_rows, word_rows
 from bert_tf.tokenization.words import (

@@ -10,7 +10,7 @@ from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks.tensorflow import passes
 from bert_tf.networks.tensorflow.cast_weights import CastWeights
 from bert_tf.networks.tensorflow.inference import side_by_side
-from bert_tf.training.means import cross_entropy
+from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.trainer import Trainer
 

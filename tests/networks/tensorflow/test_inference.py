@@ -13,6 +13,7 @@ from rounding import assert_equal_but_for_rounding, half_rounding
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.task_models import (
     BertChooser,
@@ -26,7 +27,6 @@ from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow.inference import CopiedWeights
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
-from bert_tf.trained.fine_tuned import FineTuned
 
 CONFIG = BertConfig(
     vocab_size=13,

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertTokenizer
-from bert_tf.serving.signatures import Parts
 from bert_tf.tasks.kinds.span import Span
+from bert_tf.tasks.signatures import Parts
 from bert_tf.tasks.table import TASKS
 
 TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "cow"])

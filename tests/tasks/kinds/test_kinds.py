@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bert_tf.commands.finetuning_data import split
 from bert_tf.errors import InputError
+from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.pipelines.examples.labelled_text import Examples, read_examples
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.kinds.kind import Answered
@@ -17,7 +18,6 @@ from bert_tf.tasks.of_model import read_settings
 from bert_tf.tasks.scoring.metrics import accuracy, macro_f1, matthews_correlation
 from bert_tf.tasks.table import TASKS, find_task
 from bert_tf.tasks.task_options import check_stored
-from bert_tf.training.means import cross_entropy
 
 CLASSES = TASKS["classification"]
 KIND = CLASSES.kind

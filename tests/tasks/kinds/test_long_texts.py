@@ -11,10 +11,10 @@ from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.errors import InputError
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.task_models import BertClassifier, BertSentenceEncoder
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained.fine_tuned import FineTuned
 
 WORDS = ["sea", "cow", "the", "and", "of"]
 TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])

@@ -12,13 +12,13 @@ from rounding import rounding
 from bert_tf import BertConfig, BertPreTrainer, BertTokenizer, load_model, save_model
 from bert_tf.cli import main
 from bert_tf.commands.masked_words import MaskedWords
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.serving.predictor import Predictor, answer
-from bert_tf.serving.signatures import DEFAULT, Parts
 from bert_tf.tasks.kinds.masked_language_model import _draw, guess_masked_words
+from bert_tf.tasks.signatures import DEFAULT, Parts
 from bert_tf.tasks.table import find_task
 from bert_tf.tokenization.windows import map_rows
-from bert_tf.trained.fine_tuned import FineTuned
 
 WORDS = ["sea", "ship", "##s", "sail", "##ed", "cow", "barn", ","]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

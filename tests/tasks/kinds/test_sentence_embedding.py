@@ -21,9 +21,9 @@ from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.commands.search_index import vectors_of
 from bert_tf.errors import InputError
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.task_models import _SentencePooling
 from bert_tf.pipelines.examples.labelled_text import Examples
-from bert_tf.serving.signatures import Parts
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.sentence_embedding import (
     cosent,
@@ -33,8 +33,8 @@ from bert_tf.tasks.kinds.sentence_embedding import (
 )
 from bert_tf.tasks.of_model import of_model
 from bert_tf.tasks.scoring.metrics import retrieval_scores
+from bert_tf.tasks.signatures import Parts
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained.fine_tuned import FineTuned
 
 TASK = TASKS["embedding"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]

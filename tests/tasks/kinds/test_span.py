@@ -12,6 +12,7 @@ from rounding import rounding
 from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.cli import main
 from bert_tf.errors import InputError
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.tasks.kinds import span as span_kind
@@ -20,7 +21,6 @@ from bert_tf.tasks.kinds.span import Span, span_accuracy, span_loss
 from bert_tf.tasks.scoring.squad_scores import squad_2_scores
 from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization.windows import QuestionPacker, token_targets
-from bert_tf.trained.fine_tuned import FineTuned
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
 CONTEXT = "cow 😀 sea ship (wave, farm) barn sea sea ship cow barn farm"

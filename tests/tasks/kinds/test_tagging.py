@@ -12,9 +12,9 @@ from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.pipelines.examples.tagged_words import chunks
 from bert_tf.serving.predictor import rows
-from bert_tf.serving.signatures import Parts
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.tagging import Tagging
+from bert_tf.tasks.signatures import Parts
 from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization.words import words_between_spaces
 

@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.errors import InputError
+from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.preprocessor import open_preset
 from bert_tf.models.task_models import BertTagger
-from bert_tf.raw_text.preprocessor import open_preset
 from bert_tf.serving.predictor import rows
-from bert_tf.serving.signatures import Parts
 from bert_tf.tasks.kinds.kind import Answered
+from bert_tf.tasks.signatures import Parts
 from bert_tf.tasks.table import TASKS
-from bert_tf.trained.fine_tuned import FineTuned
 
 TASK = TASKS["tags"]
 KIND = TASK.kind

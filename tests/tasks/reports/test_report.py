@@ -253,7 +253,7 @@ def test_evaluate_shows_and_writes_the_report(finetuned_classifier, tmp_path, ca
 @pytest.fixture
 def finetuned_classifier(tmp_path):
     from bert_tf import BertClassifier, BertConfig, BertTokenizer
-    from bert_tf.trained.fine_tuned import FineTuned
+    from bert_tf.models.fine_tuned import FineTuned
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "cow"]
     config = BertConfig(

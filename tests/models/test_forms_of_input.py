@@ -20,9 +20,9 @@ from bert_tf import (
     BertSpanClassifier,
     BertTagger,
 )
+from bert_tf.models import text_batches
 from bert_tf.models.language_model import BertMaskedLanguageModel
-from bert_tf.raw_text import batches
-from bert_tf.raw_text.batches import ROW_MODELS, BatchOptions, make_batches
+from bert_tf.models.text_batches import ROW_MODELS, BatchOptions, make_batches
 
 PAIRS = list(zip(TEXTS, TEXTS[::-1], strict=True))
 
@@ -42,7 +42,7 @@ def rows_of(model, x, y):
     """The strings and targets of the rows that an epoch's batches are made of."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            batches,
+            text_batches,
             "example_batches",
             lambda columns, *_, targets, **__: (dict(columns), [each.tolist() for each in targets]),
         )

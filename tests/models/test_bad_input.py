@@ -13,7 +13,7 @@ from small_data import ANSWERS, CONTEXTS, LABELS, QUESTIONS, TAGS, TEXTS, WORDS
 from bert_tf import BertChooser, BertClassifier, BertSpanClassifier, BertTagger
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertMaskedLanguageModel
-from bert_tf.raw_text.inputs import given_examples
+from bert_tf.models.text_inputs import given_examples
 
 PAIRS = (TEXTS, TEXTS[::-1])
 

@@ -12,23 +12,23 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.class_weights import checked_weight
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,
     BertMultiLabelClassifier,
     BertRegressor,
 )
+from bert_tf.models.text_inputs import by_role, given_examples, text_columns
+from bert_tf.models.text_values import class_of, label_list, values_of
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.pipelines.instances.masking import mask_tokens
-from bert_tf.raw_text.inputs import by_role, given_examples, text_columns
-from bert_tf.raw_text.values import class_of, label_list, values_of
-from bert_tf.serving.signatures import Tensors
 from bert_tf.tasks.balance import baseline, label_counts, listed_counts
+from bert_tf.tasks.signatures import Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
-from bert_tf.trained.fine_tuned import FineTuned
 
 BATCH_SIZE = 32
 UNKNOWN_LABELS = "unknown labels, known are "  # how the error of a graph begins

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import is_replaced
-from bert_tf.serving.signatures import Parts, Tensors
+from bert_tf.tasks.signatures import Parts, Tensors
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 

@@ -25,17 +25,17 @@ from bert_tf.models.encoder import BertEncoder
 from bert_tf.networks.tensorflow.int8 import ProductPlan
 from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.pipelines.examples.tagged_words import is_column_file
-from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.export import ASSETS, export
 from bert_tf.serving.portable import export_portable
 from bert_tf.serving.precisions import TYPES_FILE, types_text
 from bert_tf.serving.predictor import Predictor, Progress, answer
-from bert_tf.serving.signatures import DEFAULT, PREDICT, Parts, RawTextModel, find_signature
+from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.sentence_embedding import Embedding
 from bert_tf.tasks.of_model import TASK_FILE, of_model, read_settings
 from bert_tf.tasks.overview import kind_line
 from bert_tf.tasks.reports.report import Report
+from bert_tf.tasks.signatures import DEFAULT, PREDICT, Parts, RawTextModel, find_signature
 from bert_tf.tasks.table import TASKS, with_options
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer

@@ -7,7 +7,7 @@ import tensorflow as tf
 from bert_tf.checkpoints.weight_names import head_of
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.networks.heads import summary
-from bert_tf.serving.signatures import TEXTS, Parts, Signature, Tensors
+from bert_tf.tasks.signatures import TEXTS, Parts, Signature, Tensors
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 from bert_tf.tokenization.words import code_points

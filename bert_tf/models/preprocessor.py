@@ -17,12 +17,12 @@ from bert_tf.checkpoints.formats import CONFIG, locate
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.checkpoints.presets import find_model, hub_hint
 from bert_tf.errors import InputError
+from bert_tf.models import text_inputs
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.models.task_models import BertSentenceEncoder, BertTagger
-from bert_tf.pipelines.examples.batches import example_batches
-from bert_tf.raw_text import inputs
-from bert_tf.raw_text.batches import (
+from bert_tf.models.text_batches import (
     BATCH_SIZE,
     ROW_MODELS,
     UNKNOWN_LABELS,
@@ -34,7 +34,8 @@ from bert_tf.raw_text.batches import (
     make_batches,
     streamed,
 )
-from bert_tf.raw_text.values import label_list
+from bert_tf.models.text_values import label_list
+from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.serving.portable import SUFFIXES
 from bert_tf.serving.precisions import versions
 from bert_tf.serving.predictor import answer_rows
@@ -43,7 +44,6 @@ from bert_tf.tasks.of_model import named_task, of_model
 from bert_tf.tasks.table import find_task
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.trained.fine_tuned import FineTuned
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -126,12 +126,14 @@ class BertPreprocessor(keras.layers.Layer):
     def __call__(self, x: Any, **kwargs: Any) -> dict[str, tf.Tensor]:
         """Takes lists and other columns of strings, too, as `fit` does."""
         if not all(isinstance(each, tf.Tensor | keras.KerasTensor) for each in tf.nest.flatten(x)):
-            columns = inputs.text_columns(*inputs.given_examples(self.task, x, reads_labels=False))
+            columns = text_inputs.text_columns(
+                *text_inputs.given_examples(self.task, x, reads_labels=False)
+            )
             x = {name: tf.constant(values) for name, values in columns.items()}
         return super().__call__(x, **kwargs)
 
     def call(self, x: Any) -> dict[str, tf.Tensor]:
-        strings = {n: tf.convert_to_tensor(x) for n, x in inputs.by_role(self.task, x).items()}
+        strings = {n: tf.convert_to_tensor(x) for n, x in text_inputs.by_role(self.task, x).items()}
         return self.task.kind.model_inputs(strings, self.tokenizer, self.max_length)
 
     def compute_output_spec(self, x: Any) -> dict[str, Any]:
@@ -163,8 +165,8 @@ class BertPreprocessor(keras.layers.Layer):
         if isinstance(x, tf.data.Dataset):
             specs = tf.nest.flatten(inputs_alone(x.element_spec), expand_composites=True)
             return x, any(getattr(spec, "dtype", None) == tf.string for spec in specs)
-        is_text = inputs.is_raw(x)
-        return (x if is_text else inputs.checked_stream(x)), is_text
+        is_text = text_inputs.is_raw(x)
+        return (x if is_text else text_inputs.checked_stream(x)), is_text
 
     @contextlib.contextmanager
     def plain_errors(self) -> Iterator[None]:
@@ -222,7 +224,7 @@ class BertPreprocessor(keras.layers.Layer):
         """The first examples, and the last ones, a share of all, as Keras' `validation_split`."""
         if isinstance(x, tf.data.Dataset):
             raise InputError("validation_split is for lists and arrays: use dataset.take and .skip")
-        _, columns, y = inputs.with_columns(self.task, x, y)
+        _, columns, y = text_inputs.with_columns(self.task, x, y)
         count = len(next(iter(columns.values())))
         first = math.floor(count * (1 - share))
         if not 0 < first < count:
@@ -259,9 +261,9 @@ class BertPreprocessor(keras.layers.Layer):
         if not is_of_rows and not isinstance(model, Encoder):
             found = [_told(row) for row in self.answers(model, x, size)]
             return np.array(found) if isinstance(model, BertSentenceEncoder) else found
-        task, examples = inputs.given_examples(self.task, x, reads_labels=False)
+        task, examples = text_inputs.given_examples(self.task, x, reads_labels=False)
         self._check_pairs(task)
-        columns = inputs.text_columns(task, examples)
+        columns = text_inputs.text_columns(task, examples)
         lengths = np.minimum(self.task.kind.lengths(columns, self.tokenizer), self.max_length)
         order = np.argsort(-lengths, kind="stable")  # the longest first: it shows what memory holds
         if steps is not None:
@@ -292,10 +294,10 @@ class BertPreprocessor(keras.layers.Layer):
         """What `bert-tf predict` writes; with `splits_words` a tagger splits strings itself."""
         if isinstance(x, tf.data.Dataset):
             x, _, _ = in_memory(x)
-        task, examples = inputs.given_examples(self.task, x, reads_labels=False)
+        task, examples = text_inputs.given_examples(self.task, x, reads_labels=False)
         self._check_pairs(task)
-        strings = inputs.text_columns(task, examples)
-        if len(strings) > len(inputs.inputs_of(task)):
+        strings = text_inputs.text_columns(task, examples)
+        if len(strings) > len(text_inputs.inputs_of(task)):
             raise InputError("the model reads single texts: leave the second texts out")
         if splits_words and isinstance(model, BertTagger):
             is_listed = not isinstance(x, Mapping) and hasattr(x, "__getitem__")

@@ -18,8 +18,8 @@ from bert_tf import (
 from bert_tf.errors import InputError
 from bert_tf.models.encoders import LstmEncoder, TwoEncoders, encoder_class
 from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.trained.fine_tuned import FineTuned
 
 DIRECTIONS = {TwoEncoders: "left_to_right+right_to_left", LstmEncoder: "recurrent"}
 

@@ -8,9 +8,7 @@ from typing import Any
 import keras
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.labelled_text import Examples, Source
-from bert_tf.pipelines.examples.squad import Questions
-from bert_tf.raw_text.values import (
+from bert_tf.models.text_values import (
     add_answers,
     answered,
     are_marks,
@@ -28,7 +26,9 @@ from bert_tf.raw_text.values import (
     number_text,
     split_words,
 )
-from bert_tf.serving.signatures import DEFAULT
+from bert_tf.pipelines.examples.labelled_text import Examples, Source
+from bert_tf.pipelines.examples.squad import Questions
+from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.task import Task
 
 SOURCE = "the data"  # as messages name it
