@@ -61,17 +61,17 @@ class Stopwatch:
 
 
 def timed_steps() -> tuple[Any, Callable[[], dict[str, float]]]:
-    """A listener of a run, and what it has seen: steps, and the seconds that they took."""
-    from bert_tf.training.listener import Listener
+    """A watcher of a run, and what it has seen: steps, and the seconds that they took."""
+    from bert_tf.training.watcher import Watcher
 
     watch = Stopwatch()
     seen: dict[str, Any] = {}
 
-    class Watch(Listener):
-        def planned(self, steps: int) -> None:
-            seen.update(begin=watch.read(), steps=steps)
+    class Watch(Watcher):
+        def begin(self, total_steps: int) -> None:
+            seen.update(begin=watch.read(), steps=total_steps)
 
-        def on_step(self, step: int) -> None:
+        def after_step(self, step: int) -> None:
             seen.update(end=watch.read())
             if step % LOG_EVERY == 0:
                 print(f"step {step:,} of {seen['steps']:,}: {seen['end']}", flush=True)

@@ -33,13 +33,13 @@ from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.device_speed import strategy_peak
 from bert_tf.training.distillation import Taught, distilled, of_student
 from bert_tf.training.dry_run import dry_run
-from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, make_run, prepare
 from bert_tf.training.strategy import check_batch_size, distribute_batches
 from bert_tf.training.training_options import TEMPERATURE, WEIGHT, save_config
+from bert_tf.training.watcher import Watcher
 
 _SAMPLED_BATCHES = 8  # enough to measure the mean length of examples
 _FEATURES_LEARNING_RATE = 1e-3  # a head on frozen vectors learns faster than a whole BERT
@@ -59,9 +59,7 @@ class FinetuningResult:
         return self.evaluation.scores.get(self.best_by) if self.evaluation else None
 
 
-def finetune(
-    options: FinetuningOptions, listener: Listener | None = None
-) -> FinetuningResult | None:
+def finetune(options: FinetuningOptions, watcher: Watcher | None = None) -> FinetuningResult | None:
     """Fine-tunes a model; the run directory is `options.output`.
 
     `best/` there is the model with the best score on the validation examples (the first of them in
@@ -69,10 +67,9 @@ def finetune(
     dry run. Raises InputError if the data, the model or the options cannot be used; Preempted if
     the run was stopped, or another worker has gone.
     """
-    listener = listener or Listener()
     inputs = [options.model, options.source, options.validation, options.teacher]
-    with make_run(options, listener.notice, inputs) as run:
-        return _finetune(run, options, listener)
+    with make_run(options, watcher, inputs) as run:
+        return _finetune(run, options)
 
 
 def task_to_train(options: FinetuningSetup) -> Task:
@@ -101,7 +98,7 @@ def run_identity(options: FinetuningSetup, task: Task) -> dict[str, Any]:
     return found
 
 
-def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> FinetuningResult | None:
+def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
     task = task_to_train(options)
     if not task.kind.is_trained:
         raise InputError(
@@ -208,7 +205,6 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
             outcome.unlink(missing_ok=True)
         tuned.save(folder)
 
-    listener.planned(total_steps)
     training = run.train(
         [phase],
         options=options,
@@ -216,8 +212,6 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         best_by=best_by,
         larger_is_better=True,
         save_model=save,
-        report=listener.report,
-        on_step=listener.on_step,
     )
     if cache is not None:
         if cache.full:

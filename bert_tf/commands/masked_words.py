@@ -13,7 +13,7 @@ from bert_tf.tasks.kinds.masked_language_model import guess_masked_words
 from bert_tf.tasks.signatures import Parts
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.logs import EventFolder
-from bert_tf.training.monitoring import Watcher
+from bert_tf.training.monitoring import TensorBoardLog
 
 _WINDOW = 15  # pieces shown before and after a hidden word
 _LOG = "masked_words"
@@ -113,7 +113,7 @@ class MaskedWords:
 
 
 @dataclass(eq=False)
-class MaskedWordLog(Watcher):
+class MaskedWordLog(TensorBoardLog):
     """Writes the guesses after every evaluation, as text for TensorBoard."""
 
     words: MaskedWords

@@ -28,15 +28,14 @@ from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
 from bert_tf.training import distillation
 from bert_tf.training.device_speed import strategy_peak
 from bert_tf.training.dry_run import dry_run
-from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.monitoring import ProjectorLog
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, make_run, prepare
 from bert_tf.training.strategy import check_batch_size
-from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TEMPERATURE, WEIGHT, save_config
+from bert_tf.training.watcher import Watcher
 
 _WATCHED_OPTIONS = (  # beside the identity of a run, what TensorBoard tells runs apart by
     "model",
@@ -94,9 +93,7 @@ def _teacher(directory: str, student: Any, data: PretrainingData) -> Any:
     return model
 
 
-def pretrain(
-    options: PretrainingOptions, listener: Listener | None = None
-) -> TrainingResult | None:
+def pretrain(options: PretrainingOptions, watcher: Watcher | None = None) -> TrainingResult | None:
     """Pre-trains a BERT on shards; the run directory is `options.output`.
 
     The loss is the mean over the words to predict plus, for the objective mlm+nsp, the mean over
@@ -104,7 +101,6 @@ def pretrain(
     Returns None for a dry run. Raises InputError if the shards, the model or the options cannot be
     used, Preempted if the run was stopped or another worker has gone.
     """
-    listener = listener or Listener()
     inputs = [
         options.shards,
         *options.mixed,
@@ -114,14 +110,14 @@ def pretrain(
         options.teacher,
     ]
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(make_run(options, listener.notice, inputs))
+        run = stack.enter_context(make_run(options, watcher, inputs))
         data = PretrainingData(options)
         stack.enter_context(shard_errors(*(x for phase in data.phases for x in phase.opened)))
-        return _pretrain(run, data, options, listener)
+        return _pretrain(run, data, options)
 
 
 def _pretrain(
-    run: Run, data: PretrainingData, options: PretrainingOptions, listener: Listener
+    run: Run, data: PretrainingData, options: PretrainingOptions
 ) -> TrainingResult | None:
     for phase in data.phases:  # fails on what it cannot do before anything is written
         check_batch_size(phase.batch_size, run.strategy, phase.gradient_accumulation_steps)
@@ -198,26 +194,21 @@ def _pretrain(
     table, pieces = first.embeddings.word_embeddings.embeddings, data.tokenizer.vocabulary
     columns = {"piece": pieces, "id": range(len(pieces)), "kind": [_kind(p) for p in pieces]}
     run.watch(ProjectorLog(run.state, run.logs, "word_embeddings", table, columns))
-    phases = [_phase(run, trainer, data, phase) for phase in data.phases]
+    phases = [_phase(run, model.encoder, data, phase) for phase in data.phases]
     if options.dry_run:
         for line in dry_run(trainer, phases):
             run.notice(line)
         return None
 
-    scores: dict[str, float] = {"word_frequency_loss": word_frequency_loss(sample or [])}
-
-    def keep_scores(step: int, kind: str, scalars: dict[str, float]) -> None:
-        if kind == "held_out":
-            scores.update(scalars, step=step)
-        listener.report(step, kind, scalars)
+    scores = _HeldOutScores(word_frequency_loss(sample or []))
+    run.watch(scores)
 
     def save(directory: Path) -> None:
         save_model(model, directory, tokenizer=data.tokenizer)
         if directory.name == "best":
-            write_json(directory / METRICS, scores)
+            write_json(directory / METRICS, scores.latest)
 
     run.open(override=options.override)
-    listener.planned(options.steps)
     if run.is_chief:
         save_config(options, run.directory)
     return run.train(
@@ -228,9 +219,18 @@ def _pretrain(
         larger_is_better=False,
         scalar_names=_SCALAR_NAMES,
         save_model=save,
-        report=keep_scores,
-        on_step=listener.on_step,
     )
+
+
+class _HeldOutScores(Watcher):
+    """The latest held-out scores, and the loss of word frequencies to compare them with."""
+
+    def __init__(self, word_frequency_loss: float) -> None:
+        self.latest: dict[str, float] = {"word_frequency_loss": word_frequency_loss}
+
+    def logged(self, step: int, kind: str, scalars: dict[str, float]) -> None:
+        if kind == "held_out":
+            self.latest.update(scalars, step=step)
 
 
 def _kind(piece: str) -> str:
@@ -242,8 +242,8 @@ def _kind(piece: str) -> str:
     return "continuation" if piece.startswith("##") and piece != "##" else "word"
 
 
-def _phase(run: Run, trainer: Trainer, data: PretrainingData, phase: PhaseShards) -> Phase:
-    shards, encoder = phase.train, trainer.model.encoder
+def _phase(run: Run, encoder: Any, data: PretrainingData, phase: PhaseShards) -> Phase:
+    shards = phase.train
     length = shards.options.max_seq_length
     places = row_predictions(shards.options) if data.direction == "both" else length
     flops = pretraining_flops(encoder.config, instances=1, length=length, predictions=places)
@@ -257,5 +257,5 @@ def _phase(run: Run, trainer: Trainer, data: PretrainingData, phase: PhaseShards
         flops=flops,
         peak=strategy_peak(run.strategy, encoder.compute_dtype),
         cost=flops * phase.batch_size,
-        begin=functools.partial(trainer.accumulate_gradients, phase.gradient_accumulation_steps),
+        gradient_accumulation_steps=phase.gradient_accumulation_steps,
     )

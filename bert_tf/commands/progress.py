@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import rich.progress
 from rich.console import Console
 
-from bert_tf.training.listener import Listener
+from bert_tf.training.watcher import Watcher
 
 if TYPE_CHECKING:
     from bert_tf.training.loop import TrainingResult
@@ -78,7 +78,7 @@ def progress(title: str, total: int | None = None, *, shown: bool = True) -> Ite
         yield ProgressBar(bar, title, bar.add_task(title, total=total), shown)
 
 
-class RunProgress(Listener):
+class RunProgress(Watcher):
     """Shows training runs in a bar and lines.
 
     `one_of_many`, such as "Setting", is for many runs: without losses, and repeated lines once.
@@ -100,13 +100,13 @@ class RunProgress(Listener):
         self._where = f"{number} of {total}"
         self._bar.show(f"{self._what} {self._where}: {title}")
 
-    def planned(self, steps: int) -> None:
-        self.total_steps = steps
+    def begin(self, total_steps: int) -> None:
+        self.total_steps = total_steps
 
-    def on_step(self, step: int) -> None:
+    def after_step(self, step: int) -> None:
         self._bar.update(step, total=self.total_steps, note=self._where)
 
-    def report(self, step: int, kind: str, scalars: dict[str, float]) -> None:
+    def logged(self, step: int, kind: str, scalars: dict[str, float]) -> None:
         if not self._what:
             self._bar.show(training_line(step, kind, scalars, self.total_steps))
 

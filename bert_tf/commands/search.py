@@ -33,7 +33,7 @@ from bert_tf.commands.progress import (
 from bert_tf.commands.result import Result, Table
 from bert_tf.files.owners import SEARCH
 from bert_tf.options import option
-from bert_tf.training.listener import Listener
+from bert_tf.training.watcher import Watcher
 
 if TYPE_CHECKING:
     from bert_tf.commands.finetuning import FinetuningResult
@@ -147,8 +147,8 @@ def run(options: Options) -> SearchResult:
         from bert_tf.commands.finetuning import finetune
         from bert_tf.commands.settings_search import search
 
-        def one_run(options: FinetuningOptions, listener: Listener) -> "FinetuningResult | None":
-            result = finetune(options, listener)
+        def one_run(options: FinetuningOptions, watcher: Watcher) -> "FinetuningResult | None":
+            result = finetune(options, watcher)
             if result is not None and result.evaluation is not None:
                 bar.show(f"  seed {options.seed}: {scores_line({result.best_by: result.score})}")
             return result

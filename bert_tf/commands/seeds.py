@@ -18,11 +18,11 @@ from bert_tf.files.atomic import replace_directory, write_json
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import SEEDS
 from bert_tf.options import differing, identity
-from bert_tf.training.listener import Listener
 from bert_tf.training.loop import DivergedError
+from bert_tf.training.watcher import Watcher
 from bert_tf.training.workers import hold_run_directory
 
-OneRun = Callable[[FinetuningOptions, Listener], FinetuningResult | None]
+OneRun = Callable[[FinetuningOptions, Watcher], FinetuningResult | None]
 
 
 @dataclass
@@ -36,14 +36,14 @@ class Restarts:
     evaluations: dict[int, int] = field(default_factory=dict)
 
     def make(
-        self, options: FinetuningOptions, listener: Listener, run: OneRun, title: str = ""
+        self, options: FinetuningOptions, watcher: Watcher, run: OneRun, title: str = ""
     ) -> None:
-        """Makes the run of a seed and adds its outcome; tells the listener if it diverged."""
+        """Makes the run of a seed and adds its outcome; tells the watcher if it diverged."""
         try:
-            result = run(options, listener)
+            result = run(options, watcher)
         except DivergedError as error:
             self.runs[options.seed] = {}
-            listener.notice(f"{title}seed {options.seed} diverged: {error}")
+            watcher.notice(f"{title}seed {options.seed} diverged: {error}")
             return
         assert result is not None and result.evaluation is not None  # no dry run, and one worker
         scores = result.evaluation.scores.items()
@@ -97,7 +97,7 @@ def best_of(evaluations: Iterable[int]) -> str:
 
 
 def finetune_seeds(
-    options: FinetuningOptions, listener: Listener, run: OneRun = finetune
+    options: FinetuningOptions, watcher: Watcher, run: OneRun = finetune
 ) -> Restarts:
     """Fine-tunes with several seeds, in `<output>/seed-N`, and keeps the best model as `best/`.
 
@@ -109,7 +109,7 @@ def finetune_seeds(
     restarts = Restarts()
     if options.dry_run:
         for one in seed_options(options):
-            run(one, listener)
+            run(one, watcher)
         return restarts
     inputs = [options.model, options.source, options.validation]
     output = check_output_folder(options.output, inputs)
@@ -128,14 +128,14 @@ def finetune_seeds(
         mark.settings = settings
         mark.write()
         for one in seed_options(options):
-            restarts.make(one, listener, run)
+            restarts.make(one, watcher, run)
         finished = [seed for seed, scores in restarts.runs.items() if scores]
         if not finished:
             raise DivergedError("every seed diverged: give a smaller --learning_rate")
         best = restarts.best_seed
         if best is None:
             best = finished[0]
-            listener.notice(
+            watcher.notice(
                 f"{restarts.best_by} was undefined in every run: best/ is that of seed {best}"
             )
         keep_best(seed_folder(output, best), output)

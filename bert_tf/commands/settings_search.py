@@ -33,9 +33,9 @@ from bert_tf.files.owners import SEARCH, Mark
 from bert_tf.options import differing, identity, joined
 from bert_tf.pipelines.examples.records import is_dataset_name
 from bert_tf.tasks.reports.report import curves, markdown, save_png
-from bert_tf.training.listener import Listener
 from bert_tf.training.monitoring import write_columns
 from bert_tf.training.training_options import save_config
+from bert_tf.training.watcher import Watcher
 from bert_tf.training.workers import hold_run_directory
 from bert_tf.version import TRAJECTORY
 
@@ -160,7 +160,7 @@ def picture(trials: Sequence[Trial]) -> np.ndarray:
     return curves(f"best {name} on the validation examples", series, "learning rate", name)
 
 
-def search(options: SearchOptions, listener: Listener, run: OneRun = finetune) -> list[Trial]:
+def search(options: SearchOptions, watcher: Watcher, run: OneRun = finetune) -> list[Trial]:
     """Fine-tunes with one setting after another, in `<output>/<setting>/seed-N`.
 
     The search of the folder goes on, perhaps with more values, trials or seeds; no finished run is
@@ -172,22 +172,22 @@ def search(options: SearchOptions, listener: Listener, run: OneRun = finetune) -
     output = check_output_folder(options.output, inputs)
     found = _Search(options, output)
     if options.dry_run:
-        run(next(found.runs(found.grid[0])), listener)
-        listener.notice(f"The search has {found.size} settings with {options.seeds} run(s) each")
+        run(next(found.runs(found.grid[0])), watcher)
+        watcher.notice(f"The search has {found.size} settings with {options.seeds} run(s) each")
         return []
     with hold_run_directory(output, tf.distribute.get_strategy(), SEARCH):
         found.read()
         for trial in found.unfinished():
-            listener.started(str(trial.setting), found.trials.index(trial) + 1, found.size)
+            watcher.started(str(trial.setting), found.trials.index(trial) + 1, found.size)
             for one in found.runs(trial.setting):
                 if one.seed not in trial.runs:
-                    trial.make(one, listener, run, f"{trial.setting}: ")
+                    trial.make(one, watcher, run, f"{trial.setting}: ")
                     found.write()
                     save_config(options, output)
             found.report()
         found.report()
         for line in found.remarks():
-            listener.notice(line)
+            watcher.notice(line)
     return found.trials
 
 

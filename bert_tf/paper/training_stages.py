@@ -30,9 +30,9 @@ from bert_tf.paper.stage import Cache, Show, Stage, chosen_options
 from bert_tf.paper.step_speed import StepSpeed, predicted_positions
 from bert_tf.tasks.table import find_task, with_options
 from bert_tf.tokenization import BertTokenizer
-from bert_tf.training.listener import Listener
 from bert_tf.training.setup import dropout_settings
 from bert_tf.training.state import load_weights
+from bert_tf.training.watcher import Watcher
 
 NO_SCORE = "no score"
 _DOCUMENTATION_EXAMPLES = 1280
@@ -229,7 +229,7 @@ class Finetuning(Stage):
 
 
 @dataclass
-class _Steps(Listener):
+class _Steps(Watcher):
     """Shows the steps of a run, and no lines: a table has dozens of runs."""
 
     show: Show
@@ -238,8 +238,8 @@ class _Steps(Listener):
     def notice(self, line: str) -> None:
         pass
 
-    def planned(self, steps: int) -> None:
-        self.total = steps
+    def begin(self, total_steps: int) -> None:
+        self.total = total_steps
 
-    def on_step(self, step: int) -> None:
+    def after_step(self, step: int) -> None:
         self.show(step, self.total)

@@ -22,7 +22,7 @@ def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
     lines = [f"{trained:,} parameters" + (f" and {frozen:,} frozen ones" if frozen else "")]
     total, start = 0.0, 0
     for phase in phases:
-        phase.begin()
+        trainer.accumulate_gradients(phase.gradient_accumulation_steps)
         seconds = step_seconds(trainer, phase.batches(0))
         if phase.held_out is not None:  # it may take more memory than the steps
             trainer.evaluate(phase.held_out, limit=1)

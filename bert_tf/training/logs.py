@@ -8,7 +8,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from bert_tf.files.atomic import replace_file, write_text
 from bert_tf.training.plan import Phase
 from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.state import TrainingState
+from bert_tf.training.watcher import Watcher
 from bert_tf.training.workers import is_chief
 
 SCALARS = "scalars.jsonl"
@@ -60,9 +61,9 @@ class EventFolder:
 
 
 class ScalarLog:
-    """Writes training and held-out scalars for TensorBoard and reports them to the user.
+    """Writes training and held-out scalars for TensorBoard, and reports them to the watchers.
 
-    Every `log_every` steps, before an evaluation, and to the user after 20 seconds without a line:
+    Every `log_every` steps, before an evaluation, and to watchers after 20 seconds without a line:
     means since the last line, the last step's `learning_rate`, the rate of the steps alone (without
     the first one, which compiles, evaluations and checkpoints), and the time left at that rate.
     `names` maps logs of the trainer to other names for them.
@@ -72,11 +73,11 @@ class ScalarLog:
         self,
         directory: Path,
         state: TrainingState,
-        report: Callable[[int, str, dict[str, float]], object],
+        watchers: Sequence[Watcher],
         log_every: int,
         names: Mapping[str, str],
     ) -> None:
-        self._directory, self._state, self._shown = directory, state, report
+        self._directory, self._state, self._watchers = directory, state, watchers
         self._log_every, self._names = log_every, names
         self._is_chief = is_chief(state.trainer.strategy)
         self._folders = {kind: EventFolder(directory / kind) for kind in ("train", "held_out")}
@@ -149,7 +150,8 @@ class ScalarLog:
     def _report(self, kind: str, scalars: dict[str, float]) -> None:
         self._reported = time.monotonic()
         if self._is_chief:
-            self._shown(self._state.step, kind, scalars)
+            for watcher in self._watchers:
+                watcher.logged(self._state.step, kind, scalars)
 
 
 def forget_later_scalars(directory: Path, state: TrainingState) -> None:

@@ -20,13 +20,13 @@ import keras
 from bert_tf.errors import InputError
 from bert_tf.training import workers
 from bert_tf.training.logs import ScalarLog, forget_later_scalars
-from bert_tf.training.monitoring import Watcher
 from bert_tf.training.plan import Phase
 from bert_tf.training.preemption import StopSignals
 from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.state import Progress, TrainingState
 from bert_tf.training.strategy import without_autotuning
 from bert_tf.training.training_options import TrainingOptions
+from bert_tf.training.watcher import Watcher
 
 
 class DivergedError(InputError):
@@ -73,9 +73,6 @@ class TrainingLoop:
     larger_is_better: bool  # True if that score is an accuracy, False if a loss
     scalar_names: Mapping[str, str] = field(default_factory=dict)  # trainer's log -> shown name
     save_model: Callable[[Path], None]  # writes the model into a folder
-    report: Callable[[int, str, dict[str, float]], object]  # see `Listener`, as of the next
-    on_step: Callable[[int], object] = lambda step: None
-    # Called after a step is logged and before the state is saved, on the chief worker alone.
     watchers: Sequence[Watcher] = ()
 
     def run(self) -> TrainingResult:
@@ -91,20 +88,18 @@ class TrainingLoop:
         logs = self.directory / "logs"
         if is_chief:
             forget_later_scalars(logs, state)
-        else:
-            self.watchers = ()
-        self._log = ScalarLog(logs, state, self.report, self.options.log_every, self.scalar_names)
+        self._log = ScalarLog(logs, state, self.watchers, self.options.log_every, self.scalar_names)
         starts = [0, *(phase.until for phase in self.phases)]
         with StopSignals() as self._signals:
             try:
                 for watcher in self.watchers:
-                    watcher.begin()
+                    watcher.begin(self.phases[-1].until)
                 for number, (start, phase) in enumerate(zip(starts, self.phases, strict=False), 1):
                     # An evaluation that is due belongs to the phase whose steps it follows.
                     is_done = state.step == phase.until and not state.evaluation_due
                     if is_done or state.step > phase.until or state.ended_early:
                         continue
-                    phase.begin()
+                    state.trainer.accumulate_gradients(phase.gradient_accumulation_steps)
                     if state.step == start:
                         state.best = state.best_step = None
                         state.evaluations_since_best = 0
@@ -147,7 +142,6 @@ class TrainingLoop:
                     f"{left} steps from step {state.step} to the next evaluation do not divide by "
                     f"--steps_per_execution {steps}: give one that divides them"
                 )
-            self._before()
             for watcher in self.watchers:
                 watcher.before_step()
             began = time.perf_counter()
@@ -156,30 +150,29 @@ class TrainingLoop:
             seconds = (time.perf_counter() - began) / steps
 
             state.advance(steps, ends_stretch=left == steps)
-            self.on_step(state.step)
             if not is_finite:
                 state.nonfinite_steps = int(keras.ops.convert_to_numpy(trainer.nonfinite_steps))
                 if state.nonfinite_steps > self.options.skip_nonfinite:
                     raise _divergence(state, phase, start, logs)  # without a checkpoint
             self._log.step(seconds, logs)
             for watcher in self.watchers:
-                watcher.after_step()
+                watcher.after_step(state.step)
             state.raise_failure()
             is_due = state.passed(self.options.save_every) or state.passed(state.keep_every)
             if is_due and not state.evaluation_due:
                 state.save(wait=False)
-            self._after(logs)
+            self._stop_if_asked(logs)
             if state.evaluation_due:
                 self._evaluate(phase)
         for watcher in self.watchers:
-            watcher.end()
+            watcher.end_phase()
 
     def _evaluate(self, phase: Phase) -> None:
         state, strategy = self.state, self.state.trainer.strategy
         scores = {}
         if phase.held_out is not None:
             held_out = without_autotuning(phase.held_out)
-            scores = state.trainer.evaluate(held_out, before=self._before, after=self._after)
+            scores = state.trainer.evaluate(held_out, after=self._stop_if_asked)
         if phase.evaluate is not None and workers.is_chief(strategy):
             if workers.has_workers(strategy):  # they stop together, with the next step
                 scores |= phase.evaluate()
@@ -195,7 +188,7 @@ class TrainingLoop:
             watcher.after_evaluation()
         state.evaluation_due = False
         state.save(wait=False)
-        self._after({})
+        self._stop_if_asked({})
 
     def _keep_best(self, score: float | None, phase: Phase) -> None:
         """Saves the model if the score beats every earlier one; ends the run if none has lately."""
@@ -214,17 +207,14 @@ class TrainingLoop:
             numbers = workers.from_all_replicas(state.trainer.strategy, int(is_over))
             state.ended_early = bool(numbers[0])
 
-    def _before(self) -> None:
-        """Tells the other workers of a signal with the next step, of training or evaluation."""
-        if self.state.trainer.stop_flag and self._signals.received:
-            self.state.trainer.stop_flag.ask()
-
-    def _after(self, logs: Mapping[str, Any]) -> None:
+    def _stop_if_asked(self, logs: Mapping[str, Any]) -> None:
         """Saves the state and ends the run if a signal has arrived, here or at another worker."""
-        trainer, is_told = self.state.trainer, bool(self._signals.received)
+        trainer, is_asked = self.state.trainer, bool(self._signals.received)
         if trainer.stop_flag:
-            is_told = float(logs.get("stop_asked", 0)) > 0
-        if is_told:
+            if is_asked:  # all workers see it in the logs of the next step, and stop together
+                trainer.stop_flag.ask()
+            is_asked = float(logs.get("stop_asked", 0)) > 0
+        if is_asked:
             self.state.save()
             workers.meet(trainer.strategy)
             workers.leave(trainer.strategy)

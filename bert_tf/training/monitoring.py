@@ -16,6 +16,7 @@ from tensorboard.plugins.hparams.summary import session_end_pb
 from bert_tf.files.atomic import replace_file, write_text
 from bert_tf.training.logs import EventFolder, as_system_errors
 from bert_tf.training.state import TrainingState
+from bert_tf.training.watcher import Watcher
 
 # Sorts before the names that writers make from the time: TensorBoard reads files in that order.
 _START = "events.out.tfevents.0.hyper_parameters"
@@ -24,30 +25,15 @@ _MOST_ROWS = 100_000  # the projector asks for no more
 
 
 @dataclass(eq=False)
-class Watcher:
-    """Watches a run on the chief worker; each method does nothing by default."""
+class TensorBoardLog(Watcher):
+    """A watcher that writes into a TensorBoard log folder."""
 
     state: TrainingState
-    directory: Path  # TensorBoard log folder
-
-    def begin(self) -> None:
-        """Called before the first step in this process."""
-
-    def before_step(self) -> None:
-        """Called before each execution."""
-
-    def after_step(self) -> None:
-        """Called after each execution."""
-
-    def after_evaluation(self) -> None:
-        """Called after each evaluation."""
-
-    def end(self) -> None:
-        """Called after each phase."""
+    directory: Path
 
 
 @dataclass(eq=False)
-class Histograms(Watcher):
+class Histograms(TensorBoardLog):
     every: int  # steps between two histograms
     weights: keras.Model  # model whose variables to show
     activations: Callable[[], dict[str, tf.Tensor]] = dict  # tensors by name for a fixed batch
@@ -55,11 +41,11 @@ class Histograms(Watcher):
     def __post_init__(self) -> None:
         self._events = EventFolder(self.directory / "histograms")
 
-    def after_step(self) -> None:
+    def after_step(self, step: int) -> None:
         if not self.state.passed(self.every):
             return
         activations = self.activations()
-        with self._events.at(self.state.step):
+        with self._events.at(step):
             for variable in self.weights.trainable_variables:
                 tf.summary.histogram(f"weights/{variable.path}", variable.value)
             for name, values in activations.items():
@@ -67,7 +53,7 @@ class Histograms(Watcher):
 
 
 @dataclass(eq=False)
-class Profile(Watcher):
+class Profile(TensorBoardLog):
     """Profiles the executions of steps `first` to `last`, counted from 1, of one phase."""
 
     first: int
@@ -79,18 +65,18 @@ class Profile(Watcher):
             tf.profiler.experimental.start(str(self.directory / "train"))
             self._running = True
 
-    def after_step(self) -> None:
-        if self.state.step >= self.last:
-            self.end()
+    def after_step(self, step: int) -> None:
+        if step >= self.last:
+            self.end_phase()
 
-    def end(self) -> None:
+    def end_phase(self) -> None:
         if self._running:
             tf.profiler.experimental.stop()
         self._running = False
 
 
 @dataclass(eq=False)
-class ProjectorLog(Watcher):
+class ProjectorLog(TensorBoardLog):
     """Writes a table of embeddings after every evaluation, replacing the one before.
 
     TensorBoard's projector (2.21) reloads a checkpoint whose name has changed, but no text file.
@@ -133,7 +119,7 @@ def _cell(value: object) -> str:
 
 
 @dataclass(eq=False)
-class HyperParameters(Watcher):
+class HyperParameters(TensorBoardLog):
     """Writes the hyper-parameters of a run, and its best score so far after each evaluation.
 
     The log folder is one session of the HParams plugin; a resumed run rewrites its start unchanged.
@@ -142,13 +128,13 @@ class HyperParameters(Watcher):
     run: str  # name of the run
     values: Mapping[str, bool | int | float | str | None]
     score: str  # name of the best score, such as "best_loss"
-    total_steps: int  # step at which the session ends
 
     def __post_init__(self) -> None:
         self._events = EventFolder(self.directory)
         self.state.logged.setdefault(self.directory.name, 0)
 
-    def begin(self) -> None:
+    def begin(self, total_steps: int) -> None:
+        self._total_steps = total_steps
         path, begun = self.directory / _START, time.time()
         if path.exists():  # of the run that is resumed
             first = next(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
@@ -159,7 +145,7 @@ class HyperParameters(Watcher):
 
     def after_evaluation(self) -> None:
         step, best = self.state.step, self.state.best
-        is_over = step >= self.total_steps or self.state.ended_early
+        is_over = step >= self._total_steps or self.state.ended_early
         self.state.logged[self.directory.name] = step
         if best is None and not is_over:
             return

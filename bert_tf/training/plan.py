@@ -21,4 +21,4 @@ class Phase:
     flops: float = 0.0  # mean floating-point operations per example
     peak: Callable[[], float] | None = None  # FLOP/s of the devices now; None to log no share of it
     cost: float = 1.0  # relative cost of a step, to estimate the time left
-    begin: Callable[[], None] = lambda: None  # called before its first step in this process
+    gradient_accumulation_steps: int | None = None  # None for those that the trainer has

@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Self
 
@@ -18,12 +18,12 @@ from bert_tf.files.owners import RUN
 from bert_tf.training import workers
 from bert_tf.training.device_speed import fast_precision
 from bert_tf.training.loop import TrainingLoop, TrainingResult
-from bert_tf.training.monitoring import Watcher
 from bert_tf.training.plan import Phase
 from bert_tf.training.state import TrainingState, stored_settings
 from bert_tf.training.strategy import device_names, make_strategy, unseen_gpu
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
+from bert_tf.training.watcher import Watcher
 
 _POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
@@ -49,15 +49,15 @@ class Run(AbstractContextManager):
     def __init__(
         self,
         options: TrainingOptions,
-        notice: Callable[[str], object] = print,
+        watcher: Watcher | None = None,
         inputs: Iterable[str | None] = (),
     ) -> None:
         self.directory = check_output_folder(options.output, inputs)
         self.logs = self.directory / "logs"
         # Keras dtype policy; of "auto" that of the run's checkpoints, else the fastest one here.
         self.precision: str = options.precision
-        self._options, self._notice = options, notice
-        self._watchers: list[Watcher] = []
+        self._options = options
+        self._watchers = [watcher or Watcher()]
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -115,7 +115,7 @@ class Run(AbstractContextManager):
     def notice(self, line: str) -> None:
         """Shows the user a line, on the chief worker."""
         if self.is_chief:
-            self._notice(line)
+            self._watchers[0].notice(line)
 
     def prepare(self, trainer: Trainer, *, settings: dict[str, Any], **keep: Any) -> None:
         """Makes the state, not yet restored, of a trainer; `keep` is of `TrainingState`."""
@@ -127,8 +127,9 @@ class Run(AbstractContextManager):
         )
 
     def watch(self, *watchers: Watcher) -> None:
-        """Adds watchers to the training."""
-        self._watchers += watchers
+        """Adds watchers to the training, on the chief worker."""
+        if self.is_chief:
+            self._watchers += watchers
 
     def open(self, *, override: bool = False) -> None:
         """Locks the run directory until the `with` block ends, and restores the state, if any."""

@@ -16,6 +16,7 @@ from bert_tf.training.schedule import SCHEDULES
 from bert_tf.training.strategy import compiles_step, reader_count
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
+from bert_tf.training.watcher import Watcher
 from bert_tf.version import TRAJECTORY
 
 _COMPARED_IF_KNOWN = (  # not recorded by earlier versions, or recorded without dropout, too
@@ -48,11 +49,11 @@ def dropout_settings(dropout: float | None) -> dict[str, Any]:
 
 def make_run(
     options: TrainingOptions,
-    notice: Callable[[str], object] = print,
+    watcher: Watcher | None = None,
     inputs: Iterable[str | None] = (),
 ) -> Run:
     """The run to enter, as of `Run`, on a share of the cores for each half of a batch."""
-    run = Run(options, notice, inputs)
+    run = Run(options, watcher, inputs)
     # Not under XLA nor for workers, whose steps have no halves.
     if options.strategy in ("auto", "one") and options.jit_compile is not True:
         share_cores()
@@ -126,7 +127,7 @@ def prepare(
     )
     values = {"gradient_accumulation_steps": options.gradient_accumulation_steps, **values}
     name = options.output if is_remote(options.output) else str(run.directory)
-    run.watch(HyperParameters(run.state, run.logs, name, own | values, score, total_steps))
+    run.watch(HyperParameters(run.state, run.logs, name, own | values, score))
     if options.histograms_every is not None:
 
         @functools.cache  # the same examples each time

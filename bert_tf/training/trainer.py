@@ -123,8 +123,10 @@ class Trainer:
         own = [self.nonfinite_steps, *(self.loss_scale.variables if self.loss_scale else [])]
         return [*self.model.variables, *own, *self.optimizer.variables]
 
-    def accumulate_gradients(self, steps: int) -> None:
-        """Cuts a replica's batch into another number of micro-batches from here on."""
+    def accumulate_gradients(self, steps: int | None) -> None:
+        """Cuts a replica's batch into this number of micro-batches from now on; None for as now."""
+        if steps is None:
+            return
         self.gradient_accumulation_steps = steps
         self._train = tf.function(self._train_batches, autograph=False)
         self._test = tf.function(self._on_replicas(self.test_step), autograph=False)
@@ -154,7 +156,6 @@ class Trainer:
         batches: Iterable[Any],
         *,
         limit: int | None = None,
-        before: Callable[[], object] = lambda: None,
         after: Callable[[dict[str, tf.Tensor]], object] = lambda logs: None,
     ) -> dict[str, float]:
         """The losses and metrics of a data set, or `limit` batches of it; resets the means."""
@@ -164,7 +165,6 @@ class Trainer:
         for number in itertools.count():
             if number in (limit, size):
                 break
-            before()
             try:
                 logs = self._test(iterator)
             except (tf.errors.OutOfRangeError, StopIteration):

@@ -30,7 +30,7 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
-from bert_tf.training.listener import Listener
+from bert_tf.training.watcher import Watcher
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 CONFIG = BertConfig(
@@ -301,8 +301,8 @@ def test_a_run_keeps_vectors_until_its_end(encoder, tmp_path, monkeypatch):
         strategy="one",
     )
 
-    class Killing(Listener):
-        def on_step(self, step):
+    class Killing(Watcher):
+        def after_step(self, step):
             if step == 3:
                 raise KeyboardInterrupt
 

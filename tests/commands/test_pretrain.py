@@ -29,7 +29,7 @@ from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.pipelines.shards.folder import open_shards
 from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
-from bert_tf.training.listener import Listener
+from bert_tf.training.watcher import Watcher
 
 
 class Killed(Exception):
@@ -58,8 +58,8 @@ def run(options, kill_at=None, copy_at=None) -> list[tuple[int, str, dict[str, f
     """
     lines = []
 
-    class Watching(Listener):
-        def report(self, step, kind, scalars):
+    class Watching(Watcher):
+        def logged(self, step, kind, scalars):
             timed = ("second", "share_of_peak", "minutes_left")
             kept = {k: v for k, v in scalars.items() if not any(part in k for part in timed)}
             lines.append((step, kind, kept))

@@ -23,8 +23,8 @@ from bert_tf.files.atomic import hold_output, write_text
 from bert_tf.files.owners import RUN, Mark
 from bert_tf.models.fine_tuned import Evaluation
 from bert_tf.tasks.reports.report import markdown
-from bert_tf.training.listener import Listener
 from bert_tf.training.loop import DivergedError
+from bert_tf.training.watcher import Watcher
 
 BEST = 3e-5
 
@@ -40,7 +40,7 @@ class Runs:
         self.made: list[str] = []
         self.killed_at = killed_at
 
-    def __call__(self, options, listener=None) -> FinetuningResult | None:
+    def __call__(self, options, watcher=None) -> FinetuningResult | None:
         if options.dry_run:
             return None
         folder = Path(options.output)
@@ -89,7 +89,7 @@ def blank_pictures(monkeypatch) -> None:
     monkeypatch.setattr("bert_tf.commands.settings_search.picture", blank)
 
 
-class Notices(Listener):
+class Notices(Watcher):
     """Keeps them."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def test_a_setting_that_comes_to_be_the_best_without_its_first_model(options):
     class Later(Runs):
         """Runs of the other rate, whose second seed is far better."""
 
-        def __call__(self, options, listener=None):
+        def __call__(self, options, watcher=None):
             result = super().__call__(options)
             if options.learning_rate != BEST and options.seed > 1:
                 scores = result.evaluation.scores
@@ -127,7 +127,7 @@ class Changing(Runs):
 
     scores: ClassVar = {5e-5: (0.9, 0.1, 0.1), 4e-5: (0.8, 0.2, 0.2), 2e-5: (0.7, 0.9, 0.8)}
 
-    def __call__(self, options, listener=None):
+    def __call__(self, options, watcher=None):
         result = super().__call__(options)
         scores = self.scores[options.learning_rate]
         result.evaluation.scores["f1"] = scores[options.seed - 1]
@@ -265,7 +265,7 @@ def test_a_finished_search_runs_nothing_and_can_be_extended(options):
 
 
 def test_a_search_whose_first_run_is_refused_leaves_nothing(options):
-    def refused(one, listener):
+    def refused(one, watcher):
         raise InputError("there is no such data")
 
     with pytest.raises(InputError, match="no such data"):
@@ -312,7 +312,7 @@ def test_a_score_that_no_run_has(options, capsys):
     """F1 of a type of entities that is in no validation example and no answer."""
 
     class Undefined(Runs):
-        def __call__(self, options, listener=None):
+        def __call__(self, options, watcher=None):
             return replace(super().__call__(options), best_by="f1_LOC")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -425,7 +425,7 @@ def seeds(options) -> FinetuningOptions:
 
 def test_seeds_of_which_one_diverges(seeds):
     class Second(Runs):
-        def __call__(self, options, listener=None):
+        def __call__(self, options, watcher=None):
             if options.seed == 2:
                 raise DivergedError("step 3: non-finite loss")
             return super().__call__(options)
@@ -455,7 +455,7 @@ def test_seeds_of_which_one_diverges(seeds):
 
 def test_two_commands_do_not_share_an_output(seeds):
     class Nested(Runs):
-        def __call__(self, options, listener=None):
+        def __call__(self, options, watcher=None):
             with pytest.raises(InputError, match="another process is training there"):
                 finetune_seeds(seeds, Notices(), Runs())
             return super().__call__(options)

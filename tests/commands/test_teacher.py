@@ -23,7 +23,7 @@ from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.models.task_models import BertTagger
 from bert_tf.tasks.table import TASKS
-from bert_tf.training.listener import Listener
+from bert_tf.training.watcher import Watcher
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 
@@ -249,8 +249,8 @@ def test_a_narrow_student_learns_the_teachers_states_and_resumes(teacher, tmp_pa
         save_every=11,
     )
 
-    class Copying(Listener):
-        def on_step(self, step):
+    class Copying(Watcher):
+        def after_step(self, step):
             if step == 30:
                 copy_when_saved(tmp_path / "whole", 22, tmp_path / "killed")
 

@@ -27,7 +27,7 @@ from bert_tf.tasks.kinds.sentence_embedding import SentenceEmbedding
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging, Tags
 from bert_tf.tasks.table import TASKS
-from bert_tf.training.listener import Listener
+from bert_tf.training.watcher import Watcher
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -295,8 +295,8 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
         **_OPTIONS.get(trained, {}),
     )
 
-    class Copying(Listener):
-        def on_step(self, step):
+    class Copying(Watcher):
+        def after_step(self, step):
             if step == 32 and resumes:  # in the middle of an epoch
                 copy_when_saved(tmp_path / "run", 22, tmp_path / "killed")
 

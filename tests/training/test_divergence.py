@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from lines import Lines
 
 from bert_tf.errors import InputError
 from bert_tf.training.loop import TrainingLoop
@@ -38,13 +39,11 @@ def trainer(learning_rate=1e-2, **arguments) -> Trainer:
 
 
 def run(directory, model, bad, *, skip_nonfinite=0, kill_at=None, phases=None):
-    lines = []
-
-    def report(step, kind, scalars):
-        lines.append((step, scalars))
+    def at_line(step, kind):
         if step == kill_at:
             raise RuntimeError("killed")
 
+    watcher = Lines(at_line)
     state = TrainingState(model, directory / "checkpoints", settings={})
     state.restore()
     result = TrainingLoop(
@@ -58,9 +57,9 @@ def run(directory, model, bad, *, skip_nonfinite=0, kill_at=None, phases=None):
         best_by="loss",
         larger_is_better=False,
         save_model=lambda path: None,
-        report=report,
+        watchers=[watcher],
     ).run()
-    return result, lines
+    return result, [(step, scalars) for step, _, scalars in watcher.lines]
 
 
 def test_the_step_the_rate_and_the_batch_are_named_and_the_last_good_checkpoint_is_kept(tmp_path):

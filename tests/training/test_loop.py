@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from lines import Lines
 
 import bert_tf.training.state
 from bert_tf.errors import InputError
@@ -108,15 +109,14 @@ def run(
 ):
     """A run of ten steps; `at_line` is called with the step and kind of each line logged."""
     trainer = trainer_of_a_run(steps_per_execution)
-    lines = []
 
-    def report(step, kind, scalars):
-        lines.append((step, kind, without_times(scalars)))
+    def or_killed(step, kind):
         if at_line is not None:
             at_line(step, kind)
         if kill_at in (step, (step, kind)):
             raise Killed
 
+    watcher = Lines(or_killed)
     options = TrainingOptions(output="run", save_every=save_every, log_every=log_every)
     state = TrainingState(trainer, directory / "checkpoints", settings={"total_steps": total_steps})
     state.restore()
@@ -138,11 +138,12 @@ def run(
             best_by="loss",
             larger_is_better=False,
             save_model=save_model,
-            report=report,
+            watchers=[watcher],
             **arguments,
         ).run()
     except stop_on:
         result = None
+    lines = [(step, kind, without_times(scalars)) for step, kind, scalars in watcher.lines]
     return end_of(trainer), result, lines, saved
 
 
@@ -289,11 +290,8 @@ def test_a_run_killed_around_the_change_of_phases_continues(tmp_path, kill_at):
 
 def test_the_time_left_counts_dear_steps_for_more(tmp_path, monkeypatch):
     monkeypatch.setattr("time.perf_counter", itertools.count(0.0, 60.0).__next__)
-    left = {}
+    watcher = Lines()
     state = TrainingState(new_trainer(), tmp_path / "checkpoints", settings={})
-
-    def report(step, kind, scalars):
-        left[step] = scalars.get("minutes_left")
 
     TrainingLoop(
         two_phases(),
@@ -304,8 +302,9 @@ def test_the_time_left_counts_dear_steps_for_more(tmp_path, monkeypatch):
         best_by="loss",
         larger_is_better=False,
         save_model=lambda path: None,
-        report=lambda step, kind, scalars: kind == "train" and report(step, kind, scalars),
+        watchers=[watcher],
     ).run()
+    left = {n: x.get("minutes_left") for n, kind, x in watcher.lines if kind == "train"}
     # A step takes a minute by this clock; the first of each phase is not timed.
     assert left == {
         1: None,
@@ -346,7 +345,7 @@ def test_scalars_that_are_not_finite_are_null_in_the_json(tmp_path):
     path = tmp_path / "logs" / "scalars.jsonl"
     state = TrainingState(new_trainer(), tmp_path / "checkpoints", settings={})
     state.step = 2
-    log = ScalarLog(tmp_path / "logs", state, lambda *line: None, log_every=1, names={})
+    log = ScalarLog(tmp_path / "logs", state, [], log_every=1, names={})
     log.held_out({"loss": float("nan")})
     last = path.read_text().splitlines()[-1]
     assert json.loads(last) == {"step": 2, "kind": "held_out", "loss": None}
@@ -387,13 +386,13 @@ def test_a_signal_ends_the_step_saves_and_stops(tmp_path, undisturbed, number, e
 def test_a_signal_in_an_evaluation_has_it_done_again(tmp_path, undisturbed, monkeypatch):
     evaluate = Trainer.evaluate
 
-    def interrupted(trainer, batches, *, before, after):
-        def signalled():
+    def interrupted(trainer, batches, *, after):
+        def signalled(logs):
             if not signal.getsignal(signal.SIGTERM).__self__.received:
                 send(signal.SIGTERM)
-            before()
+            after(logs)
 
-        return evaluate(trainer, batches, before=signalled, after=after)
+        return evaluate(trainer, batches, after=signalled)
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "evaluate", interrupted)
@@ -493,7 +492,6 @@ def test_many_short_runs_never_stall(tmp_path):
             best_by="loss",
             larger_is_better=False,
             save_model=lambda path: None,
-            report=lambda *line: None,
         ).run()
         ends.append(time.monotonic())
     assert max(np.diff(ends)) < 10

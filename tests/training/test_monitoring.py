@@ -4,13 +4,9 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bert_tf.training import logs, loop, workers
-from bert_tf.training import state as states
-from bert_tf.training.monitoring import Histograms, HyperParameters, Profile, ProjectorLog, Watcher
-from bert_tf.training.plan import Phase
+from bert_tf.training.monitoring import Histograms, HyperParameters, Profile, ProjectorLog
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
-from bert_tf.training.training_options import TrainingOptions
 
 
 @pytest.fixture
@@ -38,14 +34,14 @@ def train(state, *watchers):
     batches = tf.data.Dataset.from_tensors((tf.ones((8, 4)), tf.ones((8, 2)))).repeat()
     iterator, steps = state.trainer.iterate(batches), state.trainer.steps_per_execution
     for watcher in watchers:
-        watcher.begin()
+        watcher.begin(12)
         for step in range(steps, 7, steps):
             watcher.before_step()
             state.trainer.train(iterator)
             state.advance(steps, ends_stretch=step == 6)
-            watcher.after_step()
+            watcher.after_step(state.step)
         watcher.after_evaluation()
-        watcher.end()
+        watcher.end_phase()
 
 
 def test_histograms_of_weights_and_activations(model, state, tmp_path):
@@ -124,10 +120,8 @@ def test_the_projector_gets_the_table_as_it_is_after_each_stretch(model, state, 
     ]
 
 
-def hyper_parameters(state, folder, values, total_steps=12):
-    return HyperParameters(
-        state, folder, run="runs/a", values=values, score="best_loss", total_steps=total_steps
-    )
+def hyper_parameters(state, folder, values):
+    return HyperParameters(state, folder, run="runs/a", values=values, score="best_loss")
 
 
 def test_a_run_is_one_session_however_often_it_is_continued(model, state, tmp_path):
@@ -161,34 +155,13 @@ def test_a_run_is_one_session_however_often_it_is_continued(model, state, tmp_pa
 
 def test_a_run_that_patience_ends_ends_its_session(state, tmp_path):
     state.ended_early = True
-    hyper_parameters(state, tmp_path, {}).after_evaluation()
-    (path,) = tmp_path.iterdir()
+    session = hyper_parameters(state, tmp_path, {})
+    session.begin(12)
+    session.after_evaluation()
+    (path,) = (path for path in tmp_path.iterdir() if not path.name.endswith("hyper_parameters"))
     tags = [
         value.tag
         for event in tf.compat.v1.train.summary_iterator(str(path))
         for value in event.summary.value
     ]
     assert tags == ["_hparams_/session_end_info"]
-
-
-def test_one_process_writes(state, tmp_path, monkeypatch):
-    class Never(Watcher):
-        def __getattribute__(self, name):
-            raise AssertionError("only the process that writes is watched")
-
-    for module in (workers, logs, states):
-        monkeypatch.setattr(module, "is_chief", lambda strategy: False)
-    batches = tf.data.Dataset.from_tensors((tf.ones((8, 4)), tf.ones((8, 2)))).repeat()
-    loop.TrainingLoop(
-        [Phase(until=2, batch_size=8, batches=lambda step: batches)],
-        state=state,
-        directory=tmp_path,
-        watchers=[Never(state, tmp_path)],
-        report=lambda *line: None,
-        options=TrainingOptions(output="run", save_every=1, log_every=1),
-        evaluate_every=1,
-        best_by="loss",
-        larger_is_better=False,
-        save_model=lambda path: path.mkdir(),
-    ).run()
-    assert not list(tmp_path.iterdir())

@@ -10,14 +10,16 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from lines import Lines
 
 from bert_tf.errors import InputError
-from bert_tf.training.monitoring import Watcher
+from bert_tf.training import logs, state, workers
 from bert_tf.training.plan import Phase
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.run import Run
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
+from bert_tf.training.watcher import Watcher
 
 
 def batches(step):
@@ -29,15 +31,15 @@ def new_trainer():
     return Trainer(model, keras.optimizers.SGD(), loss=lambda labels, outputs: outputs - labels)
 
 
-def new_run(directory, notice=print, **options):
+def new_run(directory, watcher=None, **options):
     given = {"output": str(directory), "strategy": "one", **options}
-    return Run(TrainingOptions(**given), notice)
+    return Run(TrainingOptions(**given), watcher)
 
 
 def train(directory, *, evaluate, until=8, phase=None, patience=None):
     """A run of 8 steps, an evaluation every two; the result, and the lines logged."""
-    lines = []
-    with new_run(directory) as run:
+    watcher = Lines()
+    with new_run(directory, watcher) as run:
         run.prepare(new_trainer(), settings={})
         run.open()
         result = run.train(
@@ -47,9 +49,8 @@ def train(directory, *, evaluate, until=8, phase=None, patience=None):
             best_by="f1",
             larger_is_better=True,
             save_model=lambda path: path.mkdir(exist_ok=True),
-            report=lambda *line: lines.append(line),
         )
-    return result, lines
+    return result, watcher.lines
 
 
 def test_the_share_of_the_peak_is_that_of_the_same_steps(tmp_path):
@@ -69,13 +70,13 @@ def test_a_resumed_run_keeps_its_precision(tmp_path, monkeypatch):
 
     def run(directory, fast):
         monkeypatch.setattr("bert_tf.training.run.fast_precision", lambda strategy: (fast, "x"))
-        lines = []
-        with new_run(directory, lines.append, precision="auto") as run:
+        watcher = Lines()
+        with new_run(directory, watcher, precision="auto") as run:
             run.prepare(new_trainer(), settings={"precision": run.precision})
             run.open()
             run.state.save()
         assert keras.config.dtype_policy().name == "float32"
-        return run, lines
+        return run, watcher.notices
 
     first, lines = run(tmp_path, "mixed_bfloat16")
     assert first.devices == "CPU, mixed_bfloat16" and lines == ["precision: mixed_bfloat16 (x)"]
@@ -117,16 +118,10 @@ def test_a_run_that_fails_leaves_nothing_behind(tmp_path):
 
 
 def test_all_watchers_see_the_evaluations(tmp_path):
-    class Counting(Watcher):
-        seen = 0
-
-        def after_evaluation(self):
-            self.seen += 1
-
+    one, other = Lines(), Lines()
     with new_run(tmp_path) as run:
         run.prepare(new_trainer(), settings={})
         run.open()
-        one, other = (Counting(run.state, tmp_path / name) for name in ("one", "other"))
         run.watch(one)
         run.watch(other)
         run.train(
@@ -136,9 +131,30 @@ def test_all_watchers_see_the_evaluations(tmp_path):
             best_by="f1",
             larger_is_better=True,
             save_model=lambda path: path.mkdir(exist_ok=True),
-            report=lambda *line: None,
         )
-    assert (one.seen, other.seen) == (1, 1)
+    assert one.lines == other.lines
+    assert [kind for _, kind, _ in one.lines] == ["train", "held_out"]
+
+
+def test_one_process_writes(tmp_path, monkeypatch):
+    class Never(Watcher):
+        def __getattribute__(self, name):
+            raise AssertionError("only the process that writes is watched")
+
+    for module in (workers, logs, state):
+        monkeypatch.setattr(module, "is_chief", lambda strategy: False)
+    with new_run(tmp_path) as run:
+        run.prepare(new_trainer(), settings={})
+        run.watch(Never())
+        run.train(
+            [Phase(until=2, batch_size=4, batches=batches)],
+            options=TrainingOptions(output="run", save_every=1, log_every=1),
+            evaluate_every=1,
+            best_by="loss",
+            larger_is_better=False,
+            save_model=lambda path: path.mkdir(),
+        )
+    assert not list(tmp_path.iterdir())
 
 
 def test_any_score_chooses_the_best_model(tmp_path):

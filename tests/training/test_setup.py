@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from lines import Lines
 
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.pretrain import Options as PretrainingOptions
@@ -62,7 +63,7 @@ def resume(folder, *, dropout=0.1, settings=None, begin=False, **values):
     shards = {"shards": "s", "long_shards": "l"}
     given = {"model": "m", **shards, "output": str(folder), "strategy": "one", **values}
     options = PretrainingOptions(**given)
-    with make_run(options, notice=lambda line: None) as run:
+    with make_run(options, Lines()) as run:
         prepare(
             run,
             classifier(dropout),
