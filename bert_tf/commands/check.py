@@ -27,7 +27,7 @@ from bert_tf.options import PathName, option
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 
 if TYPE_CHECKING:
-    from bert_tf.pipelines.examples.labelled_text import Examples
+    from bert_tf.pipelines.examples.table import Examples
     from bert_tf.tasks.task import Task
 
 _SPLITS = ("train", "validation", "test")

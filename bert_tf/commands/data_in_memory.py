@@ -20,7 +20,7 @@ from bert_tf.options import option
 
 if TYPE_CHECKING:
     from bert_tf.commands.finetune import FinetuningSetup
-    from bert_tf.pipelines.examples.labelled_text import Examples
+    from bert_tf.pipelines.examples.table import Examples
     from bert_tf.tasks.task import Task
 
 Setup = TypeVar("Setup", bound="FinetuningSetup")

@@ -28,7 +28,7 @@ from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:
     from bert_tf.models.fine_tuned import Evaluation, FineTuned
-    from bert_tf.pipelines.examples.labelled_text import Examples
+    from bert_tf.pipelines.examples.table import Examples
 
 
 @dataclass(kw_only=True)

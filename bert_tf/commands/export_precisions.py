@@ -15,7 +15,7 @@ from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.fine_tuned import FineTuned, run_options
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.tensorflow.int8 import Layers, ProductPlan, Recorder, make_plan
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.serving.export import check_export, set_labels
 from bert_tf.serving.precisions import milliseconds, versions
 from bert_tf.serving.predictor import answer

@@ -25,7 +25,7 @@ from bert_tf.models.fine_tuned import METRICS_FILE, Evaluation, FineTuned, run_o
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.networks.tensorflow.losses import Values
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.of_model import of_model
 from bert_tf.tasks.task import Task

@@ -14,7 +14,7 @@ from bert_tf.checkpoints.formats import read_config
 from bert_tf.commands.finetune import FinetuningSetup
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.batches import example_batches
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.balance import baseline, label_counts, listed_counts
 from bert_tf.tasks.kinds.kind import TEXT, hashable, row_keys
 from bert_tf.tasks.splits import split

@@ -23,7 +23,7 @@ from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_json
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.networks.tensorflow.int8 import ProductPlan
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.examples.tagged_words import is_column_file
 from bert_tf.serving.export import ASSETS, export
 from bert_tf.serving.portable import export_portable

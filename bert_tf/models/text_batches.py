@@ -23,7 +23,7 @@ from bert_tf.models.text_inputs import by_role, given_examples, text_columns
 from bert_tf.models.text_values import class_of, label_list, values_of
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.examples.batches import example_batches
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.instances.masking import mask_tokens
 from bert_tf.tasks.balance import baseline, label_counts, listed_counts
 from bert_tf.tasks.signatures import Tensors

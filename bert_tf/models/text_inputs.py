@@ -26,8 +26,8 @@ from bert_tf.models.text_values import (
     number_text,
     split_words,
 )
-from bert_tf.pipelines.examples.labelled_text import Examples, Source
 from bert_tf.pipelines.examples.squad import Questions
+from bert_tf.pipelines.examples.table import Examples, Source
 from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.task import Task
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_tsv
-from bert_tf.pipelines.examples.labelled_text import (
+from bert_tf.pipelines.examples.records import is_dataset_name, split_in
+from bert_tf.pipelines.examples.table import (
     Examples,
     Format,
     MissingColumnError,
     read_examples,
 )
-from bert_tf.pipelines.examples.records import is_dataset_name, split_in
 from bert_tf.tasks.scoring.metrics import Score, f1, macro_f1
 
 _SETTINGS = {  # name in options and task.json -> attribute of `Task`

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 
 from bert_tf.pipelines.examples import records, squad
-from bert_tf.pipelines.examples.labelled_text import Examples, read_table
+from bert_tf.pipelines.examples.table import Examples, read_table
 
 _ENDINGS = {"lines": "txt"}  # of other formats than their names
 

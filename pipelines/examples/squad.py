@@ -9,7 +9,7 @@ from typing import Any
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
 from bert_tf.pipelines.examples import records as files
-from bert_tf.pipelines.examples.labelled_text import Examples, Source, format_of
+from bert_tf.pipelines.examples.table import Examples, Source, format_of
 
 # What ends a word: `is_whitespace` of the original's run_squad.py.
 _SPACES = frozenset(" \t\r\n\u202f")

@@ -12,7 +12,7 @@ from typing import Any
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
 from bert_tf.pipelines.examples import records as files
-from bert_tf.pipelines.examples.labelled_text import (
+from bert_tf.pipelines.examples.table import (
     Examples,
     Format,
     Source,

@@ -13,7 +13,7 @@ from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import _evaluate_best, finetune
 from bert_tf.errors import InputError
 from bert_tf.models.fine_tuned import FineTuned
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.table import TASKS
 

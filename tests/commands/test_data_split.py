@@ -8,7 +8,7 @@ import pytest
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning_data import FinetuningData, duplicates, split
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.table import TASKS
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_tf.commands.ensemble import evaluate_together
 from bert_tf.models.fine_tuned import FineTuned
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.kinds.kind import Answered

@@ -12,7 +12,7 @@ from bert_tf.commands.finetuning import task_to_train
 from bert_tf.commands.finetuning_data import FinetuningData
 from bert_tf.errors import InputError
 from bert_tf.models.fine_tuned import Evaluation, FineTuned
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.table import TASKS
 
 LABELS = ["bad", "good"]

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.labelled_text import read_examples
+from bert_tf.pipelines.examples.table import read_examples
 from bert_tf.pipelines.examples.tagged_words import read_json_words
 
 

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.labelled_text import read_columns_of
 from bert_tf.pipelines.examples.squad import read_questions
+from bert_tf.pipelines.examples.table import read_columns_of
 
 CONTEXT = "서울은 수도다. The “Fab Four” 😀 met\nin  1957 (Liverpool)."
 

@@ -9,7 +9,7 @@ import pytest
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.commands.export_precisions import Calibration, make_plan_for
 from bert_tf.models.fine_tuned import FineTuned
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.tasks.table import TASKS
 

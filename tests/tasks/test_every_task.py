@@ -18,7 +18,7 @@ from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.models.encoders import encoder_for
 from bert_tf.models.fine_tuned import FineTuned, read_settings
-from bert_tf.pipelines.examples.labelled_text import read_examples
+from bert_tf.pipelines.examples.table import read_examples
 from bert_tf.pipelines.examples.tagged_words import to_iob2
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.kinds.choice import Choice

@@ -12,7 +12,7 @@ from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.task_models import BertSpanClassifier, BertTagger
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.table import TASKS
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertChooser
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds import kind
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, RowKind
 from bert_tf.tasks.reports.report import Report, classes_report

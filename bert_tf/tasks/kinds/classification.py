@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.balance import list_separator
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns
 from bert_tf.tasks.kinds.long_texts import LongTextKind

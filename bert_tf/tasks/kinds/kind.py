@@ -21,7 +21,7 @@ from bert_tf.networks.tensorflow.losses import (
     smoothed_cross_entropy,
 )
 from bert_tf.options import CheckedOptions
-from bert_tf.pipelines.examples.labelled_text import Examples, MissingColumnError
+from bert_tf.pipelines.examples.table import Examples, MissingColumnError
 from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.tasks.reports.report import Report
 from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
-from bert_tf.pipelines.examples.labelled_text import Examples, format_of
+from bert_tf.pipelines.examples.table import Examples, format_of
 from bert_tf.tasks.kinds import kind
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind
 from bert_tf.tasks.reports.report import Report, worst

@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertMultiLabelClassifier
 from bert_tf.networks.tensorflow.losses import Values
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.balance import list_separator
 from bert_tf.tasks.kinds.classification import in_order, share_columns, with_classify
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind, padded_lists

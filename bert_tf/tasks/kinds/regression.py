@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.models.task_models import BertRegressor
 from bert_tf.networks.tensorflow.losses import Values
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, numbers
 from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.reports.report import Picture, Report, ReportTable, scatter, worst

@@ -15,7 +15,7 @@ from bert_tf.models.encoders import LstmEncoder, TwoEncoders
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.task_models import BertSentenceEncoder
 from bert_tf.networks.tensorflow.losses import Values
-from bert_tf.pipelines.examples.labelled_text import Examples, MissingColumnError
+from bert_tf.pipelines.examples.table import Examples, MissingColumnError
 from bert_tf.tasks import encoder_signatures
 from bert_tf.tasks.kinds import kind
 from bert_tf.tasks.kinds.kind import Answered, Kind

@@ -16,8 +16,8 @@ from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_json
 from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.networks.tensorflow.losses import Values, accuracy, cross_entropy
-from bert_tf.pipelines.examples.labelled_text import Examples
 from bert_tf.pipelines.examples.squad import read_questions
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, average_answers, best_answers
 from bert_tf.tasks.kinds.kind import Answered, Answers, Kind
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, confusion, worst

@@ -14,8 +14,8 @@ from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_text
 from bert_tf.models.task_models import BertTagger
 from bert_tf.pipelines.examples import tagged_words
-from bert_tf.pipelines.examples.labelled_text import Examples, format_of
 from bert_tf.pipelines.examples.records import is_dataset_name
+from bert_tf.pipelines.examples.table import Examples, format_of
 from bert_tf.tasks.kinds.kind import Answered, Answers, Kind, padded_lists
 from bert_tf.tasks.reports.report import (
     Report,

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.files.atomic import replace_file, write_text, write_tsv
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.scoring.metrics import Counts
 from bert_tf.training.logs import EventFolder
 

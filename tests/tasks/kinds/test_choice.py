@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.table import TASKS
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from bert_tf.commands.finetuning_data import split
 from bert_tf.errors import InputError
 from bert_tf.networks.tensorflow.losses import cross_entropy
-from bert_tf.pipelines.examples.labelled_text import Examples, read_examples
+from bert_tf.pipelines.examples.table import Examples, read_examples
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.of_model import read_settings

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_tf.commands.data_in_memory import _rows, examples_in_memory
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.table import TASKS

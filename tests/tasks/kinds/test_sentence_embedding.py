@@ -23,7 +23,7 @@ from bert_tf.commands.search_index import vectors_of
 from bert_tf.errors import InputError
 from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.task_models import _SentencePooling
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.sentence_embedding import (
     cosent,

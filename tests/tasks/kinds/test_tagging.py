@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.examples.tagged_words import chunks
 from bert_tf.serving.predictor import rows
 from bert_tf.tasks.kinds.kind import Answered

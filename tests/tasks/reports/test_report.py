@@ -9,7 +9,7 @@ import tensorflow as tf
 from PIL import Image
 
 from bert_tf.cli import main
-from bert_tf.pipelines.examples.labelled_text import Examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.reports import report as reports
 from bert_tf.tasks.reports.report import (

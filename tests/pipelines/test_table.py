@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.labelled_text import (
+from bert_tf.pipelines.examples.table import (
     Examples,
     check_columns,
     read_columns_of,
