@@ -26,6 +26,7 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "notebooks"
+_ROWS = 5  # of a table in the page of a notebook
 # Links of a notebook, and those of its page.
 _LINKS = {"](../docs/": "](../", "](../README": "](../../README", ".ipynb)": ".md)"}
 
@@ -56,7 +57,7 @@ def render_notebooks() -> None:
                 name = f"{path.stem}_report_{number}.png"
                 (made / name).write_bytes(base64.b64decode(encoded))
                 text = text.replace(f"data:image/png;base64,{encoded}", name)
-            lines = [line.rstrip() for line in text.splitlines()]
+            lines = [line.rstrip() for line in _shortened(text).splitlines()]
             (made / f"{path.stem}.md").write_text("\n".join(lines).strip() + "\n", encoding="utf-8")
         shutil.rmtree(PAGES, ignore_errors=True)
         made.rename(PAGES)
@@ -64,6 +65,16 @@ def render_notebooks() -> None:
     finally:
         shutil.rmtree(made, ignore_errors=True)
     print(f"{PAGES.relative_to(ROOT)}: {len(list(PAGES.iterdir()))} files")
+
+
+def _shortened(text: str) -> str:
+    """The page with at most `_ROWS` rows of a result's table, and the last step of each output."""
+    for table in re.findall(r"<tbody>(.*?)</tbody>", text):
+        rows = table.split("</tr>")[:-1]
+        if len(rows) > _ROWS:
+            more = f"<tr><td>... {len(rows) - _ROWS} more</td></tr>"
+            text = text.replace(table, "".join(f"{row}</tr>" for row in rows[:_ROWS]) + more)
+    return re.sub(r"(?:    step .*\n\s*?)+(    step .*\n)", r"\1", text)
 
 
 # Of a table in docs/benchmarks.md: the section, what is shown, the peer, the row and the column of
