@@ -74,7 +74,7 @@ def _blocks(slice_: Slice, counts: Counter, **how: Any) -> Iterator[Block]:
 
 
 def _sentences(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
-    for block in _blocks(slice_, counts, after_blank=True):
+    for block in _blocks(slice_, counts):
         if options.corpus_format == "auto" and slice_.start == 0 and block.first_line == 1:
             _check_sentences(slice_.source, block.lines)
         yield Lines([strip(line) for line in block.lines], block.position)

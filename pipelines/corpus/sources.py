@@ -153,8 +153,8 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> Corpus:
     """Finds the sources of a corpus and cuts them into units, almost without reading.
 
-    Large plain files are cut where documents begin, zstd files between frames, datasets between
-    examples. Small files share a unit. Other compressed files and single documents stay whole.
+    Large plain files are cut where documents begin, Parquet files between row groups, datasets
+    between examples. Small files share a unit. Compressed files and single documents stay whole.
     """
     options = options or CorpusOptions()
     names = listed(inputs)
@@ -233,33 +233,12 @@ def _row_groups(whole: Slice, unit_bytes: int) -> list[Slice]:
     return slices or [whole]
 
 
-def _frames(whole: Slice, name: str, slice_bytes: int) -> list[Slice]:
-    """Cuts a zstd file of several frames between them; other compressed files stay whole."""
-    file, bounds = whole.source, [0]
-    search = partial(text_files.document_start, file, after_blank=name == "sentences")
-    with text_files.read_errors(file):
-        for start in text_files.frame_starts(file):
-            if start - bounds[-1] < slice_bytes or whole.size - start < slice_bytes // 2:
-                continue
-            if not is_remote(file) and search(start) is None:
-                break  # one document to the end, which each reader would search through
-            bounds.append(start)
-    return [
-        Slice(file, a, b, (b or whole.size) - a, whole.state)
-        for a, b in zip(bounds, [*bounds[1:], None], strict=True)
-    ]
-
-
 def _cut(whole: Slice, name: str, unit_bytes: int) -> list[Slice]:
     """Cuts a file where documents begin; `name` is that of its format."""
     file, size = whole.source, whole.size
     if name == "parquet":
         return _row_groups(whole, unit_bytes // COMPRESSION)
-    if whole.text_bytes <= 2 * unit_bytes or name == "text":
-        return [whole]
-    if text_files.is_compressed(file):
-        return _frames(whole, name, unit_bytes // COMPRESSION)
-    if size <= 2 * unit_bytes:
+    if size <= 2 * unit_bytes or name == "text" or text_files.is_compressed(file):
         return [whole]
     bounds, offsets = [0], range(unit_bytes, size - unit_bytes // 2, unit_bytes)
     search = partial(text_files.line_start, file, after_blank=name == "sentences")

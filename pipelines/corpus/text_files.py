@@ -10,17 +10,11 @@ A block has about a megabyte and ends at a line end. Faults are repaired by a ru
 Archives, documents and UTF-16 are refused by their first bytes.
 
 Lines end at LF or CRLF, or at CR in a file whose first block has no LF.
-
-Several readers share a zstd file of several frames (from pzstd, or in the seekable format). Frames
-may end within lines: as in Hadoop, the text of a frame begins at the first document after its first
-line end, and the reader of the frames before goes on to there. Source: RFC 8878; the seekable
-format of facebook/zstd, contrib/seekable_format.
 """
 
 import codecs
 import contextlib
 import gzip
-import itertools
 import operator
 import os
 import struct
@@ -29,7 +23,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import IO, Any, NamedTuple
 
-import numpy as np
 from backports import zstd
 
 from bert_tf.errors import InputError
@@ -73,11 +66,9 @@ _MOST_INVALID_BYTES = 0.005
 
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zX"
 _BZIP2 = tuple(b"BZh%d" % level for level in range(1, 10))
-_FRAME = b"\x28\xb5\x2f\xfd"
 # pzstd begins with a frame to skip.
-_ZSTD = (_FRAME, *(struct.pack("<I", magic) for magic in range(0x184D2A50, 0x184D2A60)))
-_TABLE, _FOOTER = 0x184D2A5E, 0x8F92EAB1  # of the seekable format
-_MOST_FIRST_BYTES = 256 << 20  # of a frame: a file whose first one is longer has one reader
+_SKIPPABLE_FRAMES = [struct.pack("<I", magic) for magic in range(0x184D2A50, 0x184D2A60)]
+_ZSTD = (b"\x28\xb5\x2f\xfd", *_SKIPPABLE_FRAMES)
 COMPRESSED = (".gz", ".zst", ".zstd", ".xz", ".bz2")  # endings of names
 
 # First bytes of white space that `str.strip` removes and `bytes.strip` does not.
@@ -109,16 +100,14 @@ def read_blocks(
     counts: Counter | None = None,
     cut_to: int | None = CUT_LINE_BYTES,
     skip_longest: bool = False,
-    after_blank: bool = False,
 ) -> Iterator[Block]:
     """Reads a file in blocks of lines.
 
     `start` is the first byte of the first line to read, `end` that of the line after the last one;
-    of a zstd file, they are the first bytes of frames, whose documents begin at lines, or
-    `after_blank` ones; 0 and None for other compressed files. The file must have the `state`, if
-    given, before and after reading. `counts` receives repaired faults: `invalid_utf8_lines`,
-    `nul_bytes`, `cut_lines`. A line of over 64 kB is cut to `cut_to` bytes; without it, one of over
-    32 MB is refused or, with `skip_longest`, empty and counted in `bad_lines`.
+    0 and None for compressed files. The file must have this `state` before and after reading.
+    `counts` receives repaired faults: `invalid_utf8_lines`, `nul_bytes`, `cut_lines`. A line of
+    over 64 kB is cut to `cut_to` bytes; without it, one of over 32 MB is refused or, with
+    `skip_longest`, read as empty and counted in `bad_lines`.
     """
     counts = Counter() if counts is None else counts
     first_line = 1
@@ -126,13 +115,7 @@ def read_blocks(
         check_unchanged(path, _state(path, raw), state)
         magic = raw.read(4)
         raw.seek(start)
-        text: Any = raw
-        if magic.startswith(_ZSTD) and (start or end is not None):
-            text = _FrameRange(path, raw, start, end, after_blank)
-        elif end is not None:
-            text = _Limited(raw, end - start)
-        elif not start:
-            text = _decompressed(path, raw, magic)
+        text = _decompressed(path, raw, magic) if end is None else _Limited(raw, end - start)
         continues = False  # whether a block begins within a line
         total = invalid = 0  # bytes read so far
 
@@ -187,9 +170,9 @@ def _state(path: str, file: IO[bytes]) -> State:
     return file_state(path) if is_remote(path) else state_of(os.fstat(file.fileno()))
 
 
-def check_unchanged(path: str, found: State, state: State | None) -> None:
+def check_unchanged(path: str, now: State, state: State | None) -> None:
     """Refuses a file whose `file_state` is another one."""
-    if state is not None and found != state:
+    if state is not None and now != state:
         raise InputError(
             f"{path}: has changed since the run began: leave the text unchanged while it is read, "
             "and give the command again"
@@ -201,7 +184,8 @@ def _decompressed(path: str, raw: IO[bytes], magic: bytes) -> Any:
     if magic.startswith(_GZIP):
         return gzip.GzipFile(fileobj=raw)
     if magic.startswith(_ZSTD):
-        return _zstd_text(raw)
+        window = zstd.DecompressionParameter.window_log_max  # the largest, as of zstd --long
+        return zstd.ZstdFile(raw, options={window: window.bounds()[1]})
     if not magic.startswith((_XZ, *_BZIP2)):
         return raw
     if not _HAS_XZ_AND_BZIP2:
@@ -348,114 +332,26 @@ def line_start(path: str, offset: int, *, after_blank: bool = False) -> int:
         return 0
     with read_errors(path), open_for_reading(path, _PROBE_BYTES) as file:
         file.seek(offset - 1)
-        _to_document(file, after_blank)
+        in_first, at_start = True, False  # `at_start` of a line, not within a long one
+        while piece := file.readline(BLOCK_BYTES):
+            may_be_blank = at_start and not b" " < piece[:1] < b"\x7f"  # most lines are not
+            at_start = piece.endswith(b"\n")
+            if in_first:
+                in_first = not at_start
+                if at_start and not after_blank:
+                    break
+            elif may_be_blank and not piece.decode("utf-8", "ignore").replace("\0", "").strip():
+                break
         return file.tell()
-
-
-def document_start(path: str, frame: int, *, after_blank: bool) -> int | None:
-    """Bytes of text from a frame to the first document to read there; None if none begins there."""
-    with open_for_reading(path, _PROBE_BYTES) as raw:
-        raw.seek(frame)
-        return _to_document(_zstd_text(raw), after_blank)
-
-
-def _to_document(text: Any, after_blank: bool) -> int | None:
-    """Reads on to the next line, or the one after a blank one: the bytes read, None at the end."""
-    passed, in_first, at_start = 0, True, False  # `at_start` of a line, not within a long one
-    while piece := text.readline(BLOCK_BYTES):
-        passed += len(piece)
-        may_be_blank = at_start and not b" " < piece[:1] < b"\x7f"  # most lines are not
-        at_start = piece.endswith(b"\n")
-        if in_first:
-            in_first = not at_start
-            if at_start and not after_blank:
-                return passed
-        elif may_be_blank and not piece.decode("utf-8", "ignore").replace("\0", "").strip():
-            return passed
-    return None
-
-
-def frame_starts(path: str) -> list[int]:
-    """The first bytes of the frames of a file, [0] if they cannot be found quickly."""
-    with open_for_reading(path, _PROBE_BYTES) as file:
-        if starts := _in_table(file):
-            return starts
-    if is_remote(path):
-        return [0]
-    content: Any = np.memmap(path, np.uint8, "r")
-    place = 0
-    try:
-        while place < len(content):
-            size = zstd.get_frame_size(content[place : None if place else _MOST_FIRST_BYTES])
-            if content[place : place + 4].tobytes() == _FRAME:  # not one to skip
-                starts.append(place)
-            place += size
-    except zstd.ZstdError:  # damaged: the one reader reports it
-        return [0]
-    return starts or [0]
-
-
-def _in_table(file: IO[bytes]) -> list[int]:
-    """The starts by the table at the end of a file; none without one."""
-    size = file.seek(0, os.SEEK_END)
-    if size < 17:
-        return []
-    file.seek(size - 9)
-    frames, flags, magic = struct.unpack("<IBI", file.read(9))
-    each = 12 if flags & 0x80 else 8
-    begin = size - 9 - frames * each - 8
-    if magic != _FOOTER or begin < 0:
-        return []
-    file.seek(begin)
-    if struct.unpack("<II", file.read(8)) != (_TABLE, frames * each + 9):
-        return []
-    table = file.read(frames * each)
-    sizes = [struct.unpack_from("<I", table, n * each)[0] for n in range(frames)]
-    return [0, *itertools.accumulate(sizes)][:-1] if sum(sizes) == begin else []
-
-
-def _zstd_text(raw: Any) -> zstd.ZstdFile:
-    """A file of frames, read with the largest window, which only its own frames need."""
-    window = zstd.DecompressionParameter.window_log_max
-    return zstd.ZstdFile(raw, options={window: window.bounds()[1]})
-
-
-class _FrameRange:
-    """The text of the frames from `start`, where `raw` is, to `end`: whole documents."""
-
-    def __init__(self, path: str, raw: IO[bytes], start: int, end: int | None, after_blank: bool):
-        self._skip = document_start(path, start, after_blank=after_blank) if start else 0
-        self._parts: list[Any] = [_zstd_text(raw if end is None else _Limited(raw, end - start))]
-        self._after: IO[bytes] | None = None
-        if end is not None:
-            self._after = open_for_reading(path)
-            self._after.seek(end)
-            more = document_start(path, end, after_blank=after_blank)
-            rest = _zstd_text(self._after)
-            self._parts.append(rest if more is None else _Limited(rest, more))
-
-    def read(self, size: int) -> bytes:
-        while self._skip and (passed := self._read(min(self._skip, _PROBE_BYTES))):
-            self._skip -= len(passed)
-        return b"" if self._skip is None else self._read(size)
-
-    def _read(self, size: int) -> bytes:
-        while self._parts:
-            if found := self._parts[0].read(size):
-                return found
-            self._parts.pop(0)
-        if self._after is not None:
-            self._after.close()
-        return b""
 
 
 class _Limited:
     """The next bytes of a file."""
 
-    def __init__(self, file: Any, left: int):
+    def __init__(self, file: IO[bytes], left: int):
         self._file, self._left = file, left
 
-    def read(self, size: int = -1) -> bytes:
-        found = self._file.read(self._left if size < 0 else min(size, self._left))
-        self._left -= len(found)
-        return found
+    def read(self, size: int) -> bytes:
+        content = self._file.read(min(size, self._left))
+        self._left -= len(content)
+        return content

@@ -318,26 +318,6 @@ def test_large_files_are_cut_where_documents_begin(tmp_path, monkeypatch, text_f
         assert parts == whole
 
 
-@pytest.mark.parametrize("text_format", ["sentences", "jsonl"])
-def test_zstd_files_are_cut_between_frames(tmp_path, monkeypatch, text_format):
-    if text_format == "sentences":
-        text = "\n\n".join(f"{i} a\n{i} b" for i in range(500)) + "\n"
-    else:
-        text = "".join(json.dumps({"text": f"{i} " + "x" * (i % 70)}) + "\n" for i in range(500))
-    content = text.encode()
-    frames = [zstd.compress(content[n : n + 700]) for n in range(0, len(content), 700)]
-    (tmp_path / "corpus.zst").write_bytes(b"".join(frames))
-    options = CorpusOptions(corpus_format=text_format)
-    whole = open_corpus(tmp_path / "corpus.zst", options)
-    assert len(whole.units) == 1
-    for unit in (100, 1500):
-        monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", unit)
-        opened = open_corpus(tmp_path / "corpus.zst", options)
-        assert len(opened.units) > (1 if unit > 100 else 5)
-        assert opened.sources.total() == whole.sources.total()
-        assert documents_of(opened) == documents_of(whole)
-
-
 def test_files_are_known_by_absolute_paths(tmp_path, monkeypatch):
     """Workers run in other folders."""
     (tmp_path / "a.txt").write_text("a")

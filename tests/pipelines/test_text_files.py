@@ -5,7 +5,6 @@ import io
 import itertools
 import lzma
 import os
-import struct
 import tarfile
 import zipfile
 from collections import Counter
@@ -20,7 +19,6 @@ from bert_tf.errors import InputError
 from bert_tf.files.storage import state_of
 from bert_tf.pipelines.corpus import text_files
 from bert_tf.pipelines.corpus.text_files import (
-    frame_starts,
     is_compressed,
     line_start,
     read_blocks,
@@ -70,55 +68,6 @@ def test_zstd_frames_may_have_the_largest_window(tmp_path):
     block = (len(text) << 3 | 1).to_bytes(3, "little") + text  # the last one, uncompressed
     (tmp_path / "long.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00" + bytes([21 << 3]) + block)
     assert lines_of(tmp_path / "long.zst") == [b"one", b"two"]
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    lines=st.lists(st.sampled_from([b"", b"a", b"bc", b"long " * 9]), max_size=40),
-    cuts=st.lists(st.integers(0, 200), max_size=6),
-    after_blank=st.booleans(),
-    kind=st.sampled_from(["plain", "skippable", "seekable"]),
-    chosen=st.data(),
-)
-def test_readers_of_zstd_frames_share_the_documents(
-    tmp_path_factory, lines, cuts, after_blank, kind, chosen
-):
-    text = b"\n".join(lines) + b"x\n"
-    bounds = sorted({0, *(min(cut, len(text)) for cut in cuts)})
-    pieces = [text[a:b] for a, b in itertools.pairwise([*bounds, len(text)])]
-    frames = [zstd.compress(piece) for piece in pieces if piece]
-    gap = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc" * (kind == "skippable")
-    path = tmp_path_factory.mktemp("frames") / "text.zst"
-    content = b"".join(gap + frame for frame in frames)
-    if kind == "seekable":
-        content += struct.pack("<II", 0x184D2A5E, 8 * len(frames) + 9)
-        content += b"".join(struct.pack("<II", len(frame), 0) for frame in frames)
-        content += struct.pack("<IBI", len(frames), 0, 0x8F92EAB1)
-    path.write_bytes(content)
-    starts = frame_starts(str(path))
-    assert len(starts) == len(frames)
-    some = chosen.draw(st.sets(st.sampled_from(starts)))
-    bounds = [0, *sorted(some - {starts[0]}), None]
-    shared = [
-        [
-            line
-            for block in read_blocks(str(path), a, b, after_blank=after_blank)
-            for line in block.lines
-        ]
-        for a, b in itertools.pairwise(bounds)
-    ]
-    assert [line for each in shared for line in each] == lines_of(path)
-    if after_blank:
-        for each, after in itertools.pairwise([each for each in shared if each]):
-            assert not each[-1].strip(), (each, after)
-
-
-def test_a_zstd_file_of_one_frame_or_a_damaged_one_has_one_reader(tmp_path):
-    path = tmp_path / "text.zst"
-    whole = zstd.compress(os.urandom(300_000))
-    for content in (whole, whole[:-5] + whole, whole + b"no frame"):
-        path.write_bytes(content)
-        assert frame_starts(str(path)) == [0]
 
 
 @pytest.mark.parametrize("compress", COMPRESSIONS)
