@@ -1,5 +1,6 @@
 """Token ids to model inputs: special tokens, truncation, padding, in ops that Serving links."""
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import tensorflow as tf
@@ -82,29 +83,37 @@ class Packer:
     def _pack(self, *parts: tf.Tensor) -> dict[str, tf.Tensor]:
         """Packs values int32 [pieces] and row splits int64 [batch + 1] of one or two segments."""
         values, splits = parts[::2], parts[1::2]
-        specials = len(values) + 1
-        lengths = self._truncate([each[1:] - each[:-1] for each in splits], specials)
-        total = tf.add_n(lengths) + specials  # (B,)
+        offsets = [0, tf.size(values[0], tf.int64)]  # in the values of all segments
+        starts = [row[:-1] + offset for row, offset in zip(splits, offsets, strict=False)]
+        lengths = self.fit(*(row[1:] - row[:-1] for row in splits))
+        return self.pack_ranges(tf.concat(values, 0), starts, lengths)
+
+    @on_host
+    def pack_ranges(
+        self, ids: tf.Tensor, starts: Sequence[tf.Tensor], lengths: Sequence[tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Packs ranges of `ids`, int32 [pieces], that fit: [batch] of one or two segments."""
+        specials = len(lengths) + 1
+        total = tf.add_n(list(lengths)) + specials  # (B,)
         # Runs of ids to copy, in the order of a row: [CLS], A, [SEP] and, of a pair, B, [SEP].
-        flat = tf.concat([*values, self._cls_sep], 0)
-        cls, one = tf.fill(tf.shape(total), tf.size(flat, tf.int64) - 2), tf.ones_like(total)
-        starts, sizes, offset = [cls], [one], tf.constant(0, tf.int64)
-        for ids, first, kept in zip(values, splits, lengths, strict=True):
-            starts += [offset + first[:-1], cls + 1]
-            sizes += [kept, one]
-            offset += tf.size(ids, tf.int64)
-        start, size = (tf.reshape(tf.stack(each, 1), [-1]) for each in (starts, sizes))
-        ids = tf.gather(flat, tf.ragged.range(start, start + size).flat_values)
+        cls, one = tf.fill(tf.shape(total), tf.size(ids, total.dtype)), tf.ones_like(total)
+        first, size = [cls], [one]
+        for start, length in zip(starts, lengths, strict=True):
+            first += [start, cls + 1]
+            size += [length, one]
+        first, size = (tf.reshape(tf.stack(runs, 1), [-1]) for runs in (first, size))
+        ids = tf.concat([ids, self._cls_sep], 0)
+        ids = tf.gather(ids, tf.ragged.range(first, first + size).flat_values)
         width = self.max_length
         if not self.pad_to_max_length:  # an empty batch is as wide as the special tokens
             width = tf.reduce_max(tf.pad(total, [[0, 1]], constant_values=specials))
         mask = tf.sequence_mask(total, width, tf.int32)  # (B, T)
         segment = tf.zeros_like(mask)
-        if len(values) > 1:  # 1 after [CLS] A [SEP]
+        if len(lengths) > 1:  # 1 after [CLS] A [SEP]
             segment = mask - tf.sequence_mask(lengths[0] + 2, width, tf.int32)
         rows = tf.RaggedTensor.from_row_lengths(ids, total, validate=False)
         return {
-            "token_ids": rows.to_tensor(self._pad, shape=tf.shape(mask, tf.int64)),
+            "token_ids": rows.to_tensor(self._pad, shape=tf.shape(mask, rows.row_splits.dtype)),
             "segment_ids": segment,
             "padding_mask": mask,
         }
@@ -115,9 +124,9 @@ class Packer:
         pieces = tf.add_n([tf.cast(each, tf.int32) for each in lengths])
         return tf.maximum(pieces + len(lengths) + 1 - self.max_length, 0)
 
-    def _truncate(self, lengths: list[tf.Tensor], specials: int) -> list[tf.Tensor]:
-        """The remaining lengths of one or two segments, int64 [batch] each."""
-        room = self.max_length - specials
+    def fit(self, *lengths: tf.Tensor) -> list[tf.Tensor]:
+        """The lengths after truncation of one or two segments, [batch] each."""
+        room = self.max_length - len(lengths) - 1
         if len(lengths) == 1:
             return [tf.minimum(lengths[0], room)]
         length_a, length_b = lengths

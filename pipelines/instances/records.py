@@ -19,7 +19,7 @@ from bert_tf.pipelines.instances import sentence_pairs as pairing
 from bert_tf.pipelines.instances.masking import MaskedTokens, mask_tokens
 from bert_tf.pipelines.instances.schemas import serialize_compact, serialize_masked, serialize_rows
 from bert_tf.startup import available_cores
-from bert_tf.tokenization import BertTokenizer
+from bert_tf.tokenization import BertTokenizer, Packer
 
 _PERCENTILES = (5, 25, 50, 75, 95)  # of lengths, in the statistics
 
@@ -190,15 +190,19 @@ def _make_records(
     """One round of instances of a batch: records, string, in random order, and counts."""
     pair_seed, truncation_seed, order_seed, mask_seed = tf.unstack(tf.random.split(seed, 4))
     length, token_ids = options.max_seq_length, sentences.token_ids
+    packer = Packer(tokenizer, length, pad_to_max_length=True)
     how = {"max_seq_length": length, "short_seq_prob": options.short_seq_prob, "seed": pair_seed}
     if options.instances == "full_sentences":
         sep = tokenizer.sep_token_id
         token_ids, pairs = pairing.full_sentences(sentences, sep_token_id=sep, **how)
     else:
         pairs = pairing.sentence_pairs(sentences, **how)
-        pairs = pairing.truncate_pairs(pairs, max_seq_length=length, seed=truncation_seed)
+        pairs = pairing.truncate_pairs(pairs, packer, truncation_seed)
     pairs = pairing.shuffle_pairs(pairs, order_seed)
-    packed = pairing.pack_pairs(token_ids, pairs, tokenizer, length)
+    segments = 1 if options.instances == "full_sentences" else 2
+    starts, lengths = (pairs.a_start, pairs.b_start), (pairs.a_length, pairs.b_length)
+    packed = packer.pack_ranges(token_ids, starts[:segments], lengths[:segments])
+    packed = pairing.PackedPairs(**packed)
     if options.masking == "dynamic":
         masked = None
         records = serialize_compact(packed, pairs.is_random_next)

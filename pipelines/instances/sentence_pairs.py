@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.tokenization import BertTokenizer
+from bert_tf.tokenization import Packer
 
 # Full instances per stream: longer documents are walked as several streams in parallel.
 INSTANCES_PER_STREAM = 128
@@ -322,42 +322,18 @@ def _join_passages(
     return token_ids, starts, ends, stream
 
 
-def truncate_pairs(pairs: SentencePairs, *, max_seq_length: int, seed: tf.Tensor) -> SentencePairs:
-    """Cuts pairs to `max_seq_length - 3` tokens, as the original's `truncate_seq_pair`.
+def truncate_pairs(pairs: SentencePairs, packer: Packer, seed: tf.Tensor) -> SentencePairs:
+    """Cuts pairs to the length of a row, as the original's `truncate_seq_pair`.
 
     A token at a time leaves the longer segment (B if equal), at the front or the back at random.
     """
-    max_tokens = max_seq_length - 3
-    most_a = tf.maximum(max_tokens - pairs.b_length, (max_tokens + 1) // 2)
-    most_b = tf.maximum(max_tokens - pairs.a_length, max_tokens // 2)
-    a_length, b_length = tf.minimum(pairs.a_length, most_a), tf.minimum(pairs.b_length, most_b)
+    a_length, b_length = packer.fit(pairs.a_length, pairs.b_length)
     lost = tf.stack([pairs.a_length - a_length, pairs.b_length - b_length])  # (2, N)
     at_front = tf.random.stateless_binomial(
         tf.shape(lost), seed, tf.cast(lost, tf.float32), 0.5, output_dtype=tf.int32
     )
     a_start, b_start = pairs.a_start + at_front[0], pairs.b_start + at_front[1]
     return SentencePairs(a_start, a_length, b_start, b_length, pairs.is_random_next)
-
-
-def pack_pairs(
-    token_ids: tf.Tensor, pairs: SentencePairs, tokenizer: BertTokenizer, max_seq_length: int
-) -> PackedPairs:
-    """Packs truncated pairs of ranges in `token_ids`, int32 [T]."""
-    position = tf.range(max_seq_length)[None, :]  # (1, L)
-    first_sep = 1 + pairs.a_length[:, None]  # (N, 1)
-    last_sep = pairs.lengths[:, None] - 1
-    in_a = pairs.a_start[:, None] + position - 1
-    in_b = pairs.b_start[:, None] + position - first_sep - 1
-    source = tf.where(position < first_sep, in_a, in_b)  # (N, L)
-    is_text = (position > 0) & (position < last_sep) & (position != first_sep)
-    packed = tf.gather(token_ids, tf.where(is_text, source, 0))
-    special = tf.where(position == 0, tokenizer.cls_token_id, tokenizer.pad_token_id)
-    is_sep = (position == first_sep) | (position == last_sep)
-    special = tf.where(is_sep, tokenizer.sep_token_id, special)
-    in_sequence = position <= last_sep
-    segment_ids = tf.cast(in_sequence & (position > first_sep), tf.int32)
-    token_ids = tf.where(is_text, packed, special)
-    return PackedPairs(token_ids, segment_ids, tf.cast(in_sequence, tf.int32))
 
 
 def shuffle_pairs(pairs: SentencePairs, seed: tf.Tensor) -> SentencePairs:

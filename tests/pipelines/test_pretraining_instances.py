@@ -15,13 +15,15 @@ from bert_tf.pipelines.instances.sentence_pairs import (
     Sentences,
     full_sentences,
     index_sentences,
-    pack_pairs,
     sentence_pairs,
     shuffle_pairs,
     truncate_pairs,
 )
+from bert_tf.tokenization import Packer
 
 PAIRS = "bert_tf.pipelines.instances.sentence_pairs"
+SEP = 3
+TOKENIZER = SimpleNamespace(pad_token_id=0, cls_token_id=2, sep_token_id=SEP)
 
 
 def seed_of(number):
@@ -116,7 +118,7 @@ def test_truncation_ends_with_the_original_lengths():
         pairs = SentencePairs(
             *map(tf.constant, (np.full_like(a, 1000), a, np.full_like(b, 2000), b, a > 0))
         )
-        cut = truncate_pairs(pairs, max_seq_length=max_seq_length, seed=seed_of(1))
+        cut = truncate_pairs(pairs, Packer(TOKENIZER, max_seq_length), seed_of(1))
         lengths = np.stack([cut.a_length, cut.b_length], -1).tolist()
         assert lengths == [
             list(plain_truncation(*pair, max_seq_length - 3)) for pair in zip(a, b, strict=True)
@@ -170,7 +172,7 @@ def test_distribution_is_that_of_the_plain_walk():
     def walk(seed):
         walk_seed, truncation_seed = tf.unstack(tf.random.split(seed, 2))
         pairs = sentence_pairs(sentences, max_seq_length=length, short_seq_prob=0.1, seed=walk_seed)
-        cut = truncate_pairs(pairs, max_seq_length=length, seed=truncation_seed)
+        cut = truncate_pairs(pairs, Packer(TOKENIZER, length), truncation_seed)
         is_random_next = tf.cast(cut.is_random_next, tf.int32)
         return tf.stack([cut.a_length, cut.b_length, is_random_next], axis=-1)
 
@@ -191,7 +193,7 @@ def test_tokens_are_lost_at_both_ends_alike():
     n = 4000
     values = [np.full(n, v, np.int32) for v in (0, 20, 500, 60)]
     pairs = SentencePairs(*map(tf.constant, (*values, np.ones(n, bool))))
-    cut = truncate_pairs(pairs, max_seq_length=63, seed=seed_of(1))
+    cut = truncate_pairs(pairs, Packer(TOKENIZER, 63), seed_of(1))
     lost = cut.b_start.numpy() - 500  # binomial of 20 tosses
     assert np.all(cut.a_start.numpy() == 0)
     assert abs(lost.mean() - 10) < 0.2
@@ -244,7 +246,7 @@ def test_a_paragraph_per_line_keeps_its_text_and_its_labels():
     for cut_long in (False, True):
         sentences = index(documents, 128, cut_long=cut_long)
         pairs = sentence_pairs(sentences, max_seq_length=128, short_seq_prob=0, seed=seed_of(1))
-        pairs = truncate_pairs(pairs, max_seq_length=128, seed=seed_of(2))
+        pairs = truncate_pairs(pairs, Packer(TOKENIZER, 128), seed_of(2))
         is_random, a, b = (
             v.numpy() for v in (pairs.is_random_next, pairs.a_length, pairs.b_length)
         )
@@ -303,10 +305,6 @@ def test_short_documents_have_one_target():
     of_second = lengths[pairs.a_start[~pairs.is_random_next] >= 3000][:-1]
     assert len(set(of_first)) == len(set(of_second)) == 1
     assert set(of_first) != set(of_second)
-
-
-SEP = 3
-TOKENIZER = SimpleNamespace(pad_token_id=0, cls_token_id=2, sep_token_id=SEP)
 
 
 def full(sentences, max_seq_length, short_seq_prob=0.0, seed=1):
@@ -411,15 +409,16 @@ def test_full_sentences_are_as_many_as_fit_or_one_less():
 def test_packing_of_full_sentences():
     documents = [[2, 3], [4], [3]]
     instances, token_ids, ranges = full(index(documents, 16), 16, seed=5)
-    packed = pack_pairs(token_ids, ranges, TOKENIZER, max_seq_length=16)
+    packer = Packer(TOKENIZER, 16, pad_to_max_length=True)
+    packed = packer.pack_ranges(token_ids, [ranges.a_start], [ranges.a_length])
     assert ranges.lengths.numpy().tolist() == [len(instance) + 2 for instance in instances]
     for row, mask, instance in zip(
-        packed.token_ids.numpy(), packed.padding_mask.numpy(), instances, strict=True
+        packed["token_ids"].numpy(), packed["padding_mask"].numpy(), instances, strict=True
     ):
         padding = [0] * (14 - len(instance))
         assert row.tolist() == [2, *instance, SEP, *padding]
         assert mask.tolist() == [1] * (len(instance) + 2) + padding
-    assert not packed.segment_ids.numpy().any()
+    assert not packed["segment_ids"].numpy().any()
     # A border inside an instance has the one [SEP].
     assert any(SEP in instance for instance in instances)
 
@@ -471,24 +470,6 @@ def test_full_sentences_in_a_graph():
     found_ids, found = in_graph(32)(sentences, seed_of(1))
     assert np.array_equal(found_ids, token_ids)
     assert all(np.array_equal(a, b) for a, b in zip(found, ranges, strict=True))
-
-
-def test_packing():
-    pairs = SentencePairs(*map(tf.constant, ([0, 4], [2, 1], [5, 0], [1, 3], [True, False])))
-    assert pairs.lengths.numpy().tolist() == [6, 7]
-    packed = pack_pairs(tf.range(10, 20), pairs, TOKENIZER, max_seq_length=8)
-    assert packed.token_ids.numpy().tolist() == [
-        [2, 10, 11, 3, 15, 3, 0, 0],
-        [2, 14, 3, 10, 11, 12, 3, 0],
-    ]
-    assert packed.segment_ids.numpy().tolist() == [
-        [0, 0, 0, 0, 1, 1, 0, 0],
-        [0, 0, 0, 1, 1, 1, 1, 0],
-    ]
-    assert packed.padding_mask.numpy().tolist() == [
-        [1, 1, 1, 1, 1, 1, 0, 0],
-        [1, 1, 1, 1, 1, 1, 1, 0],
-    ]
 
 
 def test_shuffling_keeps_pairs_whole():

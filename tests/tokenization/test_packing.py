@@ -117,6 +117,20 @@ def test_every_pair_of_lengths_is_cut_as_by_the_original(tokenizer):
     check(tokenizer, rows_a, None, 9, "longest_first", True)
 
 
+def test_ranges_of_ids_are_packed(tokenizer):
+    packer = Packer(tokenizer, max_length=8, pad_to_max_length=True)
+    starts, lengths = tf.constant([[0, 4], [5, 0]]), tf.constant([[2, 1], [1, 3]])
+    packed = packer.pack_ranges(tf.range(10, 20), tf.unstack(starts), tf.unstack(lengths))
+    assert packed["token_ids"].numpy().tolist() == [
+        [CLS, 10, 11, SEP, 15, SEP, PAD, PAD],
+        [CLS, 14, SEP, 10, 11, 12, SEP, PAD],
+    ]
+    assert packed["segment_ids"].numpy().tolist() == [
+        [0, 0, 0, 0, 1, 1, 0, 0],
+        [0, 0, 0, 1, 1, 1, 1, 0],
+    ]
+
+
 def test_shapes_in_a_data_pipeline(tokenizer):
     packer = Packer(tokenizer, max_length=8, pad_to_max_length=True)
     data = tf.data.Dataset.from_tensor_slices(["a b", "b", "a a a"]).batch(2)
