@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from peer_programs import why_missing
 
-pytest_plugins = ["exported_models"]
+pytest_plugins = ["exported_models", "small_runs"]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Tests train and answer in one process. Given, it is not measured either.
 os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "0")
@@ -32,9 +32,8 @@ _OF_RUNS = (
     "docs",
     "migration",
     "paper",
-    "raw_text",
+    "runs",
     "tasks",
-    "trained",
     "training",
 )
 

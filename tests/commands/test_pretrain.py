@@ -186,7 +186,7 @@ def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
     assert weights(tmp_path) == weights(output)
 
 
-@pytest.mark.slow  # tests/commands/test_watching.py trains on full sentences without --objective
+@pytest.mark.slow  # tests/runs/test_watching.py trains on full sentences without --objective
 def test_the_masked_language_model_is_trained_alone(dynamic_shards, small_config, tmp_path):
     folder = Path(shutil.copytree(dynamic_shards, tmp_path / "shards"))
     manifest = Manifest.load(folder)
@@ -723,7 +723,7 @@ def test_a_student_learns_a_teachers_guesses(dynamic_shards, small_config, tmp_p
         for name, x in outputs.items()
     }
     assert divergence["taught"] < divergence["alone"] / 2
-    # Layers are compared, too: tests/commands/test_teacher.py has students that learn them.
+    # Layers are compared, too: tests/runs/test_teacher.py has students that learn them.
     layers = made(tmp_path / "layers", teacher_layers="hidden_states", **by)
     ((_, _, scalars),) = run(layers, kill_at=1)
     assert scalars["loss"] > 1.01 * losses["taught"]

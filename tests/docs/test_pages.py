@@ -16,12 +16,12 @@ _FENCE = re.compile(r"(?:<!-- not run: (.+?) -->\n)?```(\w*)\n(.*?)```", re.DOTA
 _TARGETS = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
 # The test that runs all Python of the page, one block after the other or each by itself.
 RUN_BY = {
-    "docs/adding-a-task.md": "tests/commands/test_labelled_data.py",
+    "docs/adding-a-task.md": "tests/runs/test_labelled_data.py",
     "docs/server.md": "tests/server/test_clients.py",
     "docs/serving.md": "tests/server/test_clients.py",
     "docs/features.md": "tests/commands/test_layer_features.py",
     **{
-        f"docs/{page}.md": "tests/commands/test_python_page.py"
+        f"docs/{page}.md": "tests/runs/test_python_page.py"
         for page in ("python", "multi-label", "sentence-vectors")
     },
     "README.md": "tests/docs/test_tutorials.py",

@@ -261,7 +261,7 @@ assert set(_RESUMED) <= set(_CASES)
 assert _OF_KIND.keys() == {type(TASKS[name].kind) for name in _TRAINED}
 
 
-@pytest.mark.slow  # tests/commands/test_commands.py goes this way for one task each time
+@pytest.mark.slow  # tests/runs/test_commands.py goes this way for one task each time
 @pytest.mark.parametrize(("name", "trained"), _CASES)
 def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     name, trained, encoder, tmp_path, monkeypatch, exports_of

@@ -523,7 +523,7 @@ def test_the_whole_step_is_one_program_of_fixed_shapes():
     """As a TPU takes it: lowered by XLA, without strings, ragged tensors or Python.
 
     That XLA compiles and runs it is seen in `test_rows_of_unknown_number_compile_once_padded` and,
-    for the masked language model, in tests/commands/test_training_options.py.
+    for the masked language model, in tests/runs/test_training_options.py.
     """
     trainer = pretraining(dropout=0.1, gradient_accumulation_steps=2)
     batch = tf.nest.map_structure(tf.constant, BATCHES[0])
