@@ -10,8 +10,6 @@ from bert_tf import keras_classes
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
-    from bert_tf.checkpoints.model_directory import load_model as load_model
-    from bert_tf.checkpoints.model_directory import save_model as save_model
     from bert_tf.commands.ask import ask as ask
     from bert_tf.commands.check import check as check
     from bert_tf.commands.convert import convert as convert
@@ -36,6 +34,8 @@ if TYPE_CHECKING:
     from bert_tf.models.encoder import BertEncoder as BertEncoder
     from bert_tf.models.language_model import BertMaskedLanguageModel as BertMaskedLanguageModel
     from bert_tf.models.language_model import BertPreTrainer as BertPreTrainer
+    from bert_tf.models.loading import load_model as load_model
+    from bert_tf.models.loading import save_model as save_model
     from bert_tf.models.preprocessor import BertPreprocessor as BertPreprocessor
     from bert_tf.models.preprocessor import open_preset as open_preset
     from bert_tf.models.task_models import BertChooser as BertChooser
@@ -74,7 +74,7 @@ _PUBLIC = {
     "bert_tf.commands.search": ("search",),
     "bert_tf.commands.shards": ("make_shards",),
     "bert_tf.commands.vocab": ("learn_vocabulary",),
-    "bert_tf.checkpoints.model_directory": ("load_model", "save_model"),
+    "bert_tf.models.loading": ("load_model", "save_model"),
     "bert_tf.config": ("BertConfig",),
     "bert_tf.models.encoder": ("BertEncoder",),
     "bert_tf.models.language_model": ("BertMaskedLanguageModel", "BertPreTrainer"),

@@ -4,9 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from bert_tf.checkpoints import weight_names
@@ -14,7 +13,6 @@ from bert_tf.checkpoints.weight_names import PARTS, SEQUENCES
 from bert_tf.checkpoints.weights_files import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.pretrained_model import PretrainedModel
 
 if TYPE_CHECKING:
     from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -25,7 +23,7 @@ _BIAS = "cls.predictions.bias"
 _DECODER, _DECODER_BIAS = "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"
 # Tokens, sequences and multiple choice are all classified by a layer of the same name.
 _CLASSIFIERS = (SEQUENCES, "BertForTokenClassification", "BertForMultipleChoice")
-_OWN_HEAD = "own_head"  # key of config.json: class of a task model that is not in `HEADS`
+_OWN_HEAD = "own_head"  # key of config.json: class of a task model that is the user's own
 
 
 @dataclass
@@ -60,14 +58,14 @@ class StoredModel:
         )
 
     @classmethod
-    def from_model(cls, model: PretrainedModel) -> "StoredModel":
-        _check_loss(model)
+    def from_model(cls, model: Any) -> "StoredModel":
+        """The stored form of a `bert_tf.models.pretrained_model.PretrainedModel`."""
         head = weight_names.head_of(type(model))
         labels = getattr(model, "labels", None)
         id2label = None if labels is None else dict(enumerate(labels))
         extra = {name: value for name, value in model.config.extra.items() if name != _OWN_HEAD}
         extra |= {"architectures": [head.architecture], "problem_type": head.problem_type}
-        if head not in weight_names.HEADS.values():
+        if head.is_own:
             extra[_OWN_HEAD] = head.architecture
         named = weight_names.named_weights(model)
         tensors = {weight_names.canonical_name(each.name): each.to_tensor() for each in named}
@@ -204,21 +202,6 @@ class StoredModel:
             expected[f"{part}weight"] = (classes, self.config.hidden_size)
             expected[f"{part}bias"] = (classes,)
         check_shapes(self.tensors, expected, self.source)
-
-
-def _check_loss(model: PretrainedModel) -> None:
-    """Refuses a classifier compiled for independent labels: a stored one computes a softmax."""
-    head = weight_names.head_of(type(model))
-    if "labels" not in model.arguments or head.problem_type == "multi_label_classification":
-        return
-    for loss in map(keras.losses.get, keras.tree.flatten(getattr(model, "loss", None))):
-        name = getattr(loss, "__name__", type(loss).__name__)
-        if re.fullmatch(r"(?i)binary_?(focal_?)?crossentropy", name):
-            raise InputError(
-                f"The classifier was compiled with {name}, for labels that are independent of each "
-                "other, but a model directory records one label per text: make it a "
-                "BertMultiLabelClassifier, or keep it with model.save('model.keras')."
-            )
 
 
 def check_shapes(tensors: Tensors, expected: Mapping[str, tuple[int, ...]], source: Path) -> None:

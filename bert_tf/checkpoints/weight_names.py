@@ -11,12 +11,6 @@ import numpy as np
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models import task_models
-from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.encoders import LstmEncoder, TwoEncoders
-from bert_tf.models.feature_encoder import FeatureEncoder
-from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
-from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.networks import MaskedLanguageModelHead
 
 # What stands on top of the encoder, by the beginning of its canonical names; whole or not at all.
@@ -26,50 +20,33 @@ PARTS = {
     "cls.seq_relationship.": "next sentence head",
     "classifier.": "classifier",
     "qa_outputs.": "question answering head",
-    "lstm.": "LSTM",
-    "mix.": "mix of layers",
 }
-HEADS_PREFIXES = ("cls.", "classifier.", "qa_outputs.", "lstm.", "mix.")
-# Before the names of what stands on LSTMs or chosen layers: Hugging Face has no class for it.
+# Before the names of heads on layers that Hugging Face has no class for.
 FEATURE_BASED = "feature_based."
 # What a left-to-right model computes from its last token, where Hugging Face's classes read [CLS].
 _OF_LAST_TOKEN = ("pooler.", "qa_outputs.")
+SEQUENCES, MULTI_LABEL = "BertForSequenceClassification", "multi_label_classification"
+
+
+def head_prefixes() -> tuple[str, ...]:
+    """The beginnings of all canonical names that are not the encoder's."""
+    return tuple(part for part in PARTS if part != "pooler.")
 
 
 @dataclass(frozen=True)
 class Head:
-    """What a kind of model has on top of the encoder, as Hugging Face knows it."""
+    """What a class of models has on top of the encoder, as Hugging Face knows it."""
 
-    architecture: str  # Hugging Face's class
+    architecture: str  # Hugging Face's class, or the user's own
     parts: Mapping[str, str] = field(default_factory=dict)  # key of `PARTS` -> attribute
     problem_type: str | None = None  # in config.json, of models for classification
     reads_pooler: bool = True  # whether the pooler is needed, and on disk
+    is_own: bool = False  # whether Hugging Face has no such class
 
     @property
     def kind(self) -> str:
         """What distinguishes models on disk: architecture and problem type."""
         return " for ".join(filter(None, (self.architecture, self.problem_type)))
-
-
-_CLASSIFIER = {"classifier.": "head.dense"}
-_MASKED_WORDS = {"cls.predictions.": "masked_language_model"}
-_NEXT_SENTENCE = {"cls.seq_relationship.": "next_sentence.dense"}
-SEQUENCES, MULTI_LABEL = "BertForSequenceClassification", "multi_label_classification"
-HEADS: dict[type[PretrainedModel], Head] = {
-    **dict.fromkeys((BertEncoder, TwoEncoders, LstmEncoder), Head("BertModel")),
-    task_models.BertSentenceEncoder: Head("BertModel"),
-    BertPreTrainer: Head("BertForPreTraining", _MASKED_WORDS | _NEXT_SENTENCE),
-    BertMaskedLanguageModel: Head("BertForMaskedLM", _MASKED_WORDS, reads_pooler=False),
-    BertLanguageModel: Head("BertLMHeadModel", {"cls.predictions.": "heads"}, reads_pooler=False),
-    task_models.BertClassifier: Head(SEQUENCES, _CLASSIFIER, "single_label_classification"),
-    task_models.BertMultiLabelClassifier: Head(SEQUENCES, _CLASSIFIER, MULTI_LABEL),
-    task_models.BertRegressor: Head(SEQUENCES, _CLASSIFIER, "regression"),
-    task_models.BertChooser: Head("BertForMultipleChoice", _CLASSIFIER),
-    task_models.BertTagger: Head("BertForTokenClassification", _CLASSIFIER, reads_pooler=False),
-    task_models.BertSpanClassifier: Head(
-        "BertForQuestionAnswering", {"qa_outputs.": "head.dense"}, reads_pooler=False
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -194,15 +171,13 @@ _DISTILBERT_NAMES = {
     "cls.predictions.bias": "vocab_projector.bias",
     "cls.predictions.decoder.": "vocab_projector.",
 }
-# Of ELMo's encoder, which has no positions, segments, attention or pooler; kernels in Keras' order.
-_LSTM_BLOCK = tuple(LayerNames(f"{x}_lstm", (_H, "lstm gates"), x) for x in ("forward", "backward"))
-
 # The weights of a layer: Hugging Face's suffix -> attribute; the first class that fits counts.
 _NORM = {"weight": "gamma", "bias": "beta"}
 _DENSE = {"weight": "kernel", "bias": "bias"}
 _WEIGHTS: tuple[tuple[type[keras.layers.Layer], dict[str, str]], ...] = (
     (keras.layers.Embedding, {"weight": "embeddings"}),
     (keras.layers.LayerNormalization, _NORM),
+    # Hugging Face has no LSTMs: kernels in Keras' order.
     (keras.layers.LSTM, {name: f"cell.{name}" for name in ("kernel", "recurrent_kernel", "bias")}),
     (
         MaskedLanguageModelHead,
@@ -216,19 +191,36 @@ _WEIGHTS: tuple[tuple[type[keras.layers.Layer], dict[str, str]], ...] = (
 )
 
 
+@dataclass(frozen=True)
+class EncoderNames:
+    """The layers of one sort of encoder."""
+
+    embeddings: tuple[LayerNames, ...] = EMBEDDINGS
+    block: tuple[LayerNames, ...] = BLOCK
+    has_pooler: bool = True
+
+
+# `attention_direction` -> encoders other than BERT's, which enter themselves.
+ENCODERS: dict[str, EncoderNames] = {}
+
+
+def has_pooler(config: BertConfig) -> bool:
+    """Whether heads of tasks read a pooler."""
+    names = ENCODERS.get(config.attention_direction, EncoderNames())
+    return names.has_pooler and not config.has_feature_encoder
+
+
 def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Every layer of an encoder: Hugging Face's name, `BertEncoder`'s attribute, weight's shape."""
-    is_recurrent = config.attention_direction == "recurrent"
-    block = _LSTM_BLOCK if is_recurrent else BLOCK
-    embeddings = EMBEDDINGS[::3] if is_recurrent else EMBEDDINGS
-    layers = [("", "", each) for each in embeddings if getattr(config, each.shape[0])]
-    for i, each in itertools.product(range(config.num_hidden_layers), block):
-        layers.append((f"encoder.layer.{i}.", f"blocks.{i}.", each))
-    if not is_recurrent:
+    encoder = ENCODERS.get(config.attention_direction, EncoderNames())
+    layers = [("", "", layer) for layer in encoder.embeddings if getattr(config, layer.shape[0])]
+    for i, layer in itertools.product(range(config.num_hidden_layers), encoder.block):
+        layers.append((f"encoder.layer.{i}.", f"blocks.{i}.", layer))
+    if encoder.has_pooler:
         layers.append(("", "", POOLER))
     sizes = {**vars(config), "lstm gates": 4 * config.hidden_size}
-    for prefix, path, each in layers:
-        yield prefix + each.name, path + each.ours, tuple(sizes[name] for name in each.shape)
+    for prefix, path, layer in layers:
+        yield prefix + layer.name, path + layer.ours, tuple(sizes[name] for name in layer.shape)
 
 
 def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
@@ -277,30 +269,21 @@ class NamedWeight:
             variable.assign(own.T if self.transposed else own)
 
 
-def named_weights(model: PretrainedModel) -> list[NamedWeight]:
+def named_weights(model: Any) -> list[NamedWeight]:
     """Every weight of a model with its Hugging Face name, in the order of the computation.
 
     A tied decoder has no entry of its own: it is the word embedding table.
     """
     head = head_of(type(model))
-    encoder: Any = getattr(model, "encoder", model)
+    encoder = getattr(model, "encoder", model)
     weights: list[NamedWeight] = []
-    reads_pooler = head.reads_pooler
-    if isinstance(encoder, FeatureEncoder):
-        if (mix := encoder.mix) is not None:
-            weights.append(NamedWeight("mix.scores", (mix.scores,), transposed=False))
-            weights.append(NamedWeight("mix.gamma", (mix.gamma,), transposed=False))
-        for number, lstm in enumerate(encoder.lstms):
-            weights += layer_weights(f"lstm.{number}.forward", lstm.forward_layer)
-            weights += layer_weights(f"lstm.{number}.backward", lstm.backward_layer)
-        encoder, reads_pooler = encoder.encoder, False
     prefix = "bert." if head.parts else ""  # a bare encoder's names have none
-    for name, attribute, _ in encoder_layers(model.config):
-        if reads_pooler or not name.startswith("pooler."):
-            layers = [_attribute(tower, attribute) for tower in encoder.towers()]
-            weights += layer_weights(prefix + name, *layers)
+    for name, layers in encoder.named_layers():
+        if head.reads_pooler or not name.startswith("pooler."):
+            of_head = name.startswith(head_prefixes())
+            weights += layer_weights(name if of_head else prefix + name, *layers)
     for name, attribute in head.parts.items():
-        layer = _attribute(model, attribute)
+        layer = layer_at(model, attribute)
         layers = layer if isinstance(layer, list) else [layer]
         weights += layer_weights(name.removesuffix("."), *layers)
     return weights
@@ -317,33 +300,30 @@ def layer_weights(name: str, *layers: keras.layers.Layer) -> Iterator[NamedWeigh
             "before quantization: write the model before quantize, or keep the quantized one with "
             "model.save('model.keras')."
         )
-    attributes = next(own for kind, own in _WEIGHTS if isinstance(layers[0], kind))
-    for suffix, attribute in attributes.items():
-        variables = tuple(_attribute(layer, attribute) for layer in layers)
+    standard = next(names for layer_class, names in _WEIGHTS if isinstance(layers[0], layer_class))
+    own = {name: name for name in getattr(layers[0], "stored_weights", ())}
+    for suffix, attribute in (own or standard).items():
+        variables = tuple(layer_at(layer, attribute) for layer in layers)
         # LSTMs have no class there: theirs are in Keras' order.
         is_transposed = attribute.endswith("kernel") and not attribute.startswith("cell.")
         yield NamedWeight(f"{name}.{suffix}", variables, is_transposed)
 
 
-def _attribute(of: Any, path: str) -> Any:
+def layer_at(root: Any, path: str) -> Any:
     """The object at the end of a path of attributes and list indices, "blocks.0.attention"."""
     for step in path.split("."):
-        of = of[int(step)] if step.isdigit() else getattr(of, step)
-    return of
+        root = root[int(step)] if step.isdigit() else getattr(root, step)
+    return root
 
 
-def head_of(model_class: type) -> Head:
-    """The row of `HEADS` for a class or its base; a new one for a user's own task model."""
-    for base in model_class.__mro__:
-        if base in HEADS:
-            return HEADS[base]
-    if issubclass(model_class, task_models.TaskModel):
-        reads_pooler = model_class.reads_pooler
-        return Head(model_class.__name__, _CLASSIFIER, reads_pooler=reads_pooler)
-    raise InputError(
-        f"a model directory cannot hold {model_class.__name__} by itself: put the model of a "
-        "task on it, such as bert_tf.BertClassifier, or save it as a Keras file."
-    )
+def head_of(model_class: Any) -> Head:
+    """The head of a class of models; InputError for models that no model directory can hold."""
+    if model_class.stored_head is None:
+        raise InputError(
+            f"a model directory cannot hold {model_class.__name__} by itself: put the model of a "
+            "task on it, such as bert_tf.BertClassifier, or save it as a Keras file."
+        )
+    return model_class.stored_head
 
 
 def canonical_name(name: str) -> str:

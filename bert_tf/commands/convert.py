@@ -113,6 +113,7 @@ def run(options: Options) -> ConvertResult:
         InputError: the model or the options cannot be used; the message says why.
     """
     with progress("converting", shown=options.shown):
+        import bert_tf.models.encoders  # noqa: F401 enters the names of LSTMs' weights
         from bert_tf.checkpoints.other_formats.conversion import convert
 
         done = convert(

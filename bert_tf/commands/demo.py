@@ -119,9 +119,9 @@ def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
 
 def _show_guesses(model_directory: str, sentences: Sequence[str], seed: int) -> None:
     """Hides a word in each of some sentences drawn at random, and prints the model's guesses."""
-    from bert_tf.checkpoints.model_directory import load_model
     from bert_tf.commands.masked_words import MaskedWords
     from bert_tf.models.language_model import BertPreTrainer
+    from bert_tf.models.loading import load_model
     from bert_tf.tokenization.tokenizer import BertTokenizer
 
     tokenizer = BertTokenizer.from_directory(model_directory)

@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.formats import content_hash, read_config
-from bert_tf.checkpoints.model_directory import about_to_train, load_model
 from bert_tf.commands.feature_cache import FeatureCache
 from bert_tf.commands.finetune import FinetuningSetup
 from bert_tf.commands.finetune import Options as FinetuningOptions
@@ -23,6 +22,7 @@ from bert_tf.files.storage import is_remote
 from bert_tf.models.cost import classification_flops
 from bert_tf.models.fine_tuned import METRICS_FILE, Evaluation, FineTuned, run_options
 from bert_tf.models.layer_distillation import LayerLoss
+from bert_tf.models.loading import about_to_train, load_model
 from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.networks.tensorflow.losses import Values
 from bert_tf.pipelines.examples.table import Examples

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.checkpoints.formats import content_hash
-from bert_tf.checkpoints.model_directory import about_to_train, load_model, read_weights, save_model
+from bert_tf.checkpoints.model_directory import read_weights
 from bert_tf.commands.masked_words import MaskedWordLog, MaskedWords, hide_words
 from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.commands.pretraining_data import PhaseShards, PretrainingData
@@ -20,6 +20,7 @@ from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.models.layer_distillation import LayerLoss
+from bert_tf.models.loading import about_to_train, load_model, save_model
 from bert_tf.networks.tensorflow.losses import Values, accuracy, cross_entropy
 from bert_tf.pipelines.instances.schemas import row_predictions
 from bert_tf.pipelines.shards.folder import shard_errors

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
+from bert_tf.models.loading import load_model
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from bert_tf.checkpoints.weight_names import Head
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.pretrained_model import Encoder
@@ -72,6 +73,7 @@ class BertEncoder(Encoder):
     """
 
     arguments = ("config", "attention_probabilities")
+    stored_head = Head("BertModel")
 
     def __init__(
         self,

@@ -6,11 +6,21 @@ from typing import Any
 import keras
 from keras import ops
 
+from bert_tf.checkpoints.weight_names import EMBEDDINGS, ENCODERS, EncoderNames, LayerNames
 from bert_tf.config import BertConfig
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.networks.bert_layer import child_seed, part
 from bert_tf.networks.lstm import LstmBlock, WordEmbeddings
+
+ENCODERS["recurrent"] = EncoderNames(
+    embeddings=(EMBEDDINGS[0], EMBEDDINGS[-1]),  # without positions and segments
+    block=tuple(
+        LayerNames(f"{direction}_lstm", ("hidden_size", "lstm gates"), direction)
+        for direction in ("forward", "backward")
+    ),
+    has_pooler=False,
+)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -24,6 +34,7 @@ class TwoEncoders(Encoder):
     """
 
     arguments = ("config", "attention_probabilities")
+    stored_head = BertEncoder.stored_head
 
     def __init__(
         self,
@@ -87,6 +98,7 @@ class LstmEncoder(Encoder):
     """
 
     arguments = ("config",)
+    stored_head = BertEncoder.stored_head
 
     def __init__(
         self,

@@ -2,13 +2,14 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import keras
 from keras import ops
 
+from bert_tf.checkpoints.weight_names import PARTS
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
@@ -27,6 +28,7 @@ CHOICES = (
     "sum_all",
 )
 MIX = ["mix"]
+PARTS |= {"lstm.": "LSTM", "mix.": "mix of layers"}
 LSTM_UNITS = 384  # in each direction, on a frozen encoder: the paper's BiLSTM is 768 wide
 
 
@@ -111,6 +113,16 @@ class FeatureEncoder(Encoder):
     def towers(self) -> list[Any]:
         return self.encoder.towers()
 
+    def named_layers(self) -> Iterator[tuple[str, list[keras.layers.Layer]]]:
+        if self.mix is not None:
+            yield "mix", [self.mix]
+        for number, lstm in enumerate(self.lstms):
+            yield f"lstm.{number}.forward", [lstm.forward_layer]
+            yield f"lstm.{number}.backward", [lstm.backward_layer]
+        for name, layers in self.encoder.named_layers():
+            if not name.startswith("pooler."):
+                yield name, layers
+
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class FrozenLayers(keras.layers.Layer):
@@ -151,6 +163,8 @@ class LayerMix(keras.layers.Layer):
 
     Starts as their mean. Takes the layers one after another, [B, T, N * W]; returns [B, T, W].
     """
+
+    stored_weights = ("scores", "gamma")
 
     def __init__(self, number: int, **kwargs: Any):
         super().__init__(**kwargs)

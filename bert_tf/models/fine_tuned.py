@@ -17,11 +17,11 @@ import tensorflow as tf
 import yaml
 
 from bert_tf.checkpoints.formats import CONFIG
-from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.config import read_json_object, read_small_file
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_json
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.loading import load_model, save_model
 from bert_tf.networks.tensorflow.int8 import ProductPlan
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.examples.tagged_words import is_column_file

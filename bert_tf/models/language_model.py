@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from bert_tf.checkpoints.weight_names import Head
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
@@ -15,6 +16,7 @@ from bert_tf.networks.bert_layer import part
 from bert_tf.networks.heads import take_tokens
 from bert_tf.networks.losses import WordCrossentropy
 
+_MASKED_WORDS = {"cls.predictions.": "masked_language_model"}
 _PRETRAINER_OUTPUTS = ("mlm_logits", "nsp_logits")
 OUTPUTS = {"left_to_right": "ltr_logits", "right_to_left": "rtl_logits"}  # direction -> logits
 
@@ -36,6 +38,9 @@ class BertPreTrainer(PretrainedModel):
             [B, S, 2] for rows of several instances.
     """
 
+    stored_head = Head(
+        "BertForPreTraining", _MASKED_WORDS | {"cls.seq_relationship.": "next_sentence.dense"}
+    )
     new_loss = staticmethod(lambda: {name: WordCrossentropy() for name in _PRETRAINER_OUTPUTS})
     output_kind = dict.fromkeys(_PRETRAINER_OUTPUTS, "words")  # packed rows pad sentences, too
     learning_rate = 1e-4
@@ -101,6 +106,7 @@ class BertMaskedLanguageModel(PretrainedModel):
     Output: logits, float32 [B, P, V] whatever the compute dtype.
     """
 
+    stored_head = Head("BertForMaskedLM", _MASKED_WORDS, reads_pooler=False)
     new_loss = WordCrossentropy
     output_kind = "words"
     learning_rate = 1e-4
@@ -148,6 +154,8 @@ class BertLanguageModel(PretrainedModel):
     Two encoders side by side are two language models, each with its head, that share nothing. LSTMs
     share embeddings and head (Peters et al. 2018, section 3.1).
     """
+
+    stored_head = Head("BertLMHeadModel", {"cls.predictions.": "heads"}, reads_pooler=False)
 
     def __init__(
         self,

@@ -14,12 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.formats import CONFIG, locate
-from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.checkpoints.presets import find_model, hub_hint
 from bert_tf.errors import InputError
 from bert_tf.models import text_inputs
 from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
+from bert_tf.models.loading import load_model
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.models.task_models import BertSentenceEncoder, BertTagger
 from bert_tf.models.text_batches import (

@@ -1,11 +1,12 @@
 """The base of every model: inputs, dtype policy, saving and loading."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import keras
 
+from bert_tf.checkpoints.weight_names import Head, encoder_layers, layer_at
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, nearest
 from bert_tf.models.text_model import TextModel
@@ -29,6 +30,7 @@ class PretrainedModel(TextModel):
     """
 
     arguments: tuple[str, ...] = ("encoder",)
+    stored_head: Head | None = None  # what a model directory records of the class; None: nothing
 
     def __init__(
         self,
@@ -143,9 +145,9 @@ class PretrainedModel(TextModel):
             config: values that replace config.json's, such as `hidden_dropout_prob=0.0`, and other
                 arguments of the class, such as an encoder's `attention_probabilities=True`.
         """
-        import bert_tf  # the floor above: the package itself knows where it is
+        from bert_tf.models.loading import load_model
 
-        return bert_tf.load_model(
+        return load_model(
             directory,
             cls,
             allow_new_head=allow_new_head,
@@ -237,6 +239,11 @@ class Encoder(PretrainedModel):
     def towers(self) -> list[Any]:
         """The encoders with embeddings and blocks that this one is made of."""
         return [self]
+
+    def named_layers(self) -> Iterator[tuple[str, list[keras.layers.Layer]]]:
+        """The layers by their names in Hugging Face's format, each of all `towers`."""
+        for name, attribute, _ in encoder_layers(self.config):
+            yield name, [layer_at(tower, attribute) for tower in self.towers()]
 
     @property
     def rematerialize(self) -> bool:

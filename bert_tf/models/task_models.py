@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from bert_tf.checkpoints.weight_names import MULTI_LABEL, SEQUENCES, Head
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
@@ -17,6 +18,7 @@ from bert_tf.networks.bert_layer import part
 from bert_tf.networks.heads import summary, take_tokens
 from bert_tf.networks.kernels import last_places
 
+_CLASSIFIER = {"classifier.": "head.dense"}
 POOLINGS = ("mean", "cls", "max", "last")
 
 
@@ -39,6 +41,12 @@ class TaskModel(PretrainedModel):
     new_loss = staticmethod(losses.classes_loss)
     output_kind: Any = "classes"
     arguments: tuple[str, ...] = ("encoder", "dropout")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.stored_head is None or cls.stored_head.is_own:
+            head = Head(cls.__name__, _CLASSIFIER, reads_pooler=cls.reads_pooler, is_own=True)
+            cls.stored_head = head
 
     def __init__(
         self,
@@ -134,6 +142,8 @@ class BertClassifier(_LabelModel):
         labels: names of the classes, in the order of their ids; None for no names.
     """
 
+    stored_head = Head(SEQUENCES, _CLASSIFIER, "single_label_classification")
+
     def classify(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The label (or labels) of each text or pair, and the probabilities of all labels."""
         return self._answers("classify", x, batch_size)
@@ -147,6 +157,7 @@ class BertClassifier(_LabelModel):
 class BertMultiLabelClassifier(_LabelModel):
     """Any number of labels, by the sigmoid of each logit; as `BertClassifier`, but one will do."""
 
+    stored_head = Head(SEQUENCES, _CLASSIFIER, MULTI_LABEL)
     fewest = 1
     new_loss = staticmethod(losses.labels_loss)
     output_kind = "labels"
@@ -159,6 +170,7 @@ class BertTagger(_LabelModel):
     """A label for every token (paper, section 5.3), logits [B, T, C]; see `BertClassifier`."""
 
     reads_pooler = False
+    stored_head = Head("BertForTokenClassification", _CLASSIFIER, reads_pooler=False)
     padding = "zeros"
     new_loss = losses.WordCrossentropy
     output_kind = "words"
@@ -179,6 +191,7 @@ class BertTagger(_LabelModel):
 class BertRegressor(TaskModel):
     """A number for a text or a pair of texts, [B], from the pooled output: see `TaskModel`."""
 
+    stored_head = Head(SEQUENCES, _CLASSIFIER, "regression")
     head_name = "regressor"
     new_loss = staticmethod(losses.squared_error)
     output_kind = None
@@ -202,6 +215,9 @@ class BertSpanClassifier(TaskModel):
     """
 
     reads_pooler = False
+    stored_head = Head(
+        "BertForQuestionAnswering", {"qa_outputs.": "head.dense"}, reads_pooler=False
+    )
     padding = "zeros_at_inference"
     head_name = "span"
     new_loss = losses.SpanCrossentropy
@@ -238,6 +254,8 @@ class BertChooser(TaskModel):
     Inputs: the encoder's, but [B, N, T]. Output: logits [B, N].
     """
 
+    stored_head = Head("BertForMultipleChoice", _CLASSIFIER)
+
     def choose(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The number of the best choice for each context, and the probabilities of all.
 
@@ -269,6 +287,7 @@ class BertSentenceEncoder(PretrainedModel):
     """
 
     arguments = ("encoder", "pooling", "normalize")
+    stored_head = BertEncoder.stored_head
 
     def __init__(
         self,

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.checkpoints.formats import CONFIG
-from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.commands.finetuning import feature_settings, finetune
 from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.commands.pretraining import pretrain
@@ -25,6 +24,7 @@ from bert_tf.files.atomic import replace_directory
 from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_flops
 from bert_tf.models.feature_encoder import lstm_units
 from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
+from bert_tf.models.loading import load_model, save_model
 from bert_tf.paper.data_stages import Shards, TaskData
 from bert_tf.paper.stage import Cache, Show, Stage, chosen_options
 from bert_tf.paper.step_speed import StepSpeed, predicted_positions

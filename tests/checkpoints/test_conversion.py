@@ -15,7 +15,6 @@ from safetensors.numpy import load_file, save_file
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model
 from bert_tf.checkpoints.formats import locate
-from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.checkpoints.other_formats.conversion import convert, read_model
 from bert_tf.checkpoints.other_formats.tensorflow_checkpoint import tf1_name, write_tf1
 from bert_tf.checkpoints.sentence_files import read_sentence_files
@@ -24,6 +23,7 @@ from bert_tf.checkpoints.weights_files import read_tensors, write_sharded_weight
 from bert_tf.errors import InputError
 from bert_tf.models.encoders import LstmEncoder
 from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.models.loading import save_model
 from bert_tf.models.task_models import BertClassifier, BertMultiLabelClassifier, BertSentenceEncoder
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "model_garden"

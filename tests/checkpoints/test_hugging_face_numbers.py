@@ -23,10 +23,10 @@ import tensorflow as tf
 from peer_programs import find_peer
 
 from bert_tf import BertConfig, load_model
-from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.models.loading import save_model
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "hugging_face"
 SCRIPT = Path(__file__).with_name("hugging_face_peer.py")

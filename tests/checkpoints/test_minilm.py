@@ -14,7 +14,7 @@ from rounding import rounding
 from safetensors.numpy import load_file
 
 from bert_tf import BertEncoder
-from bert_tf.checkpoints.model_directory import save_model
+from bert_tf.models.loading import save_model
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "minilm_encoder.npz"
 FULL_GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "minilm_encoder.npz"

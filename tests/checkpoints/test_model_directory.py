@@ -16,12 +16,12 @@ from safetensors.numpy import load_file, save_file
 
 import bert_tf
 from bert_tf import BertConfig, BertEncoder, load_model
-from bert_tf.checkpoints.model_directory import about_to_train, save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output
 from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.models.loading import about_to_train, save_model
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,

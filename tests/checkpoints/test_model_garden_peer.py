@@ -8,9 +8,9 @@ import pytest
 from peer_programs import find_peer
 
 from bert_tf import BertConfig
-from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.models.loading import save_model
 
 SCRIPT = Path(__file__).with_name("model_garden_peer.py")
 

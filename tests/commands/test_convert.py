@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bert_tf import BertConfig, BertTokenizer, load_model
-from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.cli import COMMANDS, main
 from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.models.loading import save_model
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
 

@@ -17,7 +17,6 @@ from preloaded import start_code
 from safetensors.numpy import load_file
 
 import bert_tf.training.trainer
-from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.cli import main
 from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.commands.pretraining import pretrain
@@ -26,6 +25,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, temporary_name
 from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
+from bert_tf.models.loading import load_model
 from bert_tf.pipelines.shards.folder import open_shards
 from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches

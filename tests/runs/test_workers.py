@@ -16,9 +16,9 @@ from preloaded import run_code
 from rounding import rounding
 from safetensors.numpy import load_file
 
-from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.cli import main
 from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.models.loading import load_model
 from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 from bert_tf.training.optimizer import AdamWeightDecay
@@ -88,7 +88,7 @@ def pretraining(shards, small_config, output, steps=40) -> list[str]:
 def without_dropout(pretrained, tmp_path_factory) -> Path:
     """A model directory; replicas draw dropout of their own, one device draws another."""
     from bert_tf import BertTokenizer
-    from bert_tf.checkpoints.model_directory import save_model
+    from bert_tf.models.loading import save_model
 
     model = load_model(
         pretrained / "last",

@@ -12,12 +12,12 @@ from killed import copy_when_saved  # tests/processes/killed.py
 from rounding import assert_equal_but_for_rounding, rounding
 
 from bert_tf import BertConfig, BertTokenizer, save_model
-from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.commands.ensemble import evaluate_together
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.models.encoders import encoder_for
 from bert_tf.models.fine_tuned import FineTuned, read_settings
+from bert_tf.models.loading import load_model
 from bert_tf.pipelines.examples.table import read_examples
 from bert_tf.pipelines.examples.tagged_words import to_iob2
 from bert_tf.serving.predictor import Predictor, answer

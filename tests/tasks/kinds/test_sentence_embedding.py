@@ -14,7 +14,6 @@ from preloaded import run_code  # tests/processes/preloaded.py
 from rounding import assert_equal_but_for_rounding
 
 from bert_tf import BertConfig, BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
-from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.commands.data_in_memory import _rows, examples_in_memory
 from bert_tf.commands.finetune import Options as FinetuningOptions
@@ -22,6 +21,7 @@ from bert_tf.commands.finetuning import finetune
 from bert_tf.commands.search_index import vectors_of
 from bert_tf.errors import InputError
 from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.loading import load_model
 from bert_tf.models.task_models import _SentencePooling
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered

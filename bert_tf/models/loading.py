@@ -1,0 +1,285 @@
+"""Models from model directories, and to them; `bert_tf.checkpoints` reads and writes the files."""
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import keras
+
+from bert_tf.checkpoints import weight_names
+from bert_tf.checkpoints.model_directory import read_weights, write_hugging_face
+from bert_tf.checkpoints.sentence_files import read_sentence_files, write_sentence_files
+from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary
+from bert_tf.checkpoints.weight_names import Head
+from bert_tf.config import BertConfig, read_small_file
+from bert_tf.errors import InputError
+from bert_tf.files.atomic import StrPath
+from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.encoders import encoder_class, encoder_for
+from bert_tf.models.feature_encoder import task_encoder
+from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
+from bert_tf.models.pretrained_model import Encoder, PretrainedModel
+from bert_tf.models.task_models import (
+    BertChooser,
+    BertClassifier,
+    BertMultiLabelClassifier,
+    BertRegressor,
+    BertSentenceEncoder,
+    BertSpanClassifier,
+    BertTagger,
+    TaskModel,
+)
+
+if TYPE_CHECKING:
+    from bert_tf.tokenization.tokenizer import BertTokenizer
+
+Model = TypeVar("Model", bound=PretrainedModel)
+_log = logging.getLogger(__name__)
+_NEW = "%s: %s initialized at random: train before you use the answers."
+# What a directory may hold; the first class of an architecture and problem type is made.
+_CLASSES: tuple[type[PretrainedModel], ...] = (
+    BertEncoder,
+    BertPreTrainer,
+    BertMaskedLanguageModel,
+    BertLanguageModel,
+    BertClassifier,
+    BertMultiLabelClassifier,
+    BertRegressor,
+    BertChooser,
+    BertTagger,
+    BertSpanClassifier,
+)
+
+
+def save_model(
+    model: PretrainedModel,
+    directory: StrPath,
+    tokenizer: "BertTokenizer | None" = None,
+    max_length: int | None = None,
+) -> None:
+    """Writes a model as a Hugging Face model directory.
+
+    Args:
+        model: a `BertEncoder`, or an encoder with a head.
+        directory: made if it does not exist; its other files stay.
+        tokenizer: the model's tokenizer; its vocab.txt and tokenizer_config.json are written too.
+        max_length: most tokens of a text, recorded for vectors of texts; None for all positions.
+
+    Raises:
+        InputError: the model was compiled for independent labels, which the format cannot record.
+    """
+    _check_loss(model)
+    stored = StoredModel.from_model(model)
+    stored.tokenizer = tokenizer
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    # One file, however large: an older one must not stay beside several new ones.
+    write_hugging_face(stored, directory, "float32", shard_bytes=2**63)
+    if isinstance(model, BertSentenceEncoder):
+        write_sentence_files(
+            directory,
+            pooling=model.pooling,
+            normalize=model.normalize,
+            width=model.config.width,
+            max_length=max_length or model.config.max_position_embeddings,
+        )
+
+
+def load_model(
+    directory: StrPath,
+    model_class: type[Model] | None = None,
+    *,
+    allow_new_head: bool = False,
+    num_classes: int | None = None,
+    labels: Sequence[str] | None = None,
+    seed: int | None = None,
+    dtype: Any = None,
+    **config: Any,
+) -> Model:
+    """Loads a model from a Hugging Face model directory.
+
+    Weights may be in one file or several, in float32, float16 or bfloat16. Heads that the model
+    class lacks are ignored. A `BertEncoder`'s missing pooler is initialized at random.
+
+    Args:
+        directory: model directory; `bert-tf convert` makes one from other formats.
+        model_class: class of the model, such as `BertEncoder`; None for the model that was saved.
+        allow_new_head: randomly initialize any missing pooler or head, and replace the head of
+            another task or a classifier whose classes differ.
+        num_classes: number of classes of a classifier; None for the directory's.
+        labels: names of a classifier's classes; None for the directory's.
+        seed: random seed for dropout and for weights that are initialized at random.
+        dtype: Keras dtype policy such as "mixed_bfloat16"; None for the global one.
+        config: values that replace config.json's, such as `hidden_dropout_prob=0.0`, and other
+            arguments of the model, such as an encoder's `attention_probabilities=True`.
+
+    Raises:
+        InputError: a file is missing, damaged or of another format; the vocabulary has more pieces
+            than config.json says; the kind of model or its tensors, or an argument, do not fit.
+    """
+    directory = Path(directory)
+    stored = read_weights(directory)
+    stored.check_finite()
+    for note in stored.notes:
+        _log.warning("%s: %s", stored.source, note)
+    vocabulary = directory / "vocab.txt"
+    if vocabulary.exists():
+        try:
+            pieces = len(read_small_file(vocabulary).rstrip().split(b"\n"))
+        except OSError as error:
+            raise InputError(f"{vocabulary} cannot be read: {error.strerror}.") from None
+        check_vocabulary(pieces, stored.config, vocabulary)
+    if model_class is None:
+        kinds: Any = {weight_names.head_of(cls).kind: cls for cls in reversed(_CLASSES)}
+        if stored.kind not in kinds:
+            raise InputError(
+                f"{directory} holds a {stored.kind}, which cannot be used as it is: train it for "
+                "another task (bert-tf finetune), or open its encoder "
+                "(bert_tf.BertEncoder.from_directory)."
+            )
+        model_class = kinds[stored.kind]
+    if issubclass(model_class, Encoder):
+        held = encoder_class(stored.config)
+        model_class = held if model_class is BertEncoder else model_class
+        if not issubclass(model_class, held):
+            raise InputError(
+                f"{directory} holds an encoder of the class {held.__name__}, not "
+                f"{model_class.__name__}: open it with bert_tf.BertEncoder, which "
+                "reads every encoder."
+            )
+    # Arguments of the model: all that are no values of the config.
+    own = {name: config.pop(name) for name in config.keys() - BertConfig.names()}
+    if issubclass(model_class, BertSentenceEncoder):
+        recorded = read_sentence_files(directory)
+        own = {name: recorded[name] for name in ("pooling", "normalize") if name in recorded} | own
+    of_labels = {"num_classes": num_classes, "labels": labels}
+    given = [name for name, value in of_labels.items() if value is not None]
+    model_class.refuse_unknown([*own, *given], {"allow_new_head"} | BertConfig.names())
+    head = weight_names.head_of(model_class)
+    is_other = "classifier." in head.parts and stored.classes and stored.kind != head.kind
+    _check_direction(stored, head, directory)
+    needed_parts = list(head.parts)
+    if needed_parts and head.reads_pooler and weight_names.has_pooler(stored.config):
+        needed_parts.append("pooler.")
+    if not allow_new_head:
+        _check_head(stored, head, needed_parts, is_other, directory)
+    if "cls.predictions." in head.parts:
+        stored.tie_decoder()
+    if "labels" in model_class.arguments:
+        if labels is not None and not is_other:
+            stored.order_labels([str(label) for label in labels])
+        on_disk, classes = (None, None) if is_other else (stored.labels, stored.classes)
+        if labels is None and num_classes in (None, classes):
+            labels, num_classes = on_disk, classes
+        elif allow_new_head:  # as many classes with other names are other classes
+            is_other = is_other or labels is None or list(labels) != on_disk
+        elif (number := num_classes if labels is None else len(labels)) != classes:
+            raise InputError(
+                f"{directory} holds a head of {classes} classes, not {number}: give as many, or "
+                "allow_new_head=True for a random head."
+            )
+        own |= {"labels": labels, "num_classes": num_classes}
+    own |= {"seed": seed, "dtype": dtype}
+    unset: dict[str, Any] = {"id2label": None}
+    if not issubclass(model_class, TaskModel):
+        unset |= {"feature_layers": None, "feature_lstm_layers": 0}
+    full = replace(stored.config, **{**unset, **config})
+    features = [(c.feature_layers, c.feature_lstm_layers) for c in (full, stored.config)]
+    is_other = is_other or (bool(head.parts) and features[0] != features[1])
+    # The encoder's shapes are checked before a model of a wrong size is made.
+    expected = _encoder(weight_names.tensor_shapes(full))
+    check_shapes(_encoder(stored.tensors), expected, stored.source)
+    if issubclass(model_class, Encoder):
+        model = model_class(full, zeros=True, **own)
+    else:
+        make: Any = task_encoder if issubclass(model_class, TaskModel) else encoder_for
+        encoder, own["dtype"] = make(full, seed, dtype, zeros=True)
+        model = model_class(encoder, **own)
+    if is_other and stored.classes:
+        _log.warning("%s: its head is for other classes or another task: replaced.", stored.source)
+    named = weight_names.named_weights(model)
+    weights = {weight_names.canonical_name(weight.name): weight for weight in named}
+    parts = [part for part in weight_names.PARTS if any(name.startswith(part) for name in weights)]
+    if head.parts and not allow_new_head and not is_other:
+        _check_head(stored, head, parts, is_other, directory)
+    kept = tuple(part for part in parts if part == "pooler." or not is_other)
+    tensors = _encoder(stored.tensors)
+    tensors |= {name: value for name, value in stored.tensors.items() if name.startswith(kept)}
+    check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, stored.source)
+    missing = sorted(weights.keys() - tensors.keys())
+    if missing and not isinstance(model, BertSentenceEncoder):  # which reads no pooler
+        titles = [
+            next(title for part, title in weight_names.PARTS.items() if name.startswith(part))
+            for name in missing
+        ]
+        _log.warning(_NEW, stored.source, " and ".join(dict.fromkeys(titles)))
+    for name in weights.keys() & tensors.keys():
+        weights[name].assign(tensors[name])
+    return model
+
+
+@contextlib.contextmanager
+def about_to_train() -> Iterator[None]:
+    """Within it, no warning says that a model has parts to train first."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return record.msg != _NEW
+
+    _log.addFilter(is_other)
+    try:
+        yield
+    finally:
+        _log.removeFilter(is_other)
+
+
+def _check_loss(model: PretrainedModel) -> None:
+    """Refuses a classifier compiled for independent labels: a stored one computes a softmax."""
+    head = weight_names.head_of(type(model))
+    if "labels" not in model.arguments or head.problem_type == "multi_label_classification":
+        return
+    for loss in map(keras.losses.get, keras.tree.flatten(getattr(model, "loss", None))):
+        name = getattr(loss, "__name__", type(loss).__name__)
+        if re.fullmatch(r"(?i)binary_?(focal_?)?crossentropy", name):
+            raise InputError(
+                f"The classifier was compiled with {name}, for labels that are independent of each "
+                "other, but a model directory records one label per text: make it a "
+                "BertMultiLabelClassifier, or keep it with model.save('model.keras')."
+            )
+
+
+def _check_direction(stored: StoredModel, head: Head, directory: Path) -> None:
+    """Refuses masked words for models that see one side, and next words for others."""
+    direction = stored.config.attention_direction
+    of_next_words = head.architecture == "BertLMHeadModel"
+    if "cls.predictions." in head.parts and of_next_words == (direction == "both"):
+        sees = "both sides" if direction == "both" else f"one side ({direction})"
+        raise InputError(
+            f"{directory} sees {sees} of the text and cannot predict "
+            f"{'next' if of_next_words else 'masked'} words: give a model that was pre-trained "
+            f"with --objective {'ltr or rtl' if of_next_words else 'mlm+nsp or mlm'}."
+        )
+
+
+def _check_head(
+    stored: StoredModel, head: Head, needed: Sequence[str], is_other: Any, directory: Path
+) -> None:
+    """Refuses a directory that lacks some of the `needed` parts, or holds another head."""
+    absent = [weight_names.PARTS[part] for part in needed if not stored.has(part)]
+    if is_other or absent:
+        lack = f"not a {head.kind}" if is_other else f"which has no {' and no '.join(absent)}"
+        command = "pretrain" if "cls.predictions." in head.parts else "finetune"
+        raise InputError(
+            f"{directory} holds a {stored.kind}, {lack}: train it first "
+            f"(bert-tf {command} --model {directory}), or start with a random head "
+            "(allow_new_head=True in Python)."
+        )
+
+
+def _encoder(named: dict[str, Any]) -> dict[str, Any]:
+    """The entries of the encoder alone, without pooler and heads."""
+    outside = tuple(weight_names.PARTS)
+    return {name: value for name, value in named.items() if not name.startswith(outside)}
