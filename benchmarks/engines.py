@@ -47,12 +47,12 @@ def write_once(path: Path, write: Callable[[Path], object]) -> Path:
 def write_weights(folder: Path, vocabulary: list[str], longest: int, texts: Sequence[str]) -> None:
     """Writes the model directory that all sides read, and labelled texts that calibrate int8."""
     from bert_tf import BertClassifier, BertConfig, BertTokenizer
-    from bert_tf.models.fine_tuned import FineTuned
+    from bert_tf.models.answerer import Answerer
     from bert_tf.tasks.table import find_task
 
     model = BertClassifier(BertConfig(), labels=["no", "yes"], seed=0)
     task = find_task("classification").with_settings({"max_length": longest})
-    FineTuned(task, model, BertTokenizer(vocabulary), ["no", "yes"]).save(folder)
+    Answerer(task, model, BertTokenizer(vocabulary), ["no", "yes"]).save(folder)
     rows = [f"{text}\t{('no', 'yes')[i % 2]}" for i, text in enumerate(texts)]
     (folder / "rows.tsv").write_text("\n".join(["text\tlabel", *rows, ""]))
 

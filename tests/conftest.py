@@ -165,9 +165,9 @@ def exports_of_what_is_asked(request):
 
             init = RawTextModel.__init__
 
-            def without(self, tokenizer, model, signatures, *more):
+            def without(self, answerer, signatures):
                 kept = {n: s for n, s in signatures.items() if n not in ("embed", "attention")}
-                init(self, tokenizer, model, kept, *more)
+                init(self, answerer, kept)
 
             patch.setattr(RawTextModel, "__init__", without)
         yield
@@ -186,8 +186,8 @@ def exports_of() -> Callable[..., AbstractContextManager[None]]:
 
         init = RawTextModel.__init__
 
-        def with_some(self, tokenizer, model, signatures, *more):
-            init(self, tokenizer, model, {n: signatures[n] for n in names}, *more)
+        def with_some(self, answerer, signatures):
+            init(self, answerer, {n: signatures[n] for n in names})
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(RawTextModel, "__init__", with_some)

@@ -48,9 +48,9 @@ tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 bert_tf.serving.export.check_requests = lambda model, made: None
 init, sources = RawTextModel.__init__, documentation._sources
 
-def without(self, tokenizer, model, signatures, *more):
+def without(self, answerer, signatures):
     kept = {n: s for n, s in signatures.items() if n not in ("embed", "attention")}
-    init(self, tokenizer, model, kept, *more)
+    init(self, answerer, kept)
 
 RawTextModel.__init__ = without
 documentation._sources = lambda: list(sources())[::2]

@@ -62,11 +62,11 @@ def run(options: Options) -> AskResult:
     """
     with progress("loading", shown=options.shown):
         from bert_tf.commands.search_index import SearchIndex, vectors_of
-        from bert_tf.models.fine_tuned import load
+        from bert_tf.models.answerer import Answerer
 
         index = SearchIndex.read(options.index)
         name, count = options.model or index.model, len(options.text)
-        model = load(name, {})
+        model = Answerer.open(name)
         index.check_model(name, model)
         vectors, _ = vectors_of(model, options.text, count, role="query")
         found = [index.nearest(vector, options.count) for vector in vectors]

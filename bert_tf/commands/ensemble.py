@@ -27,7 +27,7 @@ from bert_tf.options import PathName, option
 from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:
-    from bert_tf.models.fine_tuned import Evaluation, FineTuned
+    from bert_tf.models.answerer import Answerer, Evaluation
     from bert_tf.pipelines.examples.table import Examples
 
 
@@ -94,7 +94,7 @@ def run(options: Options) -> EnsembleResult:
         owned(folder if labelled else None, EVALUATION),
         progress("answering", total=len(options.models), shown=options.shown) as bar,
     ):
-        from bert_tf.models.fine_tuned import Evaluation
+        from bert_tf.models.answerer import Evaluation
         from bert_tf.tasks.reports.report import write_report
 
         members = load_members(options.models, vars(options))
@@ -139,11 +139,11 @@ def show(result: EnsembleResult, options: Options) -> None:
 
 def load_members(
     directories: Sequence[str | Path], settings: Mapping[str, Any]
-) -> "list[FineTuned]":
+) -> "list[Answerer]":
     """Loads models of one task and labels; the first names columns and the labels' order."""
-    from bert_tf.models.fine_tuned import FineTuned
+    from bert_tf.models.answerer import Answerer
 
-    members = [FineTuned.from_directory(directory, settings) for directory in directories]
+    members = [Answerer.from_directory(directory, settings) for directory in directories]
     for directory, member in zip(directories, members, strict=True):
         for what, (own, others) in {
             "task": (member.task.name, members[0].task.name),
@@ -159,7 +159,7 @@ def load_members(
 
 
 def evaluate_together(
-    members: "Sequence[FineTuned]",
+    members: "Sequence[Answerer]",
     examples: "Examples",
     batch_size: int,
     *,

@@ -36,7 +36,7 @@ from bert_tf.serving.packed_weights import pack_weights
 from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:
-    from bert_tf.models.fine_tuned import Evaluation
+    from bert_tf.models.answerer import Evaluation
     from bert_tf.tasks.reports.report import Report
 
 
@@ -109,10 +109,10 @@ def run(options: Options) -> EvaluateResult:
     """
     output = options.output and check_output_folder(options.output)
     with owned(output, EVALUATION), progress("evaluating", total=1, shown=options.shown) as bar:
-        from bert_tf.models.fine_tuned import FineTuned
+        from bert_tf.models.answerer import Answerer
         from bert_tf.tasks.reports.report import write_report
 
-        model = FineTuned.from_directory(options.model, vars(options))
+        model = Answerer.from_directory(options.model, vars(options))
         if is_in_memory(options.data):
             task, examples = examples_in_memory(model.task, options.data, model.labels)
             model = dataclasses.replace(model, task=task)

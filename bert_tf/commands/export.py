@@ -121,12 +121,12 @@ def run(options: Options) -> ExportResult:
         )
     with mirrored(output, top_alone=True), progress("exporting", shown=options.shown) as bar:
         from bert_tf.commands.export_precisions import export_types
-        from bert_tf.models.fine_tuned import FineTuned
+        from bert_tf.models.answerer import Answerer
         from bert_tf.serving.export import MODELS_CONFIG, check_export, pinned_versions
 
         folder = check_output_folder(joined(output, options.name), [options.model])
         check_export(options.name, root=folder.parent, version=options.version)
-        load = functools.partial(FineTuned.from_directory, options.model, _settings(options))
+        load = functools.partial(Answerer.from_directory, options.model, _settings(options))
         if not takes_rows:
             dtype, remark = dtype_policy(options.precision)
             model = load(dtype)
@@ -179,7 +179,7 @@ def _export_portable(options: Options) -> ExportResult:
         )
     output = options.output or "exports"
     with mirrored(output, top_alone=True), progress("exporting", shown=options.shown) as bar:
-        from bert_tf.models.fine_tuned import FineTuned
+        from bert_tf.models.answerer import Answerer
         from bert_tf.serving.export import check_export
 
         folder = check_output_folder(joined(output, options.name), [options.model])
@@ -189,7 +189,7 @@ def _export_portable(options: Options) -> ExportResult:
                 f"{joined(output, options.name)} is not empty, and no export is overwritten: give "
                 "another --name or --output"
             )
-        model = FineTuned.from_directory(options.model, _settings(options), "float32")
+        model = Answerer.from_directory(options.model, _settings(options), "float32")
         path = model.export_portable(
             folder, options.format, directory=options.model, int8=options.precision == "int8"
         )

@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.feature_encoder import FeatureEncoder
-from bert_tf.models.fine_tuned import FineTuned, run_options
+from bert_tf.models.model_facts import run_options
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.tensorflow.int8 import Layers, ProductPlan, Recorder, make_plan
 from bert_tf.pipelines.examples.table import Examples
@@ -31,7 +32,7 @@ _BATCH = 32
 
 
 def export_types(
-    model: FineTuned, folder: Path, options: Any, other: Callable[[str], FineTuned]
+    model: Answerer, folder: Path, options: Any, other: Callable[[str], Answerer]
 ) -> tuple[dict[str, int], list[str]]:
     """Writes versions of a float32 model into its `folder`; numbers them by type, with remarks.
 
@@ -107,7 +108,7 @@ def export_types(
     return numbers, remarks
 
 
-def _times(model: FineTuned) -> dict[str, float]:
+def _times(model: Answerer) -> dict[str, float]:
     """Milliseconds by work, of the function that an export saves."""
     function: Any = model.module().signatures([DEFAULT])[DEFAULT]
     names = model.task.kind.signatures(model.task)[DEFAULT].inputs
@@ -144,7 +145,7 @@ class ScoreComparison:
         return f"{self.name} {scores}, on {self.rows:,} rows"
 
 
-def read_calibration(model: FineTuned, given: str | None, directory: str | Path) -> Calibration:
+def read_calibration(model: Answerer, given: str | None, directory: str | Path) -> Calibration:
     """Reads the rows that set int8's ranges, and others to score it on.
 
     They are halves of `given`, or else what the run of a model directory trained and validated on.
@@ -189,7 +190,7 @@ def read_calibration(model: FineTuned, given: str | None, directory: str | Path)
     return Calibration(ranges, some(scored, _SCORED))
 
 
-def _read(model: FineTuned, path: str, split: str) -> Examples:
+def _read(model: Answerer, path: str, split: str) -> Examples:
     if isinstance(model.task.kind, Embedding):
         return model.reader(None, path).read(path, split, labelled=False)
     examples = model.task.read(path, split)
@@ -203,7 +204,7 @@ def _read(model: FineTuned, path: str, split: str) -> Examples:
     return examples
 
 
-def make_plan_for(model: FineTuned, calibration: Calibration) -> ProductPlan:
+def make_plan_for(model: Answerer, calibration: Calibration) -> ProductPlan:
     recorder = Recorder(_blocks(model))
     with kernels_of(model.model, lambda _: recorder):
         function = model.function(model.task.kind.evaluated)
@@ -217,7 +218,7 @@ def make_plan_for(model: FineTuned, calibration: Calibration) -> ProductPlan:
     return plan
 
 
-def compare(model: FineTuned, other: FineTuned, calibration: Calibration) -> ScoreComparison:
+def compare(model: Answerer, other: Answerer, calibration: Calibration) -> ScoreComparison:
     """The task's first score of both models, the second one in int8.
 
     Where thresholds decide and the first score has none, it may be the score of the decisions: the
@@ -242,7 +243,7 @@ def compare(model: FineTuned, other: FineTuned, calibration: Calibration) -> Sco
     return max(compared, key=lambda each: each.points)
 
 
-def _blocks(model: FineTuned) -> list[Layers]:
+def _blocks(model: Answerer) -> list[Layers]:
     """The layers with int8 products; InputError if the model has none, or other weights."""
     encoder = getattr(model.model, "encoder", model.model)
     is_recurrent = model.model.config.attention_direction == "recurrent"

@@ -19,10 +19,11 @@ from bert_tf.commands.finetuning_data import FinetuningData
 from bert_tf.commands.word_frequencies import plateau_notice
 from bert_tf.errors import InputError
 from bert_tf.files.storage import is_remote
+from bert_tf.models.answerer import Answerer, Evaluation
 from bert_tf.models.cost import classification_flops
-from bert_tf.models.fine_tuned import METRICS_FILE, Evaluation, FineTuned, run_options
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.models.loading import about_to_train, load_model
+from bert_tf.models.model_facts import METRICS_FILE, run_options
 from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.networks.tensorflow.losses import Values
 from bert_tf.pipelines.examples.table import Examples
@@ -238,7 +239,7 @@ def feature_settings(options: FinetuningSetup, kind: Kind) -> dict[str, Any]:
     return {"feature_layers": chosen, "feature_lstm_layers": lstm_layers}
 
 
-def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> FineTuned:
+def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> Answerer:
     kind = data.task.kind
     head = {**kind.head(data.labels), "seed": options.seed}
     changed = {**feature_settings(options, kind), **dropout_settings(options.dropout)}
@@ -250,11 +251,11 @@ def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> Fi
             model = load_model(
                 options.model, kind.model_class, allow_new_head=True, **head, **changed
             )
-    return FineTuned(data.task, model, data.tokenizer, data.labels)
+    return Answerer(data.task, model, data.tokenizer, data.labels)
 
 
 def _taught_by(
-    options: FinetuningSetup, student: FineTuned, loss: Values, precision: str
+    options: FinetuningSetup, student: Answerer, loss: Values, precision: str
 ) -> tuple[Any, Values, Mapping[str, Values]]:
     """Model, loss and metrics for a trainer: those of a student if there is a teacher."""
     kind = student.task.kind
@@ -264,7 +265,7 @@ def _taught_by(
     layers = options.teacher_layers
     if layers is not None and model is not student.model:
         raise InputError("--teacher_layers is not for --long_texts windows: leave one out")
-    teacher = FineTuned.from_directory(options.teacher, dtype=precision)
+    teacher = Answerer.from_directory(options.teacher, dtype=precision)
     matched = _matched(options.teacher, teacher, student)
     soft = kind.soft_loss(options.teacher_temperature or TEMPERATURE)
     loss = distilled(loss, soft, options.teacher_weight or WEIGHT)
@@ -277,7 +278,7 @@ def _taught_by(
     return taught, loss, {name: of_student(metric) for name, metric in kind.metrics.items()}
 
 
-def _matched(path: str, teacher: FineTuned, student: FineTuned) -> Callable[[Any, Any], Any]:
+def _matched(path: str, teacher: Answerer, student: Answerer) -> Callable[[Any, Any], Any]:
     """Gives a teacher's outputs the order of the student's labels."""
     task, kind = student.task, student.task.kind
     if not isinstance(teacher.model, kind.model_class):
@@ -307,7 +308,7 @@ def _matched(path: str, teacher: FineTuned, student: FineTuned) -> Callable[[Any
     return matched
 
 
-def _amounts(tuned: FineTuned, batches: tf.data.Dataset) -> tuple[float, float]:
+def _amounts(tuned: Answerer, batches: tf.data.Dataset) -> tuple[float, float]:
     """Mean tokens and operations per example, from the lengths of a few batches."""
     masks = [inputs["padding_mask"].numpy() for inputs, *_ in batches.take(_SAMPLED_BATCHES)]
     examples = sum(len(mask) for mask in masks)  # each (B, T)
@@ -320,7 +321,7 @@ def _amounts(tuned: FineTuned, batches: tf.data.Dataset) -> tuple[float, float]:
 
 
 def _validation_scores(
-    tuned: FineTuned, examples: Examples, loss: Values, size: int
+    tuned: Answerer, examples: Examples, loss: Values, size: int
 ) -> dict[str, float]:
     """Scores on the validation examples, without undefined ones, and their loss if it is known."""
     kind, given = tuned.task.kind, tuned.answers(examples, size)
@@ -332,14 +333,14 @@ def _validation_scores(
 
 
 def _evaluate_best(
-    run: Run, options: FinetuningOptions, tuned: FineTuned, examples: Examples, size: int
+    run: Run, options: FinetuningOptions, tuned: Answerer, examples: Examples, size: int
 ) -> Evaluation:
     """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome.
 
     Calibrates and tunes it before; a model with the outcome beside it stays as it is.
     """
     folder = run.directory / "best"
-    best = FineTuned.from_directory(folder)
+    best = Answerer.from_directory(folder)
     if run.precision == "float32" and options.features_only is None:
         # The trained model computes what a reloaded copy would, and is already traced.
         tuned.model.set_weights(best.model.get_weights())

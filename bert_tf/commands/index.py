@@ -94,7 +94,7 @@ def run(options: Options) -> IndexResult:
             vectors_of,
             write_index,
         )
-        from bert_tf.models.fine_tuned import load
+        from bert_tf.models.answerer import Answerer
 
         column = options.text_column or "text"
         remarks: list[str] = []
@@ -109,7 +109,7 @@ def run(options: Options) -> IndexResult:
         if not located:
             nothing = f"{options.input} has no text: give a folder or a file that has"
             raise InputError("; ".join([nothing, *remarks[:1]]))
-        count, model = len(located), load(options.model, {})
+        count, model = len(located), Answerer.open(options.model)
         if options.passages:
             located = divided(located, model, options.max_length)
         texts = [text for text, _ in located]

@@ -8,9 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.tasks.kinds.masked_language_model import guess_masked_words
-from bert_tf.tasks.signatures import Parts
+from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.logs import EventFolder
 from bert_tf.training.monitoring import TensorBoardLog
@@ -96,9 +97,10 @@ class MaskedWords:
                 found.append(tf.nn.softmax(tf.cast(logits, tf.float32)))
             return tf.math.log(tf.add_n(found) / len(found))
 
-        parts = Parts(predict, reads_unknown, (), length)
+        task = TASKS["masked_words"].with_settings({"max_length": length})
+        answerer = Answerer(task, predict, reads_unknown)
         self._guess = tf.function(
-            lambda: guess_masked_words(tf.constant(self.texts), guesses, parts), autograph=False
+            lambda: guess_masked_words(tf.constant(self.texts), guesses, answerer), autograph=False
         )
 
     def __call__(self) -> list[list[list[Guess]]]:

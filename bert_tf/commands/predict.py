@@ -144,13 +144,13 @@ def run(options: Options) -> Predictions:
     folder = options.submission and check_output_folder(options.submission)
     with progress("loading", total=1, shown=options.shown) as bar:
         from bert_tf.commands.answer_files import beside, is_table, write_answers
-        from bert_tf.models.fine_tuned import load
+        from bert_tf.models.answerer import Answerer
         from bert_tf.pipelines.examples.table import read_columns_of
         from bert_tf.serving.predictor import answer, answer_rows, rows
         from bert_tf.tasks.kinds.kind import Answered
 
         source = options.input
-        model = load(options.model, vars(options) | {"input": isinstance(source, str)})
+        model = Answerer.open(options.model, vars(options) | {"input": isinstance(source, str)})
         examples = None
         if source is not None:
             if isinstance(source, str):

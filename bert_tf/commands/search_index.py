@@ -13,7 +13,7 @@ from bert_tf.commands.answer_files import write_answers
 from bert_tf.commands.text_passages import passages
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import claim, write_json
-from bert_tf.models.fine_tuned import Answering, load
+from bert_tf.models.answerer import Answerer
 from bert_tf.pipelines.examples.records import is_dataset_name, read_text
 from bert_tf.pipelines.examples.table import (
     MissingColumnError,
@@ -81,7 +81,7 @@ def read_located_texts(
 
 
 def divided(
-    located: Sequence[tuple[str, str]], model: Answering, max_length: int | None
+    located: Sequence[tuple[str, str]], model: Answerer, max_length: int | None
 ) -> list[tuple[str, str]]:
     """Texts and where they are, those longer than a passage of `max_length` tokens in passages.
 
@@ -111,7 +111,7 @@ def divided(
 
 
 def vectors_of(
-    model: str | Path | Answering,
+    model: str | Path | Answerer,
     texts: Sequence[str],
     batch_size: int,
     answered: Progress = lambda _: None,
@@ -125,13 +125,13 @@ def vectors_of(
 
     Raises InputError if the model gives no vectors that can be compared.
     """
-    loaded = model if isinstance(model, Answering) else load(model, {})
+    loaded = model if isinstance(model, Answerer) else Answerer.open(model)
     signature = loaded.function(role if role in loaded.signatures() else DEFAULT)
     found: Mapping[str, np.ndarray] = {}
     if list(signature.structured_input_signature[1]) == ["text"]:
         found = answer(signature, {"text": list(texts)}, batch_size, answered=answered)
     if "vector" not in found:
-        name = "the model" if isinstance(model, Answering) else model
+        name = "the model" if isinstance(model, Answerer) else model
         raise InputError(
             f"{name} was not trained for vectors that can be compared: give a model of "
             "bert-tf finetune --task embedding, or a sentence-transformers directory"
@@ -179,7 +179,7 @@ class SearchIndex:
                 raise ValueError("its files are of different indexes")
             return cls(folder, about["model"], vectors, lines)
 
-    def check_model(self, name: str | Path, model: Answering) -> None:
+    def check_model(self, name: str | Path, model: Answerer) -> None:
         """Refuses, with InputError, a model that gives the first text another vector."""
         with _named(self.folder):
             text = json.loads(self.lines[0])["text"]

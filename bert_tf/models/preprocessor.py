@@ -17,7 +17,7 @@ from bert_tf.checkpoints.formats import CONFIG, locate
 from bert_tf.checkpoints.presets import find_model, hub_hint
 from bert_tf.errors import InputError
 from bert_tf.models import text_inputs
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.loading import load_model
 from bert_tf.models.pretrained_model import Encoder
@@ -319,10 +319,8 @@ class BertPreprocessor(keras.layers.Layer):
             self._asked.functions[key] = bound.function(signature or bound.signature_for(names))
         return self._asked.functions[key]
 
-    def bound(self, model: Any, task: Task | None = None) -> FineTuned:
-        task = task or self.task
-        own = [task.label_aliases.get(label, label) for label in model.label_names]
-        return FineTuned(task, model, self.tokenizer, own)
+    def bound(self, model: Any, task: Task | None = None) -> Answerer:
+        return Answerer.of(model, task or self.task, self.tokenizer)
 
     def save(self, model: Any, directory: str | os.PathLike) -> None:
         """Writes a model directory."""

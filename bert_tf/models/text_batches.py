@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.class_weights import checked_weight
-from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,
@@ -57,7 +57,7 @@ class BatchOptions(NamedTuple):  # see `TextModel.fit`
 
 
 def make_batches(
-    tuned: FineTuned, x: Any, y: Any, weights: Any, options: BatchOptions
+    tuned: Answerer, x: Any, y: Any, weights: Any, options: BatchOptions
 ) -> tuple[Task, Batches]:
     """Batches of raw text, shuffled ones without end; and the task, with pairs if texts are."""
     model, kind = tuned.model, tuned.task.kind
@@ -110,12 +110,12 @@ def make_batches(
     return task, Batches(made, steps if options.shuffle or options.repeats else None)
 
 
-def _batch(tuned: FineTuned, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
+def _batch(tuned: Answerer, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
     return tuned.task.kind.batch(strings, arrays, tuned.tokenizer, tuned.task.max_length)
 
 
 def _example_weights(
-    tuned: FineTuned,
+    tuned: Answerer,
     examples: Examples,
     weights: Any,
     class_weight: Mapping[Any, float] | None,
@@ -147,7 +147,7 @@ def _example_weights(
     return found
 
 
-def class_table(class_weight: Mapping[Any, float], tuned: FineTuned) -> np.ndarray:
+def class_table(class_weight: Mapping[Any, float], tuned: Answerer) -> np.ndarray:
     """Weights of the labels, float32 [C]; 1 for those without, as in Keras."""
     labels = tuned.labels
     if not labels:
@@ -193,12 +193,12 @@ def _masked_targets(
     return [targets.astype(np.int32)]
 
 
-def _batch_of_pieces(tuned: FineTuned, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
+def _batch_of_pieces(tuned: Answerer, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
     pieces = tuned.task.kind.pieces(strings, tuned.tokenizer)
     return (Packer(tuned.tokenizer, tuned.task.max_length)(*pieces), *arrays)
 
 
-def masked(tuned: FineTuned, packed: tf.data.Dataset, seed: int | None) -> tf.data.Dataset:
+def masked(tuned: Answerer, packed: tf.data.Dataset, seed: int | None) -> tf.data.Dataset:
     """Masks words of packed rows, anew in each batch; without a seed, every pass masks the same."""
     options = PretrainingDataOptions(max_seq_length=tuned.task.max_length)
 
@@ -251,7 +251,7 @@ def _values(tensor: Any) -> list[Any]:
 
 
 def streamed(
-    tuned: FineTuned, dataset: tf.data.Dataset, options: BatchOptions
+    tuned: Answerer, dataset: tf.data.Dataset, options: BatchOptions
 ) -> tuple[Task, Batches]:
     """Maps a data set of batches of strings, with labels if it has any."""
     check_batched(dataset)

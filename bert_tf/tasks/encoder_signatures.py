@@ -1,25 +1,28 @@
 """The signatures that every model has: vectors of a text, and what its tokens attend to."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from bert_tf.checkpoints.weight_names import head_of
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.networks.heads import summary
-from bert_tf.tasks.signatures import TEXTS, Parts, Signature, Tensors
+from bert_tf.tasks.signatures import TEXTS, Signature, Tensors
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 from bert_tf.tokenization.words import code_points
 
+if TYPE_CHECKING:
+    from bert_tf.models.answerer import Answerer
+
 LONGEST_ATTENTION = 128  # tokens: the output grows with their square, for BERT-base to 9 MB a text
 
 
-def embed(strings: Tensors, parts: Parts) -> Tensors:
+def embed(strings: Tensors, answerer: "Answerer") -> Tensors:
     """`vectors` of texts, and `truncated`, int32 [B], the number of word pieces removed."""
-    ids = parts.tokenizer.tokenize(strings["text"])
-    pack = Packer(parts.tokenizer, parts.max_length)
-    return {**vectors(pack(ids), parts.model), "truncated": pack.truncated(ids.row_lengths())}
+    ids = answerer.tokenizer.tokenize(strings["text"])
+    pack = Packer(answerer.tokenizer, answerer.max_length)
+    return {**vectors(pack(ids), answerer.model), "truncated": pack.truncated(ids.row_lengths())}
 
 
 def vectors(inputs: Tensors, model: Any) -> Tensors:
@@ -47,7 +50,7 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
     return map_rows(of_rows, inputs)
 
 
-def attention(strings: Tensors, parts: Parts) -> Tensors:
+def attention(strings: Tensors, answerer: "Answerer") -> Tensors:
     """Word pieces of texts, and how much each attends to each other.
 
     For T tokens with [CLS] and [SEP], at most `max_length` and `LONGEST_ATTENTION`: `pieces_id`,
@@ -55,11 +58,11 @@ def attention(strings: Tensors, parts: Parts) -> Tensors:
     both ends for [CLS] and [SEP]; `probabilities`, float32 [B, L, N, T, T]: layer, head, the token
     that attends (a row sums to 1), the token attended to; 0 for padding.
     """
-    texts, tokenizer = strings["text"], parts.tokenizer
-    encoder = getattr(parts.model, "encoder", parts.model)
+    texts, tokenizer = strings["text"], answerer.tokenizer
+    encoder = getattr(answerer.model, "encoder", answerer.model)
     encoder = encoder.encoder if isinstance(encoder, FeatureEncoder) else encoder
     ids, *spans = tokenizer.tokenize_with_offsets(texts)
-    length = min(parts.max_length, LONGEST_ATTENTION)
+    length = min(answerer.max_length, LONGEST_ATTENTION)
     pack = Packer(tokenizer, length)
     inputs = pack(ids)
     starts, ends = (span[:, : length - 2] for span in spans)

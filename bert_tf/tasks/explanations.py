@@ -1,16 +1,19 @@
 """What each word piece adds to a classifier's answer: integrated gradients, in graph."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import is_replaced
-from bert_tf.tasks.signatures import Parts, Tensors
+from bert_tf.tasks.signatures import Tensors
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
+
+if TYPE_CHECKING:
+    from bert_tf.models.answerer import Answerer
 
 # The way is cut into parts, twice as many each time, with the nodes of Gauss and Legendre in each:
 # until the sum of every text's pieces is as exact as this, relative or absolute, or no more.
@@ -21,7 +24,7 @@ _RELATIVE_ERROR, _ABSOLUTE_ERROR = 0.005, 1e-4
 
 def explain(
     strings: Tensors,
-    parts: Parts,
+    answerer: "Answerer",
     pieces: Callable[[Tensors, Any], list[tf.RaggedTensor]],
     answers: Callable[[Any, Any], Tensors],
 ) -> Tensors:
@@ -35,7 +38,7 @@ def explain(
 
     Args:
         strings: texts, [B] each.
-        parts: the model, whose outputs are logits [B, C].
+        answerer: the model, whose outputs are logits [B, C].
         pieces: word pieces of each segment of the rows, as of `Kind.pieces`.
         answers: `labels` and `probabilities` from the logits, the most probable first; of several
             labels `predicted_label`, too.
@@ -48,12 +51,12 @@ def explain(
         `predicted_label`, `predicted_probability`, `predicted_logit` and `predicted_masked_logit`
         [B, P], and `predicted_attribution` [B, P, T].
     """
-    tokenizer = parts.tokenizer
+    tokenizer = answerer.tokenizer
     ids = pieces(strings, tokenizer)
-    pack = Packer(tokenizer, parts.max_length)
+    pack = Packer(tokenizer, answerer.max_length)
     inputs = pack(*ids)
-    outputs = map_rows(lambda rows: tf.cast(parts.predict(rows), tf.float32), inputs)
-    answered = answers(outputs, parts.labels)
+    outputs = map_rows(lambda rows: tf.cast(answerer.predict(rows), tf.float32), inputs)
+    answered = answers(outputs, answerer.labels)
     labels, probabilities = answered["labels"], answered["probabilities"]  # (B, C)
     is_predicted = tf.zeros_like(labels, tf.bool)
     if "predicted_label" in answered:
@@ -62,11 +65,11 @@ def explain(
     is_first = tf.range(tf.shape(labels)[1]) == 0
     explained = tf.where(is_predicted | is_first)  # (N, 2): row, rank of the label
     row, label = explained[:, 0], tf.gather_nd(labels, explained)
-    number = tf.argmax(tf.cast(label[:, tf.newaxis] == list(parts.labels), tf.int32), -1)
+    number = tf.argmax(tf.cast(label[:, tf.newaxis] == list(answerer.labels), tf.int32), -1)
     chosen = {name: tf.gather(x, row) for name, x in inputs.items()}
     logit = tf.gather(tf.gather(outputs, row), number, batch_dims=1)
     attribution, masked = map_rows(
-        lambda rows: _of_rows(rows, parts), {**chosen, "label": number, "logit": logit}
+        lambda rows: _of_rows(rows, answerer), {**chosen, "label": number, "logit": logit}
     )
     found = {
         "label": label,
@@ -96,7 +99,7 @@ def explain(
     return told
 
 
-def _of_rows(rows: Tensors, parts: Parts) -> tuple[tf.Tensor, ...]:
+def _of_rows(rows: Tensors, answerer: "Answerer") -> tuple[tf.Tensor, ...]:
     """Attributions [r, T] of a `label` [r], and its logits of texts of [MASK]s [r]."""
     rows = dict(rows)
     labels, logit = rows.pop("label"), rows.pop("logit")
@@ -104,7 +107,7 @@ def _of_rows(rows: Tensors, parts: Parts) -> tuple[tf.Tensor, ...]:
     # The n tokens; a row without any has its first place computed: see `TokenPlaces`.
     where = tf.where((mask != 0) | (tf.range(tf.shape(mask)[1]) == 0))
     start = tf.zeros([tf.shape(where)[0], 1])
-    masked = _logits_after(start, rows, parts, labels)
+    masked = _logits_after(start, rows, answerer, labels)
     rise = logit - masked
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     places, widths = (tf.constant(x / 2, tf.float32) for x in (nodes + 1, weights))
@@ -120,7 +123,7 @@ def _of_rows(rows: Tensors, parts: Parts) -> tuple[tf.Tensor, ...]:
             shares = start + share
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(shares)
-                logits = _logits_after(shares, rows, parts, labels)
+                logits = _logits_after(shares, rows, answerer, labels)
             return node + 1, total + widths[place] * tape.gradient(logits, shares)[:, 0]
 
         ends = number * _NODES
@@ -140,9 +143,11 @@ def _of_rows(rows: Tensors, parts: Parts) -> tuple[tf.Tensor, ...]:
     return tf.scatter_nd(where, found, tf.shape(mask, tf.int64)), masked
 
 
-def _logits_after(shares: tf.Tensor, rows: Tensors, parts: Parts, labels: tf.Tensor) -> tf.Tensor:
+def _logits_after(
+    shares: tf.Tensor, rows: Tensors, answerer: "Answerer", labels: tf.Tensor
+) -> tf.Tensor:
     """The labels' logits [r] after shares [n, 1] of the way from [MASK] to each token's vector."""
-    vocabulary = parts.tokenizer.vocabulary
+    vocabulary = answerer.tokenizer.vocabulary
     kept = [vocabulary.index(name) for name in ("[CLS]", "[SEP]", "[PAD]")]
 
     def change(table: Any, ids: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
@@ -155,6 +160,6 @@ def _logits_after(shares: tf.Tensor, rows: Tensors, parts: Parts, labels: tf.Ten
         is_kept = tf.reduce_any(ids[:, tf.newaxis] == kept, -1, keepdims=True)
         return vectors - (1.0 - shares) * tf.where(is_kept, 0.0, way)
 
-    with kernels_of(parts.model, lambda kernels: kernels.changing_rows(change)):
-        outputs = tf.cast(parts.predict(rows), tf.float32)
+    with kernels_of(answerer.model, lambda kernels: kernels.changing_rows(change)):
+        outputs = tf.cast(answerer.predict(rows), tf.float32)
     return tf.gather(outputs, labels, batch_dims=1)

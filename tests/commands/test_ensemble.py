@@ -8,7 +8,7 @@ from rounding import rounding
 
 from bert_tf import BertClassifier, BertConfig, BertTokenizer
 from bert_tf.cli import main
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.tasks.table import TASKS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
         )
         model = BertClassifier(config, labels=list(labels), seed=seed)
         dataset = TASKS[task].with_settings({"max_length": length})
-        FineTuned(dataset, model, BertTokenizer(pieces), list(labels)).save(folder / name)
+        Answerer(dataset, model, BertTokenizer(pieces), list(labels)).save(folder / name)
 
     save("a", 1)
     save("b", 2, [*PIECES, "barn"], ["1", "0"], length=16)

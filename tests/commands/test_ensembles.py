@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.commands.ensemble import evaluate_together
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.classification import Classification
@@ -118,7 +118,7 @@ def test_a_model_without_a_candidate_has_no_say_in_the_null_odds():
     assert found["null_odds"] == pytest.approx(1e30) and found["answer"].tolist() == [b""]
 
 
-class Answers(FineTuned):
+class Answers(Answerer):
     """A model whose logits, held in place of its weights, are the same for all examples."""
 
     def answers(self, examples, batch_size):
@@ -127,7 +127,7 @@ class Answers(FineTuned):
         return Answered(self.task, examples, found, self.labels)
 
 
-def answers_of(logits, thresholds) -> FineTuned:
+def answers_of(logits, thresholds) -> Answerer:
     task = TASKS["multi_label"].with_settings({"thresholds": thresholds})
     model = SimpleNamespace(config=Mock(), logits=logits)
     return Answers(task, model, None, ["cow", "sea"])
@@ -145,7 +145,7 @@ def test_labels_that_each_model_gives_are_given_and_each_is_scored_by_its_own_th
 
 
 def test_questions_are_scored_by_each_models_own_threshold():
-    class Odds(FineTuned):
+    class Odds(Answerer):
         def answers(self, examples, batch_size):
             odds = n_best([(b"1066", 1.0, 9, 3.0)], self.model.odds)
             found = self.task.kind.averaged(examples, [odds], [[]])  # decides

@@ -11,12 +11,12 @@ from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import task_to_train
 from bert_tf.commands.finetuning_data import FinetuningData
 from bert_tf.errors import InputError
-from bert_tf.models.fine_tuned import Evaluation, FineTuned
+from bert_tf.models.answerer import Answerer, Evaluation
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.table import TASKS
 
 LABELS = ["bad", "good"]
-MODEL = FineTuned(TASKS["classification"], SimpleNamespace(config=Mock()), None, LABELS)
+MODEL = Answerer(TASKS["classification"], SimpleNamespace(config=Mock()), None, LABELS)
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from bert_tf import (
     save_model,
 )
 from bert_tf.errors import InputError
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.encoders import LstmEncoder, TwoEncoders, encoder_class
 from bert_tf.models.feature_encoder import FeatureEncoder
-from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.language_model import BertLanguageModel
 
 DIRECTIONS = {TwoEncoders: "left_to_right+right_to_left", LstmEncoder: "recurrent"}
@@ -125,7 +125,7 @@ def test_an_encoder_predicts_and_is_saved_and_loaded(held, presets, tmp_path):
     loaded = eager(keras.saving.load_model(tmp_path / "model.keras"))
     np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0)["pooled_output"], found)
     model.save_to_preset(tmp_path / "preset")
-    again = FineTuned.from_directory(tmp_path / "preset")  # as commands open it
+    again = Answerer.from_directory(tmp_path / "preset")  # as commands open it
     assert type(again.model) is held and again.task.name == "vectors"
 
 

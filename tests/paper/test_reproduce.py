@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from bert_tf.commands.finetuning import FinetuningResult
 from bert_tf.errors import InputError
-from bert_tf.models.fine_tuned import Evaluation
+from bert_tf.models.answerer import Evaluation
 from bert_tf.paper import data_stages, stage, training_stages
 from bert_tf.paper.data_stages import Corpus, TaskData
 from bert_tf.paper.plan import Plan, task_data

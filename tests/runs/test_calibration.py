@@ -12,7 +12,7 @@ from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import _evaluate_best, finetune
 from bert_tf.errors import InputError
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.table import TASKS
@@ -81,7 +81,7 @@ def test_a_calibrated_model_decides_as_before_with_less_loss(tmp_path):
     finetune(replace(options, calibrate=False))
     result = finetune(options)  # asked for when the run is finished
     folders = {name: tmp_path / "run" / name for name in ("last", "best")}
-    models = {name: FineTuned.from_directory(folder) for name, folder in folders.items()}
+    models = {name: Answerer.from_directory(folder) for name, folder in folders.items()}
     heads = {name: tuned.model.head.dense.get_weights() for name, tuned in models.items()}
     ratio = heads["last"][0] / heads["best"][0]  # of one evaluation, the last model is the best
     assert np.ptp(ratio) < 1e-4 and abs(ratio.mean() - 1) > 0.05
@@ -108,7 +108,7 @@ def test_a_finished_model_is_calibrated_and_written_once(tmp_path, monkeypatch, 
     best = MagicMock()
     best.task.kind.temperature.return_value = 2.0
     best.tuned.return_value = best
-    monkeypatch.setattr(FineTuned, "from_directory", lambda folder: best)
+    monkeypatch.setattr(Answerer, "from_directory", lambda folder: best)
     run = SimpleNamespace(directory=tmp_path, precision="mixed_bfloat16", notice=lambda line: None)
     options = SimpleNamespace(calibrate=True, features_only=None)
     assert _evaluate_best(run, options, None, None, 8) is best.evaluate.return_value
@@ -118,7 +118,7 @@ def test_a_finished_model_is_calibrated_and_written_once(tmp_path, monkeypatch, 
 def test_the_metrics_of_a_run_are_those_of_its_best_model(tmp_path, monkeypatch):
     """In float32 the trained model, already traced, is evaluated with the best weights."""
     best, trained, saved = MagicMock(), MagicMock(), tmp_path / "best"
-    monkeypatch.setattr(FineTuned, "from_directory", {saved: best}.__getitem__)
+    monkeypatch.setattr(Answerer, "from_directory", {saved: best}.__getitem__)
     trained.evaluate.side_effect = lambda *_: trained.model.set_weights.assert_called_once_with(
         best.model.get_weights.return_value
     )

@@ -21,8 +21,8 @@ from bert_tf.commands.feature_cache import FeatureCache
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.errors import InputError
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.feature_encoder import FeatureEncoder, LayerMix
-from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,
@@ -321,7 +321,7 @@ def test_a_run_keeps_vectors_until_its_end(encoder, tmp_path, monkeypatch):
     finetune(options)
     assert not (run / ".bert-tf-features").exists()
     assert theirs.read_text() == "theirs"
-    tuned = FineTuned.from_directory(run / "best")
+    tuned = Answerer.from_directory(run / "best")
     assert tuned.model.encoder.chosen == ["last", "embeddings"]
     for ours, start in zip(
         tuned.model.encoder.encoder.blocks[0].weights, encoder.blocks[0].weights, strict=True

@@ -34,7 +34,7 @@ from bert_tf.serving.precisions import fastest, same_in_other_types, type_of
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from tests.processes.preloaded import run_code
 
 pytestmark = pytest.mark.slow  # an export of two types, calibrated and measured
@@ -59,9 +59,9 @@ def texts(number: int, seed: int = 1) -> list[str]:
     return [" ".join(random.choice(WORDS, random.integers(1, 30))) for _ in range(number)]
 
 
-def tuned(model) -> FineTuned:
+def tuned(model) -> Answerer:
     task = find_task("classification").with_settings({"max_length": 40})
-    return FineTuned(task, model, BertTokenizer([*SPECIALS, *WORDS]), LABELS)
+    return Answerer(task, model, BertTokenizer([*SPECIALS, *WORDS]), LABELS)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def run(tmp_path_factory):
     return folder
 
 
-def logits_of(model: FineTuned, strings: list[str]) -> np.ndarray:
+def logits_of(model: Answerer, strings: list[str]) -> np.ndarray:
     """By how much the second label is ahead."""
     inputs = model.task.kind.model_inputs({"text": tf.constant(strings)}, model.tokenizer, 40)
     return np.subtract(*model.model.predict_on_batch(inputs).T[::-1])
@@ -215,7 +215,7 @@ def test_an_export_answers_the_same_without_vnni(exported):
 
 def test_outliers_are_smoothed(run):
     """A column of inputs 50 times as large as others costs the others few of their steps."""
-    model = FineTuned.from_directory(run / "best")
+    model = Answerer.from_directory(run / "best")
     block = model.model.encoder.blocks[0]
     gamma = block.attention_layer_norm.gamma
     gamma.assign(np.where(np.arange(32) == 3, 50.0, gamma.numpy()))
@@ -235,7 +235,7 @@ def test_outliers_are_smoothed(run):
 
 @pytest.mark.slow
 def test_a_product_that_int8_computes_badly_stays_in_float32(run, monkeypatch):
-    model = FineTuned.from_directory(run / "best")
+    model = Answerer.from_directory(run / "best")
     rows = export_precisions.read_calibration(model, None, run / "best")
     whole = export_precisions.make_plan_for(model, rows)
     bad = model.model.encoder.blocks[1].feed_forward.intermediate
@@ -248,7 +248,7 @@ def test_a_product_that_int8_computes_badly_stays_in_float32(run, monkeypatch):
     monkeypatch.setattr(plans, "_range", range_of)
     plan = export_precisions.make_plan_for(model, rows)
     assert len(whole.ranges) == 8 and len(plan.ranges) == 7 and bad not in plan.ranges
-    planned = FineTuned(model.task, model.model, model.tokenizer, LABELS, plan)
+    planned = Answerer(model.task, model.model, model.tokenizer, LABELS, plan)
     comparison = export_precisions.compare(model, planned, rows)
     assert comparison.int8 > 0.9
     monkeypatch.setattr(plans, "_range", lambda *a, **o: replace(made(*a, **o), error=0.5))
@@ -282,7 +282,7 @@ def test_rows_that_cannot_calibrate_are_refused(run, tmp_path, content, message)
 
 
 def test_few_rows_are_remarked_and_a_loss_is_refused(run, tmp_path, monkeypatch):
-    model = FineTuned.from_directory(run / "best")
+    model = Answerer.from_directory(run / "best")
     lines = (run / "train.tsv").read_text().splitlines()
     (tmp_path / "few.tsv").write_text("\n".join([*lines[:21], ""]))
     rows = export_precisions.read_calibration(model, str(tmp_path / "few.tsv"), run / "best")
@@ -303,7 +303,7 @@ def test_models_that_int8_is_not_for_are_refused(run):
     recurrent = tuned(BertClassifier(encoder, labels=LABELS))
     with pytest.raises(InputError, match="not for LSTMs or heads on features"):
         export_precisions._blocks(recurrent)
-    model = FineTuned.from_directory(run / "best")
+    model = Answerer.from_directory(run / "best")
     kernel = model.model.encoder.blocks[1].attention.key.kernel
     kernel.assign(np.where(np.arange(32) == 3, np.inf, kernel.numpy()))
     with pytest.raises(InputError, match="not finite"):
@@ -397,7 +397,7 @@ def exported_empty(monkeypatch):
         path.mkdir(parents=True)
         return path
 
-    monkeypatch.setattr(FineTuned, "export", export)
+    monkeypatch.setattr(Answerer, "export", export)
 
 
 def test_further_versions_need_their_labels_set(run, tmp_path, monkeypatch, exported_empty):
@@ -492,7 +492,7 @@ def test_without_rows_auto_leaves_int8_out(run, tmp_path, monkeypatch, exported_
 
 
 def _without_run(run: Path, folder: Path) -> Path:
-    FineTuned.from_directory(run / "best").save(folder / "alone" / "best")
+    Answerer.from_directory(run / "best").save(folder / "alone" / "best")
     return folder / "alone" / "best"
 
 

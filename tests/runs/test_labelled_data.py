@@ -15,7 +15,7 @@ from bert_tf.commands.finetuning import task_to_train
 from bert_tf.commands.search import Options as SearchOptions
 from bert_tf.commands.settings_search import data_content
 from bert_tf.errors import InputError
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.task_models import BertRegressor
 from bert_tf.tasks.table import find_task
 
@@ -438,13 +438,13 @@ def test_a_class_missing_from_the_validation_file_is_said(encoder, tmp_path, cap
 def test_a_dry_run_says_what_is_odd_answers_the_longest_texts_and_writes_nothing(
     encoder, tmp_path, capsys, monkeypatch
 ):
-    answered, answers = [], FineTuned.answers
+    answered, answers = [], Answerer.answers
 
     def watched(self, examples, size):
         answered.append((examples.columns["text"], size))
         return answers(self, examples, size)
 
-    monkeypatch.setattr(FineTuned, "answers", watched)
+    monkeypatch.setattr(Answerer, "answers", watched)
     train = write(tmp_path / "train.tsv", "text\tlabel", *["sea\t1.5", "\t2.25"] * 4)
     texts = [" ".join(["sea"] * (1 + number)) for number in range(9)]
     dev = write(tmp_path / "dev.tsv", "text\tlabel", *[f"{text}\t1.5" for text in texts])
@@ -516,7 +516,7 @@ def test_seeds_are_summed_up(encoder, tmp_path, capsys):
     assert summary["accuracy"]["mean"] == sum(each) / 2
     assert summary["accuracy"]["best"] == max(each)
     assert "accuracy: mean" in err
-    assert FineTuned.from_directory(run / "best").labels == ["a", "b"]
+    assert Answerer.from_directory(run / "best").labels == ["a", "b"]
 
 
 PAGE = (ROOT / "docs" / "adding-a-task.md").read_text(encoding="utf-8")
@@ -557,7 +557,7 @@ def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, capsys):
     with pytest.raises(InputError, match="holds a Rater, which cannot be used as it is"):
         load_model(best)
     # Trained further, it is of the same task.
-    model = FineTuned.from_directory(best)
+    model = Answerer.from_directory(best)
     assert type(model.model).__name__ == "Rater"
     options = FinetuningOptions(model=str(best), train=str(data), output="run")
     assert task_to_train(options).kind == model.task.kind
@@ -610,7 +610,7 @@ def test_the_documented_task_can_be_fine_tuned(encoder, tmp_path, capsys, monkey
 @pytest.mark.parametrize("place", ["{0}/code.py", "code.py", "/proc/self/cwd/code.py"])
 def test_code_that_a_model_names_is_not_run(place, hugging_face, tmp_path, capsys, monkeypatch):
     model, elsewhere = tmp_path / "model", tmp_path / "elsewhere"
-    FineTuned.from_directory(hugging_face).save(model)
+    Answerer.from_directory(hugging_face).save(model)
     elsewhere.mkdir()
     write(elsewhere / "code.py", "raise SystemExit(7)")
     task = {"task": place.format(elsewhere)}
@@ -623,11 +623,11 @@ def test_code_that_a_model_names_is_not_run(place, hugging_face, tmp_path, capsy
 
 
 def test_an_old_task_file_is_a_classifier_s(hugging_face, tmp_path):
-    model = FineTuned.from_directory(hugging_face)
+    model = Answerer.from_directory(hugging_face)
     model.save(tmp_path)
     old = {"text_column": "q", "pair_column": None, "label_column": "y", "max_length": 9}
     (tmp_path / "task.json").write_text(json.dumps(old))
-    task = FineTuned.from_directory(tmp_path).task
+    task = Answerer.from_directory(tmp_path).task
     assert (task.name, task.text, task.pair, task.label, task.max_length) == (
         "classification",
         "q",
@@ -673,8 +673,8 @@ def test_a_pre_trained_model_that_has_a_task_is_trained_as_a_classifier(similari
 
 
 def test_another_task_has_columns_of_its_own(similarity):
-    task = FineTuned.from_directory(similarity, {"task": "regression"}).task
+    task = Answerer.from_directory(similarity, {"task": "regression"}).task
     assert (task.text, task.pair, task.label) == ("text", None, "label")
     assert task.max_length == 9  # the model's
-    task = FineTuned.from_directory(similarity, {"task": "stsb"}).task
+    task = Answerer.from_directory(similarity, {"task": "stsb"}).task
     assert (task.text, task.pair, task.label) == ("a", "b", "y")

@@ -19,7 +19,7 @@ from bert_tf.commands import finetuning
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.errors import InputError
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.models.task_models import BertTagger
 from bert_tf.tasks.table import TASKS
@@ -95,7 +95,7 @@ def test_a_student_has_every_kth_layer(teacher):
 @pytest.mark.slow
 def test_a_student_learns_from_the_teacher_alone(teacher, tmp_path):
     """With a weight of 1 the labels, which are wrong, have no part; labels match by name."""
-    own = FineTuned.from_directory(teacher / "large" / "best")
+    own = Answerer.from_directory(teacher / "large" / "best")
     kernel, bias = own.model.head.dense.get_weights()
     own.model.head.dense.set_weights([kernel[:, ::-1], bias[::-1]])
     own.model.labels = own.model.labels[::-1]
@@ -264,7 +264,7 @@ def test_a_narrow_student_learns_the_teachers_states_and_resumes(teacher, tmp_pa
     first = LayerLoss(
         "hidden_states",
         *(
-            FineTuned.from_directory(tmp_path / x).model
+            Answerer.from_directory(tmp_path / x).model
             for x in ("whole/best", teacher / "large" / "best")
         ),
     ).variables[0]
@@ -276,7 +276,7 @@ def test_a_student_learns_the_teachers_layers(teacher, tmp_path):
     """Its outputs read the last block's first token alone; the loss reads all layers before it."""
     convert(teacher / "encoder", teacher / "student", layers=1, overwrite=True)
     best = str(teacher / "large" / "best")
-    model = FineTuned.from_directory(best).model
+    model = Answerer.from_directory(best).model
     rows = {"token_ids": [[2, 5, 6, 3]], "segment_ids": [[0] * 4], "padding_mask": [[1] * 4]}
     rows = {name: tf.constant(x) for name, x in rows.items()}
 
@@ -289,7 +289,7 @@ def test_a_student_learns_the_teachers_layers(teacher, tmp_path):
             output=str(tmp_path / str(layers)),
         )
         assert finetune(options).score == 1.0
-        return FineTuned.from_directory(tmp_path / str(layers) / "best").model
+        return Answerer.from_directory(tmp_path / str(layers) / "best").model
 
     def distance(layers, student):
         called = partial(student, rows), partial(model, rows)
@@ -325,7 +325,7 @@ def test_what_no_teacher_can_teach_is_refused(teacher, tmp_path):
             options_of(teacher, **{name: value})
     good = teacher / "large" / "best"
     base = {"model": str(teacher / "encoder"), "output": "none"}
-    other = FineTuned.from_directory(good)
+    other = Answerer.from_directory(good)
     replace(other, tokenizer=BertTokenizer([*PIECES[:-1], "farm"])).save(tmp_path / "words")
     with pytest.raises(InputError, match="words has another vocabulary, so its outputs"):
         finetune(options_of(teacher, **base, teacher=str(tmp_path / "words")))
@@ -363,7 +363,7 @@ def test_a_teachers_own_outputs_cost_nothing_and_others_something(name):
 def test_temperature_and_weight_are_those_of_the_options(
     monkeypatch, temperature, weight, expected
 ):
-    monkeypatch.setattr(FineTuned, "from_directory", MagicMock())
+    monkeypatch.setattr(Answerer, "from_directory", MagicMock())
     monkeypatch.setattr(finetuning, "_matched", MagicMock())
     options = SimpleNamespace(
         teacher="large",

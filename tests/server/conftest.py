@@ -9,10 +9,12 @@ import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from bert_tf import BertConfig, BertTokenizer
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving.export import export
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.signatures import DEFAULT, TEXTS, RawTextModel, Signature
+from bert_tf.tasks.table import TASKS
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -46,9 +48,11 @@ def saved_models(made_once) -> Path:
         model = BertClassifier(config, labels=labels, seed=0)
         signature = Signature(
             {"text": TEXTS},
-            lambda texts: kind.answers(model(kind.model_inputs(texts, tokenizer, 8)), labels),
+            lambda texts, _: kind.answers(model(kind.model_inputs(texts, tokenizer, 8)), labels),
         )
-        module = RawTextModel(tokenizer, model, {DEFAULT: signature})
+        module = RawTextModel(
+            Answerer(TASKS["classification"], model, tokenizer), {DEFAULT: signature}
+        )
         export(module, "where", root=folder)
 
     return made_once("served", make)

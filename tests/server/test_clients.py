@@ -15,7 +15,7 @@ from peer_programs import find_peer
 from running_server import grpc_port, running
 
 from bert_tf import BertClassifier, BertConfig, BertSentenceEncoder, BertTokenizer
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.tasks.table import TASKS
 
 pytestmark = pytest.mark.slow  # two exports and a process
@@ -61,9 +61,9 @@ def served(made_once, exports_of) -> Iterator[Server]:
         encoder = BertSentenceEncoder(config, seed=0)
         with exports_of("serving_default", "embed"):
             task = TASKS["classification"].with_settings({"max_length": 16})
-            FineTuned(task, classifier, tokenizer, labels).export("classifier", root=folder)
+            Answerer(task, classifier, tokenizer, labels).export("classifier", root=folder)
             task = TASKS["embedding"].with_settings({"max_length": 16})
-            FineTuned(task, encoder, tokenizer, []).export("encoder", root=folder)
+            Answerer(task, encoder, tokenizer, []).export("encoder", root=folder)
         shutil.copytree(folder / "classifier", folder / "messages")
 
     models = made_once("clients", make)

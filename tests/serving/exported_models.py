@@ -8,7 +8,7 @@ import pytest
 
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.commands.export_precisions import Calibration, make_plan_for
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.tasks.table import TASKS
@@ -70,7 +70,7 @@ def export_of(made_once, exports_of) -> Callable[[str], Path]:
         task = TASKS[name].with_settings({"max_length": 32, **windows})
         head = {"labels": LABELS[name]} if name in LABELS else {}
         model = task.kind.model_class(config, seed=0, **head)
-        tuned = FineTuned(task, model, BertTokenizer(PIECES), LABELS.get(name, []))
+        tuned = Answerer(task, model, BertTokenizer(PIECES), LABELS.get(name, []))
         if how == "int8":
             texts = ["the ship left .", "sea crew set sails at dawn ?"] * 16
             rows = Examples("rows", list(range(32)), {"text": texts})

@@ -12,6 +12,7 @@ from rounding import rounding
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, temporary_name
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving import export as exporting
 from bert_tf.serving.export import SERVED_TEXT_OPS, export, refuse_unservable
@@ -20,6 +21,7 @@ from bert_tf.serving.predictor import Predictor, answer, rows
 from bert_tf.serving.saved_model import nodes_of, read_saved_model
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.signatures import DEFAULT, RawTextModel, Signature
+from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization import Packer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "the", "é", "。"]
@@ -47,9 +49,11 @@ def module(classifier, takes_pairs=False, answers=CLASSIFICATION.answers) -> Raw
     tokenizer, model = classifier
     signature = Signature(
         dict.fromkeys(["text", "text_pair"] if takes_pairs else ["text"], STRINGS),
-        lambda strings: answers(model(CLASSIFICATION.model_inputs(strings, tokenizer, 8)), LABELS),
+        lambda strings, _: answers(
+            model(CLASSIFICATION.model_inputs(strings, tokenizer, 8)), LABELS
+        ),
     )
-    return RawTextModel(tokenizer, model, {DEFAULT: signature})
+    return RawTextModel(Answerer(TASKS["classification"], model, tokenizer), {DEFAULT: signature})
 
 
 def answers_of(predictor, texts, pairs=None, batch_size=32) -> list[dict]:

@@ -17,7 +17,7 @@ from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.cli import main
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.server.configuration import BatchingParameters, read_batching_parameters
 from bert_tf.serving.export import (
@@ -45,7 +45,7 @@ _INIT_OP = "__saved_model_init_op"
 
 
 @pytest.fixture(scope="module")
-def tuned() -> FineTuned:
+def tuned() -> Answerer:
     config = BertConfig(
         vocab_size=len(PIECES),
         hidden_size=8,
@@ -57,7 +57,7 @@ def tuned() -> FineTuned:
     )
     task = Task(name="classification", kind=Classification(), max_length=16)
     model = BertClassifier(config, labels=["bad", "good"], seed=0)
-    return FineTuned(task, model, BertTokenizer(PIECES), ["bad", "good"])
+    return Answerer(task, model, BertTokenizer(PIECES), ["bad", "good"])
 
 
 @pytest.fixture(scope="module")

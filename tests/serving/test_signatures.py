@@ -23,7 +23,7 @@ from bert_tf import (
 )
 from bert_tf.cli import main
 from bert_tf.errors import InputError
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.encoder_signatures import vectors
 from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel
@@ -73,17 +73,17 @@ ANYTHING = st.one_of(
 
 
 @pytest.fixture(scope="module")
-def tuned() -> Callable[[str], FineTuned]:
+def tuned() -> Callable[[str], Answerer]:
     """A tiny model for a task, made once."""
     tokenizer = BertTokenizer(PIECES)
 
     @functools.cache
-    def make(name: str) -> FineTuned:
+    def make(name: str) -> Answerer:
         task = TASKS[name].with_settings({"max_length": LENGTH, "doc_stride": 2})
         kind = task.kind
         labels = {"classification": ["no", "né"], "tagging": ["O", "B-PER", "I-PER"]}.get(name, [])
         model = kind.model_class(CONFIG, seed=1, **kind.head(labels or task.labels))
-        return FineTuned(task, model, tokenizer, labels or task.labels)
+        return Answerer(task, model, tokenizer, labels or task.labels)
 
     return make
 
@@ -113,7 +113,7 @@ def test_a_megabyte_and_ten_thousand_windows_take_bounded_memory(name, inputs, e
     labels = {"tagging": ["O", "B-PER", "I-PER"], "classification": ["no", "yes"]}.get(name)
     model = task.kind.model_class(config, seed=1, **task.kind.head(labels))
     tokenizer = BertTokenizer(PIECES + [f"[unused{i}]" for i in range(2000 - len(PIECES))])
-    signature = FineTuned(task, model, tokenizer, labels).module().signature()
+    signature = Answerer(task, model, tokenizer, labels).module().signature()
     signature(**{key: tf.constant([b"ship"]) for key in inputs})
     Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
     before = memory("VmRSS")
@@ -437,9 +437,9 @@ def test_a_model_directory_says_what_it_is_for(tuned, tmp_path):
     tokenizer = BertTokenizer(PIECES)
     save_model(BertPreTrainer(CONFIG, seed=1), tmp_path / "pretrained", tokenizer)
     save_model(BertEncoder(CONFIG, seed=1), tmp_path / "encoder", tokenizer)
-    pretrained = FineTuned.from_directory(tmp_path / "pretrained")
+    pretrained = Answerer.from_directory(tmp_path / "pretrained")
     assert isinstance(pretrained.task.kind, MaskedLanguageModel)
-    encoder = FineTuned.from_directory(tmp_path / "encoder")
+    encoder = Answerer.from_directory(tmp_path / "encoder")
     assert encoder.task.name == "vectors"
     found = answer(encoder.module().signature(), {"text": TEXTS}, 2)
     assert found["mean"].shape == (3, 8)

@@ -15,8 +15,8 @@ from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.commands.ensemble import evaluate_together
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.encoders import encoder_for
-from bert_tf.models.fine_tuned import FineTuned, read_settings
 from bert_tf.models.loading import load_model
 from bert_tf.pipelines.examples.table import read_examples
 from bert_tf.pipelines.examples.tagged_words import to_iob2
@@ -26,6 +26,7 @@ from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.kinds.sentence_embedding import SentenceEmbedding
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging, Tags
+from bert_tf.tasks.of_model import read_settings
 from bert_tf.tasks.table import TASKS
 from bert_tf.training.watcher import Watcher
 
@@ -303,7 +304,7 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     # It overfits.
     result = finetune(options, Copying())
     best = tmp_path / "run" / "best"
-    tuned = FineTuned.from_directory(best)
+    tuned = Answerer.from_directory(best)
     perfect = 100 if isinstance(task.kind, Span) else 1
     score = result.evaluation.scores[task.kind.score_names(task, tuned.labels)[0]]
     assert score > 0.9 * perfect
@@ -320,7 +321,7 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     assert tuned.task == replace(task, max_length=length, kind=tuned.task.kind)
     tuned.save(tmp_path / "copy")
     (tmp_path / "copy" / "task.json").unlink()
-    copy = FineTuned.from_directory(tmp_path / "copy", tuned.task.settings())
+    copy = Answerer.from_directory(tmp_path / "copy", tuned.task.settings())
     assert copy.labels == tuned.labels
 
     # The SavedModel of the copy answers as the evaluation did.
@@ -349,10 +350,10 @@ def written(name, folder):
     return task, examples, task.kind.label_names(task, examples), check
 
 
-def untrained(task, encoder, labels) -> FineTuned:
+def untrained(task, encoder, labels) -> Answerer:
     head = {**task.kind.head(labels), "seed": 3}
     model = load_model(encoder, task.kind.model_class, allow_new_head=True, **head)
-    return FineTuned(task, model, BertTokenizer(PIECES), labels)
+    return Answerer(task, model, BertTokenizer(PIECES), labels)
 
 
 @pytest.mark.slow
@@ -366,7 +367,7 @@ def test_a_task_of_a_kind_is_evaluated_and_read_back(name, encoder, tmp_path):
     check(tmp_path / "written", task, examples, evaluation.given.answers)
     tuned.save(tmp_path / "copy")
     (tmp_path / "copy" / "task.json").unlink()
-    assert FineTuned.from_directory(tmp_path / "copy", task.settings()).labels == labels
+    assert Answerer.from_directory(tmp_path / "copy", task.settings()).labels == labels
 
 
 @pytest.mark.slow  # tests/commands/test_ensemble.py has one each time

@@ -8,8 +8,8 @@ import pytest
 from bert_tf import BertConfig, BertTagger, BertTokenizer
 from bert_tf.checkpoints.sentence_files import write_sentence_files
 from bert_tf.errors import InputError
-from bert_tf.models import fine_tuned
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models import answerer as answerers
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.task_models import BertMultiLabelClassifier
 from bert_tf.tasks.of_model import named_task, of_model
 from bert_tf.tasks.table import TASKS
@@ -87,7 +87,7 @@ def test_thresholds_and_length_survive_a_task_that_is_named(tmp_path):
     model = BertMultiLabelClassifier(CONFIG, labels=["a", "b"], seed=0)
     task = TASKS["multi_label"].with_settings({**TUNED, "thresholds": {"a": 0.1, "b": 0.9}})
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
-    FineTuned(task, model, BertTokenizer(pieces), ["a", "b"]).save(tmp_path)
+    Answerer(task, model, BertTokenizer(pieces), ["a", "b"]).save(tmp_path)
     for named in (None, "multi_label"):
         opened = BertMultiLabelClassifier.from_preset(tmp_path, task=named)
         assert opened.preprocessor.task == task and opened.preprocessor.is_settled
@@ -100,7 +100,7 @@ def test_settings_that_a_saved_model_fixes_are_refused(tmp_path, monkeypatch, na
     (tmp_path / "assets.extra").mkdir()
     (tmp_path / "assets.extra" / "task.json").write_text('{"task": "embedding"}')
     predictor = SimpleNamespace(directory=tmp_path, inputs=["text"])
-    monkeypatch.setattr(fine_tuned, "Predictor", lambda model: predictor)
-    assert fine_tuned.load(tmp_path, {"label_map": [], "normalize": None}).task.name == "embedding"
+    monkeypatch.setattr(answerers, "Predictor", lambda model: predictor)
+    assert Answerer.open(tmp_path, {"label_map": [], "normalize": None}).task.name == "embedding"
     with pytest.raises(InputError, match=f"--{name} is fixed in a SavedModel"):
-        fine_tuned.load(tmp_path, {name: 0})
+        Answerer.open(tmp_path, {name: 0})

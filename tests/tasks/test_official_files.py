@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_tf import BertClassifier, BertConfig, BertTokenizer
 from bert_tf.cli import main
 from bert_tf.errors import InputError
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.task_models import BertSpanClassifier, BertTagger
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
@@ -30,7 +30,7 @@ CONFIG = BertConfig(
 
 def saved(folder, name, model, labels=(), **settings):
     task = TASKS[name].with_settings({"max_length": 16, **settings})
-    FineTuned(task, model, BertTokenizer(PIECES), labels).save(folder)
+    Answerer(task, model, BertTokenizer(PIECES), labels).save(folder)
     return folder
 
 

@@ -4,7 +4,7 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
 import numpy as np
@@ -16,9 +16,12 @@ from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds import kind
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, RowKind
 from bert_tf.tasks.reports.report import Report, classes_report
-from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.windows import map_rows
+
+if TYPE_CHECKING:
+    from bert_tf.models.answerer import Answerer
 
 
 @dataclass(frozen=True)
@@ -91,15 +94,17 @@ class Choice(RowKind):
         rows, _ = kind.paired_rows(strings["context"], choices, tokenizer, max_length)
         return kind.in_lists(rows, choices)
 
-    def respond(self, strings: Tensors, parts: Parts) -> Tensors:
+    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
         context, choices = strings["context"], strings["choices"]
-        rows, truncated = kind.paired_rows(context, choices, parts.tokenizer, parts.max_length)
-        scores = map_rows(parts.predict, kind.alone(rows))  # (B * n, 1)
+        rows, truncated = kind.paired_rows(
+            context, choices, answerer.tokenizer, answerer.max_length
+        )
+        scores = map_rows(answerer.predict, kind.alone(rows))  # (B * n, 1)
         # Lists of unequal length may be padded: an empty choice has the probability 0.
         is_blank = choices == ""
         is_blank &= ~tf.reduce_all(is_blank, -1, keepdims=True)
         scores = tf.where(is_blank, scores.dtype.min, tf.reshape(scores, tf.shape(choices)))
-        return {**self.answers(scores, parts.labels), "truncated": tf.reduce_max(truncated, -1)}
+        return {**self.answers(scores, answerer.labels), "truncated": tf.reduce_max(truncated, -1)}
 
     def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
         """Tokens of each example's longest choice with the context, int64 [E]."""

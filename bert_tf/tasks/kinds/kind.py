@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -24,11 +24,14 @@ from bert_tf.options import CheckedOptions
 from bert_tf.pipelines.examples.table import Examples, MissingColumnError
 from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.tasks.reports.report import Report
-from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 from bert_tf.training.distillation import soft_cross_entropy
+
+if TYPE_CHECKING:
+    from bert_tf.models.answerer import Answerer
 
 Answers = dict[str, np.ndarray]
 Columns = Sequence[tuple[str, Iterable[object]]]  # of a file: name and values of each
@@ -212,13 +215,13 @@ class Kind(ABC):
         return None
 
     @abstractmethod
-    def respond(self, strings: Tensors, parts: Parts) -> Tensors:
+    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
         """Answers to strings, in graph; `truncated`, int32 [B], are the pieces that did not fit."""
 
-    def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
+    def respond_to_tokens(self, tensors: Tensors, answerer: "Answerer") -> Tensors:
         """Answers to rows of tokens, [B, T] or [B, n, T], T at most the model's positions."""
-        inputs = checked_rows(tensors, parts.model)
-        return self.token_answers(map_rows(parts.predict, inputs), parts.labels)
+        inputs = checked_rows(tensors, answerer.model)
+        return self.token_answers(map_rows(answerer.predict, inputs), answerer.labels)
 
     def token_answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         """Answers to rows of tokens from the model's outputs; runs in graph."""
@@ -314,21 +317,23 @@ class RowKind(Kind):
             own["rerank"] = Signature({"query": TEXTS, "texts": LISTS}, self.rerank)
         return own
 
-    def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        ids = self.pieces(strings, parts.tokenizer)
-        pack = Packer(parts.tokenizer, parts.max_length)
-        outputs = map_rows(parts.predict, pack(*ids))
+    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
+        ids = self.pieces(strings, answerer.tokenizer)
+        pack = Packer(answerer.tokenizer, answerer.max_length)
+        outputs = map_rows(answerer.predict, pack(*ids))
         truncated = pack.truncated(*(each.row_lengths() for each in ids))
-        return {**self.answers(outputs, parts.labels), "truncated": truncated}
+        return {**self.answers(outputs, answerer.labels), "truncated": truncated}
 
     def token_answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         return self.answers(outputs, labels)
 
-    def rerank(self, strings: Tensors, parts: Parts) -> Tensors:
+    def rerank(self, strings: Tensors, answerer: "Answerer") -> Tensors:
         """How well each text of a list goes with a query, by a model of pairs: `scores` [B, n]."""
         texts = strings["texts"]
-        rows, truncated = paired_rows(strings["query"], texts, parts.tokenizer, parts.max_length)
-        scores = self.pair_scores(map_rows(parts.predict, rows))
+        rows, truncated = paired_rows(
+            strings["query"], texts, answerer.tokenizer, answerer.max_length
+        )
+        scores = self.pair_scores(map_rows(answerer.predict, rows))
         return {"scores": tf.reshape(scores, tf.shape(texts)), "truncated": truncated}
 
     @abstractmethod

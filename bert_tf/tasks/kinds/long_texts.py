@@ -3,18 +3,21 @@
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.tasks.explanations import explain
 from bert_tf.tasks.kinds.kind import Kind, RowKind
-from bert_tf.tasks.signatures import DEFAULT, Parts, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_options import LongTextOptions
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows, windows
+
+if TYPE_CHECKING:
+    from bert_tf.models.answerer import Answerer
 
 _POOL: Mapping[str, tuple[Callable, Callable]] = {  # for any order of windows, for theirs
     "mean": (tf.math.unsorted_segment_mean, tf.math.segment_mean),
@@ -106,13 +109,16 @@ class LongTextKind(WindowedKind, RowKind):
     def trained(self, model: Any) -> Any:
         return model if self.long_texts is None else self.of_windows(model, model)
 
-    def respond(self, strings: Tensors, parts: Parts) -> Tensors:
+    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
         if self.long_texts is None:
-            return super().respond(strings, parts)
-        (ids,) = self.pieces(strings, parts.tokenizer)
-        rows, text, counts = self.windows(ids, parts.tokenizer, parts.max_length)
-        outputs = self.pooled(map_rows(parts.predict, rows), text, counts)
-        return {**self.answers(outputs, parts.labels), "truncated": tf.zeros_like(counts, tf.int32)}
+            return super().respond(strings, answerer)
+        (ids,) = self.pieces(strings, answerer.tokenizer)
+        rows, text, counts = self.windows(ids, answerer.tokenizer, answerer.max_length)
+        outputs = self.pooled(map_rows(answerer.predict, rows), text, counts)
+        return {
+            **self.answers(outputs, answerer.labels),
+            "truncated": tf.zeros_like(counts, tf.int32),
+        }
 
     def explanation(self, task: Task) -> Signature | None:
         if not self.has_probabilities or self.long_texts is not None:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,10 +17,13 @@ from bert_tf.tasks.kinds import kind
 from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind
 from bert_tf.tasks.reports.report import Report, worst
 from bert_tf.tasks.scoring.metrics import MASKED_WORDS
-from bert_tf.tasks.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, TEXTS, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.windows import WordRows, map_rows, windows, word_rows
 from bert_tf.tokenization.words import Words, code_points
+
+if TYPE_CHECKING:
+    from bert_tf.models.answerer import Answerer
 
 _GUESSES, _MORE_GUESSES = 5, 20
 _MASK = "[MASK]"
@@ -63,18 +66,20 @@ class MaskedLanguageModel(Kind):
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         return np.zeros(len(examples), np.int32)
 
-    def respond(self, strings: Tensors, parts: Parts, number: int = _GUESSES) -> Tensors:
+    def respond(self, strings: Tensors, answerer: "Answerer", number: int = _GUESSES) -> Tensors:
         ((name, texts),) = strings.items()
         is_guess = name == "text"
-        found = guess_masked_words(texts, number, parts) if is_guess else _scores(texts, parts)
+        found = (
+            guess_masked_words(texts, number, answerer) if is_guess else _scores(texts, answerer)
+        )
         return {**found, "truncated": tf.zeros_like(texts, tf.int32)}
 
-    def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
+    def respond_to_tokens(self, tensors: Tensors, answerer: "Answerer") -> Tensors:
         """Guesses for each [MASK] of rows of tokens, and its place, `masks_token`."""
-        inputs = kind.checked_rows(tensors, parts.model)
-        is_mask = inputs["token_ids"] == parts.tokenizer.mask_token_id
+        inputs = kind.checked_rows(tensors, answerer.model)
+        is_mask = inputs["token_ids"] == answerer.tokenizer.mask_token_id
         places = tf.where(is_mask & (inputs["padding_mask"] != 0))  # (N, 2)
-        lists = _best(inputs, places, _GUESSES, parts)
+        lists = _best(inputs, places, _GUESSES, answerer)
         lists["token"] = tf.cast(places[:, 1], tf.int32)
         count = tf.shape(inputs["token_ids"], tf.int64)[0]
         return kind.padded_lists("masks", lists, places[:, 0], count)
@@ -131,22 +136,22 @@ def _pieces(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
     return is_piece, (answers["pieces_guess"] == answers["pieces_text"]) & is_piece
 
 
-def _scores(texts: tf.Tensor, parts: Parts) -> Tensors:
-    pieces = parts.tokenizer.tokenize(texts)  # (B, None)
+def _scores(texts: tf.Tensor, answerer: "Answerer") -> Tensors:
+    pieces = answerer.tokenizer.tokenize(texts)  # (B, None)
     ids, text = pieces.flat_values, pieces.value_rowids()
 
     def predict(logs: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.gather(logs, ids, batch_dims=1), tf.argmax(logs, -1, output_type=tf.int32)
 
-    rows = _rows(ids, text, tf.size(texts), parts)
-    log, guess = _predict(rows.inputs, rows.pieces, predict, parts, hide=True, ids=ids)
-    vocabulary = tf.constant(parts.tokenizer.vocabulary)
+    rows = _rows(ids, text, tf.size(texts), answerer)
+    log, guess = _predict(rows.inputs, rows.pieces, predict, answerer, hide=True, ids=ids)
+    vocabulary = tf.constant(answerer.tokenizer.vocabulary)
     names, guesses = tf.gather(vocabulary, ids), tf.gather(vocabulary, guess)
     lists = {"text": names, "log_probability": log, "guess": guesses}
-    drawn, corrupted = _draw(texts, pieces, parts.tokenizer)
-    rows = _rows(corrupted, text, tf.size(texts), parts)
+    drawn, corrupted = _draw(texts, pieces, answerer.tokenizer)
+    rows = _rows(corrupted, text, tf.size(texts), answerer)
     places, truth = tf.gather(rows.pieces, drawn), tf.gather(ids, drawn)
-    log, guess = _predict(rows.inputs, places, predict, parts, ids=truth)
+    log, guess = _predict(rows.inputs, places, predict, answerer, ids=truth)
     right, of_drawn = tf.cast(guess == truth, tf.int32), tf.gather(text, drawn)
     found = kind.padded_lists("pieces", lists, text, tf.size(texts, tf.int64))
     of_texts = {"count": tf.ones_like(drawn), "right": right, "log_probability": log}
@@ -169,11 +174,11 @@ def _draw(texts: tf.Tensor, pieces: Any, tokenizer: Any) -> tuple[tf.Tensor, tf.
     return drawn, tf.where(number < 150, corrupted, pieces.flat_values)
 
 
-def guess_masked_words(texts: tf.Tensor, number: int, parts: Parts) -> Tensors:
+def guess_masked_words(texts: tf.Tensor, number: int, answerer: "Answerer") -> Tensors:
     """The most probable words, as many as `number`, for each [MASK] of texts; runs in graph."""
     # The tokenizer reads "[MASK]" as any text: a [MASK] stands between two parts of the text.
     between = tf.strings.split(texts, _MASK)  # (B, None)
-    tokenizer = parts.tokenizer
+    tokenizer = answerer.tokenizer
     tokens = tokenizer.tokenize(between.flat_values).with_row_splits_dtype(tf.int64)
     last = tf.expand_dims(between.row_limits() - 1, -1)
     ones, zeros = tf.ones_like(between.value_rowids()), tf.zeros_like(between.row_limits())
@@ -182,10 +187,10 @@ def guess_masked_words(texts: tf.Tensor, number: int, parts: Parts) -> Tensors:
     joined = tf.concat([tokens, tf.RaggedTensor.from_row_lengths(masks, after)], axis=1)
     ids = joined.flat_values
     text = tf.gather(between.value_rowids(), joined.value_rowids())
-    rows = _rows(ids, text, tf.size(texts), parts)
+    rows = _rows(ids, text, tf.size(texts), answerer)
     places = tf.where(ids == tokenizer.mask_token_id)[:, 0]
     of_text = tf.gather(text, places)
-    lists = _best(rows.inputs, tf.gather(rows.pieces, places), number, parts)
+    lists = _best(rows.inputs, tf.gather(rows.pieces, places), number, answerer)
 
     # A [MASK] begins behind the parts and masks before it.
     lengths = between.with_flat_values(tf.strings.length(between.flat_values) + len(_MASK))
@@ -197,28 +202,30 @@ def guess_masked_words(texts: tf.Tensor, number: int, parts: Parts) -> Tensors:
     return kind.padded_lists("masks", lists, of_text, tf.size(texts, tf.int64))
 
 
-def _best(inputs: Tensors, places: tf.Tensor, number: int, parts: Parts) -> Tensors:
+def _best(inputs: Tensors, places: tf.Tensor, number: int, answerer: "Answerer") -> Tensors:
     """The most probable words at N places of rows, string [N, number], and their probabilities."""
-    number = min(number, parts.tokenizer.vocabulary_size)
+    number = min(number, answerer.tokenizer.vocabulary_size)
     probabilities, words = _predict(
-        inputs, places, lambda logs: tuple(tf.math.top_k(tf.exp(logs), number)), parts
+        inputs, places, lambda logs: tuple(tf.math.top_k(tf.exp(logs), number)), answerer
     )
-    vocabulary = tf.constant(parts.tokenizer.vocabulary)
+    vocabulary = tf.constant(answerer.tokenizer.vocabulary)
     return {"words": tf.gather(vocabulary, words), "probabilities": probabilities}
 
 
-def _rows(ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, parts: Parts) -> WordRows:
+def _rows(ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, answerer: "Answerer") -> WordRows:
     """Windows over P pieces, int32 [P], of texts with the numbers `text`, int64 [P]."""
     alone = tf.RaggedTensor.from_uniform_row_length(ids, 1)
     nowhere = tf.zeros_like(text)
-    return word_rows(Words(text, alone, nowhere, nowhere), texts, parts.tokenizer, parts.max_length)
+    return word_rows(
+        Words(text, alone, nowhere, nowhere), texts, answerer.tokenizer, answerer.max_length
+    )
 
 
 def _predict(
     inputs: Tensors,
     places: tf.Tensor,
     function: Any,
-    parts: Parts,
+    answerer: "Answerer",
     *,
     hide: bool = False,
     **more: tf.Tensor,
@@ -248,10 +255,12 @@ def _predict(
         columns = part["columns"]  # (m, P)
         if hide:
             here = tf.reduce_any(columns[..., tf.newaxis] == tf.range(length), 1)  # (m, T)
-            given["token_ids"] = tf.where(here, parts.tokenizer.mask_token_id, given["token_ids"])
+            given["token_ids"] = tf.where(
+                here, answerer.tokenizer.mask_token_id, given["token_ids"]
+            )
         given["mask_positions"] = tf.cast(columns, tf.int32)
-        logits = parts.predict(given)[..., : parts.tokenizer.vocabulary_size]  # padded tables
-        logits = tf.reshape(logits, [-1, parts.tokenizer.vocabulary_size])  # (m P, V)
+        logits = answerer.predict(given)[..., : answerer.tokenizer.vocabulary_size]  # padded tables
+        logits = tf.reshape(logits, [-1, answerer.tokenizer.vocabulary_size])  # (m P, V)
         own = {name: tf.reshape(part[name], [-1]) for name in more}
         made = function(tf.nn.log_softmax(logits), **own)
         shape = tf.shape(columns)

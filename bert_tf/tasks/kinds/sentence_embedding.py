@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -22,11 +22,14 @@ from bert_tf.tasks.kinds.kind import Answered, Kind
 from bert_tf.tasks.kinds.long_texts import WindowedKind
 from bert_tf.tasks.reports.report import Report, worst
 from bert_tf.tasks.scoring.metrics import pearson, retrieval_scores, spearman
-from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tasks.task_options import EmbeddingOptions
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
+
+if TYPE_CHECKING:
+    from bert_tf.models.answerer import Answerer
 
 _OF_FILES = ("similarity", "prompt", "query_prompt", "document_prompt")
 
@@ -41,11 +44,13 @@ class Embedding(Kind):
     def signatures(self, task: Task) -> dict[str, Signature]:
         return {DEFAULT: encoder_signatures.ENCODER_SIGNATURES["embed"]}
 
-    def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        return encoder_signatures.embed(strings, parts)
+    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
+        return encoder_signatures.embed(strings, answerer)
 
-    def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
-        return encoder_signatures.vectors(kind.checked_rows(tensors, parts.model), parts.model)
+    def respond_to_tokens(self, tensors: Tensors, answerer: "Answerer") -> Tensors:
+        return encoder_signatures.vectors(
+            kind.checked_rows(tensors, answerer.model), answerer.model
+        )
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
         return self._refuse() if layout.labelled else super().read(layout, path)
@@ -228,32 +233,32 @@ class SentenceEmbedding(WindowedKind):
         ]
         return 2 + np.max([kind.count_pieces(values, tokenizer) for values in texts], axis=0)
 
-    def respond(self, strings: Tensors, parts: Parts) -> Tensors:
+    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
         texts = self._prompted(strings["text"], self.prompt)
-        found, truncated = self._vectors(texts[:, tf.newaxis], parts)
+        found, truncated = self._vectors(texts[:, tf.newaxis], answerer)
         return {"vector": found[:, 0], "truncated": truncated[:, 0]}
 
-    def compare(self, strings: Tensors, parts: Parts) -> Tensors:
+    def compare(self, strings: Tensors, answerer: "Answerer") -> Tensors:
         """The similarity of both texts of a pair, and their vectors."""
         texts = tf.stack([strings["text"], strings["text_pair"]], 1)
-        found, truncated = self._vectors(self._prompted(texts, self.prompt), parts)
+        found, truncated = self._vectors(self._prompted(texts, self.prompt), answerer)
         score = self._similarities(found[:, :1], found[:, 1:])[:, 0]
         vectors = {"vector": found[:, 0], "vector_pair": found[:, 1]}
         return {"score": score, **vectors, "truncated": tf.reduce_max(truncated, -1)}
 
-    def rerank(self, strings: Tensors, parts: Parts) -> Tensors:
+    def rerank(self, strings: Tensors, answerer: "Answerer") -> Tensors:
         of_query, of_texts = (
             self.prompt if own is None else own for own in (self.query_prompt, self.document_prompt)
         )
         query = self._prompted(strings["query"], of_query)
         texts = tf.concat([query[:, tf.newaxis], self._prompted(strings["texts"], of_texts)], 1)
-        found, truncated = self._vectors(texts, parts)
+        found, truncated = self._vectors(texts, answerer)
         scores = self._similarities(found[:, :1], found[:, 1:])
         return {"scores": scores, "truncated": truncated[:, 1:]}
 
-    def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
-        inputs = kind.checked_rows(tensors, parts.model)
-        return {"vector": map_rows(parts.predict, kind.alone(inputs))[:, 0]}
+    def respond_to_tokens(self, tensors: Tensors, answerer: "Answerer") -> Tensors:
+        inputs = kind.checked_rows(tensors, answerer.model)
+        return {"vector": map_rows(answerer.predict, kind.alone(inputs))[:, 0]}
 
     @staticmethod
     def _prompted(texts: tf.Tensor, prompt: str) -> tf.Tensor:
@@ -265,21 +270,21 @@ class SentenceEmbedding(WindowedKind):
             return tf.reduce_sum(one * others, -1)
         return tf.reduce_sum(tf.nn.l2_normalize(one, -1) * tf.nn.l2_normalize(others, -1), -1)
 
-    def _vectors(self, texts: tf.Tensor, parts: Parts) -> tuple[tf.Tensor, tf.Tensor]:
+    def _vectors(self, texts: tf.Tensor, answerer: "Answerer") -> tuple[tf.Tensor, tf.Tensor]:
         """Vectors of texts [B, N], float32 [B, N, W], and the word pieces they lost [B, N]."""
-        ids = parts.tokenizer.tokenize(tf.reshape(texts, [-1]))
+        ids = answerer.tokenizer.tokenize(tf.reshape(texts, [-1]))
         if self.reads_windows:
-            rows, text, counts = self.windows(ids, parts.tokenizer, parts.max_length)
-            of_rows = map_rows(parts.predict, kind.alone(rows))[:, 0]
+            rows, text, counts = self.windows(ids, answerer.tokenizer, answerer.max_length)
+            of_rows = map_rows(answerer.predict, kind.alone(rows))[:, 0]
             found = self.pooled(of_rows, text, counts)  # (B * N, W)
             found = tf.nn.l2_normalize(found, -1) if self.normalize else found
             truncated = tf.zeros_like(counts, tf.int32)
         else:
-            pack = Packer(parts.tokenizer, parts.max_length)
-            found = map_rows(parts.predict, kind.alone(pack(ids)))
+            pack = Packer(answerer.tokenizer, answerer.max_length)
+            found = map_rows(answerer.predict, kind.alone(pack(ids)))
             truncated = pack.truncated(ids.row_lengths())
         shape = tf.unstack(tf.shape(texts))
-        found = tf.reshape(found, [*shape, parts.model.config.width])
+        found = tf.reshape(found, [*shape, answerer.model.config.width])
         return found, tf.reshape(truncated, shape)
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:

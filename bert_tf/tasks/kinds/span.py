@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -22,11 +22,14 @@ from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, average_answers, best
 from bert_tf.tasks.kinds.kind import Answered, Answers, Kind
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, confusion, worst
 from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2, squad_1_scores, squad_2_scores
-from bert_tf.tasks.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, TEXTS, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tasks.task_options import SpanOptions
 from bert_tf.tokenization.windows import QuestionPacker, map_rows, token_targets
 from bert_tf.training.distillation import soft_cross_entropy
+
+if TYPE_CHECKING:
+    from bert_tf.models.answerer import Answerer
 
 _CHUNK = 64  # questions whose windows are made at once
 _QUESTIONS = (
@@ -133,11 +136,11 @@ class Span(Kind):
             "windows"
         )
 
-    def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        pack = self._packer(parts.tokenizer, parts.max_length)
+    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
+        pack = self._packer(answerer.tokenizer, answerer.max_length)
         windows = pack(strings["question"], strings["context"])
         answers = best_answers(
-            map_rows(parts.predict, windows.inputs),
+            map_rows(answerer.predict, windows.inputs),
             windows,
             strings["context"],
             longest=self.max_answer_length,

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -27,7 +27,7 @@ from bert_tf.tasks.reports.report import (
 )
 from bert_tf.tasks.scoring import conlleval
 from bert_tf.tasks.scoring.metrics import Counts, mean_known
-from bert_tf.tasks.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, TEXTS, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.windows import map_rows, word_rows
 from bert_tf.tokenization.words import (
@@ -38,6 +38,9 @@ from bert_tf.tokenization.words import (
     words_between_spaces,
     words_of_raw_text,
 )
+
+if TYPE_CHECKING:
+    from bert_tf.models.answerer import Answerer
 
 _SPACE = re.compile("[ \n]")  # between two words or labels of an example
 
@@ -139,14 +142,14 @@ class Tagging(Kind):
         in_rows = [tf.scatter_nd(rows.first_pieces, x, shape) for x in (of_words, weights)]
         return rows.inputs, *in_rows
 
-    def respond(self, strings: Tensors, parts: Parts) -> Tensors:
+    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
         ((name, texts),) = strings.items()
         split = words_of_raw_text if name == "text" else words_between_spaces
-        words = split(texts, parts.tokenizer)
-        rows = word_rows(words, tf.size(texts), parts.tokenizer, parts.max_length)
-        logits = map_rows(parts.predict, rows.inputs)
+        words = split(texts, answerer.tokenizer)
+        rows = word_rows(words, tf.size(texts), answerer.tokenizer, answerer.max_length)
+        logits = map_rows(answerer.predict, rows.inputs)
         probabilities = tf.nn.softmax(tf.gather_nd(logits, rows.first_pieces))  # (W, C)
-        return self._answers(texts, words, probabilities, parts.labels)
+        return self._answers(texts, words, probabilities, answerer.labels)
 
     def token_answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         probabilities = tf.nn.softmax(outputs)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rounding import assert_equal_but_for_rounding, half_rounding
 
 from bert_tf import BertConfig, BertTokenizer
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder
-from bert_tf.models.fine_tuned import FineTuned
 from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.task_models import (
     BertChooser,
@@ -231,7 +231,7 @@ def test_an_export_in_bfloat16_holds_its_weights_once_and_answers_as_evaluation_
     model = randomize(BertClassifier(CONFIG, dtype="mixed_bfloat16", **LABELS), random)
     tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
     task = find_task("classification").with_settings({"max_length": 10})
-    tuned = FineTuned(task, model, tokenizer, LABELS["labels"])
+    tuned = Answerer(task, model, tokenizer, LABELS["labels"])
     texts = {"text": np.array([b"a b", b"c d e f g h a b c", b""], object)}
     with exports_of("serving_default", "embed"):
         folder = tuned.export("letters", root=tmp_path)
@@ -277,7 +277,7 @@ def left_to_right(tmp_path_factory, exports_of):
     model = randomize(BertTagger(config, **LABELS), np.random.default_rng(5))
     tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
     task = find_task("tagging").with_settings({"max_length": 10})
-    tuned = FineTuned(task, model, tokenizer, LABELS["labels"])
+    tuned = Answerer(task, model, tokenizer, LABELS["labels"])
     with exports_of("serving_default", "tokens"):
         session = LoadedModel(tuned.export("tags", root=tmp_path_factory.mktemp("export")))
     yield session

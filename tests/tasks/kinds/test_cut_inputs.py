@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertTokenizer
+from bert_tf.models.answerer import Answerer
 from bert_tf.tasks.kinds.span import Span
-from bert_tf.tasks.signatures import Parts
 from bert_tf.tasks.table import TASKS
 
 TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "cow"])
@@ -68,6 +68,7 @@ def truncated(kind, columns, max_length):
         by_token = type(kind).__name__ in ("Span", "Tagging")
         return tf.zeros([*tf.unstack(tf.shape(ids)[: 1 + by_token]), *size])
 
-    parts = Parts(model, TOKENIZER, ["O", "B-X", "I-X"][: max(size, default=0)], max_length)
+    task = TASKS["classification"].with_settings({"max_length": max_length})
+    answerer = Answerer(task, model, TOKENIZER, ["O", "B-X", "I-X"][: max(size, default=0)])
     strings = {name: tf.constant(values) for name, values in columns.items()}
-    return kind.respond(strings, parts)["truncated"].numpy()
+    return kind.respond(strings, answerer)["truncated"].numpy()

@@ -11,7 +11,7 @@ from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.errors import InputError
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.task_models import BertClassifier, BertSentenceEncoder
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.table import TASKS
@@ -54,7 +54,7 @@ def texts(number, seed):
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_answers_pool_the_outputs_of_all_windows(pooling):
     model = BertClassifier(CONFIG, labels=["a", "b"], seed=3)
-    tuned = FineTuned(task_of(doc_stride=4, window_pooling=pooling), model, TOKENIZER, ["a", "b"])
+    tuned = Answerer(task_of(doc_stride=4, window_pooling=pooling), model, TOKENIZER, ["a", "b"])
     given = ["", "sea cow the", "sea the and cow of the sea and cow"]
     found = tuned.function()(text=tf.constant(given))
     rows = [[], [5, 6, 7], [5, 7, 8, 6, 9, 7], [9, 7, 5, 8, 6]]
@@ -77,7 +77,7 @@ def test_vectors_pool_those_of_all_windows(pooling, normalize):
     settings = {"long_texts": "windows", "max_length": 8, "doc_stride": 4, "normalize": normalize}
     task = TASKS["embedding"].with_settings({**settings, "window_pooling": pooling})
     model = BertSentenceEncoder(CONFIG, normalize=normalize, seed=3)
-    tuned = FineTuned(task, model, TOKENIZER)
+    tuned = Answerer(task, model, TOKENIZER)
     given = ["", "sea cow the", "sea the and cow of the sea and cow"]
     found = tuned.function("compare")(text=tf.constant(given), text_pair=tf.constant(given[::-1]))
     rows = [[], [5, 6, 7], [5, 7, 8, 6, 9, 7], [9, 7, 5, 8, 6]]
@@ -124,7 +124,7 @@ def test_vectors_of_long_texts_find_what_cutting_loses(tmp_path, exports_of):
     )
     result = finetune(options)
     assert result.evaluation.scores["recall_at_1"] > 0.9
-    best = FineTuned.from_directory(tmp_path / "run" / "best")
+    best = Answerer.from_directory(tmp_path / "run" / "best")
     assert best.task.kind.long_texts == "windows"
     with exports_of("serving_default", "compare"):
         predictor = Predictor(best.export("model", root=tmp_path / "served"))
@@ -164,7 +164,7 @@ def test_windows_learn_what_cutting_loses(tmp_path, exports_of):
     result = finetune(options)
     assert result.score == 1.0
     assert "cut: 0 of 40 texts; long ones are read in windows" in result.evaluation.remarks
-    best = FineTuned.from_directory(tmp_path / "run" / "best")  # task.json says how
+    best = Answerer.from_directory(tmp_path / "run" / "best")  # task.json says how
     examples = best.task.read(options.validation, "validation")
     with exports_of("serving_default"):
         predictor = Predictor(best.export("model", root=tmp_path / "served"))

@@ -12,11 +12,11 @@ from rounding import rounding
 from bert_tf import BertConfig, BertPreTrainer, BertTokenizer, load_model, save_model
 from bert_tf.cli import main
 from bert_tf.commands.masked_words import MaskedWords
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.kinds.masked_language_model import _draw, guess_masked_words
-from bert_tf.tasks.signatures import DEFAULT, Parts
+from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.table import find_task
 from bert_tf.tokenization.windows import map_rows
 
@@ -46,7 +46,7 @@ def directory(made_once):
 
 @pytest.fixture(scope="module")
 def scorer(directory):
-    return FineTuned.from_directory(directory, {"task": "masked_words"})
+    return Answerer.from_directory(directory, {"task": "masked_words"})
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_a_mask_far_into_a_long_text_is_guessed(scorer, signature):
 @pytest.mark.slow
 def test_masks_of_a_row_are_read_together(monkeypatch):
     model = BertMaskedLanguageModel(replace(CONFIG, max_position_embeddings=40), seed=3)
-    scorer = FineTuned(
+    scorer = Answerer(
         find_task("masked_words").with_settings({"max_length": 40}), model, BertTokenizer(PIECES)
     )
     predict = scorer.module().signature(DEFAULT)
@@ -185,7 +185,7 @@ def test_masks_of_a_row_are_read_together(monkeypatch):
         return map_rows(function, tensors, length)
 
     monkeypatch.setattr("bert_tf.tasks.kinds.masked_language_model.map_rows", counted)
-    guess_masked_words(tf.constant(texts), 5, Parts(model, scorer.tokenizer, (), 40))
+    guess_masked_words(tf.constant(texts), 5, scorer)
     assert rows == [3 + 1 + 1]
 
 
@@ -251,6 +251,6 @@ def test_the_export_answers_as_the_directory_does(
 def test_a_masked_language_model_needs_no_task(scorer, tmp_path):
     save_model(scorer.model, tmp_path, scorer.tokenizer)
     assert '"BertForMaskedLM"' in (tmp_path / "config.json").read_text()
-    again = FineTuned.from_directory(tmp_path)
+    again = Answerer.from_directory(tmp_path)
     assert again.task.name == "masked_words"
     assert isinstance(again.model, BertMaskedLanguageModel)

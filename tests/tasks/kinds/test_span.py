@@ -12,7 +12,7 @@ from rounding import rounding
 from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.cli import main
 from bert_tf.errors import InputError
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds import span as span_kind
@@ -43,7 +43,7 @@ def tuned(tokenizer):
     )
     model = BertSpanClassifier(config, seed=3)
     task = replace(TASKS["squad2"], kind=Span(unanswerable=True, doc_stride=3), max_length=10)
-    return FineTuned(task, model, tokenizer)
+    return Answerer(task, model, tokenizer)
 
 
 def write_questions(path, questions):
@@ -133,7 +133,7 @@ def test_the_threshold_is_tuned_stored_and_used(tuned, tmp_path):
     threshold = chosen.task.kind.null_score_diff_threshold
     assert threshold > evaluation.scores["best_f1_thresh"] != 0
     chosen.save(tmp_path / "model")
-    again = FineTuned.from_directory(tmp_path / "model")
+    again = Answerer.from_directory(tmp_path / "model")
     assert again.task.kind == chosen.task.kind
     scores = again.evaluate(examples, 3)
     assert scores.scores["f1"] == evaluation.scores["best_f1"]
@@ -175,9 +175,9 @@ def test_answers_are_found_by_the_kinds_own_settings(monkeypatch):
         max_query_length=7,
         max_answer_length=5,
     )
-    parts = MagicMock(max_length=40)
-    kind.respond(MagicMock(), parts)
-    packer.assert_called_once_with(parts.tokenizer, 40, 9, 7)
+    answerer = MagicMock(max_length=40)
+    kind.respond(MagicMock(), answerer)
+    packer.assert_called_once_with(answerer.tokenizer, 40, 9, 7)
     assert found.call_args.kwargs == {"longest": 5, "unanswerable": True, "threshold": 0.5}
 
 
@@ -293,4 +293,4 @@ def test_predict_answers_as_evaluate_does(evaluated, tmp_path, capsys, exports_o
 
 def test_a_directory_without_task_json_is_a_model_of_squad(tuned, tmp_path):
     save_model(tuned.model, tmp_path, tokenizer=tuned.tokenizer)
-    assert FineTuned.from_directory(tmp_path).task.name == "squad"
+    assert Answerer.from_directory(tmp_path).task.name == "squad"

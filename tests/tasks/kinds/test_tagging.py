@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
+from bert_tf.models.answerer import Answerer
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.examples.tagged_words import chunks
 from bert_tf.serving.predictor import rows
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.tagging import Tagging
-from bert_tf.tasks.signatures import Parts
 from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization.words import words_between_spaces
 
@@ -36,7 +36,8 @@ def model(inputs, training):
 
 def respond(tokenizer, max_length=8, **strings):
     strings = {name: tf.constant(values) for name, values in strings.items()}
-    found = KIND.respond(strings, Parts(model, tokenizer, LABELS, max_length))
+    task = TASK.with_settings({"max_length": max_length})
+    found = KIND.respond(strings, Answerer(task, model, tokenizer, LABELS))
     return {name: value.numpy() for name, value in found.items()}
 
 
@@ -46,10 +47,10 @@ def examples(words, labels):
 
 def test_kinds_in_ensembles_answer_with_all_probabilities(tokenizer):
     strings = {"words": tf.constant(["w1 w5"])}
-    parts = Parts(model, tokenizer, LABELS, 8)
-    found = KIND.in_ensemble([KIND]).respond(strings, parts)["words_probabilities"].numpy()
+    answerer = Answerer(TASK.with_settings({"max_length": 8}), model, tokenizer, LABELS)
+    found = KIND.in_ensemble([KIND]).respond(strings, answerer)["words_probabilities"].numpy()
     assert found.shape == (1, 2, len(LABELS)) and found.argmax(-1).tolist() == [[1, 5]]
-    assert "words_probabilities" not in KIND.respond(strings, parts)
+    assert "words_probabilities" not in KIND.respond(strings, answerer)
 
 
 @pytest.mark.parametrize("max_length", [3, 4, 7, 16])

@@ -8,12 +8,11 @@ import tensorflow as tf
 
 from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.errors import InputError
-from bert_tf.models.fine_tuned import FineTuned
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.preprocessor import open_preset
 from bert_tf.models.task_models import BertTagger
 from bert_tf.serving.predictor import rows
 from bert_tf.tasks.kinds.kind import Answered
-from bert_tf.tasks.signatures import Parts
 from bert_tf.tasks.table import TASKS
 
 TASK = TASKS["tags"]
@@ -29,7 +28,10 @@ def model(inputs, training):
 
 def answered(examples) -> Answered:
     strings = {"words": tf.constant(examples.columns["words"])}
-    found = KIND.respond(strings, Parts(model, BertTokenizer(PIECES), LABELS, 16))
+    found = KIND.respond(
+        strings,
+        Answerer(TASK.with_settings({"max_length": 16}), model, BertTokenizer(PIECES), LABELS),
+    )
     return Answered(TASK, examples, {k: x.numpy() for k, x in found.items()}, LABELS)
 
 
@@ -102,7 +104,7 @@ def test_a_directory_of_others_is_opened_by_its_labels(tmp_path, labels, name):
         max_position_embeddings=16,
     )
     save_model(BertTagger(config, labels=labels, seed=1), tmp_path, BertTokenizer(PIECES))
-    assert FineTuned.from_directory(tmp_path).task.name == name
+    assert Answerer.from_directory(tmp_path).task.name == name
     assert open_preset(BertTagger, tmp_path).preprocessor.task.name == name
 
 

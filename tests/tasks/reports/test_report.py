@@ -253,7 +253,7 @@ def test_evaluate_shows_and_writes_the_report(finetuned_classifier, tmp_path, ca
 @pytest.fixture
 def finetuned_classifier(tmp_path):
     from bert_tf import BertClassifier, BertConfig, BertTokenizer
-    from bert_tf.models.fine_tuned import FineTuned
+    from bert_tf.models.answerer import Answerer
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "cow"]
     config = BertConfig(
@@ -266,5 +266,5 @@ def finetuned_classifier(tmp_path):
     )
     model = BertClassifier(config, labels=["a", "b"])
     folder = tmp_path / "model"
-    FineTuned(TASKS["classification"], model, BertTokenizer(pieces), ["a", "b"]).save(folder)
+    Answerer(TASKS["classification"], model, BertTokenizer(pieces), ["a", "b"]).save(folder)
     return folder

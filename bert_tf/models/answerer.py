@@ -1,0 +1,348 @@
+"""A model that answers raw strings: a Keras model or an export, with its task."""
+
+import functools
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.checkpoints.formats import CONFIG
+from bert_tf.errors import InputError
+from bert_tf.files.atomic import write_json
+from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.loading import load_model, save_model
+from bert_tf.models.model_facts import METRICS_FILE, facts_of_run, model_facts
+from bert_tf.networks.tensorflow.int8 import ProductPlan
+from bert_tf.pipelines.examples.table import Examples
+from bert_tf.pipelines.examples.tagged_words import is_column_file
+from bert_tf.serving.export import export
+from bert_tf.serving.portable import export_portable
+from bert_tf.serving.precisions import TYPES_FILE, types_text
+from bert_tf.serving.predictor import Predictor, Progress, answer
+from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES
+from bert_tf.tasks.kinds.kind import Answered
+from bert_tf.tasks.kinds.sentence_embedding import Embedding
+from bert_tf.tasks.of_model import TASK_FILE, of_model, read_settings
+from bert_tf.tasks.reports.report import Report
+from bert_tf.tasks.signatures import DEFAULT, PREDICT, RawTextModel, find_signature
+from bert_tf.tasks.table import TASKS, with_options
+from bert_tf.tasks.task import Task
+from bert_tf.tokenization.tokenizer import BertTokenizer
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    given: Answered
+    scores: dict[str, float | None]  # None for an undefined one; empty without labels
+    remarks: list[str]  # for a reader of the scores, a sentence each
+
+    def report(self) -> Report:
+        return self.given.task.kind.report(self.given)
+
+    def write(self, directory: Path) -> None:
+        self.given.task.kind.write_predictions(directory, self.given)
+        write_json(directory / METRICS_FILE, self.scores)
+
+
+@dataclass(frozen=True, eq=False)
+class Answerer:
+    """A model that answers raw strings, with its task and tokenizer.
+
+    Args:
+        task: the task, with the columns and the length that the model was trained with.
+        model: a Keras model, or the `Predictor` of an export.
+        tokenizer: a `BertTokenizer`; None for an export, whose graph has it.
+        labels: labels in the order of the outputs; none if they are unknown.
+        plan: products to compute in int8; None for none.
+    """
+
+    task: Task
+    model: Any
+    tokenizer: Any
+    labels: Sequence[str] = ()
+    plan: ProductPlan | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, keras.Model):
+            pairs = self.task.pair is not None
+            self.model.config.check_fits(length=self.max_length, pairs=pairs)
+
+    @classmethod
+    def open(cls, path: str | Path, settings: Mapping[str, Any] | None = None) -> "Answerer":
+        """Opens a model directory, `saved_models/<name>`, or the folder of one version.
+
+        `settings` are as for `from_directory`.
+        """
+        settings = settings or {}
+        if (Path(path) / CONFIG).is_file():
+            return cls.from_directory(path, settings)
+        predictor = Predictor(path)
+        task = TASKS["classification"]
+        try:
+            task = of_model(predictor.directory) or task
+        except InputError:  # an export does not carry the code of a user's own task
+            task = task.with_settings(read_settings(predictor.directory) or {})
+        for name in ("task", "max_length", "label_map", *task.kind.settings()):
+            if settings.get(name) not in (None, []):
+                raise InputError(f"--{name} is fixed in a SavedModel: give it to bert-tf export")
+        task = with_options(task, settings)
+        if "text_pair" in predictor.inputs and task.pair is None and settings.get("input"):
+            raise InputError(
+                f"{path} takes pairs: name the second text's column with --pair_column"
+            )
+        return cls(task, predictor, None)
+
+    @classmethod
+    def from_directory(
+        cls,
+        directory: str | Path,
+        settings: Mapping[str, Any] | None = None,
+        dtype: str = "float32",
+    ) -> "Answerer":
+        """Loads what `save` wrote, or any model directory that a task can use.
+
+        `of_model` finds the task: without task.json a pre-trained model guesses masked words, an
+        encoder without a head embeds texts. `settings` replace those of task.json; their
+        `label_map` holds pairs "MODEL_LABEL=LABEL", and another `task` has its own columns.
+        """
+        settings = {name: value for name, value in (settings or {}).items() if value is not None}
+        model: Any = None
+        task = of_model(directory, settings)
+        if task is None:
+            model = load_model(directory, dtype=dtype)
+            task = of_model(directory, settings, model=model)
+        assert task is not None
+        if not isinstance(model, task.kind.model_class):
+            model = load_model(directory, task.kind.model_class, dtype=dtype, **task.kind.head(()))
+        if read_settings(directory) is None and "max_length" not in settings:
+            positions = model.config.max_position_embeddings
+            task = task.with_settings({"max_length": min(task.max_length, positions)})
+        answerer = cls.of(model, task, BertTokenizer.from_directory(directory))
+        labels = _renamed(answerer.labels, settings.get("label_map") or [])
+        if labels != answerer.labels:
+            names = dict(zip(answerer.labels, labels, strict=True))
+            task = replace(task, kind=task.kind.renamed(names))
+        return replace(answerer, task=task, labels=labels)
+
+    @classmethod
+    def of(cls, model: Any, task: Task, tokenizer: BertTokenizer) -> "Answerer":
+        """The answerer of a Keras model, with the model's labels under the task's names."""
+        labels = [task.label_aliases.get(label, label) for label in model.label_names]
+        return cls(task, model, tokenizer, labels)
+
+    @property
+    def max_length(self) -> int:
+        return self.task.max_length
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the strings that evaluation asks with."""
+        return self.task.kind.inputs(self.task)
+
+    @property
+    def precision(self) -> str:
+        """The type of the encoder's products."""
+        if self.plan is not None:
+            return "int8"
+        return "bfloat16" if "bfloat16" in self.model.dtype_policy.name else "float32"
+
+    def predict(self, rows: Any) -> Any:
+        """The Keras model's outputs for rows of tokens, in graph."""
+        return self.model(rows, training=False)
+
+    def signatures(self) -> dict[str, Any]:
+        """The signatures that can be asked, by name."""
+        signatures = self.task.kind.all_signatures(self.task)
+        if explanation := self.task.kind.explanation(self.task):
+            signatures["explain"] = explanation
+        if isinstance(self.model, Predictor):
+            return {name: x for name, x in signatures.items() if name in self.model.signatures}
+        return signatures
+
+    def function(self, name: str = DEFAULT) -> Any:
+        """The function of a signature, for `bert_tf.serving.predictor.answer`."""
+        if isinstance(self.model, Predictor):
+            return self.model.signature(name)
+        return self.module(explanations=name == "explain").signature(name)
+
+    def module(self, *, explanations: bool = False) -> RawTextModel:
+        """One graph of tokenizer, model and answers; InputError if it has no `explanations`."""
+        signatures = self.task.kind.all_signatures(self.task)
+        if explanations:
+            explanation = self.task.kind.explanation(self.task)
+            if explanation is None or not isinstance(self.model.encoder, BertEncoder):
+                raise InputError(
+                    "the signature explain is for classifiers of texts that are not read in "
+                    "windows, without LSTMs or a second encoder: leave --explanations out"
+                )
+            signatures["explain"] = explanation
+        if self.model.config.attention_direction == "recurrent":  # LSTMs have none
+            del signatures["attention"]
+        return RawTextModel(self, signatures)
+
+    def inputs_of(self, signature: str | None) -> list[str]:
+        """Names of the strings that a signature takes; InputError if it takes others."""
+        asked = find_signature(self.signatures(), signature or DEFAULT)
+        is_text = all(spec.dtype == tf.string for spec in asked.inputs.values())
+        if not is_text or asked.method_name != PREDICT:
+            raise InputError(
+                f"--signature {signature} takes {', '.join(asked.inputs)}, not raw strings: ask a "
+                "server for it, or give another signature"
+            )
+        return list(asked.inputs)
+
+    def signature_for(self, inputs: Collection[str]) -> str:
+        """The signature that takes inputs of these names, if there is one, or else the default."""
+        signatures = self.task.kind.signatures(self.task).items()
+        names = (name for name, x in signatures if x.inputs.keys() == set(inputs))
+        return next(names, DEFAULT)
+
+    def reader(self, signature: str | None, path: str) -> Task:
+        """The task that reads a file of strings for a signature; None for the default one."""
+        task = self.task
+        if signature in ENCODER_SIGNATURES:
+            task = replace(task, kind=Embedding(), pair=None)
+        is_text = path.lower().removesuffix(".gz").endswith(".txt") and Path(path).is_file()
+        takes_texts = task.format is None and self.inputs_of(signature) == ["text"]
+        if is_text and takes_texts and not is_column_file(path):
+            task = replace(task, format="lines")  # a text per line
+        return task
+
+    def strings(self, examples: Examples, signature: str | None) -> dict[str, list[str]]:
+        """The strings that a signature takes; None for the one that takes what is there."""
+        if signature is not None:
+            names = self.inputs_of(signature)
+            if missing := [name for name in names if name not in examples.columns]:
+                raise InputError(
+                    f"{examples.path} has no {' and no '.join(missing)} for --signature "
+                    f"{signature}: give a file with {', '.join(names)}"
+                )
+        else:
+            signatures = self.task.kind.signatures(self.task).values()
+            names = list(dict.fromkeys(name for x in signatures for name in x.inputs))
+        return {name: examples.columns[name] for name in names if name in examples.columns}
+
+    def evaluated_strings(self, examples: Examples) -> dict[str, list[Any]]:
+        return {name: examples.columns[name] for name in self.inputs}
+
+    def longest(self, examples: Examples, number: int) -> Examples:
+        """The longest `number` examples, which take the most memory to answer."""
+        lengths = self.task.kind.lengths(self.evaluated_strings(examples), self.tokenizer)
+        return examples.take(np.argsort(lengths, kind="stable")[-number:])
+
+    @functools.cached_property
+    def _evaluated(self) -> Any:
+        return self.function(self.task.kind.evaluated)
+
+    def answers(
+        self, examples: Examples, batch_size: int, answered: Progress = lambda number: None
+    ) -> Answered:
+        """Answers by the function that an export saves."""
+        strings = self.evaluated_strings(examples)
+        lengths = self.task.kind.lengths(strings, self.tokenizer)
+        answers = answer(self._evaluated, strings, batch_size, lengths=lengths, answered=answered)
+        return Answered(self.task, examples, answers, self.labels)
+
+    def evaluate(
+        self, examples: Examples, batch_size: int, answered: Progress = lambda number: None
+    ) -> Evaluation:
+        """Scores answers to labelled examples."""
+        self.task.kind.targets(examples, self.labels)  # refuses unknown labels before the work
+        return self.judged(self.answers(examples, batch_size, answered))
+
+    def judged(self, given: Answered, *, labelled: bool = True) -> Evaluation:
+        """Evaluates answers; there are scores if the examples are labelled."""
+        truncated = given.answers.get("truncated")  # a user's own kind may lack it
+        remarks = given.examples.remarks()
+        remarks += [] if truncated is None else [self.truncation(truncated)]
+        if not labelled:
+            return Evaluation(given, {}, remarks)
+        scores = self.task.kind.scores(given)
+        remarks += self.task.kind.remarks(given, scores)
+        return Evaluation(given, {"examples": len(given.examples), **scores}, remarks)
+
+    def truncation(self, truncated: Sequence[int] | np.ndarray) -> str:
+        """A sentence that says how many examples were truncated, by the pieces that each lost."""
+        number = int(np.count_nonzero(truncated))
+        return self.task.kind.truncation(number, len(truncated), self.max_length)
+
+    def tuned(self, evaluation: Evaluation) -> "Answerer":
+        """The same model with the settings of its kind that are best for these examples."""
+        kind = self.task.kind.tuned(evaluation.given)
+        return self if kind == self.task.kind else replace(self, task=replace(self.task, kind=kind))
+
+    def save(self, directory: str | Path) -> None:
+        """Writes a model directory, with the task beside the model."""
+        save_model(self.model, directory, tokenizer=self.tokenizer, max_length=self.max_length)
+        self.task.kind.write_files(directory)
+        write_json(Path(directory) / TASK_FILE, self.task.settings())
+
+    def export(
+        self,
+        name: str,
+        *,
+        root: str | Path,
+        version: int = 0,
+        directory: str | Path | None = None,
+        types: Mapping[str, int] | None = None,
+        facts: Mapping[str, str] | None = None,
+        explanations: bool = False,
+    ) -> Path:
+        """Writes a SavedModel, with the scores and data that the model's `directory` records.
+
+        `types` are versions of the same model by type; `facts` are added to the model card.
+        """
+        assets = self._files() | {Path(TYPES_FILE).name: types_text(self.precision, types or {})}
+        return export(
+            self.module(explanations=explanations),
+            name,
+            root=root,
+            version=version,
+            assets=assets,
+            facts={**self.facts(directory), **(facts or {})},
+        )
+
+    def export_portable(
+        self, path: Path, format: str, *, directory: str | Path | None = None, int8: bool = False
+    ) -> Path:
+        """Writes the model for another runtime; see `bert_tf.serving.portable`."""
+        if getattr(self.task.kind, "long_texts", None):
+            raise InputError(
+                f"a model that reads long texts in windows cannot be written for {format}, which "
+                "takes one window: export it for TensorFlow Serving"
+            )
+        files, facts = self._files(), self.facts(directory)
+        return export_portable(self.model, path, format, files=files, facts=facts, int8=int8)
+
+    def facts(self, directory: str | Path | None = None) -> dict[str, str]:
+        """Rows of a model card, subject -> text; data and scores are in the model's `directory`."""
+        return model_facts(self, facts_of_run(Path(directory)) if directory else {})
+
+    def _files(self) -> dict[str, str]:
+        """The vocabulary, the tokenizer's settings and the task, as files beside a model."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.tokenizer.save(folder)
+            write_json(Path(folder) / TASK_FILE, self.task.settings())
+            return {f.name: f.read_text(encoding="utf-8") for f in Path(folder).iterdir()}
+
+
+def _renamed(labels: Sequence[str], label_map: Sequence[str]) -> list[str]:
+    """Labels under the names that data uses for them."""
+    names = {}
+    for entry in label_map:
+        old, equals, new = entry.partition("=")
+        if not equals or old not in labels:
+            raise InputError(
+                f"--label_map {entry}: give MODEL_LABEL=LABEL, with a label of the model "
+                f"({', '.join(labels)})"
+            )
+        names[old] = new
+    renamed = [names.get(label, label) for label in labels]
+    if len(set(renamed)) < len(renamed):
+        raise InputError(f"--label_map gives one name to two labels: {', '.join(renamed)}")
+    return renamed
