@@ -26,7 +26,7 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "notebooks"
-_ROWS = 5  # of a table in the page of a notebook
+_ROWS = 3  # of a table, or lines of a text, in the page of a notebook
 # Links of a notebook, and those of its page.
 _LINKS = {"](../docs/": "](../", "](../README": "](../../README", ".ipynb)": ".md)"}
 
@@ -68,12 +68,17 @@ def render_notebooks() -> None:
 
 
 def _shortened(text: str) -> str:
-    """The page with at most `_ROWS` rows of a result's table, and the last step of each output."""
+    """The page with at most `_ROWS` rows of a table or a text, and the last step of each output."""
     for table in re.findall(r"<tbody>(.*?)</tbody>", text):
         rows = table.split("</tr>")[:-1]
         if len(rows) > _ROWS:
             more = f"<tr><td>... {len(rows) - _ROWS} more</td></tr>"
             text = text.replace(table, "".join(f"{row}</tr>" for row in rows[:_ROWS]) + more)
+    for literal in re.findall(r'= """\n(.*?)"""', text, re.DOTALL):
+        lines = literal.splitlines()
+        if len(lines) > _ROWS:
+            more = f"... {len(lines) - _ROWS} more lines"
+            text = text.replace(literal, "\n".join([*lines[:_ROWS], more, ""]))
     return re.sub(r"(?:    step .*\n\s*?)+(    step .*\n)", r"\1", text)
 
 
