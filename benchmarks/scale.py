@@ -35,8 +35,8 @@ def reading() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from bert_tf.pipelines.shards.folder import RecordBlocks
     from bert_tf.pipelines.shards.pretraining_batches import _records
+    from bert_tf.pipelines.shards.record_blocks import RecordBlocks
 
     count, records = 8_000_000, 256
     with tempfile.TemporaryDirectory() as folder:

@@ -160,7 +160,7 @@ def _verify(shards: "ShardFolder", shown: bool) -> str:
 
     from bert_tf.pipelines.shards.folder import shard_errors
 
-    if shards.manifest is None:  # compare the checksums of the records
+    if shards.manifest.is_foreign:  # compare the checksums of the records
         with progress("reading records", total=shards.instances, shown=shown) as bar:
             number = 0
             with shard_errors(shards):
@@ -192,7 +192,7 @@ def _paragraph(instance: DisplayedInstance) -> Text:
 
 def _tables(shards: "ShardFolder") -> list[Table]:
     manifest = shards.manifest
-    if manifest is None:
+    if manifest.is_foreign:
         facts = {
             "shards": len(shards.files),
             "bytes": sum(Path(file).stat().st_size for file in shards.files),

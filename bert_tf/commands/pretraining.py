@@ -131,7 +131,7 @@ def _pretrain(
         for shard, records in phase.left_out.items():
             run.notice(f"skipping {records} record(s) of {shard}: blocks that hold corrupt ones")
         for shards in (phase.train, *(mixed for mixed, _ in phase.mixed)):
-            if shards.manifest is not None and shards.manifest.unknown_tokens:
+            if shards.manifest.unknown_tokens:
                 run.notice(f"{shards.directory}: {shards.manifest.unknown_tokens}")
     warmup_steps: int = options.implied()["warmup_steps"]
     if options.warmup_steps is not None:

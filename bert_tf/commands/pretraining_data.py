@@ -57,10 +57,8 @@ class PhaseShards:
 
     @property
     def mean_tokens(self) -> float:
-        """Mean tokens per record, without padding where that is known."""
+        """Mean tokens per record, without padding if bert-tf counted them."""
         manifest, split = self.train.manifest, self.train.split
-        if manifest is None:
-            return self.train.options.max_seq_length
         counted = manifest.statistics[split]
         return counted["length_mean"] * counted["instances"] / manifest.instances(split)
 
@@ -284,7 +282,7 @@ def _phase(options: PretrainingOptions, folder: str) -> PhaseShards:
                     f"--mix_shards {other}: has {name} {two}, and {folder} {one}: make both with "
                     "the same"
                 )
-        if len({each.manifest.vocabulary["hash"] for each in both if each.manifest}) > 1:
+        if len({one.manifest.vocabulary["hash"] for one in both} - {None}) > 1:
             raise InputError(
                 f"--mix_shards {other}: was made with another vocabulary than {folder}: make both "
                 "with one"

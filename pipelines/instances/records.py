@@ -201,8 +201,8 @@ def _make_records(
     pairs = pairing.shuffle_pairs(pairs, order_seed)
     segments = 1 if options.instances == "full_sentences" else 2
     starts, lengths = (pairs.a_start, pairs.b_start), (pairs.a_length, pairs.b_length)
-    packed = packer.pack_ranges(token_ids, starts[:segments], lengths[:segments])
-    packed = pairing.PackedPairs(**packed)
+    inputs = packer.pack_ranges(token_ids, starts[:segments], lengths[:segments])
+    packed = pairing.PackedPairs(**inputs)
     if options.masking == "dynamic":
         masked = None
         records = serialize_compact(packed, pairs.is_random_next)

@@ -37,7 +37,7 @@ class Shard:
     file: str  # name in the folder
     instances: int  # number of records: instances, or rows of them
     bytes: int  # size
-    sha256: str  # checksum of the file, hexadecimal
+    sha256: str  # checksum of the file, hexadecimal; "" if it is not known
     block_bytes: array = field(default_factory=lambda: array("I"))  # per `BLOCK_RECORDS` records
 
     def without_blocks(self) -> dict[str, Any]:
@@ -59,7 +59,8 @@ class Shard:
 @dataclass
 class Manifest:
     options: dict[str, Any]  # see `PretrainingDataOptions.of_data`
-    vocabulary: dict[str, Any]  # `hash` and `size`, and the `settings` of the tokenizer
+    # `hash` (None if it is not known) and `size`, and the `settings` of the tokenizer
+    vocabulary: dict[str, Any]
     # `file` (in the common folder) and `bytes` of each; of many, folders and numbers of `files`
     corpus: list[dict[str, Any]]
     documents: int
@@ -67,7 +68,7 @@ class Manifest:
     irregularities: dict[str, int]  # counts of repaired faults of the text, by name
     shards: dict[str, list[Shard]]  # by split: "train" and, if text was held out, "held_out"
     statistics: dict[str, dict[str, Any]]  # by split, see `bert_tf.pipelines.instances.records`
-    bert_tf_version: str  # version that wrote the shards
+    bert_tf_version: str  # version that wrote the shards; "" for another program
     format: int = FORMAT  # version of this layout
 
     def instances(self, split: str = "train") -> int:
@@ -78,6 +79,11 @@ class Manifest:
     def data_options(self) -> PretrainingDataOptions:
         """`options`, with what older shards were made with for those that they lack."""
         return PretrainingDataOptions(**({"cut_long_sentences": False} | self.options))
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another program wrote the shards, which have no manifest in their folder."""
+        return not self.bert_tf_version
 
     @property
     def unknown_tokens(self) -> str | None:
@@ -158,15 +164,27 @@ def check_sizes(directory: StrPath, shards: list[Shard], *, may_differ: bool = F
             raise InputError(f"{path}: {kind}, {size} bytes instead of {shard.bytes}: {_CURE}")
 
 
+def corrupt_record(path: str, index: int) -> InputError:
+    return InputError(
+        f"{path}: record {index + 1} is damaged, truncated or no instance: copy the shard again, "
+        "make it again, or skip such records with --skip_corrupt"
+    )
+
+
 def altered(
     directory: StrPath, shards: list[Shard], progress: Progress = lambda done, total: None
 ) -> Iterator[int]:
     """The indices of the shards that do not match their checksums; all of them must exist."""
-    paths, threads = [f"{open_folder(directory)}/{x.file}" for x in shards], ThreadPoolExecutor()
+    folder = open_folder(directory)
+
+    def is_altered(shard: Shard) -> bool:
+        return not shard.sha256 or sha256(f"{folder}/{shard.file}") != shard.sha256
+
+    threads = ThreadPoolExecutor()
     try:
-        for index, checksum in enumerate(threads.map(sha256, paths)):
+        for index, differs in enumerate(threads.map(is_altered, shards)):
             progress(index + 1, len(shards))
-            if checksum != shards[index].sha256:
+            if differs:
                 yield index
     finally:
         threads.shutdown(cancel_futures=True)

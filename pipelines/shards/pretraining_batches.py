@@ -31,13 +31,8 @@ from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.datasets import dataset_options
 from bert_tf.pipelines.instances.masking import Objective, as_it_was, mask_tokens, next_tokens
 from bert_tf.pipelines.instances.schemas import lay_out_rows, parse_rows
-from bert_tf.pipelines.shards.folder import (
-    RecordBlocks,
-    ShardFolder,
-    are_records,
-    open_shards,
-    tokenizer_of_shards,
-)
+from bert_tf.pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
+from bert_tf.pipelines.shards.record_blocks import RecordBlocks, are_records
 from bert_tf.startup import available_cores
 from bert_tf.tokenization import BertTokenizer
 
@@ -244,9 +239,9 @@ def _masks(
         )
     if tokenizer is None and not is_static:
         tokenizer = tokenizer_of_shards(shards.directory)
-    if tokenizer is not None and shards.manifest is not None:
+    if tokenizer is not None:
         theirs, ours = shards.manifest.vocabulary["hash"], tokenizer.vocabulary_hash
-        if theirs != ours:
+        if theirs not in (None, ours):
             raise InputError(
                 f"{shards.directory}: the shards were made with another vocabulary "
                 f"({theirs[:12]}, not {ours[:12]}): use that one, or make the shards again with "
@@ -360,7 +355,6 @@ def _block_fetcher(shards: ShardFolder) -> Fetcher | None:
     """Gets local files of remote blocks, by the indices of their files and their places in them."""
     if not is_remote(str(shards.directory)):
         return None
-    assert shards.manifest is not None  # remote shards have one
     cache = BlockCache(cache_folder("blocks"), cache_bytes())
     written = shards.manifest.shards[shards.split]
 

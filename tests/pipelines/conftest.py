@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.pipelines.data_options import PretrainingDataOptions
-from bert_tf.pipelines.shards import folder, manifest, pretraining_batches, units
+from bert_tf.pipelines.shards import manifest, pretraining_batches, record_blocks, units
 from bert_tf.pipelines.shards.writing import write_shards
 
 
@@ -34,7 +34,7 @@ class NumberTokenizer:
 def small_blocks():
     """Blocks of 8 records and windows of 4 blocks, so that small data has many."""
     with pytest.MonkeyPatch.context() as patch:
-        for where in (folder, manifest, units):
+        for where in (record_blocks, manifest, units):
             patch.setattr(where, "BLOCK_RECORDS", 8)
         patch.setattr(pretraining_batches, "WINDOW_BLOCKS", 4)
         yield

@@ -490,7 +490,7 @@ import sys, itertools
 import numpy as np, tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from bert_tf.pipelines.shards import folder, manifest
+from bert_tf.pipelines.shards import manifest, record_blocks
 from bert_tf.pipelines.shards.pretraining_batches import (
     Masking,
     Share,
@@ -498,7 +498,7 @@ from bert_tf.pipelines.shards.pretraining_batches import (
     pretraining_batches,
 )
 
-folder.BLOCK_RECORDS = manifest.BLOCK_RECORDS = 8
+record_blocks.BLOCK_RECORDS = manifest.BLOCK_RECORDS = 8
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 plain = pretraining_batches(sys.argv[1], 8, seed=1).take(20)
 whole = list(plain.as_numpy_iterator())

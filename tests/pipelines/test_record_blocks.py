@@ -4,8 +4,8 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bert_tf.pipelines.shards import folder
-from bert_tf.pipelines.shards.folder import FRAME_BYTES, scanned_blocks
+from bert_tf.pipelines.shards import record_blocks
+from bert_tf.pipelines.shards.record_blocks import FRAME_BYTES, RecordBlocks, scan
 
 SLOW_START = settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -15,7 +15,7 @@ BLOCK = 4
 
 @pytest.fixture(autouse=True)
 def blocks_of_four(monkeypatch):
-    monkeypatch.setattr(folder, "BLOCK_RECORDS", BLOCK)
+    monkeypatch.setattr(record_blocks, "BLOCK_RECORDS", BLOCK)
 
 
 def write(path, records):
@@ -23,6 +23,10 @@ def write(path, records):
         for record in records:
             file.write(record)
     return path
+
+
+def scanned_blocks(paths):
+    return RecordBlocks.of_shards(paths[0].parent, [scan(path) for path in paths])
 
 
 def read(blocks):
