@@ -13,7 +13,7 @@ from bert_tf.pipelines.corpus.documents import DocumentBatch
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.instances.records import record_batches, summarize
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "pretraining_instances.json.gz"
+GOLDEN = Path(__file__).parents[2] / "golden" / "pretraining_instances.json.gz"
 ROUNDS = 24
 
 
