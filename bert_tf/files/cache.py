@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from bert_tf.errors import InputError
-from bert_tf.files.storage import RemoteFolder, find_objects
+from bert_tf.files.storage import Folder, find_objects
 
 CACHE_FOLDER = "BERT_TF_CACHE"  # environment variables: the folder, and its bound in gigabytes
 CACHE_GIGABYTES = "BERT_TF_CACHE_GB"
@@ -75,7 +75,7 @@ def fetched(url: str) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as temporary:
             copy = Path(temporary, key, folder.name)
-            RemoteFolder(url).download(names, copy)
+            Folder(url).download(names, copy)
             if find_objects(url) != states:
                 raise InputError(f"{url}: has changed while it was downloaded: try again")
             if not folder.is_dir():

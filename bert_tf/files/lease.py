@@ -16,7 +16,7 @@ import uuid
 from pathlib import Path
 
 from bert_tf.errors import InputError
-from bert_tf.files.storage import RemoteFolder
+from bert_tf.files.storage import Folder
 
 _log = logging.getLogger(__name__)
 _NAME = ".bert-tf-lease-"
@@ -30,7 +30,7 @@ class LostLeaseError(InputError):
 class Lease:
     """The right to write a folder; taken and released once."""
 
-    def __init__(self, folder: RemoteFolder) -> None:
+    def __init__(self, folder: Folder) -> None:
         self._folder, self._number = folder, 0
         self._writer = {"id": uuid.uuid4().hex, "place": _place(), "process": os.getpid()}
         self._beats = 0

@@ -19,7 +19,7 @@ from bert_tf.errors import InputError
 from bert_tf.files.atomic import MARK, StrPath
 from bert_tf.files.lease import Lease, LostLeaseError
 from bert_tf.files.storage import (
-    RemoteFolder,
+    Folder,
     State,
     check_apart,
     check_output_url,
@@ -37,7 +37,7 @@ class Mirror:
 
     def __init__(self, url: str, path: Path):
         self.url, self.path = url, path
-        self.remote = RemoteFolder(url)
+        self.remote = Folder(url)
         self.lease: Lease | None = None
         self.lacks_files = False  # whether the last upload failed
         self._uploaded: dict[str, State] = {}

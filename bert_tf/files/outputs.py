@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
 from bert_tf.files.mirror import local_path
-from bert_tf.files.storage import Folder, LocalFolder, is_remote
+from bert_tf.files.storage import Folder, is_remote, open_folder
 
 GIVEN_DATA = "data"  # subfolder of a run for the examples that a Python call was given
 # Files and folders that a command reads; None and "-", standard input, stand for no file.
@@ -49,7 +49,7 @@ def check_output_folder(
         if Path.cwd().is_relative_to(folder) or folder.is_mount():
             kind = "a mount point" if folder.is_mount() else "the working directory or above it"
             raise InputError(f"{output}: is {kind} and cannot be replaced: name a folder in it")
-        check_content(LocalFolder(Path(output)), ours, overwrite=overwrite)
+        check_content(open_folder(output), ours, overwrite=overwrite)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Folders of files by name, on a file system or in an object store (s3://, gs://, az://, hdfs://).
+"""Folders of files by name, on a disk or in an object store (s3://, gs://, az://, hdfs://).
 
 A file appears whole or not at all: on disks it is renamed at the end, and an object store shows an
 object when its upload is complete.
@@ -22,13 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from bert_tf.errors import InputError, pip_install
-from bert_tf.files.atomic import (
-    StrPath,
-    files_below,
-    remove_empty_folders,
-    replace_file,
-    sync,
-)
+from bert_tf.files.atomic import StrPath, remove_empty_folders, replace_file, sync
 
 # Size of a file, and what tells its content from an earlier one: a time or a hash.
 State = tuple[int, int]
@@ -44,8 +38,7 @@ def is_remote(path: StrPath) -> bool:
 def sha256(path: StrPath) -> str:
     """The checksum of a file or an object, hexadecimal."""
     path = os.fspath(path)
-    of_store = remote_errors(path) if is_remote(path) else contextlib.nullcontext()
-    with of_store, open_for_reading(path) as file:
+    with remote_errors(path), open_for_reading(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
@@ -66,35 +59,42 @@ def _file_system(protocol: str) -> Any:
 
 
 @contextmanager
-def _store(url: str) -> Iterator[tuple[Any, str]]:
-    """The file system of a URL, and the path there; see `remote_errors`."""
-    protocol, _, path = url.partition("://")
-    with remote_errors(url):
-        yield _file_system(protocol), path.rstrip("/")
+def _store(path: str) -> Iterator[tuple[Any, str]]:
+    """The file system of a path or URL, and the name there; see `remote_errors`."""
+    protocol = path.partition("://")[0] if is_remote(path) else "file"
+    with remote_errors(path):
+        files = _file_system(protocol)
+        # An absolute path, as fsspec would take "~" for the user's home.
+        yield files, files._strip_protocol(path if is_remote(path) else str(Path(path).absolute()))
 
 
 @contextmanager
-def remote_errors(url: str) -> Iterator[None]:
-    """Raises InputError for what the user can correct, OSError for failures of the store."""
+def remote_errors(path: str) -> Iterator[None]:
+    """Raises InputError for what the user can correct at a URL, OSError for the store's failures.
+
+    Errors of local files are raised as they are.
+    """
     try:
         yield
     except InputError:
         raise
-    except FileNotFoundError as error:
-        raise InputError(f"{url}: no such bucket or key: check the name") from error
     except Exception as error:  # each store has errors of its own
+        if not is_remote(path):
+            raise
+        if isinstance(error, FileNotFoundError):
+            raise InputError(f"{path}: no such bucket or key: check the name") from error
         name, line = type(error).__name__, textwrap.shorten(str(error), 300, placeholder=" ...")
         is_refused = getattr(error, "code", None) in (401, 403)  # Google's HttpError
         if is_refused or isinstance(error, PermissionError):
             raise InputError(
-                f"{url}: no permission ({line}): check the credentials and the bucket's policy"
+                f"{path}: no permission ({line}): check the credentials and the bucket's policy"
             ) from error
         if "Credential" in name:
             raise InputError(
-                f"{url}: no credentials ({line}): set them, such as AWS_ACCESS_KEY_ID or "
+                f"{path}: no credentials ({line}): set them, such as AWS_ACCESS_KEY_ID or "
                 "GOOGLE_APPLICATION_CREDENTIALS"
             ) from error
-        raise OSError(errno.EIO, f"the store failed ({name}: {line})", url) from error
+        raise OSError(errno.EIO, f"the store failed ({name}: {line})", path) from error
 
 
 def open_for_reading(path: str, read_ahead: int = _READ_AHEAD) -> IO[bytes]:
@@ -129,13 +129,14 @@ def find_objects(url: str) -> dict[str, State]:
     Objects that are hidden below it, and the empty ones that stand for folders, are left out.
     """
     with _store(url) as (files, key):
-        found, above = files.find(key, detail=True), key
-        if not found:  # a key may hold the characters of a pattern
-            found = files.glob(key, detail=True)
+        objects, above = files.find(key, detail=True), key
+        if not objects:  # a key may hold the characters of a pattern
+            objects = files.glob(key, detail=True)
             above = re.split(r"[*?[]", key)[0].rpartition("/")[0]
+        root = url.rstrip("/").removesuffix(key.lstrip("/"))
         return {
-            files.unstrip_protocol(name): _state_of_object(info)
-            for name, info in sorted(found.items())
+            root + name.lstrip("/"): _state_of_object(info)
+            for name, info in sorted(objects.items())
             if info["type"] == "file" and name[-1] != "/" and "/." not in name[len(above) :]
         }
 
@@ -162,50 +163,79 @@ def fetch_ranges(urls: list[str], starts: list[int], ends: list[int]) -> list[by
     """Ranges of bytes of objects in one store, read at the same time."""
     if not urls:
         return []
-    keys = [url.partition("://")[2] for url in urls]
     with _store(urls[0]) as (files, _):
+        keys = [files._strip_protocol(url) for url in urls]
         return files.cat_ranges(keys, starts, ends, on_error="raise")
 
 
 @dataclass(frozen=True)
-class LocalFolder:
-    """A folder of a file system, which need not exist."""
+class Folder:
+    """A folder of a disk, or the objects of a store whose keys begin alike; it need not exist."""
 
-    path: Path
+    location: str  # a path, or a URL without a slash at its end
 
-    def __truediv__(self, name: str) -> "LocalFolder":
-        return LocalFolder(self.path / name)
+    def __truediv__(self, name: str) -> "Folder":
+        return Folder(f"{self.location}/{name}")
 
     def __str__(self) -> str:
-        return str(self.path)
+        return self.location
+
+    @property
+    def local(self) -> Path | None:
+        """The folder's path on a disk, None in an object store."""
+        return None if is_remote(self.location) else Path(self.location)
 
     def sizes(self) -> dict[str, int]:
         """The files directly in the folder, and their sizes; none if it does not exist."""
-        found: dict[str, int] = {}
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.path) as entries:
-            for entry in entries:
-                # Another process may have renamed or removed it since.
-                with contextlib.suppress(FileNotFoundError):
-                    if entry.is_file():
-                        found[entry.name] = entry.stat().st_size
-        return found
+        with self._listed() as (files, key):
+            entries = [
+                entry for entry in files.ls(key, detail=True) if entry["type"] != "directory"
+            ]
+            sizes = {entry["name"].removeprefix(f"{key}/"): entry["size"] for entry in entries}
+            return {name: size for name, size in sizes.items() if name and "/" not in name}
+        return {}
+
+    def all_names(self) -> list[str]:
+        """The files in the folder and below, by their names relative to it, sorted.
+
+        Links count as files; the empty objects that stand for folders do not.
+        """
+        with self._listed() as (files, key):
+            names = (name.removeprefix(f"{key}/") for name in files.find(key) if name != key)
+            return [name for name in names if name and name[-1] != "/"]
+        return []
+
+    @contextmanager
+    def _listed(self) -> Iterator[tuple[Any, str]]:
+        """The file system and the name there; ends early for a missing folder, not for a bucket."""
+        with _store(self.location) as (files, key):
+            try:
+                yield files, key
+            except FileNotFoundError:
+                # Names that begin with a slash have no bucket.
+                if key[0] != "/" and not files.exists(key.partition("/")[0]):
+                    raise
 
     def size(self, name: str) -> int | None:
         """The size of a file, None if it does not exist; a list of the folder may lag behind."""
-        path = self.path / name
-        return path.stat().st_size if path.is_file() else None
+        with self._of(name) as (files, key), contextlib.suppress(FileNotFoundError):
+            return None if (entry := files.info(key))["type"] == "directory" else entry["size"]
+        return None
 
     def read(self, name: str) -> bytes | None:
         """The content of a file, None if it does not exist."""
-        try:
-            return (self.path / name).read_bytes()
-        except FileNotFoundError:
-            return None
+        with self._of(name) as (files, key), contextlib.suppress(FileNotFoundError):
+            return files.cat_file(key)
+        return None
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a small file, which is there whole or not at all."""
-        with replace_file(self.path / name) as temporary:
-            temporary.write_bytes(content)
+        if self.local is not None:
+            with replace_file(self.local / name) as temporary:
+                temporary.write_bytes(content)
+        else:
+            with self._of(name, writes=True) as (files, key):
+                files.pipe_file(key, content)
 
     @contextmanager
     def new_file(self, name: str) -> Iterator[Path]:
@@ -213,70 +243,18 @@ class LocalFolder:
 
         Several processes may write the same name: each has a path of its own, the last one stays.
         """
-        with replace_file(self.path / name) as temporary:
-            yield temporary
-
-    def sync(self) -> None:
-        """Makes the names in the folder durable."""
-        if self.path.is_dir():
-            sync(self.path)
-
-    def all_names(self) -> list[str]:
-        """The files in the folder and below, by their names relative to it."""
-        return [path.relative_to(self.path).as_posix() for path in files_below(self.path)]
-
-    def remove(self, names: Iterable[str]) -> None:
-        for name in names:
-            (self.path / name).unlink(missing_ok=True)
-
-    def clear(self) -> None:
-        """Removes the files that are there now, by their names, and the folders left empty."""
-        self.remove(self.all_names())
-        remove_empty_folders(self.path)
-
-
-@dataclass(frozen=True)
-class RemoteFolder:
-    """The same of an object store: a prefix of keys."""
-
-    url: str  # without a slash at its end
-
-    def __truediv__(self, name: str) -> "RemoteFolder":
-        return RemoteFolder(f"{self.url}/{name}")
-
-    def __str__(self) -> str:
-        return self.url
-
-    def sizes(self) -> dict[str, int]:
-        with _store(self.url) as (files, key), _in_bucket(files, key):
-            found = [each for each in files.ls(key, detail=True) if each["type"] == "file"]
-            sizes = {each["name"].removeprefix(f"{key}/"): each["size"] for each in found}
-            return {name: size for name, size in sizes.items() if name and "/" not in name}
-        return {}
-
-    def size(self, name: str) -> int | None:
-        with _store(f"{self.url}/{name}") as (files, key), contextlib.suppress(FileNotFoundError):
-            return files.info(key)["size"]
-        return None
-
-    def read(self, name: str) -> bytes | None:
-        with _store(f"{self.url}/{name}") as (files, key), contextlib.suppress(FileNotFoundError):
-            return files.cat_file(key)
-        return None
-
-    @contextmanager
-    def _written(self, name: str) -> Iterator[tuple[Any, str]]:
-        check_output_url(self.url)
-        with _store(f"{self.url}/{name}") as found:
-            yield found
-
-    def write(self, name: str, content: bytes) -> None:
-        with self._written(name) as (files, key):
-            files.pipe_file(key, content)
+        if self.local is not None:
+            with replace_file(self.local / name) as temporary:
+                yield temporary
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, name)
+                yield path
+                self.upload(path, name)
 
     def create(self, name: str, content: bytes) -> None:
         """Writes an object unless there is one; of two processes, as far as the store tells."""
-        with self._written(name) as (files, key), contextlib.suppress(FileExistsError):
+        with self._of(name, writes=True) as (files, key), contextlib.suppress(FileExistsError):
             try:
                 files.pipe_file(key, content, mode="create")
             except (FileExistsError, FileNotFoundError, PermissionError):
@@ -286,39 +264,22 @@ class RemoteFolder:
                 if not files.exists(key):
                     files.pipe_file(key, content)
 
-    @contextmanager
-    def new_file(self, name: str) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory() as temporary:
-            path = Path(temporary) / name
-            yield path
-            self.upload(path, name)
-
     def upload(self, path: Path, name: str) -> None:
-        with self._written(name) as (files, key):
+        with self._of(name, writes=True) as (files, key):
             files.put_file(str(path), key)
 
-    def download(self, names: Sequence[str], folder: Path) -> None:
-        """Copies files of the folder into a local one; see `check_names`."""
+    def download(self, names: Sequence[str], target: Path) -> None:
+        """Copies files into a local folder; see `check_names`."""
         self.check_names(names)
-        for parent in {(folder / name).parent for name in names}:
+        for parent in {(target / name).parent for name in names}:
             parent.mkdir(parents=True, exist_ok=True)
 
         def copy(name: str) -> None:
-            with _store(f"{self.url}/{name}") as (files, key):
-                files.get_file(key, str(folder / name))
+            with self._of(name) as (files, key):
+                files.get_file(key, str(target / name))
 
         with ThreadPoolExecutor() as threads:
             list(threads.map(copy, names))
-
-    def sync(self) -> None:
-        """Does nothing: objects are durable."""
-
-    def all_names(self) -> list[str]:
-        """As of a `LocalFolder`; without the empty objects that stand for folders."""
-        with _store(self.url) as (files, key), _in_bucket(files, key):
-            below = (name.removeprefix(f"{key}/") for name in files.find(key) if name != key)
-            return [name for name in below if name and name[-1] != "/"]
-        return []
 
     def check_names(self, names: Iterable[str]) -> None:
         """Raises InputError for names that would be files outside a local copy of the folder."""
@@ -326,36 +287,42 @@ class RemoteFolder:
             path = PurePosixPath(name)
             if str(path) != name or path.is_absolute() or ".." in path.parts:
                 raise InputError(
-                    f"{self.url}: holds the key {name!r}, which names no file in that folder: "
+                    f"{self}: holds the key {name!r}, which names no file in that folder: "
                     "rename or remove it"
                 )
 
     def remove(self, names: Iterable[str]) -> None:
-        """Removes objects by their exact keys, in which nothing is a pattern."""
+        """Removes files by their exact names, in which nothing is a pattern."""
 
-        def remove_object(name: str) -> None:
-            with self._written(name) as (files, key), contextlib.suppress(FileNotFoundError):
+        def remove_file(name: str) -> None:
+            with (
+                self._of(name, writes=True) as (files, key),
+                contextlib.suppress(FileNotFoundError),
+            ):
                 files.rm_file(key)
 
         with ThreadPoolExecutor(_REMOVALS) as threads:
-            list(threads.map(remove_object, names))
+            list(threads.map(remove_file, names))
 
     def clear(self) -> None:
+        """Removes the files that are there now, by their names, and the folders left empty."""
         self.remove(self.all_names())
+        if self.local is not None:
+            remove_empty_folders(self.local)
 
+    def sync(self) -> None:
+        """Makes the names in the folder durable, as objects always are."""
+        if self.local is not None and self.local.is_dir():
+            sync(self.local)
 
-@contextmanager
-def _in_bucket(files: Any, key: str) -> Iterator[None]:
-    """Lets a folder lack, but not its bucket."""
-    try:
-        yield
-    except FileNotFoundError:
-        if not files.exists(key.partition("/")[0]):
-            raise
-
-
-Folder = LocalFolder | RemoteFolder
+    @contextmanager
+    def _of(self, name: str, *, writes: bool = False) -> Iterator[tuple[Any, str]]:
+        """The file system of a file, and its name there."""
+        if writes and self.local is None:
+            check_output_url(self.location)
+        with _store(f"{self}/{name}") as store:
+            yield store
 
 
 def open_folder(path: StrPath) -> Folder:
-    return RemoteFolder(os.fspath(path).rstrip("/")) if is_remote(path) else LocalFolder(Path(path))
+    return Folder(os.fspath(path).rstrip("/") if is_remote(path) else str(Path(path)))

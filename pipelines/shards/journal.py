@@ -24,7 +24,7 @@ from bert_tf.errors import InputError
 from bert_tf.files.atomic import TEMPORARY_NAMES
 from bert_tf.files.lease import Lease
 from bert_tf.files.lock import locked
-from bert_tf.files.storage import Folder, RemoteFolder, sha256
+from bert_tf.files.storage import Folder, sha256
 from bert_tf.pipelines.corpus.documents import DocumentPlan
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.instances.records import InstanceCounts
@@ -183,13 +183,13 @@ class Journal:
 
     @contextmanager
     def _locked(self, is_shared: bool) -> Iterator[None]:
-        if isinstance(self._place, RemoteFolder):  # an object store has no locks
+        if self._place.local is None:  # an object store has no locks
             self._place.write(_LOCK, b"")
             with contextlib.nullcontext() if is_shared else Lease(self._place):
                 yield
             return
-        self._place.path.mkdir(parents=True, exist_ok=True)
-        lock = self._place.path / _LOCK
+        self._place.local.mkdir(parents=True, exist_ok=True)
+        lock = self._place.local / _LOCK
         lock.touch()
         with locked(lock, is_shared=is_shared) as is_held:
             if is_held is False:

@@ -21,7 +21,6 @@ from bert_tf.files.atomic import TEMPORARY_NAMES, StrPath
 from bert_tf.files.outputs import check_content, check_output_folder
 from bert_tf.files.storage import (
     Folder,
-    LocalFolder,
     check_apart,
     check_output_url,
     is_remote,
@@ -249,8 +248,8 @@ def _output_folder(output: StrPath, corpus: Corpus, inputs: list[str]) -> Folder
 
 def _check_content(folder: Folder, *, overwrite: bool) -> None:
     """Refuses a folder that holds other files, or any unless they may be overwritten."""
-    if isinstance(folder, LocalFolder):
-        check_output_folder(folder.path, ours=_FILES, overwrite=overwrite)
+    if folder.local is not None:
+        check_output_folder(folder.local, ours=_FILES, overwrite=overwrite)
     else:
         check_content(folder, _FILES, overwrite=overwrite)
 

@@ -91,9 +91,9 @@ def test_from_a_model_in_a_bucket_to_answers_of_an_export_there(
         rows.append(f'"ship, ""{i}""\twith a tab",the waves,{"yes" if i % 2 else "no"}')
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("\n".join(rows) + "\n")
-    mirror.RemoteFolder(f"{s3}/pre").upload(pretrained / "last" / "config.json", "best/config.json")
+    mirror.Folder(f"{s3}/pre").upload(pretrained / "last" / "config.json", "best/config.json")
     for path in (pretrained / "last").iterdir():
-        mirror.RemoteFolder(f"{s3}/pre/best").upload(path, path.name)
+        mirror.Folder(f"{s3}/pre/best").upload(path, path.name)
     with pytest.raises(InputError, match=r"pre is a run directory.* did you mean .*pre/best\?"):
         caches.fetched(f"{s3}/pre")
     finetuning = [
@@ -153,7 +153,7 @@ def test_from_a_model_in_a_bucket_to_answers_of_an_export_there(
 @pytest.mark.slow
 def test_shards_are_made_with_a_tokenizer_in_a_bucket(s3, corpus, pretrained, tmp_path, capsys):
     for name in ("vocab.txt", "tokenizer_config.json"):
-        mirror.RemoteFolder(f"{s3}/vocab").upload(pretrained / "last" / name, name)
+        mirror.Folder(f"{s3}/vocab").upload(pretrained / "last" / name, name)
 
     def shards(tokenizer, output):
         return main(
@@ -452,7 +452,7 @@ def test_a_copy_that_could_not_be_uploaded_is_kept_and_tried_again(
 
 def test_a_bucket_without_the_right_to_delete_is_written(s3, caplog, monkeypatch):
     url = f"{s3}/nodelete"
-    monkeypatch.setattr(storage.RemoteFolder, "remove", Denied(None, "remove").remove)
+    monkeypatch.setattr(storage.Folder, "remove", Denied(None, "remove").remove)
     for content in ("1", "2"):  # its lease stays, too, and says that it is released
         with mirror.mirrored(url):
             copy = mirror.local_path(url)
@@ -469,14 +469,14 @@ def test_a_run_whose_uploads_are_refused_can_go_on_from_its_copy(
     s3, shards, small_config, tmp_path, monkeypatch, capsys, caplog
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    upload = storage.RemoteFolder.upload
+    upload = storage.Folder.upload
 
     def refused(folder, path, name):
         if name == "best/config.json":
             raise InputError(f"{folder}/{name}: no permission (Access Denied)")
         upload(folder, path, name)
 
-    monkeypatch.setattr(storage.RemoteFolder, "upload", refused)
+    monkeypatch.setattr(storage.Folder, "upload", refused)
     assert main(pretraining(shards, small_config, f"{s3}/refused")) == 2
     assert caplog.text.count("it is tried again at the next checkpoint") > 1
     line = capsys.readouterr().err.splitlines()[-1]

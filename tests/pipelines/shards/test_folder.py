@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
-from bert_tf.files.storage import RemoteFolder, open_folder
+from bert_tf.files.storage import Folder, open_folder
 from bert_tf.pipelines.shards import pretraining_batches as batches_module
 from bert_tf.pipelines.shards.folder import open_shards, shard_errors, tokenizer_of_shards
 from bert_tf.pipelines.shards.manifest import Manifest, verify
@@ -468,7 +468,7 @@ def test_shards_and_a_manifest_that_a_list_lacks_are_looked_for(dynamic, monkeyp
     folder = open_folder("memory://bucket/late")
     for path in dynamic.iterdir():
         folder.write(path.name, path.read_bytes())
-    monkeypatch.setattr(RemoteFolder, "sizes", lambda folder: {})
+    monkeypatch.setattr(Folder, "sizes", lambda folder: {})
     assert open_shards("memory://bucket/late").manifest == Manifest.load(dynamic)
 
 

@@ -152,7 +152,7 @@ def test_a_bucket_without_the_right_to_delete_gets_shards(
 def test_a_key_that_a_list_lacks_is_looked_for(s3, corpus, tokenizer, local, monkeypatch):
     out = f"{s3}/late"
     write_shards_of_lengths(corpus, out, tokenizer, [OPTIONS], share=UnitShare(1, 1))
-    sizes = storage.RemoteFolder.sizes
+    sizes = storage.Folder.sizes
     lists = []
 
     def late(self):
@@ -162,7 +162,7 @@ def test_a_key_that_a_list_lacks_is_looked_for(s3, corpus, tokenizer, local, mon
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage.RemoteFolder, "sizes", late)
+        patch.setattr(storage.Folder, "sizes", late)
         write_shards(corpus, out, tokenizer, OPTIONS, finish=True)
     assert lists
     assert_same(out, local)
@@ -427,8 +427,8 @@ def test_an_error_with_one_of_many_keys_is_raised(monkeypatch, tmp_path):
         yield SimpleNamespace(rm_file=refuse, get_file=refuse), url
 
     monkeypatch.setattr(storage, "_store", store)
-    folder = storage.RemoteFolder("s3://b/a")
-    for call in (folder.remove, partial(folder.download, folder=tmp_path)):
+    folder = storage.Folder("s3://b/a")
+    for call in (folder.remove, partial(folder.download, target=tmp_path)):
         with pytest.raises(PermissionError, match="a/last"):
             call(["first", "last"])
 

@@ -22,7 +22,7 @@ from preloaded import run_code, run_command, start_command
 from bert_tf import make_shards
 from bert_tf.cli import main
 from bert_tf.errors import InputError
-from bert_tf.files.storage import LocalFolder, open_folder, sha256
+from bert_tf.files.storage import Folder, open_folder, sha256
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards import workers
 from bert_tf.pipelines.shards.journal import Journal
@@ -257,12 +257,12 @@ def write_shards_of_share(text, out, tokenizer, number):
 
 @pytest.mark.parametrize(
     "moment",
-    [(LocalFolder, "all_names"), pytest.param((Journal, "entries"), marks=pytest.mark.slow)],
+    [(Folder, "all_names"), pytest.param((Journal, "entries"), marks=pytest.mark.slow)],
 )
 def test_jobs_that_begin_at_the_same_time(tmp_path, text, tokenizer, whole, monkeypatch, moment):
     """The first job runs while the second one looks at the empty folder."""
     out, removed = tmp_path / "out", []
-    look, remove = getattr(*moment), LocalFolder.remove
+    look, remove = getattr(*moment), Folder.remove
 
     def late(self):
         found = look(self)
@@ -270,11 +270,11 @@ def test_jobs_that_begin_at_the_same_time(tmp_path, text, tokenizer, whole, monk
         write_shards_of_share(text, out, tokenizer, 1)
         return found
 
-    monkeypatch.setattr(LocalFolder, "remove", lambda self, names: removed.extend(names))
+    monkeypatch.setattr(Folder, "remove", lambda self, names: removed.extend(names))
     monkeypatch.setattr(*moment, late)
     write_shards_of_share(text, out, tokenizer, 2)
     assert not removed  # such as the plan of documents, which workers of the first job read
-    monkeypatch.setattr(LocalFolder, "remove", remove)
+    monkeypatch.setattr(Folder, "remove", remove)
     write_shards_of_share(text, out, tokenizer, 3)
     write_shards(text, out, tokenizer, OPTIONS, finish=True)
     assert contents(out) == whole

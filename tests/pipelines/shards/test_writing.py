@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import temporary_name
-from bert_tf.files.storage import LocalFolder
+from bert_tf.files.storage import Folder, open_folder
 from bert_tf.pipelines.corpus import formats
 from bert_tf.pipelines.corpus.sources import open_corpus
 from bert_tf.pipelines.corpus.text_files import UnreadableFile
@@ -587,11 +587,11 @@ def test_an_error_in_the_last_group_ends_the_run(tmp_path, many, number_tokenize
 
 
 def test_a_journal_whose_removal_fails_still_has_its_plan(tmp_path, monkeypatch):
-    journal = Journal(LocalFolder(tmp_path), [""])
+    journal = Journal(open_folder(tmp_path), [""])
     (tmp_path / ".journal").mkdir()
     for name in ("a.json", "plan.json", "z.json"):
         (tmp_path / ".journal" / name).write_text("{}")
-    monkeypatch.setattr(LocalFolder, "remove", lambda self, names: removed.append([*names]))
+    monkeypatch.setattr(Folder, "remove", lambda self, names: removed.append([*names]))
     removed = []
     journal.remove()
     removed = [set(names) for names in removed if names]
