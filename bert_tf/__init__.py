@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bert_tf.models.loading import load_model as load_model
     from bert_tf.models.loading import save_model as save_model
     from bert_tf.models.preprocessor import BertPreprocessor as BertPreprocessor
-    from bert_tf.models.preprocessor import open_preset as open_preset
+    from bert_tf.models.presets import open_preset as open_preset
     from bert_tf.models.task_models import BertChooser as BertChooser
     from bert_tf.models.task_models import BertClassifier as BertClassifier
     from bert_tf.models.task_models import BertMultiLabelClassifier as BertMultiLabelClassifier
@@ -87,7 +87,8 @@ _PUBLIC = {
         "BertSpanClassifier",
         "BertTagger",
     ),
-    "bert_tf.models.preprocessor": ("BertPreprocessor", "open_preset"),
+    "bert_tf.models.preprocessor": ("BertPreprocessor",),
+    "bert_tf.models.presets": ("open_preset",),
     "bert_tf.serving.predictor": ("Predictor",),
     "bert_tf.tokenization.packing": ("Packer",),
     "bert_tf.tokenization.tokenizer": ("BertTokenizer",),

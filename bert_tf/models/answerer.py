@@ -15,14 +15,15 @@ from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_json
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.loading import load_model, save_model
 from bert_tf.models.model_facts import METRICS_FILE, facts_of_run, model_facts
 from bert_tf.networks.tensorflow.int8 import ProductPlan
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.examples.tagged_words import is_column_file
 from bert_tf.serving.export import export
-from bert_tf.serving.portable import export_portable
-from bert_tf.serving.precisions import TYPES_FILE, types_text
+from bert_tf.serving.portable import SUFFIXES, export_portable
+from bert_tf.serving.precisions import TYPES_FILE, types_text, versions
 from bert_tf.serving.predictor import Predictor, Progress, answer
 from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.tasks.kinds.kind import Answered
@@ -130,10 +131,14 @@ class Answerer:
         return replace(answerer, task=task, labels=labels)
 
     @classmethod
-    def of(cls, model: Any, task: Task, tokenizer: BertTokenizer) -> "Answerer":
-        """The answerer of a Keras model, with the model's labels under the task's names."""
+    def of(cls, model: Any, task: Task | None = None, tokenizer: Any = None) -> "Answerer":
+        """The answerer of a Keras model, by default with the task and tokenizer that it carries.
+
+        Labels have the task's names.
+        """
+        task = task or model.preprocessor.task
         labels = [task.label_aliases.get(label, label) for label in model.label_names]
-        return cls(task, model, tokenizer, labels)
+        return cls(task, model, tokenizer or model.preprocessor.tokenizer, labels)
 
     @property
     def max_length(self) -> int:
@@ -183,7 +188,11 @@ class Answerer:
             signatures["explain"] = explanation
         if self.model.config.attention_direction == "recurrent":  # LSTMs have none
             del signatures["attention"]
-        return RawTextModel(self, signatures)
+        model = self.model
+        if isinstance(model, BertPreTrainer):  # its masked words, by the same layers
+            head = model.masked_language_model
+            model = BertMaskedLanguageModel(model.encoder, model.seed, head=head)
+        return RawTextModel(replace(self, model=model), signatures)
 
     def inputs_of(self, signature: str | None) -> list[str]:
         """Names of the strings that a signature takes; InputError if it takes others."""
@@ -281,6 +290,19 @@ class Answerer:
         save_model(self.model, directory, tokenizer=self.tokenizer, max_length=self.max_length)
         self.task.kind.write_files(directory)
         write_json(Path(directory) / TASK_FILE, self.task.settings())
+
+    def export_version(self, folder: str | Path) -> Path:
+        """Writes a SavedModel as the folder NAME/VERSION; InputError if it cannot be one."""
+        folder = Path(folder)
+        if format := {suffix: name for name, suffix in SUFFIXES.items()}.get(folder.suffix):
+            raise InputError(f'{folder} is a file of {format}: give format="{format}", too')
+        models, version = folder.parent, folder.name
+        if not version.isdecimal() or not int(version):
+            raise InputError(f"{folder}: TensorFlow Serving wants a number: give {folder}/1")
+        if folder.exists():
+            free = models / str(max(versions(models), default=0) + 1)
+            raise InputError(f"{folder} exists, and no version is overwritten: give {free}")
+        return self.export(models.name, root=models.parent, version=int(version))
 
     def export(
         self,

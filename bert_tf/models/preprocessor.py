@@ -5,7 +5,6 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -13,13 +12,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.formats import CONFIG, locate
-from bert_tf.checkpoints.presets import find_model, hub_hint
 from bert_tf.errors import InputError
 from bert_tf.models import text_inputs
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
-from bert_tf.models.loading import load_model
+from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.models.task_models import BertSentenceEncoder, BertTagger
 from bert_tf.models.text_batches import (
@@ -36,11 +32,8 @@ from bert_tf.models.text_batches import (
 )
 from bert_tf.models.text_values import label_list
 from bert_tf.pipelines.examples.batches import example_batches
-from bert_tf.serving.portable import SUFFIXES
-from bert_tf.serving.precisions import versions
 from bert_tf.serving.predictor import answer_rows
 from bert_tf.startup import prepare_training
-from bert_tf.tasks.of_model import named_task, of_model
 from bert_tf.tasks.table import find_task
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -202,7 +195,7 @@ class BertPreprocessor(keras.layers.Layer):
             prepare_training()
             # Once: before the first training of a new model.
             given = given._replace(reports_labels=given.reports_labels and not self.is_settled)
-        task, made = make_batches(self.bound(model), x, y, weights, given)
+        task, made = make_batches(Answerer.of(model), x, y, weights, given)
         if given.is_training:
             self._task, self.is_settled = (task,), True
         else:
@@ -211,7 +204,7 @@ class BertPreprocessor(keras.layers.Layer):
 
     def class_weights(self, model: Any, class_weight: Any) -> list[float]:
         """The weight of each label, given by name or by number, as of texts."""
-        return class_table(class_weight, self.bound(model)).tolist()
+        return class_table(class_weight, Answerer.of(model)).tolist()
 
     def _check_pairs(self, task: Task) -> None:
         if self.is_settled and task.pair is not None and self.task.pair is None:
@@ -252,7 +245,7 @@ class BertPreprocessor(keras.layers.Layer):
         is_of_rows = isinstance(model, ROW_MODELS)
         if isinstance(x, tf.data.Dataset):
             if is_of_rows:
-                task, made = streamed(self.bound(model), x, BatchOptions(has_labels=False))
+                task, made = streamed(Answerer.of(model), x, BatchOptions(has_labels=False))
                 self._check_pairs(task)
                 alone = made.dataset.map(lambda *batch: inputs_alone(batch))
                 return predict(alone, steps=steps, **kwargs)
@@ -315,36 +308,11 @@ class BertPreprocessor(keras.layers.Layer):
             self._asked = SimpleNamespace(model=model, variables=variables, functions={})
         key = (names, task.max_length, signature)
         if key not in self._asked.functions:
-            bound = self.bound(_that_answers(model), task)
-            self._asked.functions[key] = bound.function(signature or bound.signature_for(names))
+            answerer = Answerer.of(model, task)
+            self._asked.functions[key] = answerer.function(
+                signature or answerer.signature_for(names)
+            )
         return self._asked.functions[key]
-
-    def bound(self, model: Any, task: Task | None = None) -> Answerer:
-        return Answerer.of(model, task or self.task, self.tokenizer)
-
-    def save(self, model: Any, directory: str | os.PathLike) -> None:
-        """Writes a model directory."""
-        self.bound(model).save(Path(directory))
-
-    def export(self, model: Any, folder: str | os.PathLike) -> Path:
-        """Writes a SavedModel into NAME/VERSION."""
-        folder = Path(folder)
-        if format := {suffix: name for name, suffix in SUFFIXES.items()}.get(folder.suffix):
-            raise InputError(f'{folder} is a file of {format}: give format="{format}", too')
-        above, version = folder.parent, folder.name
-        if not version.isdecimal() or not int(version):
-            raise InputError(f"{folder}: TensorFlow Serving wants a number: give {folder}/1")
-        if folder.exists():
-            free = above / str(max(versions(above), default=0) + 1)
-            raise InputError(f"{folder} exists, and no version is overwritten: give {free}")
-        tuned = self.bound(_that_answers(model))
-        return tuned.export(above.name, root=above.parent, version=int(version))
-
-    def export_portable(
-        self, model: Any, path: str | os.PathLike, format: str, **options: Any
-    ) -> Path:
-        """Writes the model for another runtime, with vocabulary, task and card beside it."""
-        return self.bound(model).export_portable(Path(path), format, **options)
 
 
 def _check(model: Any, task: Task) -> None:
@@ -361,13 +329,6 @@ def _check(model: Any, task: Task) -> None:
         )
 
 
-def _that_answers(model: Any) -> Any:
-    """The model; of a pre-training model the one of masked words, with the same layers."""
-    if not isinstance(model, BertPreTrainer):
-        return model
-    return BertMaskedLanguageModel(model.encoder, model.seed, head=model.masked_language_model)
-
-
 def _told(row: Mapping[str, Any]) -> Any:
     """The main part of an answer: the text of a question's, labels of words, words for masks."""
     if "words" in row:
@@ -375,55 +336,3 @@ def _told(row: Mapping[str, Any]) -> Any:
     if "masks" in row:
         return [mask["words"][0] for mask in row["masks"]]
     return row["vector"] if "vector" in row else row["answer"]
-
-
-def open_preset(
-    model_class: type,
-    preset: str | os.PathLike,
-    *,
-    preprocessor: Any = "auto",
-    task: str | None = None,
-    max_length: int | None = None,
-    **settings: Any,
-) -> Any:
-    """A model of a class from a preset; see `PretrainedModel.from_preset`."""
-    if not isinstance(preset, str | os.PathLike):
-        raise InputError(f"the preset is {preset!r:.40}: give a folder, or a name on the hub")
-    directory = find_model(preset)
-    if directory.is_file():
-        found = locate(directory)  # InputError for most files
-        raise InputError(f"{preset} is a file: give its folder, {found.folder}")
-    if not directory.is_dir():
-        raise InputError(f"{preset}: no such folder: check the path{hub_hint(str(preset))}")
-    settings.setdefault("allow_new_head", True)
-    if not issubclass(model_class, Encoder):  # it may be trained; threads are set before any op
-        prepare_training()
-    is_auto = isinstance(preprocessor, str) and preprocessor == "auto"
-    vocabularies = (directory / name for name in ("vocab.txt", "tokenizer.json"))
-    if is_auto and (directory / CONFIG).is_file() and not any(x.exists() for x in vocabularies):
-        raise InputError(
-            f"{directory} has no vocabulary: put its vocab.txt there, or give preprocessor=None "
-            "for a model of token ids"
-        )
-    model: Any = load_model(directory, model_class, **settings)
-    if is_auto:
-        own, is_settled = _task_in(directory, model, task)
-        length = max_length or min(own.max_length, model.config.max_position_embeddings)
-        if length < 3:
-            raise InputError(f"max_length is {length}: give 3 or more, [CLS] and [SEP] included")
-        model.config.check_fits(length=length, pairs=own.pair is not None)
-        preprocessor = BertPreprocessor(directory, own, length, is_settled)
-    model.preprocessor = preprocessor
-    return model
-
-
-def _task_in(directory: Path, model: Any, name: str | None) -> tuple[Task, bool]:
-    """The task of a model, as of `of_model`; and whether the model is trained for it."""
-    task = of_model(directory, {"task": name}, model=model)
-    assert task is not None
-    if not isinstance(model, (task.kind.model_class, *task.kind.opens)):
-        raise InputError(
-            f"task {task.name!r} is for {task.kind.model_class.__name__}, not for "
-            f"{type(model).__name__}: open that class, or give another task"
-        )
-    return task, named_task(directory)[0] == task.name

@@ -198,9 +198,9 @@ class PretrainedModel(TextModel):
         model.classify(["a raw string"])
         ```
         """
-        import bert_tf
+        from bert_tf.models.presets import open_preset
 
-        return bert_tf.open_preset(
+        return open_preset(
             cls,
             preset,
             labels=labels,

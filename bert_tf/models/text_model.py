@@ -5,50 +5,28 @@ import operator
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any
 
 import keras
 
 from bert_tf.errors import InputError
 from bert_tf.models.class_weights import check_weights, weights_by_place, weights_of_labels
-from bert_tf.models.metrics import of_model
+from bert_tf.models.compiled_model import AUTO, CompiledModel, check_callbacks, number_of_batches
 from bert_tf.networks.bert_layer import kernels_of
-from bert_tf.networks.layer_state import state_of
-from bert_tf.networks.losses import of_logits
 
-AUTO = "auto"
-_BATCH_SIZE = 32
 _RUNTIMES = ("litert", "onnx", "openvino")
-_WARMUP_SHARE = 0.1
 _WHOLE = 2**20  # rows, more than anybody gives as one batch
 # Keras warns of variables without a gradient. Where a head reads tokens, the pooler has none.
 _OF_THE_POOLER = r"Gradients do not exist for variables \[('[^']*\bpooler\b[^']*'(, )?)+\]"
-# Callbacks that set the learning rate, which the schedule of a fit has already set.
-_SET_THE_RATE = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
 
-class TextModel(keras.Model):
+class TextModel(CompiledModel):
     """A Keras model whose `fit`, `evaluate` and `predict` take raw text, too.
-
-    Compiled when it is made, with the loss and the metrics of its task. Unless `compile` was given
-    an optimizer, each `fit` trains as `bert-tf finetune` does: AdamWeightDecay, warm-up over the
-    first tenth of its steps, then linear decay to 0.
 
     Attributes:
         preprocessor: a `bert_tf.BertPreprocessor`; None for a model that takes token ids alone.
     """
-
-    # Keras' loss of the task, None for a part of other models; and how metrics read the output, as
-    # `bert_tf.models.metrics` has it, a dict for several.
-    new_loss: Any = None
-    output_kind: Any = None
-    learning_rate: ClassVar[float] = 5e-5  # peak, unless the preprocessor's task has one
-    optimizer: Any
-    _compile_config: Any  # as Keras keeps it for files
-    # Arguments of `compile` that are the task's, now and in the file that the model is read from.
-    _auto: tuple[str, ...] = ()
-    _auto_of_file: tuple[str, ...] = ()
-    _step_made_with = ""  # optimizer, trainable variables and switches of the last fit's step
 
     @property
     def preprocessor(self) -> Any:
@@ -59,82 +37,10 @@ class TextModel(keras.Model):
     def preprocessor(self, preprocessor: Any) -> None:
         self._preprocessor = preprocessor
 
-    def compile(
-        self,
-        optimizer: Any = AUTO,
-        loss: Any = AUTO,
-        loss_weights: Any = None,
-        metrics: Any = AUTO,
-        weighted_metrics: Any = None,
-        run_eagerly: bool = False,
-        steps_per_execution: int = 1,
-        jit_compile: Any = AUTO,
-        auto_scale_loss: bool = True,
-    ) -> None:
-        """Keras' `compile`, in which "auto" keeps what the task has.
-
-        An "auto" optimizer is the recipe of `bert-tf finetune`, set up by each `fit`. "auto"
-        metrics are the task's `accuracy`, if it has one, the loss is the task's, too, and no others
-        are given; `metrics=None` has none. Weights of examples and classes count in the loss and in
-        `weighted_metrics` alone; padding counts nowhere. Keras' metrics get the probabilities and
-        labels that they expect: see `bert_tf.models.metrics`. Names of losses are of logits, as the
-        outputs are; InputError for a loss of probabilities. `jit_compile` is False with TensorFlow,
-        where XLA would compile every length of batch anew.
-        """
-        given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
-        auto = [name for name, value in given.items() if isinstance(value, str) and value == AUTO]
-        self._auto, self._step_made_with = tuple(auto), ""
-        if "optimizer" in auto:
-            optimizer = self._new_optimizer(total_steps=None)
-        if "metrics" in auto:
-            has_own = "loss" in auto and weighted_metrics is None and self.output_kind is not None
-            kinds = self.output_kind
-            own = dict.fromkeys(kinds, "accuracy") if isinstance(kinds, dict) else ["accuracy"]
-            metrics = own if has_own else None
-        if "loss" in auto:
-            loss = self.new_loss() if self.new_loss else None
-        elif self.new_loss:
-            loss = of_logits(loss, self.new_loss)
-        # A file has metrics as they are given, to be adapted when it is read.
-        plain = {"metrics": metrics, "weighted_metrics": weighted_metrics}
-        metrics, weighted_metrics = of_model(self, metrics, weighted_metrics)
-        if jit_compile == AUTO and keras.backend.backend() == "tensorflow":
-            jit_compile = False
-        # Keras keeps these where a further call has none.
-        self.loss = self._compile_loss = self._compile_metrics = None
-        super().compile(
-            optimizer,
-            loss,
-            loss_weights,
-            metrics,
-            weighted_metrics,
-            run_eagerly,
-            steps_per_execution,
-            jit_compile,
-            auto_scale_loss,
-        )
-        made = self._compile_config
-        self._compile_config = type(made)(**made.config | plain)
-        if optimizer is not None:
-            self._load_whole(self.optimizer)
-
-    def _load_whole(self, optimizer: Any) -> None:
-        """Has an optimizer without variables make them to load those of a file."""
-        load = optimizer.load_own_variables
-
-        def load_as_saved(store: Any) -> None:
-            # An optimizer that has not trained was saved without means of the weights.
-            number = len(store.keys())
-            if number > len(optimizer.variables):
-                optimizer.build(self.trainable_variables)
-            if number + 1 == len(optimizer.variables) and "optimizer" in self._auto:
-                # That of a fit has a schedule in place of a variable; the next one sets its own.
-                rate = float(optimizer.learning_rate)
-                constant = keras.optimizers.schedules.PolynomialDecay(rate, 1, rate)
-                optimizer.learning_rate = constant
-            load(store)
-
-        optimizer.load_own_variables = load_as_saved
+    @property
+    def peak_learning_rate(self) -> float:
+        rate = None if self.preprocessor is None else self.preprocessor.learning_rate
+        return rate or self.learning_rate
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Keras' `save`, into a .keras file; InputError for HDF5, which Keras could not read."""
@@ -144,26 +50,6 @@ class TextModel(keras.Model):
                 "model.keras, or its weights alone with save_weights"
             )
         super().save(filepath, *args, **kwargs)
-
-    @property
-    def has_own_loss(self) -> bool:
-        """Whether `compile` replaced the task's loss, so that targets may be others, too."""
-        return "loss" not in self._auto
-
-    def _new_optimizer(self, total_steps: int | None) -> Any:
-        """The optimizer of `bert-tf finetune`; without a number of steps the rate is constant."""
-        import bert_tf  # the floor above: the package itself knows where it is
-
-        rate: Any = self.learning_rate
-        if self.preprocessor is not None:
-            rate = self.preprocessor.learning_rate or rate
-        if total_steps:
-            rate = bert_tf.WarmupLinearDecay(rate, round(total_steps * _WARMUP_SHARE), total_steps)
-        if keras.backend.backend() != "tensorflow":
-            return keras.optimizers.AdamW(
-                rate, weight_decay=0.01, epsilon=1e-6, global_clipnorm=1.0
-            )
-        return bert_tf.AdamWeightDecay(rate)
 
     def fit(
         self,
@@ -241,9 +127,9 @@ class TextModel(keras.Model):
         if is_text:
             batch_size, shuffle, validation_split = None, False, 0.0
         if "optimizer" in self._auto:
-            _check_callbacks(callbacks)
-            steps = steps_per_epoch or _number_of_batches(x, batch_size, validation_split)
-            self._schedule(steps and steps * epochs, initial_epoch)
+            check_callbacks(callbacks)
+            steps = steps_per_epoch or number_of_batches(x, batch_size, validation_split)
+            self.set_up_optimizer(steps and steps * epochs, initial_epoch)
         with self._messages(is_text):
             return super().fit(
                 x,
@@ -366,7 +252,7 @@ class TextModel(keras.Model):
 
     def save_to_preset(self, directory: str | os.PathLike) -> None:
         """Writes a model directory, for `from_preset`, `bert-tf` and Hugging Face transformers."""
-        self._with_preprocessor("save_to_preset").save(self, directory)
+        self._answerer("save_to_preset").save(directory)
 
     def export(
         self,
@@ -387,9 +273,9 @@ class TextModel(keras.Model):
         """
         if self.preprocessor is not None:
             if format is None:
-                return self.preprocessor.export(self, filepath)
+                return self._answerer("export").export_version(filepath)
             if format in _RUNTIMES and input_signature is None:
-                return self.preprocessor.export_portable(self, filepath, format, **kwargs)
+                return self._answerer("export").export_portable(Path(filepath), format, **kwargs)
         return super().export(
             filepath,
             format=format or "tf_saved_model",
@@ -400,15 +286,19 @@ class TextModel(keras.Model):
 
     def _answers(self, name: str, x: Any, batch_size: int, **options: Any) -> list[dict[str, Any]]:
         """What `bert-tf predict` writes for each example; `name` is the method that asks."""
-        return self._with_preprocessor(name).answers(self, x, batch_size, **options)
+        self._answerer(name)
+        return self.preprocessor.answers(self, x, batch_size, **options)
 
-    def _with_preprocessor(self, name: str) -> Any:
+    def _answerer(self, name: str) -> Any:
+        """The model's `Answerer`; `name` is the method that asks for it."""
         if self.preprocessor is None:
             raise InputError(
                 f"{name} needs the model's vocabulary: open the model with from_preset, or set "
                 "model.preprocessor = bert_tf.BertPreprocessor(DIRECTORY)"
             )
-        return self.preprocessor
+        from bert_tf.models.answerer import Answerer
+
+        return Answerer.of(self)
 
     def _checked(self, x: Any, batch_size: Any, y: Any = None) -> tuple[Any, bool]:
         """The inputs, and whether they are raw text."""
@@ -467,29 +357,6 @@ class TextModel(keras.Model):
             return x if is_x else data
         return self.preprocessor.batches(self, x, y, weights, batch_size=batch_size).dataset
 
-    def _schedule(self, total_steps: int | None, initial_epoch: int) -> None:
-        """Sets the task's optimizer up for the steps of a fit."""
-        strategy = getattr(self, "_distribute_strategy", None)
-        with strategy.scope() if strategy else contextlib.nullcontext():
-            made = self._new_optimizer(total_steps)
-            scales = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-            variables = [id(variable) for variable in self.trainable_variables]
-            made_with = repr((made.get_config(), state_of(self), variables, self.run_eagerly))
-            if made_with == self._step_made_with and total_steps and not scales:
-                if not initial_epoch:  # a new optimizer would have the step traced anew
-                    for variable in self.optimizer.variables:
-                        variable.assign(keras.ops.zeros_like(variable))
-                return
-            if initial_epoch and self.optimizer.built:
-                inner = self.optimizer.inner_optimizer if scales else self.optimizer
-                inner.learning_rate = made._learning_rate
-            else:
-                self.optimizer = keras.optimizers.LossScaleOptimizer(made) if scales else made
-                # `BackupAndRestore` reads its variables before the first step.
-                self.optimizer.build(self.trainable_variables)
-        self.train_function = None
-        self._step_made_with = made_with
-
     @contextlib.contextmanager
     def _messages(self, is_text: bool) -> Iterator[None]:
         """Errors of a graph of strings in a line, and no warning of poolers."""
@@ -497,18 +364,6 @@ class TextModel(keras.Model):
         with warnings.catch_warnings(), of_text:
             warnings.filterwarnings("ignore", _OF_THE_POOLER)
             yield
-
-    def get_compile_config(self) -> Any:
-        """Keras', with the optimizer as it is now."""
-        config = super().get_compile_config()
-        if config and "optimizer" in self._auto:
-            config["optimizer"] = keras.saving.serialize_keras_object(self.optimizer)
-        return config
-
-    def compile_from_config(self, config: Any) -> None:
-        """Keras' inverse of `get_compile_config`."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        self._auto = self._auto_of_file
 
 
 def _check_ids(x: Any) -> None:
@@ -519,24 +374,3 @@ def _check_ids(x: Any) -> None:
         dtype = str(getattr(inputs.get(name), "dtype", "")) if isinstance(inputs, Mapping) else ""
         if "float" in dtype:
             raise InputError(f"{name} are {dtype}: give integers, such as {name}.astype('int32')")
-
-
-def _check_callbacks(callbacks: Any) -> None:
-    for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
-        if isinstance(callback, _SET_THE_RATE):
-            raise InputError(
-                f"{type(callback).__name__} sets the learning rate, which fit's schedule sets: "
-                "give compile an optimizer, such as keras.optimizers.AdamW(5e-5)"
-            )
-
-
-def _number_of_batches(x: Any, batch_size: int | None, validation_split: float) -> int | None:
-    """Steps of an epoch over Keras' data, if they are known."""
-    if hasattr(x, "cardinality"):
-        return int(size) if (size := x.cardinality()) > 0 else None
-    if isinstance(x, keras.utils.PyDataset):
-        return x.num_batches
-    arrays = [each for each in keras.tree.flatten(x) if hasattr(each, "shape")]
-    if not arrays or not arrays[0].shape:
-        return None
-    return -(-int(arrays[0].shape[0] * (1.0 - validation_split)) // (batch_size or _BATCH_SIZE))

@@ -21,6 +21,7 @@ from bert_tf import (
     BertTagger,
 )
 from bert_tf.models import text_batches
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.models.text_batches import ROW_MODELS, BatchOptions, make_batches
 
@@ -397,10 +398,10 @@ def test_labels_are_not_read_where_none_are_needed(classifier):
 
 def test_masks_are_others_in_each_step_of_training(opened):
     model = opened(BertMaskedLanguageModel)
-    tuned = model.preprocessor.bound(model)
+    answerer = Answerer.of(model)
 
     def masks(**options):
-        _, made = make_batches(tuned, TEXTS, None, None, BatchOptions(batch_size=8, **options))
+        _, made = make_batches(answerer, TEXTS, None, None, BatchOptions(batch_size=8, **options))
         return [inputs["mask_positions"].numpy().tolist() for inputs, *_ in made.dataset.take(2)]
 
     keras.utils.set_random_seed(7)

@@ -27,6 +27,7 @@ from bert_tf import (
 )
 from bert_tf.cli import main
 from bert_tf.errors import InputError
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.encoders import LstmEncoder
 from bert_tf.serving.portable import SUFFIXES, named, write_portable
 
@@ -241,7 +242,7 @@ def test_what_cannot_be_written_is_refused(tmp_path, preset):
     with pytest.raises(InputError, match=r'mixed_bfloat16 cannot .*: open it with dtype="float32"'):
         write_portable(half, tmp_path / "m.onnx", "onnx")
     model.preprocessor = BertPreprocessor(preset, max_length=16)
-    windows = model.preprocessor.bound(model)
+    windows = Answerer.of(model)
     kind = replace(windows.task.kind, long_texts="windows")
     windows = replace(windows, task=replace(windows.task, kind=kind))
     with pytest.raises(

@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.preprocessor import open_preset
+from bert_tf.models.presets import open_preset
 from bert_tf.models.task_models import BertTagger
 from bert_tf.serving.predictor import rows
 from bert_tf.tasks.kinds.kind import Answered

@@ -1,0 +1,199 @@
+"""Loss, metrics and optimizer that Keras trains a model with, by default those of its task."""
+
+import contextlib
+from typing import Any, ClassVar
+
+import keras
+
+from bert_tf.errors import InputError
+from bert_tf.models.metrics import of_model
+from bert_tf.networks.layer_state import state_of
+from bert_tf.networks.losses import of_logits
+from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.schedule import WarmupLinearDecay
+
+AUTO = "auto"
+_BATCH_SIZE = 32
+_WARMUP_SHARE = 0.1
+_SET_THE_RATE = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+
+
+class CompiledModel(keras.Model):
+    """A Keras model that is compiled when it is made, with the loss and the metrics of its task.
+
+    Unless `compile` was given an optimizer, each `fit` trains as `bert-tf finetune` does:
+    AdamWeightDecay, warm-up over the first tenth of its steps, then linear decay to 0.
+    """
+
+    # Keras' loss of the task, None for a part of other models; and how metrics read the output, as
+    # `bert_tf.models.metrics` has it, a dict for several.
+    new_loss: Any = None
+    output_kind: Any = None
+    learning_rate: ClassVar[float] = 5e-5  # peak, unless `peak_learning_rate` has another
+    optimizer: Any
+    _compile_config: Any  # as Keras keeps it for files
+    # Arguments of `compile` that are the task's, now and in the file that the model is read from.
+    _auto: tuple[str, ...] = ()
+    _auto_of_file: tuple[str, ...] = ()
+    _step_made_with = ""  # optimizer, trainable variables and switches of the last fit's step
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """The peak of the learning rate of `fit`."""
+        return self.learning_rate
+
+    def compile(
+        self,
+        optimizer: Any = AUTO,
+        loss: Any = AUTO,
+        loss_weights: Any = None,
+        metrics: Any = AUTO,
+        weighted_metrics: Any = None,
+        run_eagerly: bool = False,
+        steps_per_execution: int = 1,
+        jit_compile: Any = AUTO,
+        auto_scale_loss: bool = True,
+    ) -> None:
+        """Keras' `compile`, in which "auto" keeps what the task has.
+
+        An "auto" optimizer is the recipe of `bert-tf finetune`, set up by each `fit`. "auto"
+        metrics are the task's `accuracy`, if it has one, the loss is the task's, too, and no others
+        are given; `metrics=None` has none. Weights of examples and classes count in the loss and in
+        `weighted_metrics` alone; padding counts nowhere. Keras' metrics get the probabilities and
+        labels that they expect: see `bert_tf.models.metrics`. Names of losses are of logits, as the
+        outputs are; InputError for a loss of probabilities. `jit_compile` is False with TensorFlow,
+        where XLA would compile every length of batch anew.
+        """
+        arguments = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
+        auto = tuple(
+            n for n, value in arguments.items() if isinstance(value, str) and value == AUTO
+        )
+        self._auto, self._step_made_with = auto, ""
+        if "optimizer" in auto:
+            optimizer = self._new_optimizer(total_steps=None)
+        if "metrics" in auto:
+            kinds = self.output_kind
+            if "loss" not in auto or weighted_metrics is not None or kinds is None:
+                metrics = None
+            else:
+                is_dict = isinstance(kinds, dict)
+                metrics = dict.fromkeys(kinds, "accuracy") if is_dict else ["accuracy"]
+        if "loss" in auto:
+            loss = self.new_loss() if self.new_loss else None
+        elif self.new_loss:
+            loss = of_logits(loss, self.new_loss)
+        # A file has metrics as they are given, to be adapted when it is read.
+        plain = {"metrics": metrics, "weighted_metrics": weighted_metrics}
+        metrics, weighted_metrics = of_model(self, metrics, weighted_metrics)
+        if jit_compile == AUTO and keras.backend.backend() == "tensorflow":
+            jit_compile = False
+        # Keras keeps these where a further call has none.
+        self.loss = self._compile_loss = self._compile_metrics = None
+        super().compile(
+            optimizer,
+            loss,
+            loss_weights,
+            metrics,
+            weighted_metrics,
+            run_eagerly,
+            steps_per_execution,
+            jit_compile,
+            auto_scale_loss,
+        )
+        config = self._compile_config
+        self._compile_config = type(config)(**config.config | plain)
+        if optimizer is not None:
+            self._load_whole(self.optimizer)
+
+    def _load_whole(self, optimizer: Any) -> None:
+        """Has an optimizer without variables make them to load those of a file."""
+        load = optimizer.load_own_variables
+
+        def load_as_saved(store: Any) -> None:
+            # An optimizer that has not trained was saved without means of the weights.
+            number = len(store.keys())
+            if number > len(optimizer.variables):
+                optimizer.build(self.trainable_variables)
+            if number + 1 == len(optimizer.variables) and "optimizer" in self._auto:
+                # That of a fit has a schedule in place of a variable; the next one sets its own.
+                rate = float(optimizer.learning_rate)
+                constant = keras.optimizers.schedules.PolynomialDecay(rate, 1, rate)
+                optimizer.learning_rate = constant
+            load(store)
+
+        optimizer.load_own_variables = load_as_saved
+
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether `compile` replaced the task's loss, so that targets may be others, too."""
+        return "loss" not in self._auto
+
+    def _new_optimizer(self, total_steps: int | None) -> Any:
+        """The optimizer of `bert-tf finetune`; without a number of steps the rate is constant."""
+        rate: Any = self.peak_learning_rate
+        if total_steps:
+            rate = WarmupLinearDecay(rate, round(total_steps * _WARMUP_SHARE), total_steps)
+        if keras.backend.backend() != "tensorflow":
+            return keras.optimizers.AdamW(
+                rate, weight_decay=0.01, epsilon=1e-6, global_clipnorm=1.0
+            )
+        return AdamWeightDecay(rate)
+
+    def set_up_optimizer(self, total_steps: int | None, initial_epoch: int) -> None:
+        """Makes the optimizer of the task for the steps of a fit, or reuses the last one."""
+        strategy = getattr(self, "_distribute_strategy", None)
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            optimizer = self._new_optimizer(total_steps)
+            scales = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+            variables = [id(variable) for variable in self.trainable_variables]
+            made_with = repr((optimizer.get_config(), state_of(self), variables, self.run_eagerly))
+            if made_with == self._step_made_with and total_steps and not scales:
+                if not initial_epoch:  # a new optimizer would have the step traced anew
+                    for variable in self.optimizer.variables:
+                        variable.assign(keras.ops.zeros_like(variable))
+                return
+            if initial_epoch and self.optimizer.built:
+                inner = self.optimizer.inner_optimizer if scales else self.optimizer
+                inner.learning_rate = optimizer._learning_rate
+            else:
+                if scales:
+                    optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+                self.optimizer = optimizer
+                # `BackupAndRestore` reads its variables before the first step.
+                self.optimizer.build(self.trainable_variables)
+        self.train_function = None
+        self._step_made_with = made_with
+
+    def get_compile_config(self) -> Any:
+        """Keras', with the optimizer as it is now."""
+        config = super().get_compile_config()
+        if config and "optimizer" in self._auto:
+            config["optimizer"] = keras.saving.serialize_keras_object(self.optimizer)
+        return config
+
+    def compile_from_config(self, config: Any) -> None:
+        """Keras' inverse of `get_compile_config`."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self._auto = self._auto_of_file
+
+
+def check_callbacks(callbacks: Any) -> None:
+    """Refuses callbacks that set the learning rate, as the schedule of a fit does."""
+    for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
+        if isinstance(callback, _SET_THE_RATE):
+            raise InputError(
+                f"{type(callback).__name__} sets the learning rate, which fit's schedule sets: "
+                "give compile an optimizer, such as keras.optimizers.AdamW(5e-5)"
+            )
+
+
+def number_of_batches(x: Any, batch_size: int | None, validation_split: float) -> int | None:
+    """Steps of an epoch over Keras' data, if they are known."""
+    if hasattr(x, "cardinality"):
+        return int(size) if (size := x.cardinality()) > 0 else None
+    if isinstance(x, keras.utils.PyDataset):
+        return x.num_batches
+    arrays = [each for each in keras.tree.flatten(x) if hasattr(each, "shape")]
+    if not arrays or not arrays[0].shape:
+        return None
+    return -(-int(arrays[0].shape[0] * (1.0 - validation_split)) // (batch_size or _BATCH_SIZE))
