@@ -1,7 +1,8 @@
-"""Dynamic batching: requests that wait for the same graph run as one, and are split again.
+"""Threads: dynamic batching, and conversion of large bodies and answers outside the event loop.
 
-The answers to a request are those that it gets alone, but for the rounding of floats, whose sums
-depend on the shape of a batch. Everything here but `_execute` runs in the event loop's thread.
+Requests that wait for the same graph run as one, and are split again. The answers to a request are
+those that it gets alone, but for the rounding of floats, whose sums depend on the shape of a batch.
+Everything here but `_execute` runs in the event loop's thread.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +23,10 @@ from bert_tf.server.configuration import BatchingParameters
 from bert_tf.server.errors import ServingError, from_tensorflow
 from bert_tf.startup import available_cores
 
+LARGE_BODY = 2**14  # bytes
+LARGE_ANSWER = 2**12  # values
+
+_T = TypeVar("_T")
 Arrays = Mapping[str, np.ndarray]
 # Makes outputs from inputs, row by row, until a moment of `time.monotonic()`.
 Function = Callable[[Arrays, float], dict[str, np.ndarray]]
@@ -43,6 +48,26 @@ _FAR_SMALLER = 2**6
 _HUGE_BYTES = 2**17
 
 _LOG = logging.getLogger(__name__)
+
+
+async def in_thread_if(is_large: bool, function: Callable[..., _T], *arguments: object) -> _T:
+    """Calls a function, in a thread if its arguments are large: a cancelled caller waits for it."""
+    if not is_large:
+        return function(*arguments)
+    is_wanted = True
+
+    def run() -> _T:
+        if not is_wanted:
+            raise RuntimeError("the caller has gone")
+        return function(*arguments)
+
+    running = asyncio.ensure_future(asyncio.to_thread(run))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        is_wanted = False
+        await asyncio.gather(running, return_exceptions=True)
+        raise
 
 
 @dataclasses.dataclass(eq=False)
@@ -113,8 +138,8 @@ class Workers:
             self._long.append(head.bytes)
         else:
             self._last_short = started
-        rows = sum(row_count(each.inputs) for each in batch)
-        queue.observe(rows, [started - each.arrived for each in batch])
+        rows = sum(row_count(request.inputs) for request in batch)
+        queue.observe(rows, [started - request.arrived for request in batch])
         sizes = queue.parameters.allowed_batch_sizes if batch[0].joins else ()
         run = asyncio.get_running_loop().run_in_executor(self._executor, _execute, batch, sizes)
 

@@ -1,7 +1,6 @@
 """Tokens and certificates, read again when their files change."""
 
 import base64
-import contextlib
 import hmac
 import logging
 import ssl
@@ -46,7 +45,7 @@ class Tokens(_Watched):
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read ({error}): give a file with tokens") from error
-        found: dict[str, bytes] = {}
+        tokens: dict[str, bytes] = {}
         for number, line in enumerate(lines, start=1):
             words = line.split()
             if not words or words[0].startswith("#"):
@@ -59,17 +58,17 @@ class Tokens(_Watched):
                     f"{path}, line {number}: the token has characters that headers cannot carry: "
                     "use printable ASCII"
                 )
-            if name in found:
+            if name in tokens:
                 raise InputError(f"{path}, line {number}: the name {name} is taken: give another")
-            found[name] = words[-1].encode()
-        if not found:
+            tokens[name] = words[-1].encode()
+        if not tokens:
             raise InputError(f"{path} holds no token: write one per line")
-        self._tokens = found
+        self._tokens = tokens
 
     def name_of(self, header: str) -> str | None:
         """Name of the token in an `Authorization` header: of Bearer, or the password of Basic."""
-        scheme, _, given = header.strip().partition(" ")
-        shown = given.strip().encode()
+        scheme, _, credentials = header.strip().partition(" ")
+        shown = credentials.strip().encode()
         if scheme.lower() == "basic":
             try:
                 shown = base64.b64decode(shown, validate=True).partition(b":")[2]
@@ -86,7 +85,6 @@ class Certificate(_Watched):
     """A certificate chain and its key, in PEM files."""
 
     pair: tuple[bytes, bytes]  # PEM text of the private key and of the certificate chain
-    expiry: float  # seconds since 1970
 
     def __init__(self, certificate: str | Path, key: str | Path) -> None:
         # New connections find it up to date.
@@ -100,15 +98,12 @@ class Certificate(_Watched):
             # First apart: a pair that does not fit would spoil the context in use.
             trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             trial.load_cert_chain(certificate, key, self._refuse_password)
-            expiry = _expiry(trial, certificate)
-        except ssl.SSLCertVerificationError as error:  # it has expired, or is not valid yet
-            raise InputError(f"{certificate}: {error.verify_message}: renew it") from error
         except OSError as error:  # ssl.SSLError is one
             raise InputError(
                 f"{certificate} and {key} are no certificate and its key ({error}): give PEM files"
             ) from error
         self.context.load_cert_chain(certificate, key)
-        self.pair, self.expiry = pair, expiry
+        self.pair = pair
 
     def _refuse_password(self) -> str:
         """Called for an encrypted key, for whose password OpenSSL would ask on the terminal."""
@@ -116,21 +111,3 @@ class Certificate(_Watched):
             f"{self._paths[1]} is encrypted: give the key without a password, as "
             "`openssl pkey -in KEY -out PLAIN_KEY` writes it"
         )
-
-
-def _expiry(server: ssl.SSLContext, certificate: Path) -> float:
-    """When a server's certificate expires, in seconds since 1970; SSLCertVerificationError if past.
-
-    A client learns it in a handshake that trusts this certificate: `ssl` reads no dates from files.
-    """
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    client.load_verify_locations(certificate)
-    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, True)]
-    for side in 4 * sides:  # a round more than the longest handshake takes
-        with contextlib.suppress(ssl.SSLWantReadError):
-            side.do_handshake()
-    found = sides[0].getpeercert() or {}
-    return float(ssl.cert_time_to_seconds(str(found["notAfter"])))

@@ -6,6 +6,7 @@ import functools
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -23,8 +24,8 @@ from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusRequest
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 from tensorflow_serving.apis.predict_pb2 import PredictRequest, PredictResponse
 
+from bert_tf.server.batching import LARGE_ANSWER, LARGE_BODY, in_thread_if
 from bert_tf.server.connections import HEAD_BYTES
-from bert_tf.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
 from bert_tf.server.credentials import Certificate, Tokens
 from bert_tf.server.errors import ServingError, invalid
 from bert_tf.server.http import LONGEST_NAME
@@ -125,14 +126,12 @@ async def _predict(models: Models, request: PredictRequest, deadline: float) -> 
         name, arrays = await in_thread_if(is_large, predict_inputs, servable.signatures, request)
         outputs = servable.signatures[name].outputs
         chosen = list(request.output_filter) or list(outputs)
-        for place, alias in enumerate(chosen):
+        for alias, count in Counter(chosen).items():
             if alias not in outputs:
-                raise invalid(
-                    f"output tensor alias not found in signature: {alias} "
-                    f"Outputs expected to be in the set {{{','.join(sorted(outputs))}}}."
-                )
-            if alias in chosen[:place]:
-                raise invalid(f"duplicate output tensor alias: {alias}")
+                names = ", ".join(sorted(outputs))
+                raise invalid(f"output_filter names {alias}: the signature has {names}")
+            if count > 1:
+                raise invalid(f"output_filter names {alias} twice: name it once")
         answer = await servable.predict(name, arrays, deadline)
         response = PredictResponse(model_spec=_spec(servable, request.model_spec))
 
@@ -146,11 +145,8 @@ async def _predict(models: Models, request: PredictRequest, deadline: float) -> 
 
 
 async def _metadata(models: Models, request: Any, deadline: float) -> Message:
-    if not request.metadata_field:
-        raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
-    for field in request.metadata_field:
-        if field != "signature_def":
-            raise invalid(f"Metadata field {field} is not supported")
+    if {*request.metadata_field} != {"signature_def"}:
+        raise invalid("metadata_field must be signature_def")
     with models.servable(*_asked(request.model_spec)) as servable:
         spec = ModelSpec(name=servable.name, version={"value": servable.version})
         response = GetModelMetadataResponse(model_spec=spec)

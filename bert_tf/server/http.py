@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from bert_tf.server.conversion import in_thread_if
+from bert_tf.server.batching import LARGE_ANSWER, in_thread_if
 from bert_tf.server.errors import ServingError, invalid
 from bert_tf.server.metrics import Metrics
 
@@ -57,8 +57,8 @@ def error_text(status: int, message: str) -> str:
     return json.dumps({"error": message}, indent=4, ensure_ascii=False)
 
 
-def learned(scope: Scope) -> dict[str, Any]:
-    """What is learned of a request: fields of the access log and of its span."""
+def log_fields(scope: Scope) -> dict[str, Any]:
+    """Fields of a request in the access log and its span, which grow while it is answered."""
     return scope.setdefault("state", {}).setdefault("access", {})
 
 
@@ -82,8 +82,8 @@ class Api:
                 code, text = StatusCode.UNAVAILABLE, "The server is stopping"
                 response = self._refusal(ServingError(code, text, "stopping", 503))
             except Exception:  # whatever happens, the server goes on
-                path, known = raw_path(scope), learned(scope)
-                _log.exception("%s %s, %s", scope["method"], path, known.get("request_id", ""))
+                path, number = raw_path(scope), log_fields(scope).get("request_id", "")
+                _log.exception("%s %s, %s", scope["method"], path, number)
                 text = self.write_error(500, "Internal error; the server's log has its cause")
                 response = json_response(text, 500)
             await response(scope, receive, send)
@@ -97,8 +97,12 @@ class Api:
         return json_response(self.write_error(status, error.message), status, headers)
 
 
-def malformed(request: Request) -> ServingError:
-    return invalid(f"Malformed request: {request.method} {raw_path(request.scope)}")
+async def written(
+    metrics: Metrics, values: int, write: Callable[..., bytes], *arguments: Any
+) -> bytes:
+    """The answer that `write` makes, in a thread if it has many values."""
+    with metrics.stages.labels("write").time():
+        return await in_thread_if(values > LARGE_ANSWER, write, *arguments)
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ class Bodies:
     ) -> bytes:
         """Calls `answer` with the body and the moment of `time.monotonic()` that ends its time.
 
-        Counts the request for the model that is `learned`. Raises ClientDisconnect.
+        Counts the request for the model in its `log_fields`. Raises ClientDisconnect.
         """
         start, code = time.monotonic(), StatusCode.OK
         try:
@@ -150,7 +154,7 @@ class Bodies:
             code = StatusCode.INTERNAL
             raise
         finally:
-            model = learned(request.scope).get("model", "")
+            model = log_fields(request.scope).get("model", "")
             self.metrics.request(model, api, "REST", code, time.monotonic() - start)
 
     @contextlib.asynccontextmanager
@@ -199,7 +203,7 @@ class Bodies:
         upload.size += size
         self._held += size
         while self._held > self.limits.held_bytes and upload.size > _SMALL_BODY:
-            largest = max(self._uploads, key=lambda each: each.size, default=upload)
+            largest = max(self._uploads, key=lambda other: other.size, default=upload)
             if largest.size <= upload.size:
                 raise self._too_many()
             self._uploads.discard(largest)
@@ -221,8 +225,8 @@ def _too_large(limit: int) -> ServingError:
 
 def _is_packed(request: Request) -> bool:
     """Whether the body is in gzip; any other coding is refused with 415."""
-    named = ",".join(request.headers.getlist("content-encoding")).lower().split(",")
-    codings = [each for coding in named if (each := coding.strip()) not in ("", "identity")]
+    header = ",".join(request.headers.getlist("content-encoding")).lower()
+    codings = [x.strip() for x in header.split(",") if x.strip() not in ("", "identity")]
     if codings and codings not in (["gzip"], ["x-gzip"]):
         message = f"Content-Encoding {', '.join(codings)} is not supported: send gzip, or none"
         raise invalid(message, "content_encoding", 415)
@@ -245,7 +249,7 @@ def _unpacked(body: bytes, limit: int) -> bytes:
 async def _in_time(request: Request, answering: Awaitable[bytes], deadline: float) -> bytes:
     """Waits for an answer. Ends it at the deadline, or when the client has gone: ClientDisconnect.
 
-    Whatever a route does, the deadline of a moment of `time.monotonic()` holds for it.
+    The deadline, a moment of `time.monotonic()`, holds for whatever a route does.
     """
     answer = asyncio.ensure_future(answering)
     gone = asyncio.ensure_future(request.receive())  # the body has been read: only this can come

@@ -58,7 +58,6 @@ class Metrics:
         self._waiting = gauge("rows_waiting", "Rows that wait for a thread.", ["model_name"])
         ready = "1 if requests to the model are answered."
         self._ready = gauge("model_ready", ready, ["model_name"])
-        self.expiry = gauge("certificate_expiry_seconds", "Unix time of the certificate's expiry.")
         self.refusals = counter("bert_tf_refusals", "Requests refused or failed.", ["reason"])
         self._batches = histogram(
             "bert_tf_batch_rows", "Rows of a batch.", ["model_name"], buckets=_EXAMPLES

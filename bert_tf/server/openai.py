@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Scope
 
-from bert_tf.server import http, json_requests
-from bert_tf.server.conversion import LARGE_BODY, in_thread_if, written
+from bert_tf.server import http, json_tensors
+from bert_tf.server.batching import LARGE_BODY, in_thread_if
 from bert_tf.server.errors import ServingError, invalid, not_allowed
 from bert_tf.server.models import Models
 from bert_tf.server.servable import Servable, refuse_truncated
@@ -46,11 +46,11 @@ def route(models: Models, bodies: http.Bodies) -> Route:
     async def answer(request: Request) -> bytes:
         if request.method != "POST":
             raise not_allowed(request.method, "POST")
-        access = http.learned(request.scope)
+        access = http.log_fields(request.scope)
 
         async def from_body(body: bytes, deadline: float) -> bytes:
             with models.metrics.stages.labels("parse").time():
-                document = await in_thread_if(len(body) > LARGE_BODY, json_requests.parse, body)
+                document = await in_thread_if(len(body) > LARGE_BODY, json_tensors.parse, body)
                 asked = _asked(document)
             with _servable(models, asked, access) as servable:
                 texts = np.array(asked.texts, object)
@@ -60,7 +60,7 @@ def route(models: Models, bodies: http.Bodies) -> Route:
                 )
             tokens = int(pieces.sum()) + _SPECIALS * len(texts)
             found = servable.name, tokens, vectors, asked.in_base64
-            return await written(models.metrics, vectors.size, _body, *found)
+            return await http.written(models.metrics, vectors.size, _body, *found)
 
         return await bodies.answered(request, "Embeddings", from_body)
 
@@ -146,7 +146,7 @@ def _servable(models: Models, asked: _Asked, access: dict[str, Any]) -> Iterator
         width = _vector(servable)[1]
         if asked.dimensions not in (None, width):
             raise invalid(
-                f"'dimensions' is {json_requests.shown(asked.dimensions)}: the vectors of "
+                f"'dimensions' is {json_tensors.shown(asked.dimensions)}: the vectors of "
                 f"{servable.name} have {width}, which cannot be shortened"
             )
         name = servable.name[: http.LONGEST_NAME]

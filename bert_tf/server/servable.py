@@ -17,17 +17,23 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from grpc import StatusCode
-from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.errors import InputError
-from bert_tf.server.batching import Arrays, BatchQueue, Workers, row_count
+from bert_tf.server.batching import (
+    LARGE_ANSWER,
+    Arrays,
+    BatchQueue,
+    Workers,
+    in_thread_if,
+    row_count,
+)
 from bert_tf.server.configuration import BatchingParameters, read_batching_parameters
-from bert_tf.server.conversion import LARGE_ANSWER, in_thread_if
 from bert_tf.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.server.metrics import Metrics
-from bert_tf.server.tensors import can_join, check_inputs, predict_inputs
+from bert_tf.server.tensors import predict_inputs, sizes_of
 from bert_tf.serving.export import ASSETS, BATCHING_FILE
 from bert_tf.serving.precisions import load_error
 from bert_tf.serving.saved_model import LoadedModel
@@ -321,6 +327,52 @@ def stamp(directory: Path) -> dict[str, tuple[int, int]]:
             status = path.stat()
             found[str(path)] = status.st_size, status.st_mtime_ns
     return found
+
+
+def check_inputs(signature: SignatureDef, inputs: Arrays) -> None:
+    """Refuses inputs of other names, types or shapes than the signature's, or unequal batches."""
+    if set(inputs) != set(signature.inputs):
+        names = (", ".join(sorted(each)) or "none" for each in (inputs, signature.inputs))
+        raise invalid("the inputs are {}: the signature takes {}".format(*names))
+    for name, array in inputs.items():
+        info = signature.inputs[name]
+        dtype = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
+        if dtype.as_datatype_enum != info.dtype:
+            expected = tf.as_dtype(info.dtype).name
+            raise invalid(
+                f'input "{name}" has the type {dtype.name}: the signature takes {expected}'
+            )
+        if not tf.TensorShape(info.tensor_shape).is_compatible_with(array.shape):
+            shape, sizes = list(array.shape), sizes_of(info)
+            raise invalid(f'input "{name}" has the shape {shape}: the signature takes {sizes}')
+    if len({array.shape[:1] for array in inputs.values()}) > 1 and _joins_rows(signature):
+        raise invalid("the inputs have different numbers of rows: send one value of each per row")
+
+
+def _joins_rows(signature: SignatureDef) -> bool:
+    """Whether every input and output has the batch first, so that requests can be joined."""
+
+    def has_batch(info: TensorInfo) -> bool:
+        return info.tensor_shape.unknown_rank or sizes_of(info)[:1] == [-1]
+
+    return all(map(has_batch, (*signature.inputs.values(), *signature.outputs.values())))
+
+
+def can_join(signature: SignatureDef) -> bool:
+    """Whether requests that are joined get the answers that they get alone."""
+    # Of outputs padded to the widest of a batch, only lists with a `<list>_count` can be cut again.
+    prefixes = tuple(x.removesuffix("count") for x in signature.outputs if x.endswith("_count"))
+
+    def is_cut(name: str, info: TensorInfo) -> bool:
+        sizes = sizes_of(info)
+        is_list = name.startswith(prefixes) and -1 not in sizes[2:]
+        return not info.tensor_shape.unknown_rank and (-1 not in sizes[1:] or is_list)
+
+    # Only requests of equal shapes are joined.
+    is_fixed = any(-1 in sizes_of(info)[1:] for info in signature.inputs.values())
+    return _joins_rows(signature) and (
+        is_fixed or all(is_cut(name, info) for name, info in signature.outputs.items())
+    )
 
 
 def refuse_truncated(outputs: Arrays) -> None:

@@ -90,15 +90,12 @@ async def _return_memory() -> None:
         await asyncio.to_thread(return_freed_memory)
 
 
-async def _refresh(models: Models, tls: Certificate | None, tokens: Tokens | None) -> None:
+async def _refresh(*credentials: Certificate | Tokens | None) -> None:
     """Follows changes of the files of a certificate and of tokens."""
     while True:
-        for each in (tls, tokens):
-            if each is not None:
-                await asyncio.to_thread(each.refresh)
-        if tls is not None:
-            models.metrics.expiry.set(tls.expiry)
         await asyncio.sleep(_REFRESH_SECONDS)
+        for files in filter(None, credentials):
+            await asyncio.to_thread(files.refresh)
 
 
 async def serve(
@@ -151,7 +148,7 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     stopped = asyncio.create_task(stop.wait())
-    behind = [asyncio.create_task(_refresh(models, tls, tokens))]
+    background = [asyncio.create_task(_refresh(tls, tokens))]
     try:
         grpc_server, grpc_port = await start_grpc()
         rest = asyncio.create_task(server.serve([rest_socket]))
@@ -162,7 +159,7 @@ async def serve(
             if loading.done():
                 await loading
                 ready(grpc_port)
-                behind.append(asyncio.create_task(_return_memory()))
+                background.append(asyncio.create_task(_return_memory()))
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             stopping()
             loading.cancel()
@@ -170,7 +167,7 @@ async def serve(
             server.should_exit = True
             await asyncio.gather(rest, grpc_server.stop(grace))
     finally:
-        for task in (stopped, *behind):
+        for task in (stopped, *background):
             task.cancel()
         await models.close()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,16 +1,19 @@
-"""What the tests of the server share: one tiny export."""
+"""What the tests of the server share: a tiny export, and SavedModels that cost nothing."""
 
 import asyncio
 import inspect
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+from starlette.testclient import TestClient
 
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.task_models import BertClassifier
+from bert_tf.server.app import make_app
+from bert_tf.server.models import Models
 from bert_tf.serving.export import export
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.signatures import DEFAULT, TEXTS, RawTextModel, Signature
@@ -59,14 +62,14 @@ def saved_models(made_once) -> Path:
 
 
 class Toy(tf.Module):
-    """Signatures of every method that cost nothing: a text's letters, an example's number `x`."""
+    """Signatures whose answers a test can foretell, for all types and shapes of the protocols."""
 
     def __init__(self) -> None:
         super().__init__()
         self.scale = tf.Variable(1.0)
+        self.three = tf.Variable(3.0)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
-    def letters(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+    def letters(self, text):
         letters = tf.strings.unicode_split(text, "UTF-8", errors="strict")
         return {
             "text": text,
@@ -75,15 +78,46 @@ class Toy(tf.Module):
             "length": self.scale * tf.cast(letters.row_lengths(), tf.float32),
         }
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
-    def classify(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        x = tf.io.parse_example(inputs, {"x": tf.io.FixedLenFeature([1], tf.float32)})["x"]
-        scores = self.scale * tf.concat([x, -x], axis=1)
-        return {"classes": tf.fill(tf.shape(scores), "c"), "scores": scores}
+    def half_plus_three(self, x):
+        return {"y": x / 2 + self.three}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
-    def regress(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"outputs": self.classify(inputs)["scores"][:, 0]}
+    def lengths(self, text):
+        return {"length": tf.strings.length(text), "half": tf.strings.substr(text, 0, 1)}
+
+    def pairs(self, text, text_pair):
+        return {"joined": text + text_pair}
+
+    def sensors(self, tag, signal, sensor):  # the documentation's example
+        return {"tag": tag, "signal": signal, "sensor": sensor}
+
+    def types(self, x):
+        return {
+            "int64": x,
+            "bool": x > 0,
+            "float64": tf.cast(x, tf.float64) / 4,
+            "infinite": tf.cast(x, tf.float32) / 0.0,
+            "raw_bytes": tf.strings.as_string(x),
+            "nested": tf.stack([x, x], 1),
+        }
+
+    def no(self, x):
+        return {"y": tf.logical_not(x)}
+
+    def total(self, x):
+        return {"y": tf.reduce_sum(x)}
+
+    def uneven(self, x):
+        return {"y": x, "z": x[:1]}
+
+    def save(self, folder: Path, **signatures: tuple[Callable, dict[str, tuple]]) -> None:
+        """Saves signatures: the method, and the type and rank of each input."""
+        functions = {
+            name: tf.function(method, autograph=False).get_concrete_function(
+                **{key: tf.TensorSpec([None] * rank, x, key) for key, (x, rank) in inputs.items()}
+            )
+            for name, (method, inputs) in signatures.items()
+        }
+        tf.saved_model.save(self, str(folder), signatures=functions)
 
 
 @pytest.fixture(scope="session")
@@ -91,14 +125,50 @@ def toys(made_once) -> Path:
     """A folder with version 1 of the model `toy`. Copy it to change it."""
 
     def make(folder: Path) -> None:
-        toy, version = Toy(), folder / "toy" / "1"
-        signatures = {"serving_default": toy.letters, "classify": toy.classify}
-        signatures["regress"] = toy.regress
-        tf.saved_model.save(toy, str(version), signatures=signatures)
-        proto = SavedModel.FromString((version / "saved_model.pb").read_bytes())
-        for method in ("classify", "regress"):
-            signature = proto.meta_graphs[0].signature_def[method]
-            signature.method_name = f"tensorflow/serving/{method}"
-        (version / "saved_model.pb").write_bytes(proto.SerializeToString())
+        toy, text = Toy(), {"text": (tf.string, 1)}
+        toy.save(folder / "toy" / "1", serving_default=(toy.letters, text))
 
     return made_once("toys", make)
+
+
+@pytest.fixture(scope="session")
+def toy_models(made_once) -> Path:
+    """A folder of models: `half_plus_three`, of which version 123 is there."""
+
+    def make(folder: Path) -> None:
+        toy, number, text = Toy(), {"x": (tf.float32, 1)}, (tf.string, 1)
+        sensors = {"tag": text, "signal": (tf.int32, 2), "sensor": (tf.int32, 3)}
+        toy.save(
+            folder / "half_plus_three" / "123",
+            serving_default=(toy.half_plus_three, number),
+            lengths=(toy.lengths, {"text": text}),
+            pairs=(toy.pairs, {"text": text, "text_pair": text}),
+            sensors=(toy.sensors, sensors),
+            types=(toy.types, {"x": (tf.int64, 1)}),
+            no=(toy.no, {"x": (tf.bool, 1)}),
+            total=(toy.total, number),
+            uneven=(toy.uneven, number),
+        )
+
+    return made_once("toy_models", make)
+
+
+@pytest.fixture(scope="module")
+def served(toy_models) -> Iterator[tuple[Models, TestClient]]:
+    models = Models(toy_models)
+    with TestClient(make_app(models)) as client:
+        client.portal.call(models.start)
+        yield models, client
+        client.portal.call(models.close)
+
+
+@pytest.fixture(scope="module")
+def models(served) -> Models:
+    """The loaded `toy_models`."""
+    return served[0]
+
+
+@pytest.fixture(scope="module")
+def client(served) -> TestClient:
+    """A client of the loaded `toy_models`."""
+    return served[1]

@@ -20,7 +20,6 @@ from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
     inference_pb2,
-    input_pb2,
     model_management_pb2,
     model_service_pb2_grpc,
     predict_pb2,
@@ -75,14 +74,6 @@ def predict_request(texts=("abc", "é"), name="toy", **spec) -> predict_pb2.Pred
             setattr(request.model_spec, key, value)
     request.inputs["text"].CopyFrom(tf.make_tensor_proto(list(texts)))
     return request
-
-
-def examples(*numbers: float) -> input_pb2.Input:
-    found = input_pb2.Input()
-    for number in numbers:
-        example = found.example_list.examples.add()
-        example.features.feature["x"].float_list.value.append(number)
-    return found
 
 
 async def refusal(call, request, **arguments) -> tuple[grpc.StatusCode, str]:
@@ -156,53 +147,27 @@ async def test_kinds_answer_as_their_exports_do(export_of, kind, asked):
     exported.close()
 
 
-async def test_what_cannot_be_answered_is_refused_in_the_words_of_tensorflow_serving(toys):
+async def test_requests_that_cannot_be_answered_are_refused(toys):
+    duplicate, absent, extra = predict_request(), predict_request(), predict_request()
+    duplicate.output_filter.extend(["length", "length"])
+    absent.output_filter.append("x")
+    extra.inputs["b"].CopyFrom(tf.make_tensor_proto(1))
     async with served(toys) as client:
-        call = client.predictions.Predict
-        assert await refusal(call, predict_pb2.PredictRequest()) == (
-            Code.INVALID_ARGUMENT,
-            "Missing ModelSpec",
-        )
-        for request, code, message in [
-            (predict_request(name=""), Code.INVALID_ARGUMENT, "ModelSpec has no name specified."),
-            (
-                predict_request(name="foo"),
-                Code.NOT_FOUND,
-                "Servable not found for request: Latest(foo)",
-            ),
-            (
-                predict_request(version=50),
-                Code.NOT_FOUND,
-                "Servable not found for request: Specific(toy, 50)",
-            ),
-            (
-                predict_request(version_label="x"),
-                Code.INVALID_ARGUMENT,
-                "Unrecognized servable version label: x",
-            ),
-            (
-                predict_request(signature_name="x"),
-                Code.FAILED_PRECONDITION,
-                'Serving signature key "x" not found.',
-            ),
+        for request, expected, message in [
+            (predict_pb2.PredictRequest(), Code.INVALID_ARGUMENT, "Missing ModelSpec"),
+            (predict_request(name=""), Code.INVALID_ARGUMENT, "has no name specified."),
+            (predict_request(name="foo"), Code.NOT_FOUND, "for request: Latest(foo)"),
+            (predict_request(version=50), Code.NOT_FOUND, "for request: Specific(toy, 50)"),
+            (predict_request(version_label="x"), Code.INVALID_ARGUMENT, "version label: x"),
+            (predict_request(signature_name="x"), Code.FAILED_PRECONDITION, '"x" not found.'),
+            (duplicate, Code.INVALID_ARGUMENT, "output_filter names length twice"),
+            (absent, Code.INVALID_ARGUMENT, "output_filter names x: the signature has length,"),
+            (extra, Code.INVALID_ARGUMENT, "the inputs are b, text: the signature takes text"),
+            (predict_request([b"\xff"]), Code.INVALID_ARGUMENT, ""),
         ]:
-            assert await refusal(call, request) == (code, message)
-        duplicate = predict_request()
-        duplicate.output_filter.extend(["length", "length"])
-        assert (await refusal(call, duplicate))[1] == "duplicate output tensor alias: length"
-        absent = predict_request()
-        absent.output_filter.append("x")
-        assert (
-            "alias not found in signature: x Outputs expected to be in the set {leng"
-            in (await refusal(call, absent))[1]
-        )
-        extra = predict_request()
-        extra.inputs["b"].CopyFrom(tf.make_tensor_proto(1))
-        assert (
-            "2!=1 len({b,text}) != len({text}). Sent extra: {b}." in (await refusal(call, extra))[1]
-        )
-        code, message = await refusal(call, predict_request([b"\xff"]))
-        assert code == Code.INVALID_ARGUMENT and "{{" not in message and "\n" not in message
+            code, details = await refusal(client.predictions.Predict, request)
+            assert code == expected and message in details
+            assert "{{" not in details and "\n" not in details
         text = client.models.metrics.render().decode()
         assert 'model_name="",status="NOT_FOUND"} 1.0' in text and "foo" not in text
 
@@ -254,7 +219,7 @@ async def test_metadata_and_status_and_no_client_changes_the_models(toys):
         request = get_model_metadata_pb2.GetModelMetadataRequest()
         request.model_spec.name = "toy"
         assert (await refusal(client.predictions.GetModelMetadata, request))[1] == (
-            "GetModelMetadataRequest must specify at least one metadata_field"
+            "metadata_field must be signature_def"
         )
         request.metadata_field.append("signature_def")
         response = await client.predictions.GetModelMetadata(request)
@@ -262,7 +227,7 @@ async def test_metadata_and_status_and_no_client_changes_the_models(toys):
         assert (spec.name, spec.version.value) == ("toy", 1)
         signatures = get_model_metadata_pb2.SignatureDefMap()
         response.metadata["signature_def"].Unpack(signatures)
-        assert set(signatures.signature_def) == {"serving_default", "classify", "regress"}
+        assert set(signatures.signature_def) == {"serving_default"}
 
         reload = model_management_pb2.ReloadConfigRequest()
         config = reload.config.model_config_list.config.add(name="other")

@@ -4,7 +4,6 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -12,17 +11,13 @@ import pytest
 import tensorflow as tf
 from running_models import running
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
-from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.errors import InputError
 from bert_tf.server import models as models_module
 from bert_tf.server import servable
-from bert_tf.server.configuration import BatchingParameters
 from bert_tf.server.errors import ServingError
-from bert_tf.server.metrics import Metrics
 from bert_tf.server.models import Models
 from bert_tf.server.playground import describe
-from bert_tf.server.servable import REQUESTS
 from bert_tf.serving.export import list_model
 
 TEXTS = np.array([b"the seas", b"farm"], object)
@@ -77,27 +72,6 @@ async def test_models_are_found_by_name_and_version(toys):
     with pytest.raises(ServingError) as refused:
         await predict(models)
     assert refused.value.code == grpc.StatusCode.UNAVAILABLE
-
-
-async def test_inputs_that_a_signature_does_not_take_are_refused(toys):
-    async with running(models := Models(toys / "toy")):
-        for inputs, message in [
-            ({"text": np.array([1, 2])}, 'input "text" has the type int64: .* string'),
-            ({"text": np.array(b"a", object)}, r'"text" has the shape \[\]: .* \[-1\]'),
-            ({"text": TEXTS.reshape(1, 2)}, r"the shape \[1, 2\]"),
-            (
-                {"txt": TEXTS},
-                "input size does not match signature: 1!=1 .*Sent extra: {txt}. "
-                "Missing but required: {text}.",
-            ),
-        ]:
-            with pytest.raises(ServingError, match=message) as refused:
-                await predict(models, **inputs)
-            assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
-        with pytest.raises(ServingError, match='signature name: "x" not found in signature def'):
-            await predict(models, signature_name="x")
-        empty = await predict(models, text=np.empty(0, object))
-        assert empty["length"].shape == (0,)
 
 
 @pytest.mark.slow
@@ -157,27 +131,6 @@ async def test_a_version_that_cannot_be_loaded_is_reported_and_the_old_one_serve
         shutil.rmtree(broken)
         add_version(toys, tmp_path, 2)
         await until(lambda: states(models) == {2: State.AVAILABLE, 1: State.END})
-
-
-def write_warm_up(version: Path, texts: list[bytes], signature_name="serving_default") -> None:
-    log = PredictionLog()
-    request = log.predict_log.request
-    request.model_spec.signature_name = signature_name
-    request.inputs["text"].CopyFrom(tf.make_tensor_proto(texts))
-    (version / REQUESTS).parent.mkdir(exist_ok=True)
-    with tf.io.TFRecordWriter(str(version / REQUESTS)) as writer:
-        writer.write(log.SerializeToString())
-
-
-async def test_warm_up_requests_are_replayed_and_a_failing_one_fails_the_load(toys, tmp_path):
-    for version, name in [(1, "serving_default"), (2, "absent")]:
-        shutil.copytree(toys / "toy" / "1", tmp_path / str(version) / "toy" / "1")
-        write_warm_up(tmp_path / str(version) / "toy" / "1", [b"the seas"], name)
-    async with running(models := Models(tmp_path / "1")):
-        assert models.names == ["toy"]
-        assert b":tensorflow:serving:model_warmup_latency_count{" in models.metrics.render()
-    with pytest.raises(InputError, match='Serving signature key "absent" not found'):
-        await Models(tmp_path / "2").start()
 
 
 async def test_a_models_config_chooses_versions_and_labels(toys, tmp_path):
@@ -340,24 +293,6 @@ async def test_a_label_whose_version_is_loading_asks_to_try_again(toys, tmp_path
                 assert found.version == 3
 
 
-def test_retries_of_a_load_are_an_hour_apart_at_most(tmp_path, monkeypatch):
-    def failing(self):
-        raise OSError
-
-    monkeypatch.setattr(servable, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    monkeypatch.setattr(servable.Servable, "_load", failing)
-    found, waits = (
-        servable.Servable(
-            "toy", 1, tmp_path, SimpleNamespace(), Metrics(), BatchingParameters(), {}
-        ),
-        [],
-    )
-    for _ in range(8):
-        found.load()
-        waits.append(found.retry_at)
-    assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600]
-
-
 async def test_a_number_beyond_int64_is_no_version(toys, tmp_path):
     shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
     async with running(models := Models(tmp_path, poll_seconds=3600)):
@@ -440,65 +375,6 @@ async def test_closing_finishes_what_was_accepted(toys):
     assert states(models) == {1: State.END}
 
 
-async def test_batching_parameters_of_a_version_are_honoured(toys, tmp_path):
-    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
-    file = tmp_path / "toy" / "1" / "batching_params.pbtxt"
-    file.write_text("max_batch_size { value: 4 } allowed_batch_sizes: 4")
-
-    async def parameters(**arguments) -> BatchingParameters:
-        models = Models(tmp_path, batching=BatchingParameters(max_enqueued_batches=9), **arguments)
-        async with running(models):
-            answer = await predict(models)
-            assert answer["length"].tolist() == [8, 4]
-            with models.servable("toy") as servable:
-                return servable._queue.parameters
-
-    found = await parameters()
-    assert found == BatchingParameters(4, 0, 9, allowed_batch_sizes=(4,))
-    found = await parameters(overrides={"max_batch_size": 2})
-    assert found == BatchingParameters(2, 0, 9)
-    file.write_text("max_batch_size: 4")
-    with pytest.raises(InputError, match=r"no model can be loaded .* has no batching parameters"):
-        await Models(tmp_path).start()
-
-
-async def test_only_versions_with_batching_parameters_are_joined_and_limited(toys, tmp_path):
-    folders = {name: tmp_path / name / "1" for name in ("plain", "batched")}
-    for folder in folders.values():
-        shutil.copytree(toys / "toy" / "1", folder)
-    (folders["batched"] / "batching_params.pbtxt").write_text("max_batch_size { value: 4 }")
-    many = np.array([b"a"] * 5, object)
-
-    async def joins(models, name) -> bool:
-        with models.servable(name) as held:
-            seen = []
-            run = held._queue.run
-            held._queue.run = lambda f, i, key, d: seen.append(key) or run(f, i, key, d)
-            await held.predict("", {"text": TEXTS})
-            return seen != [None]
-
-    async with running(models := Models(tmp_path)):
-        assert not await joins(models, "plain") and await joins(models, "batched")
-        assert len((await predict(models, "plain", text=many))["length"]) == 5
-        message = "Task size 5 is larger than maximum input batch size 4"
-        with pytest.raises(ServingError, match=message) as refused:
-            await predict(models, "batched", text=many)
-        assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
-    async with running(models := Models(tmp_path, overrides={"max_batch_size": 3})):
-        assert await joins(models, "plain")  # given for all models
-        with pytest.raises(ServingError, match="batch size 3"):
-            await predict(models, "plain", text=many)
-
-
-async def test_an_answer_that_is_too_large_is_refused(toys, monkeypatch):
-    monkeypatch.setattr(servable, "_LARGEST_ANSWER", 1000)
-    async with running(models := Models(toys)):
-        await predict(models)
-        with pytest.raises(ServingError, match="send fewer rows") as refused:
-            await predict(models, text=np.array([b"a" * 400], object))
-        assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
-
-
 @pytest.mark.parametrize("source", ["", "toy", "models.config"])
 async def test_a_model_whose_folder_is_moved_away_stays_loaded(toys, tmp_path, source):
     shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
@@ -557,3 +433,17 @@ async def test_metrics_forget_versions_that_were_unloaded_long_ago(toys, tmp_pat
         text = models.metrics.render().decode()
         paths = set(re.findall('model_path="[^"]*/toy/([0-9])"', text))
         assert paths == {"2", "3"}
+
+
+async def test_a_configured_model_without_a_folder_is_not_ready(toys, tmp_path):
+    text = "\n".join(
+        f'config {{ name: "{name}" base_path: "{toys}/{name}" }}' for name in ("toy", "gone")
+    )
+    (tmp_path / "models.config").write_text(f"model_config_list {{ {text} }}")
+    async with running(models := Models(tmp_path / "models.config")):
+        assert (models.readiness(), models.is_ready) == ({"gone": False, "toy": True}, False)
+
+
+async def test_a_folder_of_one_model_is_served_under_a_name(toys):
+    async with running(models := Models(toys / "toy", name="default")):
+        assert models.names == ["default"]

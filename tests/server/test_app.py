@@ -1,0 +1,347 @@
+"""The REST API's documentation and tables, field by field; probes, metrics, guards."""
+
+import asyncio
+import json
+import shutil
+import time
+
+import grpc
+import pytest
+from credential_files import tokens_of
+from prometheus_client.parser import text_string_to_metric_families
+from rest_client import MODEL, Stub, ask, error, serving
+from running_models import running
+from starlette.testclient import TestClient
+
+from bert_tf import BertTokenizer
+from bert_tf.server import app as app_module
+from bert_tf.server import json_tensors, openai, servable
+from bert_tf.server.app import make_app
+from bert_tf.server.errors import ServingError
+from bert_tf.server.http import HTTP_STATUS, Limits
+from bert_tf.server.models import Models
+
+SENSORS = {
+    "tag": ["foo", "bar"],
+    "signal": [[1, 2, 3, 4, 5], [3, 4, 1, 2, 5]],
+    "sensor": [[[1, 2], [3, 4]], [[4, 5], [6, 8]]],
+}
+
+
+def test_the_documented_requests_are_answered_as_documented(client):
+    """Those of g3doc/api_rest.md, in its order."""
+    status = {"error_code": "OK", "error_message": ""}
+    assert client.get(MODEL).json() == {
+        "model_version_status": [{"version": "123", "state": "AVAILABLE", "status": status}]
+    }
+    answer = ask(client, '{"instances": [1.0,2.0,5.0]}')
+    assert (answer.status_code, answer.json()) == (200, {"predictions": [3.5, 4.0, 5.5]})
+    assert answer.headers["content-type"] == "application/json"
+    rows = [dict(zip(SENSORS, row, strict=True)) for row in zip(*SENSORS.values(), strict=True)]
+    answer = ask(client, json.dumps({"signature_name": "sensors", "instances": rows}))
+    assert answer.json() == {"predictions": rows}
+    answer = ask(client, json.dumps({"signature_name": "sensors", "inputs": SENSORS}))
+    assert answer.json() == {"outputs": SENSORS}
+
+
+def test_values_of_every_type(client):
+    answer = ask(client, '{"signature_name": "types", "inputs": [7, 0, -9007199254740993]}')
+    assert '"infinite":[Infinity,NaN,-Infinity]' in answer.text
+    outputs = answer.json()["outputs"]
+    assert outputs["int64"] == [7, 0, -9007199254740993]
+    assert outputs["bool"] == [True, False, False]
+    assert outputs["raw_bytes"][0] == {"b64": "Nw=="}
+    assert outputs["float64"][:2] == [1.75, 0.0]
+    assert outputs["nested"][0] == [7, 7]
+    answer = ask(client, '{"signature_name": "lengths", "inputs": [{"b64": "gA=="}, "é"]}')
+    assert answer.json()["outputs"]["length"] == [1, 2]
+    answer = ask(client, '{"signature_name": "no", "instances": [true]}')
+    assert answer.json() == {"predictions": [False]}
+    # Only the column format has a scalar output, or outputs of different lengths.
+    for name, outputs in (("total", 3.0), ("uneven", {"y": [1.0, 2.0], "z": [1.0]})):
+        answer = ask(client, json.dumps({"signature_name": name, "inputs": [1, 2]}))
+        assert answer.json() == {"outputs": outputs}
+        answer = ask(client, json.dumps({"signature_name": name, "instances": [1, 2]}))
+        assert "no rows in common" in error(answer, 400)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("", "JSON Parse error: "),
+        ("{}", "Missing key: give 'inputs' or 'instances'"),
+        ('{"signature_name": "x", "instances": [1]}', 'name: "x" not found in signature def'),
+        ('{"signature_name": "pairs", "instances": [{"text": "a"}]}', "the keys text, text_pair"),
+        ('{"signature_name": "types", "inputs": [1.0]}', "row 0: 1.0 is not of the type int64"),
+    ],
+)
+def test_bodies_that_are_refused(client, body, message):
+    assert message in error(ask(client, body), 400)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", f"{MODEL}:predict", "POST"),
+        ("PUT", f"{MODEL}:tokenize", "POST"),
+        ("OPTIONS", f"{MODEL}:predict", "POST"),
+        ("DELETE", MODEL, "GET"),
+        ("POST", f"{MODEL}/metadata", "GET"),
+        ("GET", "/v1/embeddings", "POST"),
+    ],
+)
+def test_a_method_that_a_path_lacks_is_405(client, method, path, allow):
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allow)
+    assert f"The method {method} is not allowed here: use {allow}" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("POST", f"{MODEL}:classify", 501, "This server has no :classify: ask :predict, or"),
+        ("POST", f"{MODEL}:regress", 501, "This server has no :regress: ask :predict, or"),
+        ("POST", "/v1/models/foo:predict", 404, "Servable not found for request: Latest(foo)"),
+        ("POST", f"{MODEL}/versions/50:predict", 404, "Specific(half_plus_three, 50)"),
+        ("POST", f"{MODEL}/labels/x:predict", 400, "Unrecognized servable version label: x"),
+        ("POST", f"{MODEL}/versions/{'9' * 5000}:predict", 400, "Malformed request: POST /v1/"),
+        ("GET", "/v1/models", 400, "Missing model name in request."),
+        ("GET", "/v1/models/foo", 404, "Could not find any versions of model foo"),
+        ("GET", f"{MODEL}/versions/9", 404, "Could not find version 9 of model half_plus_three"),
+        ("GET", f"{MODEL}/versions/{2**63}", 404, "Could not find version 9223372036854775808"),
+        ("GET", "/v1/models/foo/metadata", 404, "Servable not found for request: Latest(foo)"),
+        ("GET", f"{MODEL}/labels/x", 400, "Unrecognized servable version label: x"),
+        ("GET", "/v1/models/a%0Ab/metadata", 404, "Latest(a\nb)"),
+        ("POST", "/v1/models/a%2Fb%3A%C3%A9:predict", 404, "Latest(a/b:é)"),
+        ("POST", f"{MODEL}:explain", 400, f"Malformed request: POST {MODEL}:explain"),
+        ("GET", f"{MODEL}/?with=query", 400, f"Malformed request: GET {MODEL}/"),
+        ("GET", f"{MODEL}/versions/x", 400, "Malformed request"),
+        ("GET", "/v1/", 400, "Malformed request"),
+        ("POST", "/v1/models/%3A/a:predict", 400, "Malformed request"),
+    ],
+)
+def test_paths_that_are_refused(client, method, path, status, message):
+    body = {"content": '{"instances": [1]}'} if method == "POST" else {}
+    assert message in error(client.request(method, path, **body), status)
+
+
+def test_paths_are_found_in_any_case_and_names_are_percent_decoded(client):
+    for model in (
+        "/V1/MODELS/half_plus_three",
+        f"{MODEL}/Versions/123",
+        "/v1/models/%68alf%5Fplus_three",
+    ):
+        assert ask(client, '{"inputs": [1]}', "PREDICT", model).json() == {"outputs": [3.5]}
+        assert client.get(model).status_code == client.get(f"{model}/Metadata").status_code == 200
+
+
+def test_openais_clients_get_a_list_of_the_models(client):
+    listed = client.get("/v1/models", headers={"User-Agent": "OpenAI/JS 5.0"}).json()
+    (model,) = listed["data"]
+    assert (listed["object"], model["id"], model["object"]) == ("list", "half_plus_three", "model")
+
+
+def test_outside_v1_a_404_is_not_json(client):
+    for path in ("/", "/v1", "/v2/models/x", "/%00"):
+        answer = client.get(path)
+        assert answer.status_code == 404
+        assert answer.headers["content-type"].startswith("text/plain")
+
+
+def test_metadata(client):
+    metadata = client.get(f"{MODEL}/versions/123/metadata").json()
+    spec = {"name": "half_plus_three", "signature_name": "", "version": "123"}
+    assert metadata["model_spec"] == spec
+    signature = metadata["metadata"]["signature_def"]["signature_def"]["pairs"]
+    assert signature["inputs"]["text"] == {
+        "dtype": "DT_STRING",
+        "tensor_shape": {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False},
+        "name": "pairs_text:0",
+    }
+    assert signature.keys() == {"inputs", "outputs", "method_name", "defaults"}
+    assert signature["method_name"] == "tensorflow/serving/predict"
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("INVALID_ARGUMENT", 400),
+        ("FAILED_PRECONDITION", 400),
+        ("OUT_OF_RANGE", 400),
+        ("UNAUTHENTICATED", 401),
+        ("PERMISSION_DENIED", 403),
+        ("NOT_FOUND", 404),
+        ("ALREADY_EXISTS", 409),
+        ("ABORTED", 409),
+        ("RESOURCE_EXHAUSTED", 429),
+        ("CANCELLED", 499),
+        ("UNKNOWN", 500),
+        ("INTERNAL", 500),
+        ("DATA_LOSS", 500),
+        ("UNIMPLEMENTED", 501),
+        ("UNAVAILABLE", 503),
+        ("DEADLINE_EXCEEDED", 504),
+    ],
+)
+def test_each_code_has_its_http_status(models, code, status):
+    async def fail(deadline):
+        assert 29 < deadline - time.monotonic() <= 30
+        raise ServingError(grpc.StatusCode[code], 'a "message"')
+
+    with serving(Stub(models, fail)) as failing:
+        assert error(ask(failing, '{"inputs": [1]}'), status) == 'a "message"'
+    assert HTTP_STATUS.keys() == set(grpc.StatusCode)
+
+
+def test_a_defect_is_a_500_without_its_cause(models, caplog):
+    async def fail(deadline):
+        raise RuntimeError("secret")
+
+    with serving(Stub(models, fail)) as failing:
+        answer = ask(failing, '{"inputs": [1]}')
+    assert error(answer, 500) == "Internal error; the server's log has its cause"
+    assert "secret" in caplog.text
+
+
+def test_limits_of_rows_of_answers_and_of_time(toy_models, tmp_path, monkeypatch):
+    monkeypatch.setattr(servable, "_MOST_PIECES", 4)
+    folder = shutil.copytree(toy_models, tmp_path / "models")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship", "##s"]
+    BertTokenizer(pieces).save(folder / "half_plus_three" / "123" / "assets.extra")
+    models = Models(folder, overrides={"max_batch_size": 2})
+    with serving(models) as client, serving(models, limits=Limits(seconds=-1)) as late:
+        client.portal.call(models.start)
+        pieces = ask(client, '{"inputs": "the ships!"}', "tokenize").json()["outputs"]["pieces"]
+        assert [piece["text"] for piece in pieces] == ["the", "ship", "##s", "[UNK]"]
+        message = "The texts have 5 word pieces, more than 4: send fewer or shorter texts"
+        answer = ask(client, '{"instances": ["the ships", "ships"]}', "tokenize")
+        assert error(answer, 400) == message
+        message = "Task size 3 is larger than maximum input batch size 2"
+        assert error(ask(client, '{"instances": ["", "", ""]}', "tokenize"), 400) == message
+        assert error(ask(late, '{"inputs": "a"}', "tokenize"), 504) == "Deadline exceeded"
+        assert error(ask(late, '{"inputs": [1]}'), 504) == "Deadline exceeded"
+        monkeypatch.delattr(json_tensors, "tensors")  # rows are counted before the conversion
+        assert error(ask(client, '{"instances": [1,2,3]}'), 400) == message
+        client.portal.call(models.close)
+
+
+def test_the_deadline_holds_for_whatever_a_route_does(models, monkeypatch):
+    async def wait(*_):
+        await asyncio.sleep(100)
+
+    monkeypatch.setattr(app_module, "in_thread_if", wait)
+    monkeypatch.setattr(openai, "in_thread_if", wait)
+    with serving(models, limits=Limits(seconds=0.02)) as late:
+        for path in (f"{MODEL}:predict", f"{MODEL}:tokenize", openai.PATH):
+            answer = late.post(path, content="{}")
+            assert answer.status_code == 504 and "Deadline exceeded" in answer.text, path
+
+
+def test_the_token(models, tmp_path):
+    tokens = tokens_of(tmp_path, "# who may ask\n\nweb s3cret\n")
+    with serving(models, tokens=tokens) as guarded:
+        for header in ("", "Bearer wrong", "Bearer ", "s3cret", "Basic ???", "Bearer \xff"):
+            answer = guarded.get(MODEL, headers={"Authorization": header.encode("latin-1")})
+            assert error(answer, 401) == "Missing or wrong token"
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert guarded.get(MODEL).status_code == 401
+        assert guarded.get(MODEL, headers={"Authorization": "Bearer s3cret"}).status_code == 200
+        assert guarded.get(MODEL, auth=("anybody", "s3cret")).status_code == 200
+
+
+def test_a_page_whose_name_resolves_to_this_machine_gets_no_answer(models):
+    """DNS rebinding: to the browser the page and the server are of one origin."""
+    with serving(models, hosts={"localhost", "::1", "models.example.org"}) as guarded:
+        for host in ("localhost", "LOCALHOST:8501", "[::1]:8501", "models.example.org:80"):
+            assert guarded.get(MODEL, headers={"Host": host}).status_code == 200
+        for host in ("evil.example:8501", "localhost.evil.example", "[::1", "127.0.0.1@evil"):
+            refused = guarded.get(MODEL, headers={"Host": host})
+            assert "is no name of this server: add it with --allowed_hosts" in error(refused, 403)
+
+
+def test_other_pages_may_read_answers_only_if_asked_for(models, client, tmp_path):
+    origin, tokens = {"Origin": "https://example.org"}, tokens_of(tmp_path, "t")
+    assert "access-control-allow-origin" not in client.get(MODEL, headers=origin).headers
+    with serving(models, cors_origins=["https://example.org"], tokens=tokens) as shared:
+        asking = {**origin, "Access-Control-Request-Method": "POST"}
+        assert shared.options(f"{MODEL}:predict", headers=asking).status_code == 200
+        answer = shared.get(MODEL, headers={**origin, "Authorization": "Bearer t"})
+        assert answer.headers["access-control-allow-origin"] == "https://example.org"
+
+
+async def test_probes_need_no_token_and_tell_what_is_ready(toys, tmp_path):
+    folder = shutil.copytree(toys, tmp_path / "models")
+    models = Models(folder, poll_seconds=0.02)
+    app = make_app(models, hosts={"localhost"}, tokens=tokens_of(tmp_path, "secret"))
+    client = TestClient(app)
+
+    def ready() -> tuple[int, str]:
+        answer = client.get("/readyz", headers={"Host": "10.1.2.3:8501"})
+        return answer.status_code, answer.text
+
+    async def until_ready_is(expected: tuple[int, str]) -> None:
+        async with asyncio.timeout(30):
+            while ready() != expected:
+                await asyncio.sleep(0.01)
+
+    assert (client.get("/healthz").text, ready()[0]) == ("ok\n", 503)
+    headers = {"Authorization": "Bearer secret", "Host": "localhost"}
+    loading = client.post("/v1/models/toy:predict", json={"inputs": ["ab"]}, headers=headers)
+    assert error(loading, 503) == "The server is loading its models"
+    async with running(models):
+        assert ready() == (200, "1 of 1 models are ready\n")
+        (folder / "toy" / "2").mkdir()  # which cannot be loaded: version 1 still answers
+        (folder / "broken" / "1").mkdir(parents=True)
+        await until_ready_is((503, "1 of 2 models are ready\n"))
+        shutil.copytree(toys / "toy" / "1", folder / "broken" / "1", dirs_exist_ok=True)
+        await until_ready_is((200, "2 of 2 models are ready\n"))
+    assert ready()[0] == 503  # it is stopping
+    assert client.head("/readyz").text == ""
+    assert client.post("/readyz").status_code == 405
+
+
+def test_metrics(toy_models):
+    models = Models(toy_models)
+    with serving(models) as client:
+        client.portal.call(models.start)
+        ask(client, '{"instances": [1, 2]}')
+        ask(client, "{")
+        ask(client, '{"instances": [1]}', model="/v1/models/foo")
+        answer = client.get("/monitoring/prometheus/metrics")
+        client.portal.call(models.close)
+    assert answer.headers["content-type"].startswith("text/plain")
+    families = text_string_to_metric_families(answer.text)
+    samples = [sample for family in families for sample in family.samples]
+
+    def metric(name: str, **labels: str) -> float:
+        return next(s.value for s in samples if s.name == name and s.labels == labels)
+
+    model = {"model_name": "half_plus_three"}
+    count = ':tensorflow:serving:request_count{model_name="half_plus_three",status="OK"} 1.0'
+    assert count in answer.text
+    assert 'API="Predict",entrypoint="REST",le=' in answer.text
+    assert metric("bert_tf_batch_rows_sum", **model) == 2
+    assert metric("bert_tf_refusals_total", reason="invalid_argument") == 1
+    assert metric("bert_tf_refusals_total", reason="not_found") == 1
+    assert metric("bert_tf_rows_waiting", **model) == 0
+    assert metric("bert_tf_model_ready", **model) == 1
+    assert metric("bert_tf_requests_in_flight", entrypoint="REST") == 0
+    assert metric("process_resident_memory_bytes") > 10e6
+    for stage, least in (("read", 3), ("parse", 1), ("wait", 1), ("compute", 1), ("write", 1)):
+        assert metric("bert_tf_stage_seconds_count", stage=stage) >= least
+    assert 'model_name="foo"' not in answer.text  # clients make up names
+    for path in ("/metrics", None):
+        other = TestClient(make_app(models, metrics_path=path))
+        assert other.get("/metrics").status_code == (200 if path else 404)
+        assert other.get("/monitoring/prometheus/metrics").status_code == 404
+
+
+def test_large_answers_are_packed_for_clients_that_ask(client):
+    body = {"signature_name": "sensors", "inputs": {key: x * 500 for key, x in SENSORS.items()}}
+    packed, plain = (
+        client.post(f"{MODEL}:predict", json=body, headers={"Accept-Encoding": coding})
+        for coding in ("gzip", "identity")
+    )
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers and packed.json() == plain.json()
+    assert int(packed.headers["content-length"]) < len(plain.content)

@@ -1,0 +1,183 @@
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+from running_models import running
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
+from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+
+from bert_tf.errors import InputError
+from bert_tf.server import servable
+from bert_tf.server.configuration import BatchingParameters
+from bert_tf.server.errors import ServingError
+from bert_tf.server.metrics import Metrics
+from bert_tf.server.models import Models
+from bert_tf.server.servable import REQUESTS, can_join, without_padding
+
+TEXTS = np.array([b"the seas", b"farm"], object)
+State = ModelVersionStatus
+
+
+async def predict(models, name="toy", version=None, label=None, signature_name="", **inputs):
+    with models.servable(name, version, label) as found:
+        return await found.predict(signature_name, inputs or {"text": TEXTS})
+
+
+async def test_inputs_that_a_signature_does_not_take_are_refused(toys):
+    async with running(models := Models(toys / "toy")):
+        for inputs, message in [
+            ({"text": np.array([1, 2])}, 'input "text" has the type int64: .* string'),
+            ({"text": np.array(b"a", object)}, r'"text" has the shape \[\]: .* \[-1\]'),
+            ({"text": TEXTS.reshape(1, 2)}, r"the shape \[1, 2\]"),
+            ({"txt": TEXTS}, "the inputs are txt: the signature takes text"),
+            ({}, "the inputs are none: the signature takes text"),
+        ]:
+            refusal = pytest.raises(ServingError, match=message)
+            with models.servable("toy") as held, refusal as refused:
+                await held.predict("", inputs)
+            assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(ServingError, match='signature name: "x" not found in signature def'):
+            await predict(models, signature_name="x")
+        empty = await predict(models, text=np.empty(0, object))
+        assert empty["length"].shape == (0,)
+
+
+def write_warm_up(version: Path, texts: list[bytes], signature_name="serving_default") -> None:
+    log = PredictionLog()
+    request = log.predict_log.request
+    request.model_spec.signature_name = signature_name
+    request.inputs["text"].CopyFrom(tf.make_tensor_proto(texts))
+    (version / REQUESTS).parent.mkdir(exist_ok=True)
+    with tf.io.TFRecordWriter(str(version / REQUESTS)) as writer:
+        writer.write(log.SerializeToString())
+
+
+async def test_warm_up_requests_are_replayed_and_a_failing_one_fails_the_load(toys, tmp_path):
+    for version, name in [(1, "serving_default"), (2, "absent")]:
+        shutil.copytree(toys / "toy" / "1", tmp_path / str(version) / "toy" / "1")
+        write_warm_up(tmp_path / str(version) / "toy" / "1", [b"the seas"], name)
+    async with running(models := Models(tmp_path / "1")):
+        assert models.names == ["toy"]
+        assert b":tensorflow:serving:model_warmup_latency_count{" in models.metrics.render()
+    with pytest.raises(InputError, match='Serving signature key "absent" not found'):
+        await Models(tmp_path / "2").start()
+
+
+def test_retries_of_a_load_are_an_hour_apart_at_most(tmp_path, monkeypatch):
+    def failing(self):
+        raise OSError
+
+    monkeypatch.setattr(servable, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(servable.Servable, "_load", failing)
+    workers, waits = SimpleNamespace(), []
+    toy = servable.Servable("toy", 1, tmp_path, workers, Metrics(), BatchingParameters(), {})
+    for _ in range(8):
+        toy.load()
+        waits.append(toy.retry_at)
+    assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+
+
+async def test_batching_parameters_of_a_version_are_honoured(toys, tmp_path):
+    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "toy" / "1" / "batching_params.pbtxt"
+    file.write_text("max_batch_size { value: 4 } allowed_batch_sizes: 4")
+
+    async def parameters(**arguments) -> BatchingParameters:
+        models = Models(tmp_path, batching=BatchingParameters(max_enqueued_batches=9), **arguments)
+        async with running(models):
+            answer = await predict(models)
+            assert answer["length"].tolist() == [8, 4]
+            with models.servable("toy") as servable:
+                return servable._queue.parameters
+
+    found = await parameters()
+    assert found == BatchingParameters(4, 0, 9, allowed_batch_sizes=(4,))
+    found = await parameters(overrides={"max_batch_size": 2})
+    assert found == BatchingParameters(2, 0, 9)
+    file.write_text("max_batch_size: 4")
+    with pytest.raises(InputError, match=r"no model can be loaded .* has no batching parameters"):
+        await Models(tmp_path).start()
+
+
+async def test_only_versions_with_batching_parameters_are_joined_and_limited(toys, tmp_path):
+    folders = {name: tmp_path / name / "1" for name in ("plain", "batched")}
+    for folder in folders.values():
+        shutil.copytree(toys / "toy" / "1", folder)
+    (folders["batched"] / "batching_params.pbtxt").write_text("max_batch_size { value: 4 }")
+    many = np.array([b"a"] * 5, object)
+
+    async def joins(models, name) -> bool:
+        with models.servable(name) as held:
+            seen = []
+            run = held._queue.run
+            held._queue.run = lambda f, i, key, d: seen.append(key) or run(f, i, key, d)
+            await held.predict("", {"text": TEXTS})
+            return seen != [None]
+
+    async with running(models := Models(tmp_path)):
+        assert not await joins(models, "plain") and await joins(models, "batched")
+        assert len((await predict(models, "plain", text=many))["length"]) == 5
+        message = "Task size 5 is larger than maximum input batch size 4"
+        with pytest.raises(ServingError, match=message) as refused:
+            await predict(models, "batched", text=many)
+        assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
+    async with running(models := Models(tmp_path, overrides={"max_batch_size": 3})):
+        assert await joins(models, "plain")  # given for all models
+        with pytest.raises(ServingError, match="batch size 3"):
+            await predict(models, "plain", text=many)
+
+
+async def test_an_answer_that_is_too_large_is_refused(toys, monkeypatch):
+    monkeypatch.setattr(servable, "_LARGEST_ANSWER", 1000)
+    async with running(models := Models(toys)):
+        await predict(models)
+        with pytest.raises(ServingError, match="send fewer rows") as refused:
+            await predict(models, text=np.array([b"a" * 400], object))
+        assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def signature(inputs: dict[str, list[int]], outputs: dict[str, list[int]]) -> SignatureDef:
+    made = SignatureDef()
+    for infos, shapes in ((made.inputs, inputs), (made.outputs, outputs)):
+        for name, sizes in shapes.items():
+            infos[name].tensor_shape.SetInParent()
+            for size in sizes:
+                infos[name].tensor_shape.dim.add(size=size)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "expected"),
+    [
+        ({"text": [-1]}, {"label": [-1], "labels": [-1, 3]}, True),
+        ({"text": [-1]}, {"words_count": [-1], "words_text": [-1, -1]}, True),
+        ({"text": [-1]}, {"masks_count": [-1], "masks_words": [-1, -1, 5]}, True),
+        # Nothing tells how wide these would be alone.
+        ({"text": [-1]}, {"pieces_count": [-1], "probabilities": [-1, 2, 2, -1, -1]}, False),
+        ({"text": [-1]}, {"words_count": [-1], "words_pairs": [-1, -1, -1]}, False),
+        # As wide as the inputs.
+        ({"context": [-1], "choices": [-1, -1]}, {"probabilities": [-1, -1]}, True),
+        ({"x": [-1]}, {"total": []}, False),
+        ({"x": [4]}, {"y": [-1]}, False),
+    ],
+)
+def test_requests_are_joined_where_their_answers_stay_the_same(inputs, outputs, expected):
+    assert can_join(signature(inputs, outputs)) == expected
+
+
+def test_lists_lose_their_padding_alone():
+    """A name that looks like a list's may have another meaning in another's model."""
+    sizes = {"tags_count": [-1], "tags_text": [-1, -1], "tags_score": [-1, -1], "tags_of": [-1, 4]}
+    score, padded = np.array([[1, 2, 3, 0], [4, 0, 0, 0]]), np.array([[1, 2, 0, 0], [3, 0, 0, 0]])
+    outputs = {"tags_text": padded, "tags_score": score, "tags_of": padded}
+    outputs["tags_count"] = np.array([2, 1])
+    found = without_padding(signature({}, sizes), outputs)
+    outputs["tags_text"] = padded[:, :2]
+    assert {name: x.tolist() for name, x in found.items()} == {
+        name: x.tolist() for name, x in outputs.items()
+    }
