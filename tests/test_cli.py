@@ -1,14 +1,38 @@
-"""A mistyped command ends in one line with the nearest name, before TensorFlow is imported."""
+"""The command line: options, help, and mistakes, each one line with the nearest name.
 
+What can be found before TensorFlow is imported is found before.
+"""
+
+import ast
+import dataclasses
+import inspect
+import os
+import re
+import signal
 import subprocess
 import sys
+import typing
+from dataclasses import MISSING, fields
 
 import pytest
+import yaml
+from command_line import words
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from preloaded import run_code
 
 from bert_tf import cli
+from bert_tf.cli import COMMANDS, main
 from bert_tf.commands import ask
+from bert_tf.commands.export import Options as ExportOptions
+from bert_tf.commands.export import _settings
+from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.errors import InputError
-from bert_tf.tasks.table import check_name
+from bert_tf.options import option_helps
+from bert_tf.tasks.table import TASKS, check_name
+from bert_tf.tasks.task_options import FileOptions, TaskOptions
+from bert_tf.training.training_options import save_config
 
 
 @pytest.fixture
@@ -81,7 +105,7 @@ TRAIN = "finetune --model models/tiny --train train.tsv --output o "
     ],
 )
 def test_a_mistake_is_one_line_before_tensorflow(place, capsys, line, message):
-    assert cli.main(line.split()) == 2
+    assert main(line.split()) == 2
     told = capsys.readouterr().err
     assert told.startswith("bert-tf") and told.count("\n") == 1
     assert message in told
@@ -104,7 +128,7 @@ def test_a_mistake_is_one_line_before_tensorflow(place, capsys, line, message):
 )
 def test_what_may_be_right_gets_to_tensorflow(place, line):
     with pytest.raises(AssertionError, match="TensorFlow is imported"):
-        cli.main(line.split())
+        main(line.split())
 
 
 def test_the_checks_import_no_tensorflow(place):
@@ -135,14 +159,14 @@ def test_only_names_of_options_may_have_dashes_for_underscores(place, monkeypatc
     monkeypatch.setattr(cli, "show", lambda *_: None)
     monkeypatch.setattr(cli, "import_tensorflow", lambda **_: None)
     texts = ["-- a well-known film", "a b-c", "--un-known=a b"]
-    assert cli.main(["ask", "--index", "models/tiny", "--text", *texts[:2]]) == 0
-    assert cli.main(["ask", "--index=models/tiny", f"--text={texts[2]}"]) == 0
+    assert main(words("ask --index models/tiny --text", *texts[:2])) == 0
+    assert main(["ask", "--index=models/tiny", f"--text={texts[2]}"]) == 0
     assert [options.text for options in given] == [texts[:2], texts[2:]]
 
 
 def shown_options(capsys, *arguments):
     with pytest.raises(SystemExit) as ended:
-        cli.main([*arguments])
+        main([*arguments])
     assert ended.value.code == 0
     told = capsys.readouterr().out
     flags = [line.split()[0].strip(",") for line in told.splitlines() if line.startswith("  --")]
@@ -153,7 +177,7 @@ def test_the_help_begins_with_what_a_run_needs(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     told, options = shown_options(capsys, "finetune", "--help_all")
     assert told.startswith("usage: bert-tf finetune --model MODEL --output OUTPUT [options]\n")
-    needed = ["--model", "--data", "--train", "--validation", "--task", "--output"]
+    needed = words("--model --data --train --validation --task --output")
     assert options[:6] == needed
 
 
@@ -164,3 +188,280 @@ def test_the_help_shows_ten_options_and_the_groups_of_the_others(command, capsys
     assert "--help_all shows the other options: " in told
     whole, options = shown_options(capsys, command, "--help_all")
     assert set(common) < set(options) and "the other options:" not in whole
+
+
+def test_help_is_there_for_every_command(capsys):
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as exit_:
+            main([command, "--help"])
+        assert exit_.value.code == 0
+        text = capsys.readouterr().out
+        assert f"  bert-tf {command} " in text  # an example of its own docstring
+        assert not re.search(r"^  bert-tf .* {2}--", text, re.MULTILINE)  # its lines, as written
+        assert "--config" in text
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly(monkeypatch, capsys):
+    """As in `bert-tf predict ... | head -1`."""
+    monkeypatch.setattr("bert_tf.commands.tasks.show", lambda result, options: print("a line"))
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as output:
+        monkeypatch.setattr("sys.stdout", output)
+        assert main(["tasks"]) == 128 + signal.SIGPIPE
+    assert "Broken" not in capsys.readouterr().err
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from bert_tf.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'tensorflow', 'keras', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "pretrain" in done.stdout
+
+
+def test_letters_that_standard_output_lacks_are_escaped():
+    code = r"""
+import sys
+from bert_tf.cli import main
+from bert_tf.commands import tasks
+tasks.show = lambda result, options: print("\ud615, caf\xe9, \udce9")
+for encoding in ("ascii", "utf-8"):
+    sys.stdout.reconfigure(encoding=encoding, errors="strict")
+    main()
+"""
+    done = run_code(code, ["tasks"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [r"\ud615, caf\xe9, \udce9", r"형, café, \udce9"]
+
+
+INTEGERS = st.sampled_from([-(10**30), -5, -1, 0, 1, 3, 2**31, 2**63, 10**30]) | st.integers()
+FLOATS = st.sampled_from([0.0, -1.0, 0.5, 1.0, 1e300]) | st.floats()
+ODD = st.sampled_from(["", "null", "1e3", ".nan", "a:b", "[1, 2", "{a", "-", "x\0"])
+TEXTS = ODD | st.text(max_size=5)
+ANYTHING = st.none() | st.booleans() | INTEGERS | FLOATS | TEXTS | st.lists(TEXTS, max_size=2)
+
+
+def values_of(hint) -> st.SearchStrategy:
+    members = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return st.sampled_from(members) | TEXTS
+    if typing.get_origin(hint) is list:
+        return st.lists(values_of(members[0]), min_size=1, max_size=2)
+    if members:
+        return st.one_of([values_of(member) for member in members])
+    return {int: INTEGERS, float: FLOATS, bool: st.booleans()}.get(hint, TEXTS)
+
+
+def given_values(options) -> st.SearchStrategy:
+    """Values for all that is required, and for some of what is not."""
+    hints = typing.get_type_hints(options)
+    required, optional = {}, {}
+    for field in fields(options):
+        if field.metadata.get("python"):
+            continue
+        is_required = field.default is MISSING and field.default_factory is MISSING
+        chosen = required if is_required else optional
+        chosen[field.name] = values_of(hints[field.name])
+    return st.fixed_dictionaries(required, optional=optional)
+
+
+def code_of(arguments) -> int:
+    try:
+        return main(arguments)
+    except SystemExit as end:  # the parser's own
+        return end.code
+
+
+def on_command_line(options, values) -> list[str]:
+    positional = {field.name for field in fields(options) if field.metadata.get("positional")}
+    arguments = []
+    for name, value in values.items():
+        items = [str(item) for item in (value if isinstance(value, list) else [value])]
+        if name in positional:
+            arguments = [*items, *arguments]
+        elif isinstance(value, bool):
+            arguments.append(f"--{name}" if value else f"--no_{name}")
+        else:
+            arguments += [f"--{name}", *items] if len(items) > 1 else [f"--{name}={items[0]}"]
+    return arguments
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_value_of_an_option_makes_a_traceback(command, tmp_path, monkeypatch):
+    module = cli.command_module(command)
+    monkeypatch.setattr(module, "run", lambda options: None)
+    monkeypatch.setattr(cli, "show", lambda *_: None)
+    path = tmp_path / "config.yaml"
+
+    @settings(
+        max_examples=8,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],  # to shrink so many values takes minutes
+    )
+    @given(values=given_values(module.Options), data=st.data())
+    def check(values, data):
+        assert code_of([command, *on_command_line(module.Options, values)]) in (0, 2)
+        if values:
+            values[data.draw(st.sampled_from(sorted(values)))] = data.draw(ANYTHING)
+        path.write_text(yaml.safe_dump(values, allow_unicode=True), encoding="utf-8")
+        assert code_of([command, "--config", str(path)]) in (0, 2)
+
+    check()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_option_has_a_help(command):
+    options = cli.command_module(command).Options
+    helps = option_helps(options)
+    assert all(helps.get(field.name) for field in fields(options))
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("stepz: 3", "unknown option 'stepz': write steps"),
+        ("steps: null", "--steps is null: give a value, or leave it out"),
+        ("learning_rate: .nan", "--learning_rate is nan: give above 0"),
+        (
+            "seed: 99999999999999",
+            "--seed is 99999999999999: give at least 0 and below 2,147,483,648",
+        ),
+        ("watch_text: a", "--watch_text is 'a': give a list, such as [a]"),
+        ("- 3", "holds no options"),
+        ("steps: [1", "is not YAML"),
+        ("\udcff", "cannot be read"),
+    ],
+)
+def test_a_config_that_cannot_be_used_is_named(text, cause, tmp_path, capsys):
+    path = tmp_path / "config.yaml"
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    arguments = words("pretrain --shards s --output o", config=path)
+    assert code_of(arguments) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("bert-tf pretrain: error: ") and cause in line
+    assert "--" in cause or str(path) in line
+
+
+@pytest.mark.parametrize("task", ["true", "[a]"])
+def test_a_task_that_is_no_text_is_refused(task, tmp_path, capsys):
+    path = tmp_path / "config.yaml"
+    path.write_text(f"task: {task}", encoding="utf-8")
+    arguments = words("finetune --model m --train t --output o")
+    assert code_of([*arguments, "--config", str(path)]) == 2
+    assert "--task" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        FinetuningOptions(
+            model="1e3",
+            train="null",
+            output="\u00fc: [",
+            text_column="1e3",
+            pair_column="yes",
+            label_column=".nan",
+            override=True,
+            learning_rate=1e-5,
+        ),
+        PretrainingOptions(
+            shards="0x1f", output="- a", watch_text=["[MASK]: #1", "~"], max_ngram=2, dry_run=True
+        ),
+    ],
+    ids=["finetune", "pretrain"],
+)
+def test_config_yaml_repeats_the_run(options, tmp_path, monkeypatch):
+    """Names that YAML takes for numbers, too; but not what was meant for one time."""
+    command = "finetune" if isinstance(options, FinetuningOptions) else "pretrain"
+    taken = []
+    monkeypatch.setattr(cli.command_module(command), "run", taken.append)
+    monkeypatch.setattr(cli, "show", lambda *_: None)
+    monkeypatch.setattr(cli, "check", lambda options: None)  # the files are made up
+    save_config(options, tmp_path)
+    assert code_of([command, "--config", str(tmp_path / "config.yaml")]) == 0
+    options.override, options.dry_run, options.verbose = False, False, True
+    assert taken == [options]
+
+
+def test_a_list_given_twice_loses_nothing(capsys):
+    assert main(words("predict --model m --text one --text=two")) == 2
+    assert "--text is given twice: give all values after one --text" in capsys.readouterr().err
+
+
+def test_interrupting_a_run_is_no_error(monkeypatch, capsys):
+    def stopped(options):
+        raise KeyboardInterrupt("stopped at step 7 and saved")
+
+    monkeypatch.setattr("bert_tf.commands.pretrain.run", stopped)
+    monkeypatch.setattr(cli, "check", lambda options: None)
+    assert main(words("pretrain --shards s --output o")) == 130
+    assert capsys.readouterr().err == "bert-tf pretrain: stopped at step 7 and saved\n"
+
+
+def test_the_help_fits_a_terminal_of_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    for command, summary in COMMANDS.items():
+        assert [command, *summary.split()] in [line.split() for line in lines]
+    assert max(map(len, lines)) <= 80
+
+
+VALUES = {
+    "format": "jsonl",
+    "header": False,
+    "long_texts": "windows",
+    "embedding_loss": "cosent",
+    "window_pooling": "max",
+    "pooling": "cls",
+    "normalize": False,
+}
+
+
+def read_by(function) -> set[str] | None:
+    """The options that a function reads by name; None if it hands them all on."""
+    nodes = [*ast.walk(ast.parse(inspect.getsource(inspect.unwrap(function))))]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    handed = [each for call in calls for each in (*call.args, *(k.value for k in call.keywords))]
+    if any(isinstance(each, ast.Name) and each.id == "options" for each in handed):
+        return None
+    own = [x for x in nodes if isinstance(x, ast.Attribute) and isinstance(x.value, ast.Name)]
+    return {x.attr for x in own if x.value.id == "options"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_inherited_option_is_read_or_handed_on(command):
+    module = cli.command_module(command)
+    inherited = {
+        field.name
+        for cls in module.Options.__mro__[1:]
+        if dataclasses.is_dataclass(cls)
+        for field in dataclasses.fields(cls)
+        if not field.metadata.get("python")
+    }
+    read = read_by(module.run)
+    assert read is None or not inherited - read
+
+
+def test_every_option_settingss_and_files_changes_a_task():
+    tasks = [TASKS[name] for name in TASKS]
+    for field in (*dataclasses.fields(TaskOptions), *dataclasses.fields(FileOptions)):
+        if field.name != "task":
+            default = 3 if "int" in str(field.type) else 0.5 if "float" in str(field.type) else "0"
+            settings = {field.name: VALUES.get(field.name, default)}
+            assert any(task.with_settings(settings) != task for task in tasks), field.name
+
+
+def test_the_format_of_an_export_is_not_that_of_the_task_s_files():
+    """Both options are called so: task.json of an export had "saved_model", and no file opened."""
+    task = TASKS["classification"]
+    assert task.with_settings(_settings(ExportOptions(model="m", name="n"))) == task

@@ -5,6 +5,7 @@ import os
 import random
 
 import pytest
+from command_line import run, words
 
 from bert_tf.cli import main
 from bert_tf.config import BertConfig
@@ -47,9 +48,6 @@ def test_a_pre_trained_model_needs_fewer_labels(tmp_path):
             "\n".join(["text\tlabel", *(f"{sentence(i)}\t{i % 4}" for i in range(rows))])
         )
 
-    def run(*arguments):
-        assert main([str(argument) for argument in arguments]) == 0
-
     documents = ("\n".join(sentence(topic) for _ in range(12)) for topic in range(300))
     (tmp_path / "corpus.txt").write_text("\n\n".join(documents))
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -67,63 +65,21 @@ def test_a_pre_trained_model_needs_fewer_labels(tmp_path):
     config.to_json(tmp_path / "config.json")
     write("train.tsv", 16)
     write("test.tsv", 400)
-    run(
-        "shards",
-        "--corpus",
-        tmp_path / "corpus.txt",
-        "--tokenizer",
-        tmp_path / "vocab",
-        "--output",
-        tmp_path / "shards",
-        "--max_seq_length",
-        32,
-    )
-    run(
-        "pretrain",
-        "--shards",
-        tmp_path / "shards",
-        "--size",
-        tmp_path / "config.json",
-        "--steps",
-        300,
-        "--batch_size",
-        32,
-        "--learning_rate",
-        1e-3,
-        "--dropout",
-        0,
-        "--output",
-        tmp_path / "pretrained",
-    )
+    shards, size = tmp_path / "shards", tmp_path / "config.json"
+    texts = {"corpus": tmp_path / "corpus.txt", "tokenizer": tmp_path / "vocab"}
+    run("shards --max_seq_length 32", **texts, output=shards)
+    line = "pretrain --steps 300 --batch_size 32 --learning_rate 0.001 --dropout 0"
+    run(line, shards=shards, size=size, output=tmp_path / "pretrained")
     scores = []
-    for name, more in (("from_pretrained", []), ("from_random", ["--from_scratch"])):
+    for name, more in (("from_pretrained", ""), ("from_random", " --from_scratch")):
         run(
-            "finetune",
-            "--model",
-            tmp_path / "pretrained" / "last",
-            *more,
-            "--train",
-            tmp_path / "train.tsv",
-            "--output",
-            tmp_path / name,
-            "--epochs",
-            20,
-            "--batch_size",
-            8,
-            "--learning_rate",
-            5e-4,
-            "--max_length",
-            16,
+            f"finetune --epochs 20 --batch_size 8 --learning_rate 5e-4 --max_length 16{more}",
+            model=tmp_path / "pretrained" / "last",
+            train=tmp_path / "train.tsv",
+            output=tmp_path / name,
         )
-        run(
-            "evaluate",
-            "--model",
-            tmp_path / name / "last",
-            "--data",
-            tmp_path / "test.tsv",
-            "--output",
-            tmp_path / name / "test",
-        )
+        model, data = tmp_path / name / "last", tmp_path / "test.tsv"
+        run("evaluate", model=model, data=data, output=tmp_path / name / "test")
         scores.append(accuracy(tmp_path / name))
     assert scores[0] > 0.9 > scores[1] + 0.1, scores
 
@@ -174,7 +130,7 @@ def test_pre_training_wins_on_the_installed_documentation(tmp_path, capsys, monk
 @pytest.mark.slow
 def test_the_demo_takes_a_users_own_text(corpus, tmp_path, capsys, few_steps):
     output = tmp_path / "demo"
-    command = ["demo", "--corpus", str(corpus), "--output", str(output), "--steps", "2"]
+    command = words("demo --steps 2", corpus=corpus, output=output)
     assert main(command) == 0
     labels = {
         row.split("\t")[1]

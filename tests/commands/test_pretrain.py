@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from command_line import words
 from killed import copy_when_saved  # tests/processes/killed.py
 from preloaded import start_code
 from safetensors.numpy import load_file
@@ -104,28 +105,14 @@ def undisturbed(dynamic_shards, small_config, tmp_path_factory):
 def test_a_killed_run_on_rows_of_instances_goes_on_as_if_nothing_had_happened(
     corpus, tokenizer, small_config, tmp_path
 ):
-    arguments = [
-        "shards",
-        "--corpus",
-        corpus,
-        "--tokenizer",
-        tokenizer,
-        "--output",
-        tmp_path / "rows",
-        "--max-seq-length",
-        32,
-        "--held-out-share",
-        0.2,
-        "--num-shards",
-        2,
-        "--masking",
-        "dynamic",
-        "--short-seq-prob",
-        0.9,
-        "--instances-per-row",
-        4,
-    ]
-    assert main([str(argument) for argument in arguments]) == 0
+    arguments = words(
+        "shards --max-seq-length 32 --held-out-share 0.2 --num-shards 2 --masking dynamic "
+        "--short-seq-prob 0.9 --instances-per-row 4",
+        corpus=corpus,
+        tokenizer=tokenizer,
+        output=tmp_path / "rows",
+    )
+    assert main(arguments) == 0
     with pytest.raises(InputError, match="shards without --instances_per_row"):
         run(options(tmp_path / "rows", small_config, tmp_path / "no", objective="bilm"))
     settings = {**SETTINGS, "gradient_accumulation_steps": 2}
@@ -254,23 +241,13 @@ def test_a_language_model_is_trained_resumed_and_trained_on(
 @pytest.fixture(scope="module")
 def shards_of_two_lengths(made_once, corpus, tokenizer) -> Path:
     def make(path: Path) -> None:
-        arguments = [
-            "shards",
-            "--corpus",
-            corpus,
-            "--tokenizer",
-            tokenizer,
-            "--output",
-            path,
-            "--max-seq-length",
-            16,
-            32,
-            "--held-out-share",
-            0.2,
-            "--num-shards",
-            2,
-        ]
-        assert main([str(argument) for argument in arguments]) == 0
+        arguments = words(
+            "shards --max-seq-length 16 32 --held-out-share 0.2 --num-shards 2",
+            corpus=corpus,
+            tokenizer=tokenizer,
+            output=path,
+        )
+        assert main(arguments) == 0
 
     return made_once("shards_of_two_lengths", make)
 
@@ -489,20 +466,13 @@ def test_corrupt_records_stop_a_run_or_are_left_out(dynamic_shards, small_config
     manifest = Manifest.load(folder)
     manifest.statistics["train"]["unknown_token_share"] = 0.5
     manifest.save(folder)
-    arguments = [
-        "pretrain",
-        "--shards",
-        folder,
-        "--size",
-        small_config,
-        "--output",
-        tmp_path / "run",
-        "--steps",
-        3,
-        "--batch-size",
-        8,
-    ]
-    arguments = [str(argument) for argument in arguments]
+    arguments = words(
+        "pretrain --steps 3 --batch-size 8",
+        shards=folder,
+        size=small_config,
+        output=tmp_path / "run",
+    )
+    arguments = arguments
     capsys.readouterr()
     assert main(arguments) == 2
     *_, line = capsys.readouterr().err.strip().splitlines()
@@ -516,18 +486,10 @@ def test_corrupt_records_stop_a_run_or_are_left_out(dynamic_shards, small_config
 
 
 def test_masking_options_are_for_dynamic_shards(shards, small_config, tmp_path, capsys):
-    arguments = [
-        "pretrain",
-        "--shards",
-        shards,
-        "--size",
-        small_config,
-        "--output",
-        tmp_path / "run",
-        "--max_ngram",
-        3,
-    ]
-    assert main([str(argument) for argument in arguments]) == 2
+    arguments = words(
+        "pretrain --max_ngram 3", shards=shards, size=small_config, output=tmp_path / "run"
+    )
+    assert main(arguments) == 2
     line = capsys.readouterr().err
     assert "remove max_ngram, or make shards with --masking dynamic" in line
     assert not (tmp_path / "run").exists()
@@ -536,16 +498,10 @@ def test_masking_options_are_for_dynamic_shards(shards, small_config, tmp_path, 
 def test_an_unfinished_folder_is_told_from_a_missing_one(small_config, tmp_path, capsys):
     (tmp_path / "shards" / ".journal").mkdir(parents=True)
     (tmp_path / "shards" / ".journal" / "lock").touch()
-    arguments = [
-        "pretrain",
-        "--shards",
-        tmp_path / "shards",
-        "--size",
-        small_config,
-        "--output",
-        tmp_path / "run",
-    ]
-    assert main([str(argument) for argument in arguments]) == 2
+    arguments = words(
+        "pretrain", shards=tmp_path / "shards", size=small_config, output=tmp_path / "run"
+    )
+    assert main(arguments) == 2
     assert "has not finished there" in capsys.readouterr().err
 
 
@@ -578,30 +534,19 @@ def test_a_data_service_changes_nothing(undisturbed, dynamic_shards, small_confi
 def shown(arguments, capsys) -> list[str]:
     """The lines of a command that ends well."""
     capsys.readouterr()
-    assert main([str(argument) for argument in arguments]) == 0
+    assert main(arguments) == 0
     return capsys.readouterr().err.strip().splitlines()
 
 
 def test_a_run_tells_what_it_does_and_what_came_of_it(
     shards, small_config, tmp_path, capsys, words_are_hidden
 ):
-    arguments = [
-        "pretrain",
-        "--shards",
-        shards,
-        "--size",
-        small_config,
-        "--output",
-        tmp_path / "run",
-        "--steps",
-        4,
-        "--batch-size",
-        8,
-        "--evaluate-every",
-        2,
-        "--evaluation-batches",
-        2,
-    ]
+    arguments = words(
+        "pretrain --steps 4 --batch-size 8 --evaluate-every 2 --evaluation-batches 2",
+        shards=shards,
+        size=small_config,
+        output=tmp_path / "run",
+    )
     dry = shown([*arguments, "--dry_run"], capsys)
     assert "CPU, float32: " in dry[0] and " instances of 32 tokens, 4 steps of 8" in dry[0]
     assert any("parameters" in line for line in dry) and any("4 steps of about" in s for s in dry)
@@ -696,8 +641,8 @@ def test_other_shards_of_the_original_script_are_other_data(
 
 
 def test_an_output_in_the_shards_is_refused(shards, small_config, capsys):
-    arguments = ["pretrain", "--shards", shards, "--output", shards / "run"]
-    assert main([str(argument) for argument in arguments]) == 2
+    arguments = words("pretrain", shards=shards, output=shards / "run")
+    assert main(arguments) == 2
     assert "lies in the input" in capsys.readouterr().err
     assert not (shards / "run").exists()
 

@@ -3,21 +3,15 @@
 import pydoc_data.topics
 import random
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from bert_tf.cli import main
+from command_line import CommandLine, run
 
 WORDS = {
     "sea": ("ship", "sailed", "deep", "water", "waves", "harbour", "wind"),
     "farm": ("cow", "grass", "barn", "farmer", "golden", "wheat"),
 }
-
-
-def run(*arguments: object) -> None:
-    assert main([str(argument) for argument in arguments]) == 0
 
 
 def write_tsv(path: Path, count: int, seed: int) -> None:
@@ -42,38 +36,23 @@ def corpus(made_once) -> Path:
 
 @pytest.fixture(scope="session")
 def tokenizer(made_once, corpus) -> Path:
-    return made_once(
-        "vocab", lambda path: run("vocab", "--corpus", corpus, "--output", path, "--size", 600)
-    )
-
-
-def write_shards(corpus: Path, tokenizer: Path, *more: object) -> Callable[[Path], None]:
-    return lambda path: run(
-        "shards",
-        "--corpus",
-        corpus,
-        "--tokenizer",
-        tokenizer,
-        "--output",
-        path,
-        "--max-seq-length",
-        32,
-        "--held-out-share",
-        0.2,
-        "--num-shards",
-        2,
-        *more,
-    )
+    return made_once("vocab", lambda path: run("vocab --size 600", corpus=corpus, output=path))
 
 
 @pytest.fixture(scope="session")
 def shards(made_once, corpus, tokenizer) -> Path:
-    return made_once("shards", write_shards(corpus, tokenizer))
+    line = "shards --max-seq-length 32 --held-out-share 0.2 --num-shards 2"
+    return made_once(
+        "shards", lambda path: run(line, corpus=corpus, tokenizer=tokenizer, output=path)
+    )
 
 
 @pytest.fixture(scope="session")
 def dynamic_shards(made_once, corpus, tokenizer) -> Path:
-    return made_once("dynamic_shards", write_shards(corpus, tokenizer, "--masking", "dynamic"))
+    line = "shards --max-seq-length 32 --held-out-share 0.2 --num-shards 2 --masking dynamic"
+    return made_once(
+        "dynamic_shards", lambda path: run(line, corpus=corpus, tokenizer=tokenizer, output=path)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -94,29 +73,12 @@ def small_config(made_once, tokenizer) -> Path:
 
 @pytest.fixture(scope="session")
 def pretrained(made_once, shards, small_config) -> Path:
+    line = (
+        "pretrain --steps 20 --batch-size 8 --log-every 5 --evaluate-every 10 "
+        "--evaluation-batches 2 --learning-rate 0.001"
+    )
     return made_once(
-        "pretrained",
-        lambda path: run(
-            "pretrain",
-            "--shards",
-            shards,
-            "--size",
-            small_config,
-            "--output",
-            path,
-            "--steps",
-            20,
-            "--batch-size",
-            8,
-            "--log-every",
-            5,
-            "--evaluate-every",
-            10,
-            "--evaluation-batches",
-            2,
-            "--learning-rate",
-            1e-3,
-        ),
+        "pretrained", lambda path: run(line, shards=shards, size=small_config, output=path)
     )
 
 
@@ -132,35 +94,19 @@ def labelled(made_once) -> Path:
 
 @pytest.fixture(scope="session")
 def finetuned(made_once, labelled, pretrained) -> Path:
-    return made_once(
-        "finetuned",
-        lambda path: run(
-            "finetune",
-            "--model",
-            pretrained / "last",
-            "--train",
-            labelled / "train.tsv",
-            "--output",
-            path,
-            "--epochs",
-            4,
-            "--batch-size",
-            8,
-            "--log-every",
-            4,
-            "--learning-rate",
-            5e-3,
-            "--max-length",
-            16,
-        ),
-    )
+    line = "finetune --epochs 4 --batch-size 8 --log-every 4 --learning-rate 0.005 --max-length 16"
+    data = {"model": pretrained / "last", "train": labelled / "train.tsv"}
+    return made_once("finetuned", lambda path: run(line, **data, output=path))
 
 
 @pytest.fixture(scope="session")
 def exported(made_once, finetuned) -> Path:
     return made_once(
         "where",
-        lambda path: run(
-            "export", "--model", finetuned / "best", "--name", path.name, "--output", path.parent
-        ),
+        lambda path: run("export", model=finetuned / "best", name=path.name, output=path.parent),
     )
+
+
+@pytest.fixture
+def call(capsys) -> CommandLine:
+    return CommandLine(capsys)

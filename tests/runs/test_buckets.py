@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import words
 from preloaded import start_command
 from s3_server import Faults, bucket
 
@@ -31,29 +32,13 @@ def cache(tmp_path, monkeypatch):
 
 
 def pretraining(shards, small_config, output):
-    return [
-        "pretrain",
-        "--shards",
-        str(shards),
-        "--size",
-        str(small_config),
-        "--output",
-        str(output),
-        "--steps",
-        "20",
-        "--batch-size",
-        "8",
-        "--save-every",
-        "5",
-        "--log-every",
-        "5",
-        "--evaluate-every",
-        "10",
-        "--evaluation-batches",
-        "2",
-        "--learning-rate",
-        "1e-3",
-    ]
+    return words(
+        "pretrain --steps 20 --batch-size 8 --save-every 5 --log-every 5 "
+        "--evaluate-every 10 --evaluation-batches 2 --learning-rate 1e-3",
+        shards=shards,
+        size=small_config,
+        output=output,
+    )
 
 
 @pytest.mark.slow
@@ -96,50 +81,27 @@ def test_from_a_model_in_a_bucket_to_answers_of_an_export_there(
         mirror.Folder(f"{s3}/pre/best").upload(path, path.name)
     with pytest.raises(InputError, match=r"pre is a run directory.* did you mean .*pre/best\?"):
         caches.fetched(f"{s3}/pre")
-    finetuning = [
-        "finetune",
-        "--model",
-        f"{s3}/pre/best",
-        "--train",
-        str(pairs),
-        "--validation",
-        str(pairs),
-        "--text_column",
-        "first",
-        "--pair_column",
-        "second",
-        "--label_column",
-        "same",
-        "--max-length",
-        "16",
-        "--epochs",
-        "1",
-        "--batch-size",
-        "4",
-        "--output",
-        f"{s3}/runs/cls",
-    ]
+    finetuning = words(
+        "finetune --text_column first --pair_column second --label_column same "
+        "--max-length 16 --epochs 1 --batch-size 4",
+        model=f"{s3}/pre/best",
+        train=pairs,
+        validation=pairs,
+        output=f"{s3}/runs/cls",
+    )
     assert main(finetuning) == 0
     finetuned = storage.open_folder(f"{s3}/runs/cls/best")
     assert finetuned.read("metrics.json")
     header, *rows = finetuned.read("predictions.tsv").decode().splitlines()
     assert header.split("\t") == ["first", "second", "label", "predicted", "no", "yes"]
     assert {row.split("\t")[0] for row in rows} == {f'ship, "{i}" with a tab' for i in range(16)}
-    export = [
-        "export",
-        "--model",
-        f"{s3}/runs/cls/best",
-        "--name",
-        "cls",
-        "--output",
-        f"{s3}/served",
-    ]
+    export = words("export --name cls", model=f"{s3}/runs/cls/best", output=f"{s3}/served")
     for version in (1, 2):
         assert main(export) == 0
         assert storage.open_folder(f"{s3}/served/cls/{version}").read("saved_model.pb")
     assert b"cls" in storage.open_folder(f"{s3}/served").read("models.config")
     capsys.readouterr()
-    predict = ["predict", "--model", f"{s3}/served/cls", "--text", "a ship"]
+    predict = words("predict", model=f"{s3}/served/cls", text="a ship")
     assert main([*predict, "--pair", "a wave"]) == 0
     assert json.loads(capsys.readouterr().out)["label"] in ("yes", "no")
     assert main(predict) == 2  # from the cache
@@ -156,9 +118,7 @@ def test_shards_are_made_with_a_tokenizer_in_a_bucket(s3, corpus, pretrained, tm
         mirror.Folder(f"{s3}/vocab").upload(pretrained / "last" / name, name)
 
     def shards(tokenizer, output):
-        return main(
-            ["shards", "--corpus", str(corpus), "--tokenizer", tokenizer, "--output", str(output)]
-        )
+        return main(words("shards", corpus=corpus, tokenizer=tokenizer, output=output))
 
     assert shards(str(pretrained / "last"), tmp_path / "local") == 0
     assert shards(f"{s3}/vocab", tmp_path / "remote") == 0

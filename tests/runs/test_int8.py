@@ -24,6 +24,7 @@ from bert_tf import (
 )
 from bert_tf.commands import export_precisions
 from bert_tf.errors import InputError
+from bert_tf.models.answerer import Answerer
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.tensorflow import int8 as plans
@@ -34,7 +35,6 @@ from bert_tf.serving.precisions import fastest, same_in_other_types, type_of
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
-from bert_tf.models.answerer import Answerer
 from tests.processes.preloaded import run_code
 
 pytestmark = pytest.mark.slow  # an export of two types, calibrated and measured

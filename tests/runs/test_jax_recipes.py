@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from command_line import words
 from rounding import rounding
 
 from bert_tf import (
@@ -302,8 +303,8 @@ def resumed(shards, small_config, tmp_path_factory):
     model = folder / "model"
     save_model(BertPreTrainer(BertConfig.from_json(small_config), seed=1), model)
     script = [RECIPES / "pretrain_on_jax.py", "--shards", shards, "--model", model, "--cpu"]
-    script += ["--batch_size", 8, "--steps", 300, "--warmup_steps", 10, "--save_every", 100]
-    script += ["--learning_rate", 1e-3, "--output"]
+    script += words("--batch_size 8 --steps 300 --warmup_steps 10 --save_every 100")
+    script += words("--learning_rate 1e-3 --output")
     whole = on_jax(*script, folder / "whole", devices=2)
     assert whole.returncode == 0, whole.stderr
     command = [sys.executable, *map(str, script), str(folder / "killed")]

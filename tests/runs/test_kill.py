@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from command_line import words
 from preloaded import run_code, run_command, start_command
 
 from bert_tf.cli import main
@@ -18,27 +19,14 @@ from bert_tf.training.state import read_checkpoint
 
 
 def pretraining(shards, small_config, output, steps) -> list[str]:
-    return [
-        "pretrain",
-        "--shards",
-        str(shards),
-        "--size",
-        str(small_config),
-        "--output",
-        str(output),
-        "--steps",
-        str(steps),
-        "--batch-size",
-        "8",
-        "--save-every",
-        "5",
-        "--log-every",
-        "7",
-        "--evaluate-every",
-        "40",
-        "--evaluation-batches",
-        "2",
-    ]
+    return words(
+        "pretrain --batch-size 8 --save-every 5 --log-every 7 --evaluate-every 40 "
+        "--evaluation-batches 2",
+        shards=shards,
+        size=small_config,
+        output=output,
+        steps=steps,
+    )
 
 
 def newest_checkpoint(output) -> int:
@@ -116,25 +104,13 @@ import tensorflow as tf
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 """
     killed, undisturbed = (
-        [
-            "finetune",
-            "--model",
-            str(pretrained / "last"),
-            "--output",
-            str(tmp_path / name),
-            "--train",
-            str(labelled / "train.tsv"),
-            "--max-length",
-            "16",
-            "--batch-size",
-            "9",
-            "--gradient_accumulation_steps",
-            "3",
-            "--epochs",
-            "24",
-            "--save-every",
-            "5",
-        ]
+        words(
+            "finetune --max-length 16 --batch-size 9 --gradient_accumulation_steps 3 "
+            "--epochs 24 --save-every 5",
+            model=pretrained / "last",
+            output=tmp_path / name,
+            train=labelled / "train.tsv",
+        )
         for name in ("killed", "undisturbed")
     )
     kill_at_random_moments(killed, tmp_path / "killed", 1, optimized)
@@ -153,17 +129,12 @@ def test_a_run_keeps_others_out_until_sigterm(
     try:
         wait_for_progress(process, output)
         config = (output / "config.yaml").read_bytes()
-        finetuning = [
-            "finetune",
-            "--model",
-            str(pretrained / "last"),
-            "--max-length",
-            "16",
-            "--train",
-            str(labelled / "train.tsv"),
-            "--output",
-            str(output),
-        ]
+        finetuning = words(
+            "finetune --max-length 16",
+            model=pretrained / "last",
+            train=labelled / "train.tsv",
+            output=output,
+        )
         for command in (pretraining(shards, small_config, output, 5), finetuning):
             assert main(command) == 2
             (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
@@ -271,22 +242,12 @@ def contents(folder):
 @pytest.mark.slow
 def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path):
     def command(output) -> list[str]:
-        return [
-            "shards",
-            "--corpus",
-            str(corpus),
-            "--tokenizer",
-            str(tokenizer),
-            "--output",
-            str(tmp_path / output),
-            "--max-seq-length",
-            "32",
-            "64",
-            "--dupe-factor",
-            "2",
-            "--buffer-bytes",
-            "2000",
-        ]
+        return words(
+            "shards --max-seq-length 32 64 --dupe-factor 2 --buffer-bytes 2000",
+            corpus=corpus,
+            tokenizer=tokenizer,
+            output=tmp_path / output,
+        )
 
     began = time.monotonic()
     run_command(command("undisturbed"), setup=SMALL_UNITS, check=True)
@@ -333,20 +294,12 @@ def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path):
 @pytest.mark.slow
 def test_a_full_disk_ends_in_one_line_and_the_run_is_continued(corpus, tokenizer, tmp_path):
     small, left = tmp_path / "small", tmp_path / "left"
-    arguments = [
-        "shards",
-        "--corpus",
-        str(corpus),
-        "--tokenizer",
-        str(tokenizer),
-        "--max-seq-length",
-        "32",
-        "--dupe-factor",
-        "2",
-        "--buffer-bytes",
-        "2000",
-        "--output",
-    ]
+    arguments = words(
+        "shards --max-seq-length 32 --dupe-factor 2 --buffer-bytes 2000",
+        corpus=corpus,
+        tokenizer=tokenizer,
+    )
+    arguments.append("--output")
     done = on_a_small_disk(small, 500, [*arguments, str(small / "shards")], left, SMALL_UNITS)
     assert done.returncode == 2, done.stderr
     errors = [line for line in done.stderr.splitlines() if "error:" in line]

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import run, words
 
 import bert_tf
 from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, load_model, save_model
-from bert_tf.cli import main
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import task_to_train
 from bert_tf.commands.search import Options as SearchOptions
@@ -54,109 +54,44 @@ def write(path: Path, *lines: str) -> Path:
     return path
 
 
-def call(capsys, *arguments: object) -> tuple[str, str]:
-    capsys.readouterr()
-    assert main([str(argument) for argument in arguments]) == 0
-    captured = capsys.readouterr()
-    return captured.out, captured.err
-
-
-def refused(capsys, *arguments: object) -> str:
-    """Runs a command that must fail; returns its one line."""
-    capsys.readouterr()
-    assert main([str(argument) for argument in arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.strip().splitlines()
-    return line
-
-
 @pytest.mark.slow
 def test_a_classifier_of_hugging_face_is_evaluated_answers_and_is_exported(
-    hugging_face, tmp_path, capsys
+    hugging_face, tmp_path, call
 ):
     """Columns, length and labels could not be said; 128 tokens were assumed for 16 positions."""
     data = write(tmp_path / "d.tsv", "one\ttwo\tis", "sea\tship\tno", "cow\tfarm\tyes")
-    columns = ["--text_column", "one", "--pair_column", "two"]
+    columns = words("--text_column one --pair_column two")
     names = ["--label_map", "LABEL_0=no", "LABEL_1=yes"]
-    out, err = call(
-        capsys,
-        "evaluate",
-        "--model",
-        hugging_face,
-        "--data",
-        data,
-        *columns,
-        *names,
-        "--label_column",
-        "is",
-    )
+    out, err = call("evaluate --label_column is", *columns, *names, model=hugging_face, data=data)
     assert json.loads(out)["examples"] == 2
     assert "f1 is the F1 score of the label 'yes'" in err
-    line = refused(
-        capsys,
-        "evaluate",
-        "--model",
-        hugging_face,
-        "--data",
-        data,
-        *columns,
-        "--label_column",
-        "is",
-    )
+    line = call.refused("evaluate --label_column is", *columns, model=hugging_face, data=data)
     assert "d.tsv, line 2: the label 'no'" in line and "LABEL_0, LABEL_1" in line
-    expected, _ = call(
-        capsys, "predict", "--model", hugging_face, "--input", data, *columns, *names
-    )
+    expected, _ = call("predict", *columns, *names, model=hugging_face, input=data)
     call(
-        capsys,
-        "export",
-        "--model",
-        hugging_face,
-        "--name",
-        "m",
-        "--output",
-        tmp_path / "served",
-        "--pair_column",
-        "two",
-        *names,
+        "export --name m --pair_column two", *names, model=hugging_face, output=tmp_path / "served"
     )
-    served, _ = call(
-        capsys, "predict", "--model", tmp_path / "served" / "m", "--input", data, *columns
-    )
+    served, _ = call("predict", *columns, model=tmp_path / "served" / "m", input=data)
     for one, other in zip(expected.splitlines(), served.splitlines(), strict=True):
         one, other = json.loads(one), json.loads(other)
         assert set(one["probabilities"]) == {"no", "yes"}
-        assert (one["text"], one["pair"], one["label"]) == tuple(
-            other[key] for key in ("text", "pair", "label")
-        )
-    line = refused(
-        capsys,
-        "export",
-        "--model",
-        hugging_face,
-        "--name",
-        "m",
-        "--max_length",
-        17,
-        "--output",
-        tmp_path / "served",
+        assert all(one[key] == other[key] for key in ("text", "pair", "label"))
+    line = call.refused(
+        "export --name m --max_length 17", model=hugging_face, output=tmp_path / "served"
     )
     assert "17 tokens" in line and "16 positions" in line
-    line = refused(
-        capsys, "evaluate", "--model", hugging_face, "--data", data, "--label_map", "x=y"
-    )
+    line = call.refused("evaluate --label_map x=y", model=hugging_face, data=data)
     assert "--label_map x=y" in line
 
 
-def test_a_regression_model_of_hugging_face_answers_with_a_score(tmp_path, capsys):
+def test_a_regression_model_of_hugging_face_answers_with_a_score(tmp_path, call):
     """One-label models were softmax classifiers that always answered 1.0."""
     model = saved(BertRegressor(CONFIG, seed=0), tmp_path / "model")
-    out, _ = call(capsys, "predict", "--model", model, "--text", "sea", "cow")
+    out, _ = call("predict --text sea cow", model=model)
     scores = [json.loads(line)["score"] for line in out.splitlines()]
     assert scores[0] != scores[1]
     constant = write(tmp_path / "d.tsv", "text\tlabel", "sea\t1.5", "sea\t2.5")
-    out, err = call(capsys, "evaluate", "--model", model, "--data", constant)
+    out, err = call("evaluate", model=model, data=constant)
     assert json.loads(out) == {"examples": 2, "pearson": None, "spearman": None}
     assert "pearson, spearman: undefined for constant values" in err
 
@@ -166,68 +101,49 @@ def numbered(encoder, tmp_path_factory) -> Path:
     """A folder with examples without a header, rows.txt, and a run on them by column numbers."""
     folder = tmp_path_factory.mktemp("numbered")
     rows = [f"id{i}\t{'no' if i % 2 else 'yes'}\t{'sea' if i % 2 else 'cow'}" for i in range(12)]
-    arguments = [
-        "finetune",
-        "--model",
-        encoder,
-        "--train",
-        write(folder / "rows.txt", *rows),
-        "--output",
-        folder / "run",
-        "--format",
-        "tsv",
-        "--no_header",
-        "--text_column",
-        2,
-        "--label_column",
-        1,
-        "--epochs",
-        1,
-        "--max_length",
-        8,
-        "--validation_share",
-        0.34,
-        "--best_by",
-        "matthews_correlation",
-    ]
-    assert main([str(argument) for argument in arguments]) == 0
+    run(
+        "finetune --format tsv --no_header --text_column 2 --label_column 1 --epochs 1 "
+        "--max_length 8 --validation_share 0.34 --best_by matthews_correlation",
+        model=encoder,
+        train=write(folder / "rows.txt", *rows),
+        output=folder / "run",
+    )
     return folder
 
 
 @pytest.mark.slow
-def test_predict_reads_what_the_model_was_trained_on(numbered, capsys, monkeypatch):
+def test_predict_reads_what_the_model_was_trained_on(numbered, call, monkeypatch):
     """No header, columns by number, standard input; the trained column was forgotten."""
     model, data = numbered / "run" / "best", numbered / "rows.txt"
-    out, _ = call(capsys, "predict", "--model", model, "--input", data)
+    out, _ = call("predict", model=model, input=data)
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["cow", "sea"] * 6
     with data.open() as file:
         monkeypatch.setattr("sys.stdin", file)
-        same, _ = call(capsys, "predict", "--model", model, "--input", "-")
+        same, _ = call("predict --input -", model=model)
     assert same == out
 
 
 @pytest.mark.slow
-def test_a_saved_model_reads_what_it_was_trained_on(numbered, tmp_path, capsys):
+def test_a_saved_model_reads_what_it_was_trained_on(numbered, tmp_path, call):
     model, data = numbered / "run" / "best", numbered / "rows.txt"
-    call(capsys, "export", "--model", model, "--name", "m", "--output", tmp_path)
+    call("export --name m", model=model, output=tmp_path)
     expected, found = (
-        call(capsys, "predict", "--model", each, "--input", data)[0].splitlines()
-        for each in (model, tmp_path / "m")
+        call("predict", model=each, input=data)[0].splitlines() for each in (model, tmp_path / "m")
     )
     for name in ("text", "label"):
         assert [json.loads(x)[name] for x in found] == [json.loads(x)[name] for x in expected]
-    line = refused(capsys, "predict", "--model", tmp_path / "m", "--text", "x", "--max_length", 9)
+    line = call.refused("predict --text x --max_length 9", model=tmp_path / "m")
     assert "--max_length is fixed in a SavedModel" in line
 
 
 @pytest.mark.slow
-def test_evaluate_prints_what_finetune_wrote_of_its_best_model(numbered, tmp_path, capsys):
-    run = numbered / "run"
+def test_evaluate_prints_what_finetune_wrote_of_its_best_model(numbered, tmp_path, call):
+    folder = numbered / "run"
     rows = (numbered / "rows.txt").read_text().splitlines()
-    metrics = json.loads((run / "best" / "metrics.json").read_text())
+    metrics = json.loads((folder / "best" / "metrics.json").read_text())
     assert metrics["examples"] == 4
-    kept = write(tmp_path / "kept.txt", *(rows[i] for i in validation_rows(run, rows)))
-    out, _ = call(capsys, "evaluate", "--model", run / "best", "--data", kept)
+    kept = write(tmp_path / "kept.txt", *(rows[i] for i in validation_rows(folder, rows)))
+    out, _ = call("evaluate", model=folder / "best", data=kept)
     assert json.loads(out) == metrics
 
 
@@ -240,72 +156,60 @@ def validation_rows(run, rows) -> list[int]:
 
 
 @pytest.mark.slow
-def test_predict_keeps_the_columns_of_its_input(hugging_face, tmp_path, capsys, monkeypatch):
+def test_predict_keeps_the_columns_of_its_input(hugging_face, tmp_path, call, monkeypatch):
     """The id was lost, and a .csv held JSON lines."""
     data = write(tmp_path / "d.csv", "id,one,label", '7,"sea, ship",no', "8,cow,yes")
-    command = ["predict", "--model", hugging_face, "--text_column", "one", "--input"]
-    call(capsys, *command, data, "--output", tmp_path / "answers.csv")
+    line, model = "predict --text_column one", {"model": hugging_face}
+    call(line, **model, input=data, output=tmp_path / "answers.csv")
     header, first, second = (tmp_path / "answers.csv").read_text().splitlines()
     assert header.startswith("id,one,input_label,label,probability,truncated,probabilities_")
     assert first.startswith('7,"sea, ship",no,LABEL_') and second.startswith("8,cow,yes,LABEL_")
-    out, _ = call(capsys, *command, data)
+    out, _ = call(line, **model, input=data)
     with data.open() as file:
         monkeypatch.setattr("sys.stdin", file)
-        assert call(capsys, *command, "-", "--format", "csv")[0] == out
+        assert call(f"{line} --input - --format csv", **model)[0] == out
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["text"] for row in rows] == ["sea, ship", "cow"]
     assert [(row["id"], row["input_label"]) for row in rows] == [("7", "no"), ("8", "yes")]
     assert "one" not in rows[0]
 
 
-def test_columns_of_the_input_go_by_their_names(hugging_face, tmp_path, capsys):
+def test_columns_of_the_input_go_by_their_names(hugging_face, tmp_path, call):
     """Not by their values: a column "text" stood in place of the review that was answered."""
     row = {"review": "sea", "text": "cow", "same": "sea"}
     data = write(tmp_path / "d.jsonl", json.dumps(row))
-    columns = ["--text_column", "review", "--input", data]
-    out, _ = call(capsys, "predict", "--model", hugging_face, *columns)
+    out, _ = call("predict --text_column review", input=data, model=hugging_face)
     expected = {"text": "sea", "input_text": "cow", "same": "sea"}
     assert dict(list(json.loads(out).items())[:3]) == expected
     (found,) = bert_tf.predict(model=hugging_face, input=[row], text_column="review")
     assert found == json.loads(out)
 
 
-def test_predict_reads_a_txt_file_as_a_text_per_line(hugging_face, tmp_path, capsys):
+def test_predict_reads_a_txt_file_as_a_text_per_line(hugging_face, tmp_path, call):
     data = write(tmp_path / "d.txt", "sea ship", "cow")
-    out, _ = call(capsys, "predict", "--model", hugging_face, "--input", data)
+    out, _ = call("predict", model=hugging_face, input=data)
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["sea ship", "cow"]
 
 
 @pytest.mark.parametrize("size", [-1, 0])
-def test_a_batch_size_that_answers_nothing_is_refused(hugging_face, tmp_path, capsys, size):
+def test_a_batch_size_that_answers_nothing_is_refused(hugging_face, tmp_path, call, size):
     """-1 replaced the earlier file by an empty one, 0 was a traceback."""
     earlier = write(tmp_path / "answers.jsonl", "earlier")
-    line = refused(
-        capsys,
-        "predict",
-        "--model",
-        hugging_face,
-        "--text",
-        "sea",
-        "--output",
-        earlier,
-        "--batch_size",
-        size,
-    )
+    line = call.refused("predict --text sea", model=hugging_face, output=earlier, batch_size=size)
     assert "--batch_size" in line and "at least 1" in line
     assert earlier.read_text() == "earlier\n"
 
 
-def test_outputs_that_are_folders_or_inputs_are_refused(hugging_face, tmp_path, capsys):
+def test_outputs_that_are_folders_or_inputs_are_refused(hugging_face, tmp_path, call):
     data = write(tmp_path / "d.tsv", "text\tlabel", "sea\tLABEL_0")
-    command = ["predict", "--model", hugging_face, "--input", data, "--output"]
-    assert "is a folder" in refused(capsys, *command, tmp_path)
-    refused(capsys, *command, data)
+    given = {"model": hugging_face, "input": data}
+    assert "is a folder" in call.refused("predict", **given, output=tmp_path)
+    call.refused("predict", **given, output=data)
     link = tmp_path / "link.jsonl"
     link.symlink_to(tmp_path / "target.jsonl")
-    call(capsys, *command, link)
+    call("predict", **given, output=link)
     assert link.is_symlink() and (tmp_path / "target.jsonl").read_text()
-    refused(capsys, "evaluate", "--model", hugging_face, "--data", data, "--output", hugging_face)
+    call.refused("evaluate", model=hugging_face, data=data, output=hugging_face)
 
 
 @pytest.mark.parametrize(
@@ -315,94 +219,58 @@ def test_outputs_that_are_folders_or_inputs_are_refused(hugging_face, tmp_path, 
         (["sea\ta", "cow\tb"], ["--best_by", "f2"], r"--best_by f2 .* accuracy, f1, matthews"),
         (["sea\ta", "cow\tb"], ["--task", "colla"], "no task 'colla': did you mean cola"),
         (["sea\tx", "cow\t1"], ["--task", "regression"], r"line 2: the label 'x' is not a number"),
-        (
-            ["sea\t1", "cow\t2"],
-            ["--task", "regression", "--label_smoothing", "0.1"],
-            "leave it out",
-        ),
+        (["sea\t1", "cow\t2"], words("--task regression --label_smoothing 0.1"), "leave it out"),
         (["sea\ta"], [], "one label only, 'a'"),
         (["sea\ta", "cow\tb"], ["--pair_column", "no"], "no column 'no'.* give --pair_column"),
         (["sea\ta", "cow\tb"], ["--label_smoothing", "1"], "--label_smoothing is 1.0: give"),
         (["sea\ta"], ["--doc_stride", "8"], "--doc_stride is not for the task classification"),
     ],
 )
-def test_training_data_that_cannot_be_used(encoder, tmp_path, capsys, rows, more, message):
+def test_training_data_that_cannot_be_used(encoder, tmp_path, call, rows, more, message):
     train = write(tmp_path / "train.tsv", "text\tlabel", *rows)
-    line = refused(
-        capsys,
-        "finetune",
-        "--model",
-        encoder,
-        "--train",
-        train,
-        "--output",
-        tmp_path / "run",
-        "--max_length",
-        8,
-        *more,
+    line = call.refused(
+        "finetune --max_length 8", *more, model=encoder, train=train, output=tmp_path / "run"
     )
     assert re.search(message, line), line
     assert not (tmp_path / "run").exists()
 
 
-def test_a_label_of_the_validation_file_names_its_line(encoder, tmp_path, capsys):
+def test_a_label_of_the_validation_file_names_its_line(encoder, tmp_path, call):
     """«label 'c' of example 4» counted a shuffled subset and named no file."""
     train = write(tmp_path / "train.tsv", "text\tlabel", "sea\ta", "cow\tb")
     dev = write(tmp_path / "dev.tsv", "text\tlabel", "sea\ta", "cow\tc")
-    line = refused(
-        capsys,
-        "finetune",
-        "--model",
-        encoder,
-        "--train",
-        train,
-        "--validation",
-        dev,
-        "--max_length",
-        8,
-        "--output",
-        tmp_path / "run",
+    line = call.refused(
+        "finetune --max_length 8",
+        model=encoder,
+        train=train,
+        validation=dev,
+        output=tmp_path / "run",
     )
     assert "dev.tsv, line 3: the label 'c' is not one of the model's (a, b)" in line
 
 
 @pytest.mark.slow
 def test_a_data_set_of_tensorflow_datasets_up_to_the_official_file(
-    encoder, tmp_path, capsys, tensorflow_datasets
+    encoder, tmp_path, call, tensorflow_datasets
 ):
     texts = ["sea ship", "cow", "farm cow", "sea"]
     records = [{"sentence": t, "label": i % 2, "idx": i} for i, t in enumerate(texts)][::-1]
     run, best = tmp_path / "run", tmp_path / "run" / "best"
     name = "tfds:glue/sst2"
-    data = ["--data", name]
     with tensorflow_datasets(records) as asked:
         call(
-            capsys,
-            "finetune",
-            "--task",
-            "sst2",
-            "--model",
-            encoder,
-            *data,
-            "--output",
-            run,
-            "--max_steps",
-            1,
-            "--max_length",
-            8,
+            "finetune --task sst2 --max_steps 1 --max_length 8",
+            data=name,
+            model=encoder,
+            output=run,
         )
-        out, _ = call(capsys, "evaluate", "--model", best, *data)
+        out, _ = call("evaluate", data=name, model=best)
         call(
-            capsys,
             "predict",
-            "--model",
-            best,
-            "--input",
-            name,
-            "--output",
-            tmp_path / "answers",
-            "--submission",
-            tmp_path / "files",
+            model=best,
+            input=name,
+            output=tmp_path / "answers",
+            submission=tmp_path / "files",
         )
     assert asked == ["train", "validation", "test", "validation", "test"]
     assert json.loads(out) == json.loads((best / "metrics.json").read_text())
@@ -413,30 +281,22 @@ def test_a_data_set_of_tensorflow_datasets_up_to_the_official_file(
 
 
 @pytest.mark.slow
-def test_a_class_missing_from_the_validation_file_is_said(encoder, tmp_path, capsys):
+def test_a_class_missing_from_the_validation_file_is_said(encoder, tmp_path, call):
     train = write(tmp_path / "train.tsv", "text\tlabel", "sea\ta", "cow\tb")
     dev = write(tmp_path / "dev.tsv", "text\tlabel", "sea\ta")
     _, err = call(
-        capsys,
-        "finetune",
-        "--model",
-        encoder,
-        "--train",
-        train,
-        "--validation",
-        dev,
-        "--max_length",
-        8,
-        "--output",
-        tmp_path / "run",
-        "--dry_run",
+        "finetune --max_length 8 --dry_run",
+        model=encoder,
+        train=train,
+        validation=dev,
+        output=tmp_path / "run",
     )
     assert "dev.tsv: no example has the label b" in err
 
 
 @pytest.mark.slow
 def test_a_dry_run_says_what_is_odd_answers_the_longest_texts_and_writes_nothing(
-    encoder, tmp_path, capsys, monkeypatch
+    encoder, tmp_path, call, monkeypatch
 ):
     answered, answers = [], Answerer.answers
 
@@ -449,23 +309,11 @@ def test_a_dry_run_says_what_is_odd_answers_the_longest_texts_and_writes_nothing
     texts = [" ".join(["sea"] * (1 + number)) for number in range(9)]
     dev = write(tmp_path / "dev.tsv", "text\tlabel", *[f"{text}\t1.5" for text in texts])
     _, err = call(
-        capsys,
-        "finetune",
-        "--model",
-        encoder,
-        "--train",
-        train,
-        "--output",
-        tmp_path / "run",
-        "--validation",
-        dev,
-        "--max_length",
-        8,
-        "--batch_size",
-        4,
-        "--gradient_accumulation_steps",
-        2,
-        "--dry_run",
+        "finetune --max_length 8 --batch_size 4 --gradient_accumulation_steps 2 --dry_run",
+        model=encoder,
+        train=train,
+        output=tmp_path / "run",
+        validation=dev,
     )
     said = " ".join(err.split())
     assert answered == [(texts[-4:], 2)]  # micro-batches, of which two are computed at once
@@ -479,34 +327,15 @@ def test_a_dry_run_says_what_is_odd_answers_the_longest_texts_and_writes_nothing
 
 
 @pytest.mark.slow
-def test_seeds_are_summed_up(encoder, tmp_path, capsys):
+def test_seeds_are_summed_up(encoder, tmp_path, call):
     train = write(tmp_path / "train.tsv", "text\tlabel", *["sea\ta", "cow\tb"] * 8)
     run = tmp_path / "run"
     _, err = call(
-        capsys,
-        "finetune",
-        "--model",
-        encoder,
-        "--train",
-        train,
-        "--output",
-        run,
-        "--epochs",
-        1,
-        "--max_length",
-        8,
-        "--seeds",
-        2,
-        "--seed",
-        5,
-        "--class_weights",
-        "balanced",
-        "--label_smoothing",
-        0.1,
-        "--max_steps",
-        2,
-        "--batch_size",
-        4,
+        "finetune --epochs 1 --max_length 8 --seeds 2 --seed 5 --class_weights balanced "
+        "--label_smoothing 0.1 --max_steps 2 --batch_size 4",
+        model=encoder,
+        train=train,
+        output=run,
     )
     summary = json.loads((run / "seeds.json").read_text())
     each = [
@@ -524,26 +353,16 @@ DOCUMENTED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.slow
-def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, capsys):
+def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, call):
     task = write(tmp_path / "stars.py", DOCUMENTED[1])
     data = write(tmp_path / "d.tsv", "text\tstars", *["sea ship\t5", "farm cow\t1", "sea\t4"] * 4)
-    run = ["--train", data, "--validation", data, "--output", tmp_path / "run", "--epochs", 2]
     call(
-        capsys,
-        "finetune",
-        "--task",
-        task,
-        "--model",
-        encoder,
-        *run,
-        "--learning_rate",
-        0.01,
-        "--batch_size",
-        4,
-        "--max_length",
-        8,
-        "--highest",
-        6,
+        "finetune --epochs 2 --learning_rate 0.01 --batch_size 4 --max_length 8 --highest 6",
+        task=task,
+        model=encoder,
+        train=data,
+        validation=data,
+        output=tmp_path / "run",
     )
     best = tmp_path / "run" / "best"
     assert json.loads((best / "task.json").read_text())["highest"] == 6
@@ -551,7 +370,7 @@ def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, capsys):
     assert json.loads((best / "config.json").read_text())["architectures"] == ["Rater"]
     scores = json.loads((best / "metrics.json").read_text())
     assert list(scores) == ["examples", "spearman", "pearson"]
-    out, _ = call(capsys, "predict", "--model", best, "--text", "sea ship", "farm cow")
+    out, _ = call("predict", model=best, text=["sea ship", "farm cow"])
     stars = [json.loads(line)["stars"] for line in out.splitlines()]
     assert len(stars) == 2 and 1 < min(stars) <= max(stars) < 5
     with pytest.raises(InputError, match="holds a Rater, which cannot be used as it is"):
@@ -562,14 +381,14 @@ def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, capsys):
     options = FinetuningOptions(model=str(best), train=str(data), output="run")
     assert task_to_train(options).kind == model.task.kind
     # Its option is known from the model, too; another kind's is refused.
-    out, _ = call(capsys, "predict", "--model", best, "--text", "sea ship", "--highest", 1e6)
+    out, _ = call("predict --highest 1000000.0", model=best, text="sea ship")
     assert json.loads(out)["stars"] > 100
-    assert main(["predict", "--model", str(best), "--text", "a", "--doc_stride", "8"]) == 2
-    assert "--doc_stride is not for the task" in capsys.readouterr().err
+    line = call.refused("predict --text a --doc_stride 8", model=best)
+    assert "--doc_stride is not for the task" in line
 
 
 @pytest.mark.slow
-def test_the_documented_task_can_be_fine_tuned(encoder, tmp_path, capsys, monkeypatch):
+def test_the_documented_task_can_be_fine_tuned(encoder, tmp_path, call, monkeypatch):
     write(tmp_path / "reviews.py", DOCUMENTED[0])
     folder = tmp_path / "data"
     folder.mkdir()
@@ -577,38 +396,23 @@ def test_the_documented_task_can_be_fine_tuned(encoder, tmp_path, capsys, monkey
         write(folder / name, "review\tverdict", *["sea\tgood", "cow\tbad"] * 4)
     monkeypatch.chdir(tmp_path)
     _, err = call(
-        capsys,
-        "finetune",
-        "--task",
-        "reviews.py",
-        "--model",
-        encoder,
-        "--train",
-        folder,
-        "--output",
-        "run",
-        "--epochs",
-        1,
-        "--max_length",
-        8,
+        "finetune --task reviews.py --output run --epochs 1 --max_length 8",
+        model=encoder,
+        train=folder,
     )
     assert "f1 is the F1 score of the label 'good'" in err
     monkeypatch.chdir("/")
     out, _ = call(
-        capsys,
         "evaluate",
-        "--model",
-        tmp_path / "run" / "best",
-        "--data",
-        folder / "dev.tsv",
-        "--task",
-        tmp_path / "reviews.py",
+        model=tmp_path / "run" / "best",
+        data=folder / "dev.tsv",
+        task=tmp_path / "reviews.py",
     )
     assert list(json.loads(out)) == ["examples", "f1", "accuracy"]
 
 
 @pytest.mark.parametrize("place", ["{0}/code.py", "code.py", "/proc/self/cwd/code.py"])
-def test_code_that_a_model_names_is_not_run(place, hugging_face, tmp_path, capsys, monkeypatch):
+def test_code_that_a_model_names_is_not_run(place, hugging_face, tmp_path, call, monkeypatch):
     model, elsewhere = tmp_path / "model", tmp_path / "elsewhere"
     Answerer.from_directory(hugging_face).save(model)
     elsewhere.mkdir()
@@ -616,7 +420,7 @@ def test_code_that_a_model_names_is_not_run(place, hugging_face, tmp_path, capsy
     task = {"task": place.format(elsewhere)}
     (model / "task.json").write_text(json.dumps(task))
     monkeypatch.chdir(elsewhere)
-    line = refused(capsys, "predict", "--model", model, "--text", "sea")
+    line = call.refused("predict --text sea", model=model)
     assert "code.py, which runs only if you name it" in line and "--task" in line
     with pytest.raises(InputError, match="runs only if you name it"):
         find_task(task["task"], brought_by="the Keras file")
@@ -628,13 +432,8 @@ def test_an_old_task_file_is_a_classifier_s(hugging_face, tmp_path):
     old = {"text_column": "q", "pair_column": None, "label_column": "y", "max_length": 9}
     (tmp_path / "task.json").write_text(json.dumps(old))
     task = Answerer.from_directory(tmp_path).task
-    assert (task.name, task.text, task.pair, task.label, task.max_length) == (
-        "classification",
-        "q",
-        None,
-        "y",
-        9,
-    )
+    assert (task.name, task.max_length) == ("classification", 9)
+    assert (task.text, task.pair, task.label) == ("q", None, "y")
 
 
 @pytest.fixture
@@ -647,21 +446,17 @@ def similarity(tmp_path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_model_is_trained_further_for_its_own_task(similarity, tmp_path, capsys):
+def test_a_model_is_trained_further_for_its_own_task(similarity, tmp_path, call):
     data = write(tmp_path / "more.tsv", "a\tb\ty", *["sea\tship\t4.5", "sea\tcow\t0.5"] * 6)
-    command = ["--model", similarity, "--train", data, "--output", tmp_path / "run", "--dry_run"]
-    _, err = call(capsys, "finetune", *command, "--epochs", 1, "--batch_size", 4)
+    line = "finetune --epochs 1 --batch_size 4 --dry_run"
+    _, err = call(line, model=similarity, train=data, output=tmp_path / "run")
     assert "labels" not in err  # a classifier would have 4.5 and 0.5
     options = FinetuningOptions(model=str(similarity), train=str(data), output="run")
     task = task_to_train(options)
     assert (task.name, task.text, task.max_length) == ("stsb", "a", 9)
     other = task_to_train(replace(options, task="classification", pair_column="c"))
-    assert (other.name, other.text, other.pair, other.max_length) == (
-        "classification",
-        "text",
-        "c",
-        128,
-    )
+    assert (other.name, other.max_length) == ("classification", 128)
+    assert (other.text, other.pair) == ("text", "c")
     # The search hashes the examples of the same task.
     assert data_content(SearchOptions(model=str(similarity), data=str(data), output="run"))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import words
 
 import bert_tf
 from bert_tf.cli import COMMANDS, command_module, main
@@ -138,7 +139,7 @@ def test_predict_answers_as_the_command(tuned, labelled, tmp_path, capsys):
     answers = bert_tf.predict(model=tuned.best, text=np.array(texts))
     assert len(answers) == len(texts) and answers[0]["label"] in ("farm", "sea")
     assert capsys.readouterr().out == ""
-    assert main(["predict", "--model", str(tuned.best), "--text", *texts]) == 0
+    assert main(words("predict --text", *texts, model=tuned.best)) == 0
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert printed == list(answers)
     columns = {"text": texts, "label": [str(number) for number in range(len(texts))]}

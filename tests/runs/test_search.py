@@ -7,6 +7,7 @@ import signal
 import time
 
 import pytest
+from command_line import words
 from preloaded import start_command
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.plugins.hparams.metadata import EXPERIMENT_TAG, SESSION_START_INFO_TAG
@@ -36,41 +37,16 @@ def data(tmp_path_factory):
     return folder
 
 
-def command(data, output, *more: object) -> list[str]:
-    arguments = [
-        "search",
-        "--model",
-        data / "model",
-        "--train",
-        data / "train.tsv",
-        "--validation",
-        data / "train.tsv",
-        "--output",
-        output,
-        "--max_length",
-        8,
-        "--strategy",
-        "one",
-        *more,
-    ]
-    return [str(argument) for argument in arguments]
-
-
-MORE = (
-    "--batch_size",
-    8,
-    "--learning_rate",
-    1e-3,
-    1e-4,
-    "--epochs",
-    20,
-    "--seeds",
-    2,
-    "--save_every",
-    10,
-    "--evaluate_every",
-    60,
-)
+def command(data, output) -> list[str]:
+    train = data / "train.tsv"
+    return words(
+        "search --max_length 8 --strategy one --batch_size 8 --learning_rate 1e-3 1e-4 "
+        "--epochs 20 --seeds 2 --save_every 10 --evaluate_every 60",
+        model=data / "model",
+        train=train,
+        validation=train,
+        output=output,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +55,14 @@ def undisturbed(data, tmp_path_factory):
     output = tmp_path_factory.mktemp("undisturbed") / "run"
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        assert main(command(data, output, *MORE)) == 0
+        assert main(command(data, output)) == 0
     return output, out.getvalue(), err.getvalue()
 
 
 @pytest.mark.slow
 def test_a_search_from_the_command_line(data, undisturbed, capsys):
     output, out, err = undisturbed
-    arguments = command(data, output, *MORE)
+    arguments = command(data, output)
     assert out == (output / "search.md").read_text()
     assert [line.split("|")[2].strip() for line in out.splitlines()[2:4]] == ["0.001", "0.0001"]
     assert "Setting 2 of 2: batch size 8, learning rate 0.0001, 20 epochs\n" in err
@@ -133,7 +109,7 @@ def test_sigkill_between_and_within_the_runs(data, undisturbed, tmp_path):
         return sum(len(trial["runs"]) for trial in trials)
 
     def kill_when(happened) -> None:
-        process = start_command(command(data, killed, *MORE))
+        process = start_command(command(data, killed))
         deadline = time.monotonic() + 300
         while not happened():
             assert process.poll() is None, process.stderr.read()
@@ -152,7 +128,7 @@ def test_sigkill_between_and_within_the_runs(data, undisturbed, tmp_path):
 
     kill_when(lambda: newest() >= 30)
     assert runs() == 2
-    assert main(command(data, killed, *MORE)) == 0
+    assert main(command(data, killed)) == 0
     for name in ("search.tsv", "search.png", "best/model.safetensors"):
         assert (killed / name).read_bytes() == (undisturbed[0] / name).read_bytes()
     lines = (third / "logs" / "scalars.jsonl").read_text().splitlines()

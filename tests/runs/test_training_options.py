@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from command_line import words
 from rounding import half_rounding, rounding
 from safetensors.numpy import load_file
 
@@ -21,33 +22,11 @@ CLOSE = 7.3 * 0.0045 * 20 * 256 * 2.0**-24
 
 def train(shards, config, output, *options):
     """Eight steps of `bert-tf pretrain`; the last weights, and the lines of the log."""
-    arguments = [
-        "pretrain",
-        "--shards",
-        shards,
-        "--size",
-        config,
-        "--output",
-        output,
-        "--steps",
-        8,
-        "--batch-size",
-        8,
-        "--log-every",
-        2,
-        "--evaluate-every",
-        4,
-        "--evaluation-batches",
-        2,
-        "--learning-rate",
-        1e-3,
-        "--warmup-steps",
-        2,
-        "--dropout",
-        0,
-        *options,
-    ]
-    assert main([str(argument) for argument in arguments]) == 0
+    line = (
+        "pretrain --steps 8 --batch-size 8 --log-every 2 --evaluate-every 4 "
+        "--evaluation-batches 2 --learning-rate 0.001 --warmup-steps 2 --dropout 0"
+    )
+    assert main([*words(line, shards=shards, size=config, output=output), *options]) == 0
     lines = [json.loads(line) for line in (output / "logs/scalars.jsonl").read_text().splitlines()]
     losses = {(line["kind"], line["step"]): line["loss"] for line in lines}
     return load_file(output / "last" / "model.safetensors"), losses
@@ -74,21 +53,8 @@ def largest_difference(weights, others):
 @pytest.mark.parametrize(
     ("options", "factor"),
     [
-        (["--gradient-accumulation-steps", 4], 1),
-        (
-            [
-                "--rematerialize",
-                "--strategy",
-                "one",
-                "--steps-per-execution",
-                2,
-                "--save-every",
-                2,
-                "--keep",
-                1,
-            ],
-            1,
-        ),
+        (["--gradient-accumulation-steps", "4"], 1),
+        (words("--rematerialize --strategy one --steps-per-execution 2 --keep 1"), 1),
         (["--jit-compile"], 10),  # XLA's functions are some units off
         (["--strategy", "mirrored"], 1),
     ],
@@ -115,7 +81,7 @@ def test_low_precision_learns_much_the_same(plain, shards, small_config, tmp_pat
 @pytest.mark.slow
 def test_an_epsilon_above_all_gradients_keeps_the_weights(plain, shards, small_config, tmp_path):
     before = initial(small_config, tmp_path)
-    options = ["--epsilon", 1e6, "--weight-decay", 0]
+    options = words("--epsilon 1000000.0 --weight-decay 0")
     after, _ = train(shards, small_config, tmp_path / "run", *options)
     assert largest_difference(after, before) < 1e-6 < 1e-3 < largest_difference(plain[0], before)
 
@@ -127,9 +93,9 @@ def test_lamb_takes_steps_of_the_size_of_the_weights_and_frozen_layers_stay(
     """Each weight moves by the learning rate times its own norm (You et al. 2020)."""
     config = tmp_path / "config.json"
     config.write_text(json.dumps({**json.loads(small_config.read_text()), "num_hidden_layers": 2}))
-    options = ["--optimizer", "lamb", "--steps", 1, "--warmup-steps", 0, "--freeze-layers", 1]
+    options = words("--optimizer lamb --steps 1 --warmup-steps 0 --freeze-layers 1")
     before = initial(config, tmp_path)
-    after, _ = train(shards, config, tmp_path / "run", *options, "--learning-rate", 0.01)
+    after, _ = train(shards, config, tmp_path / "run", *options, "--learning-rate", "0.01")
     for name, weight in after.items():
         frozen = name.startswith(("bert.embeddings.", "bert.encoder.layer.0."))
         assert np.array_equal(weight, before[name]) == frozen, name
@@ -141,24 +107,17 @@ def test_lamb_takes_steps_of_the_size_of_the_weights_and_frozen_layers_stay(
 @pytest.mark.parametrize(
     ("options", "cause"),
     [
-        (["--gradient-accumulation-steps", 3], "does not divide into 3 micro-batches"),
-        (["--gradient-accumulation-steps", 0], "give at least 1"),
-        (["--steps-per-execution", 3], "--steps_per_execution 3 does not divide"),
-        (["--freeze-layers", 7], "the encoder has 1"),
-        (["--keep", 0], "--keep is 0: give at least 1"),
-        (["--strategy", "mirrored", "--jit-compile"], "leave --jit_compile out"),
-        (["--strategy", "tpu"], "no TPU answers"),
-        (["--steps", 0], "--steps is 0"),
-        (["--batch-size", 0], "--batch_size is 0"),
-        (["--evaluate-every", 0], "--evaluate_every is 0"),
-        (["--log-every", 0], "--log_every is 0"),
-        (["--save-every", -1], "--save_every is -1"),
-        (["--skip-nonfinite", -1], "--skip_nonfinite is -1: give at least 0"),
-        (["--learning-rate", 0], "--learning_rate is 0.0: give above 0"),
-        (["--epsilon", 0], "--epsilon is 0.0: give above 0"),
-        (["--decay-share", 0.1], "--decay_share is for --schedule warmup_stable_decay, not linear"),
+        ("--gradient-accumulation-steps 3", "does not divide into 3 micro-batches"),
+        ("--steps-per-execution 3", "--steps_per_execution 3 does not divide"),
+        ("--freeze-layers 7", "the encoder has 1"),
+        ("--keep 0", "--keep is 0: give at least 1"),
+        ("--strategy mirrored --jit-compile", "leave --jit_compile out"),
+        ("--strategy tpu", "no TPU answers"),
+        ("--save-every -1", "--save_every is -1"),
+        ("--learning-rate 0", "--learning_rate is 0.0: give above 0"),
+        ("--decay-share 0.1", "--decay_share is for --schedule warmup_stable_decay, not linear"),
         (
-            ["--schedule", "warmup_stable_decay", "--decay-share", 1, "--warmup-steps", 1],
+            "--schedule warmup_stable_decay --decay-share 1 --warmup-steps 1",
             "1 warm-up steps and 8 of decay do not fit 8 training steps",
         ),
     ],
@@ -166,10 +125,8 @@ def test_lamb_takes_steps_of_the_size_of_the_weights_and_frozen_layers_stay(
 def test_what_cannot_be_done_is_refused_in_one_line(
     shards, small_config, tmp_path, capsys, options, cause
 ):
-    arguments = ["pretrain", "--shards", shards, "--size", small_config, "--output", tmp_path / "r"]
-    arguments += ["--batch-size", 8, "--evaluate-every", 4, "--steps", 8, *options]
-    capsys.readouterr()
-    assert main([str(argument) for argument in arguments]) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert line.startswith("bert-tf pretrain: error: ") and cause in line
+    line = f"pretrain --batch-size 8 --evaluate-every 4 --steps 8 {options}"
+    assert main(words(line, shards=shards, size=small_config, output=tmp_path / "r")) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("bert-tf pretrain: error: ") and cause in error
     assert not (tmp_path / "r").exists()

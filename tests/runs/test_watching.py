@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from command_line import words
 from safetensors.numpy import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -40,30 +41,12 @@ SCALARS = {
 SCORES = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
 
 
-def pretraining(shards, config, output, *more):
-    arguments = [
-        "pretrain",
-        "--shards",
-        shards,
-        "--size",
-        config,
-        "--output",
-        output,
-        "--steps",
-        10,
-        "--batch-size",
-        8,
-        "--log-every",
-        5,
-        "--evaluate-every",
-        5,
-        "--evaluation-batches",
-        2,
-        "--learning-rate",
-        1e-3,
-        *more,
-    ]
-    return [str(argument) for argument in arguments]
+def pretraining(shards, config, output, **more):
+    line = (
+        "pretrain --steps 10 --batch-size 8 --log-every 5 --evaluate-every 5 "
+        "--evaluation-batches 2 --learning-rate 0.001"
+    )
+    return words(line, shards=shards, size=config, output=output, **more)
 
 
 def lines_of(arguments) -> list[str]:
@@ -103,13 +86,9 @@ def watched(runs, shards, small_config) -> tuple[Path, list[str]]:
         shards,
         small_config,
         runs / "pretrained",
-        "--watch_text",
-        "the [MASK] is",
-        "a [MASK]",
-        "--histograms_every",
-        5,
-        "--profile",
-        "2:3",
+        watch_text=["the [MASK] is", "a [MASK]"],
+        histograms_every=5,
+        profile="2:3",
     )
     lines = lines_of(arguments)
     return runs / "pretrained", lines
@@ -117,28 +96,14 @@ def watched(runs, shards, small_config) -> tuple[Path, list[str]]:
 
 @pytest.fixture(scope="module")
 def fine_tuned(runs, labelled, watched) -> tuple[Path, list[str]]:
-    arguments = [
-        "finetune",
-        "--model",
-        watched[0] / "last",
-        "--train",
-        labelled / "train.tsv",
-        "--output",
-        runs / "finetuned",
-        "--epochs",
-        2,
-        "--batch-size",
-        8,
-        "--log-every",
-        6,
-        "--max-length",
-        16,
-        "--histograms_every",
-        11,
-        "--profile",
-        "3:4",
-    ]
-    return runs / "finetuned", lines_of([str(argument) for argument in arguments])
+    arguments = words(
+        "finetune --epochs 2 --batch-size 8 --log-every 6 --max-length 16 "
+        "--histograms_every 11 --profile 3:4",
+        model=watched[0] / "last",
+        train=labelled / "train.tsv",
+        output=runs / "finetuned",
+    )
+    return runs / "finetuned", lines_of(arguments)
 
 
 @pytest.mark.slow
@@ -339,18 +304,18 @@ def test_without_pairs_nothing_speaks_of_next_sentences(shards, small_config, tm
 @pytest.mark.parametrize(
     ("options", "cause"),
     [
-        (["--profile", "5"], "--profile is '5': give FIRST:LAST, such as 10:20"),
-        (["--profile", "0:3"], "--profile is '0:3': give FIRST:LAST"),
-        (["--profile", "4:3"], "--profile is '4:3': give FIRST:LAST"),
-        (["--histograms_every", "0"], "--histograms_every is 0: give at least 1"),
-        (["--watch_text", "the [MASK]", "no gap"], "no [MASK] in 'no gap': write it in place"),
+        ({"profile": "5"}, "--profile is '5': give FIRST:LAST, such as 10:20"),
+        ({"profile": "0:3"}, "--profile is '0:3': give FIRST:LAST"),
+        ({"profile": "4:3"}, "--profile is '4:3': give FIRST:LAST"),
+        ({"histograms_every": 0}, "--histograms_every is 0: give at least 1"),
+        ({"watch_text": ["the [MASK]", "no gap"]}, "no [MASK] in 'no gap': write it in place"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_before_anything_is_written(
     shards, small_config, tmp_path, capsys, options, cause
 ):
     capsys.readouterr()
-    assert main(pretraining(shards, small_config, tmp_path / "run", *options)) == 2
+    assert main(pretraining(shards, small_config, tmp_path / "run", **options)) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("bert-tf pretrain: error: ") and cause in line
     assert not (tmp_path / "run").exists()
@@ -362,7 +327,7 @@ def test_a_continued_run_shows_each_step_once(
 ):
     """Stopped before an evaluation, then killed after it and before the checkpoint."""
     arguments = pretraining(
-        shards, small_config, tmp_path / "run", "--histograms_every", 5, "--save-every", 4
+        shards, small_config, tmp_path / "run", histograms_every=5, save_every=4
     )
 
     class Killed(Exception):

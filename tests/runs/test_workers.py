@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cluster import workers
+from command_line import words
 from preloaded import run_code
 from rounding import rounding
 from safetensors.numpy import load_file
@@ -59,29 +60,15 @@ def event_files(output: Path) -> dict[str, int]:
 
 
 def pretraining(shards, small_config, output, steps=40) -> list[str]:
-    return [
-        "pretrain",
-        "--shards",
-        str(shards),
-        "--size",
-        str(small_config),
-        "--output",
-        str(output),
-        "--steps",
-        str(steps),
-        "--batch-size",
-        "8",
-        "--save-every",
-        "10",
-        "--log-every",
-        "20",
-        "--evaluate-every",
-        "20",
-        "--evaluation-batches",
-        "100",
-        "--watch_text",
-        "the [MASK]",
-    ]
+    return words(
+        "pretrain --batch-size 8 --save-every 10 --log-every 20 --evaluate-every 20 "
+        "--evaluation-batches 100",
+        shards=shards,
+        size=small_config,
+        output=output,
+        steps=steps,
+        watch_text="the [MASK]",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -106,27 +93,12 @@ def test_two_workers_fine_tune_as_one_device_does(without_dropout, labelled, tmp
     def command(output, *more) -> list[str]:
         # 86 examples to train and 10 to validate on: the second worker has fewer rows of the
         # last batch of an epoch than the first, and none of the last one of an evaluation.
-        return [
-            "finetune",
-            "--model",
-            str(without_dropout),
-            "--train",
-            str(labelled / "train.tsv"),
-            "--output",
-            str(output),
-            "--epochs",
-            "2",
-            "--batch-size",
-            "8",
-            "--log-every",
-            "4",
-            "--learning-rate",
-            "5e-3",
-            "--max-length",
-            "16",
-            "--deterministic",
-            *more,
-        ]
+        line = (
+            "finetune --epochs 2 --batch-size 8 --log-every 4 --learning-rate 5e-3 "
+            "--max-length 16 --deterministic"
+        )
+        train = labelled / "train.tsv"
+        return [*words(line, model=without_dropout, train=train, output=output), *more]
 
     two, one = tmp_path / "two", tmp_path / "one"
     with workers(command(two), command(two)) as processes:
