@@ -59,32 +59,55 @@ def best_seconds(
     return best
 
 
-def measured_once(
+def fastest(
     file: str,
     key: str,
-    names: Sequence[str],
+    candidates: Sequence[str],
     measure: Callable[[], dict[str, float]],
     *,
+    usual: str,
+    gain: float = 1.0,
     keep: bool = True,
-) -> dict[str, float]:
-    """Positive numbers by name, from a JSON file of the user's cache folder or else measured.
+) -> tuple[str, dict[str, float]]:
+    """The fastest of some candidates, and the times of all that could be measured.
 
-    They are remembered there if all of the names were measured, unless `keep` is false.
+    Args:
+        file: name of a JSON file in the user's cache folder, which has the times by key. What it
+            lacks is measured, and written if all candidates were measured.
+        key: what the times depend on.
+        candidates: names of the candidates.
+        measure: returns times by candidate, without those that cannot be measured.
+        usual: the candidate to take unless another is `gain` times as fast.
+        gain: a number of at least 1.
+        keep: whether to write the file; otherwise only this process remembers the times.
     """
+    if (file, key) not in _TIMES:
+        _TIMES[file, key] = _known_or_measured(file, key, candidates, measure, keep)
+    times = _TIMES[file, key]
+    best = min(times, key=lambda name: times[name], default=usual)
+    is_faster = usual not in times or times[usual] >= gain * times[best]
+    return (best if is_faster else usual), times
+
+
+_TIMES: dict[tuple[str, str], dict[str, float]] = {}  # that this process has asked for
+
+
+def _known_or_measured(
+    file: str, key: str, names: Sequence[str], measure: Callable[[], dict[str, float]], keep: bool
+) -> dict[str, float]:
     path = None
     with contextlib.suppress(RuntimeError):  # no home
         path = cache_folder() / file
-    known = _read_object(path)
-    numbers = known.get(key)
-    if isinstance(numbers, dict) and all(
-        isinstance(numbers.get(name), float) and 0 < numbers[name] < math.inf for name in names
+    known = _read_object(path).get(key)
+    if isinstance(known, dict) and all(
+        isinstance(known.get(name), float) and 0 < known[name] < math.inf for name in names
     ):
-        return {name: numbers[name] for name in names}
-    found = measure()
-    if keep and path is not None and found.keys() >= {*names}:
+        return {name: known[name] for name in names}
+    times = measure()
+    if keep and path is not None and times.keys() >= {*names}:
         with contextlib.suppress(OSError):  # a cache that cannot be written
-            write_json(path, {**_read_object(path), key: found})
-    return found
+            write_json(path, {**_read_object(path), key: times})
+    return times
 
 
 def _read_object(path: Path | None) -> dict[str, Any]:

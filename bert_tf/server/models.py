@@ -22,7 +22,7 @@ from bert_tf.server.configuration import BatchingParameters, read_models_config
 from bert_tf.server.errors import ServingError, invalid
 from bert_tf.server.metrics import Metrics
 from bert_tf.server.servable import Servable
-from bert_tf.serving.precisions import fastest, versions
+from bert_tf.serving.precisions import fastest_version, versions
 
 _LOG = logging.getLogger(__name__)
 
@@ -376,5 +376,5 @@ def _chosen(model: ModelConfig, folders: Mapping[int, Path], is_serving: bool) -
 
 
 def _fastest(folders: Mapping[int, Path], is_serving: bool) -> dict[int, Path]:
-    chosen = fastest(folders[max(folders)], is_quiet=not is_serving)
+    chosen = fastest_version(folders[max(folders)], is_quiet=not is_serving)
     return {int(chosen.name): chosen}

@@ -12,10 +12,10 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bert_tf.processor import best_seconds, measured_once, processor
+from bert_tf.processor import best_seconds, fastest, processor
 from bert_tf.serving.precisions import same_in_other_types, type_of, versions
 
 VARIABLE = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
@@ -23,19 +23,32 @@ VARIABLE = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
 _ROWS = (9, 119, 1024)
 _WIDTH, _INNER, _LAYERS = 768, 3072, 6
 _ROUNDS = 7
-_MARGIN = 0.97
+_GAIN = 1.03
 _PATIENCE = 120  # seconds, for a process that imports TensorFlow on a busy machine
 
 
 def pack_weights(types: Iterable[str]) -> None:
-    """Has TensorFlow pack weights if that pays for these types; where the user said so, as told.
+    """Has TensorFlow pack weights if that pays for these types; a user's own setting stays.
 
     Call it before TensorFlow is imported; afterwards it does nothing.
     """
-    if VARIABLE in os.environ or "tensorflow" in sys.modules:
+    dtypes = sorted(set(types) - {"int8"})  # int8's are packed by themselves
+    if VARIABLE in os.environ or "tensorflow" in sys.modules or not dtypes:
         return
-    ratios = [ratio for dtype in set(types) - {"int8"} if (ratio := _ratio(dtype)) is not None]
-    if ratios and statistics.geometric_mean(ratios) < _MARGIN:
+
+    def measured() -> dict[str, float]:
+        command = [sys.executable, "-m", "bert_tf.serving.packed_weights", *dtypes]
+        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+            done = subprocess.run(
+                command, check=True, capture_output=True, text=True, timeout=_PATIENCE
+            )
+            return json.loads(done.stdout)
+        return {}
+
+    key = " ".join([*dtypes, processor()])
+    names = ("packed", "plain")
+    fast, _ = fastest("packed_weights.json", key, names, measured, usual="plain", gain=_GAIN)
+    if fast == "packed":
         os.environ[VARIABLE] = "1"
 
 
@@ -48,24 +61,16 @@ def types_of(models: Iterable[str | Path]) -> set[str]:
     return found
 
 
-def _ratio(dtype: str) -> float | None:
-    """The time of products with packed weights to that with others; None if unknown."""
-
-    def measured() -> dict[str, float]:
-        command = [sys.executable, "-m", "bert_tf.serving.packed_weights", dtype]
-        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            done = subprocess.run(
-                command, check=True, capture_output=True, text=True, timeout=_PATIENCE
-            )
-            return {"ratio": float(json.loads(done.stdout))}
-        return {}
-
-    key = f"{dtype} {processor()}"
-    return measured_once("packed_weights.json", key, ("ratio",), measured).get("ratio")
+def measure(dtypes: Sequence[str]) -> dict[str, float]:
+    """Seconds of products with packed weights and with others, means over types and batches."""
+    seconds = [best for dtype in dtypes for best in _measure(dtype)]
+    return {
+        name: statistics.geometric_mean(best[name] for best in seconds)
+        for name in ("packed", "plain")
+    }
 
 
-def measure(dtype: str) -> float:
-    """The ratio of times, a geometric mean over numbers of rows."""
+def _measure(dtype: str) -> Iterator[dict[str, float]]:
     import tensorflow as tf
 
     shapes = [(_WIDTH, _INNER), (_INNER, _WIDTH)] * (_LAYERS // 2)
@@ -83,17 +88,14 @@ def measure(dtype: str) -> float:
             x = tf.nn.bias_add(tf.matmul(x, kernel), bias) * tf.cast(1e-2, dtype)
         return tf.reduce_max(x)
 
-    ratios = []
     for rows in _ROWS:
         x = tf.cast(tf.random.normal([rows, _WIDTH]), dtype)
         works = {
             name: functools.partial(lambda x, is_packed: run(x, is_packed).numpy(), x, is_packed)
             for name, is_packed in (("packed", True), ("plain", False))
         }
-        best = best_seconds(works, rounds=_ROUNDS)
-        ratios.append(best["packed"] / best["plain"])
-    return statistics.geometric_mean(ratios)
+        yield best_seconds(works, rounds=_ROUNDS)
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1])))
+    print(json.dumps(measure(sys.argv[1:])))

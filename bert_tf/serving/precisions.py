@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.processor import measured_once, processor
+from bert_tf.processor import fastest, processor
 
 TYPES_FILE = "assets.extra/types.json"
 _SECONDS = 0.3  # of measuring each work
@@ -64,7 +64,7 @@ def load_error(directory: Path, reason: str) -> str | None:
     return f"int8 needs an x86-64 processor and TensorFlow 2.17 or later with oneDNN: {cure}"
 
 
-def fastest(newest: Path, *, is_quiet: bool = True) -> Path:
+def fastest_version(newest: Path, *, is_quiet: bool = True) -> Path:
     """The version to serve: the newest one in its fastest type here, measured once.
 
     Times are remembered for later processes if they were measured while it `is_quiet`.
@@ -73,40 +73,33 @@ def fastest(newest: Path, *, is_quiet: bool = True) -> Path:
     if len(versions) < 2 or newest not in versions.values():
         return newest
     changed = (newest / "saved_model.pb").stat().st_mtime_ns
-    name = f"{newest.resolve()} {changed} {processor()}"
-    if name not in _known_times:
-        _known_times[name] = _times(newest, name, is_quiet)
-    times = _known_times[name]
-    known = {dtype: each for dtype, each in times.items() if dtype in versions}
-    return versions[min(known, key=lambda dtype: known[dtype])] if known else newest
+    key = f"{newest.resolve()} {changed} {processor()}"
+    usual = next(dtype for dtype, path in versions.items() if path == newest)
+    measure = functools.partial(_times_of, versions)
+    dtype, _ = fastest(
+        "export_times.json", key, tuple(versions), measure, usual=usual, keep=is_quiet
+    )
+    return versions.get(dtype, newest)
 
 
-_known_times: dict[str, dict[str, float]] = {}  # a server looks every second
-
-
-def _times(newest: Path, key: str, is_kept: bool) -> dict[str, float]:
+def _times_of(versions: Mapping[str, Path]) -> dict[str, float]:
     """Type -> milliseconds, a mean over works; types that cannot be loaded are absent."""
     from bert_tf.serving.saved_model import LoadedModel
     from bert_tf.serving.warmup_requests import example_texts
     from bert_tf.tasks.signatures import DEFAULT
 
-    versions = same_in_other_types(newest)
-
-    def measured() -> dict[str, float]:
-        found = {}
-        for dtype, directory in versions.items():
-            # No kernel, a damaged export: others may serve.
-            with (
-                contextlib.suppress(Exception),
-                contextlib.closing(LoadedModel(directory)) as model,
-            ):
-                asked = model.signatures[DEFAULT]
-                texts = example_texts(asked.inputs, asked.outputs)
-                each = milliseconds(functools.partial(model.run, DEFAULT), texts)
-                found[dtype] = statistics.geometric_mean(each.values())
-        return found
-
-    return measured_once("export_times.json", key, tuple(versions), measured, keep=is_kept)
+    times = {}
+    for dtype, directory in versions.items():
+        # No kernel, a damaged export: others may serve.
+        with (
+            contextlib.suppress(Exception),
+            contextlib.closing(LoadedModel(directory)) as model,
+        ):
+            asked = model.signatures[DEFAULT]
+            texts = example_texts(asked.inputs, asked.outputs)
+            works = milliseconds(functools.partial(model.run, DEFAULT), texts)
+            times[dtype] = statistics.geometric_mean(works.values())
+    return times
 
 
 def milliseconds(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
-from bert_tf.processor import best_seconds, measured_once, processor, processor_flags
+from bert_tf.processor import best_seconds, fastest, processor, processor_flags
 
 # Rows, width and inner width of a feed-forward layer: enough for arithmetic to dominate.
 _SHAPES = {"CPU": (1024, 512, 1024), "GPU": (8192, 8192, 8192)}
@@ -97,16 +97,15 @@ def fast_precision(strategy: tf.distribute.Strategy) -> tuple[str, str]:
         return ("mixed_bfloat16" if is_new else "float32"), ""
     if not _BFLOAT16 & set(processor_flags()):
         return "float32", ""
-    rates = _rates(processor())
-    policy, fast, slow = "mixed_bfloat16", "bfloat16", "float32"
-    if rates["bfloat16"] < _MARGIN * rates["float32"]:
-        policy, fast, slow = "float32", "float32", "bfloat16"
-    return policy, f"products {rates[fast] / 1e9:.0f} GFLOP/s, {slow} {rates[slow] / 1e9:.0f}"
-
-
-@functools.cache
-def _rates(processor: str) -> dict[str, float]:
-    """FLOP/s in float32 and bfloat16; measured once, and remembered in the user's cache folder."""
     dtypes = ("float32", "bfloat16")
-    measure = functools.partial(product_rates, dtypes, _SECONDS)
-    return measured_once("product_rates.json", processor, dtypes, measure)
+
+    def measure() -> dict[str, float]:  # seconds of an operation
+        return {dtype: 1 / rate for dtype, rate in product_rates(dtypes, _SECONDS).items()}
+
+    fast, times = fastest(
+        "product_times.json", processor(), dtypes, measure, usual="float32", gain=_MARGIN
+    )
+    slow = next(dtype for dtype in dtypes if dtype != fast)
+    rates = {dtype: f"{1e-9 / times[dtype]:.0f}" for dtype in dtypes}
+    policy = "mixed_bfloat16" if fast == "bfloat16" else fast
+    return policy, f"products {rates[fast]} GFLOP/s, {slow} {rates[slow]}"

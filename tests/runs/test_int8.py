@@ -20,6 +20,7 @@ from bert_tf import (
     BertSpanClassifier,
     BertTokenizer,
     export_model,
+    processor,
     save_model,
 )
 from bert_tf.commands import export_precisions
@@ -31,7 +32,7 @@ from bert_tf.networks.tensorflow import int8 as plans
 from bert_tf.networks.tensorflow.int8 import quantize_weights
 from bert_tf.server.servable import _load_error
 from bert_tf.serving import precisions
-from bert_tf.serving.precisions import fastest, same_in_other_types, type_of
+from bert_tf.serving.precisions import fastest_version, same_in_other_types, type_of
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
@@ -364,12 +365,12 @@ def test_the_fastest_type_is_measured_once(exported, tmp_path, monkeypatch, seco
     monkeypatch.setattr(precisions, "_SECONDS", 0.01)
     # What is measured beside live traffic is forgotten with the process.
     for is_quiet, loaded in ((False, 2), (False, 4), (True, 6), (True, 6)):
-        precisions._known_times.clear()  # as in another process
+        processor._TIMES.clear()  # as in another process
         for _ in range(2):
-            assert fastest(exported.path, is_quiet=is_quiet).name == chosen
+            assert fastest_version(exported.path, is_quiet=is_quiet).name == chosen
         assert slow.loaded == ["1", "2"] * (loaded // 2)
-    precisions._known_times.clear()
-    assert fastest(exported.path.with_name("9")) == exported.path.with_name("9")
+    processor._TIMES.clear()
+    assert fastest_version(exported.path.with_name("9")) == exported.path.with_name("9")
 
 
 @pytest.mark.slow

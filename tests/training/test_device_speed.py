@@ -34,13 +34,13 @@ def on(tmp_path, monkeypatch):
         (tmp_path / "cpuinfo").write_text(cpuinfo)
         monkeypatch.setattr(processor, "_CPU", tmp_path / "cpuinfo")
         monkeypatch.setattr(device_speed, "product_rates", machine.product_rates)
-        device_speed._rates.cache_clear()
+        processor._TIMES.clear()
         return machine
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [])
     yield on
-    device_speed._rates.cache_clear()
+    processor._TIMES.clear()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_processor_is_measured_once(on, tmp_path, monkeypatch):
     assert fast_precision(ONE)[0] == "float32" and slow.measured == 1
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")  # other kernels
     assert fast_precision(ONE)[0] == "float32" and slow.measured == 2
-    known = json.loads((tmp_path / "cache" / "bert-tf" / "product_rates.json").read_text())
+    known = json.loads((tmp_path / "cache" / "bert-tf" / "product_times.json").read_text())
     assert len(known) == 3
     assert f"AMD EPYC 17 avx512_bf16 {tf.__version__}" in known
 
@@ -86,7 +86,7 @@ def test_a_processor_is_measured_once(on, tmp_path, monkeypatch):
 )
 def test_a_damaged_cache_is_measured_again(on, tmp_path, content):
     on(Machine(100, 200))
-    file = tmp_path / "cache" / "bert-tf" / "product_rates.json"
+    file = tmp_path / "cache" / "bert-tf" / "product_times.json"
     file.parent.mkdir(parents=True)
     file.write_text(content.replace("KEY", processor.processor()))
     assert fast_precision(ONE)[0] == "mixed_bfloat16"
