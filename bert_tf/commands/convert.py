@@ -33,7 +33,7 @@ class Options(CommandOptions):
     the Hugging Face hub, ORG/NAME."""
     output: str = option(positional=True)
     """folder to write."""
-    to: Literal["hugging_face", "tf1", "keras_hub", "model_garden"] = "hugging_face"
+    to: Literal["hugging_face", "tf1", "keras_hub"] = "hugging_face"
     """format to write."""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """float type of the tensors in a Hugging Face directory."""
@@ -97,10 +97,8 @@ class ConvertResult(Result):
                 f"run_classifier.py --init_checkpoint={output}/bert_model.ckpt "
                 f"--bert_config_file={output}/bert_config.json --vocab_file={output}/vocab.txt ..."
             )
-        if self.to == "keras_hub":
-            kind = "BertTextClassifier" if is_classifier else "BertBackbone"
-            return f'keras_nlp.models.{kind}.from_preset("{output}")'
-        return f'tf.train.Checkpoint(encoder=encoder).read("{output}/bert_model.ckpt")'
+        kind = "BertTextClassifier" if is_classifier else "BertBackbone"
+        return f'keras_nlp.models.{kind}.from_preset("{output}")'
 
 
 def run(options: Options) -> ConvertResult:

@@ -1,8 +1,8 @@
 """What Model Garden itself does with checkpoints. It runs in a Python that has official.nlp.
 
-python model_garden_peer.py make FOLDER          writes what tests/golden/model_garden holds
-python model_garden_peer.py read FOLDER OUT.npz  outputs of the model that bert-tf wrote there
-python model_garden_peer.py tf1 FOLDER OUT.npz   the same by its converter from TensorFlow 1
+python model_garden_peer.py make FOLDER         writes what tests/golden/model_garden holds
+python model_garden_peer.py tf1 FOLDER OUT.npz  outputs of the model that bert-tf wrote there for
+                                                TensorFlow 1, by Model Garden's converter
 """
 
 import os
@@ -34,11 +34,11 @@ INPUTS = {
 }
 
 
-def pretrainer(encoder_class, shape=SHAPE):
+def pretrainer(encoder_class):
     """A pre-trainer as its task builds it (PretrainerConfig's defaults and `next_sentence`)."""
-    encoder = encoder_class(**shape)
+    encoder = encoder_class(**SHAPE)
     head = layers.ClassificationHead(
-        inner_dim=shape["hidden_size"], num_classes=2, name="next_sentence"
+        inner_dim=SHAPE["hidden_size"], num_classes=2, name="next_sentence"
     )
     gelu = lambda x: tf.nn.gelu(x, approximate=True)  # noqa: E731
     model = models.BertPretrainerV2(encoder, mlm_activation=gelu, classification_heads=[head])
@@ -74,30 +74,6 @@ def make(folder):
         np.savez(home / "outputs.npz", **INPUTS, **outputs(model))
 
 
-def read(folder, out):
-    """Restores both kinds of encoder, then a whole pre-trainer, from one checkpoint."""
-    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
-    shape = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
-        "inner_dim": config.intermediate_size,
-        "max_sequence_length": config.max_position_embeddings,
-        "type_vocab_size": config.type_vocab_size,
-    }
-    prefix = str(folder / "bert_model.ckpt")
-    found = {}
-    for name, kind in (("v2", networks.BertEncoderV2), ("functional", networks.BertEncoder)):
-        model = pretrainer(kind, shape)
-        status = tf.train.Checkpoint(encoder=model.encoder_network).read(prefix)
-        status.assert_existing_objects_matched()
-        status = tf.train.Checkpoint(model=model, **model.checkpoint_items).read(prefix)
-        status.assert_existing_objects_matched().assert_consumed()
-        found |= {f"{name}.{key}": value for key, value in outputs(model).items()}
-    np.savez(out, **INPUTS, **found)
-
-
 def from_tf1(folder, out):
     """Converts a TensorFlow 1 checkpoint with Model Garden's own converter."""
     config = BertConfig.from_json_file(str(folder / "bert_config.json"))
@@ -115,4 +91,4 @@ def from_tf1(folder, out):
 
 if __name__ == "__main__":
     command, *paths = sys.argv[1:]
-    {"make": make, "read": read, "tf1": from_tf1}[command](*map(Path, paths))
+    {"make": make, "tf1": from_tf1}[command](*map(Path, paths))

@@ -131,7 +131,7 @@ def test_conversion(classifier, tmp_path):
     assert "distilbert.transformer.layer.0.ffn.lin1.weight" in load_file(
         tmp_path / "one" / "model.safetensors"
     )
-    for to in ("tf1", "keras_hub", "model_garden"):
+    for to in ("tf1", "keras_hub"):
         with pytest.raises(InputError, match=f"is a DistilBERT, and {to} holds BERTs: leave --to"):
             convert(classifier, tmp_path / to, to)
         assert not (tmp_path / to).exists()

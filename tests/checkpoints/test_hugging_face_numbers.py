@@ -187,7 +187,7 @@ def test_numbers_of_hugging_face_now(case, ours, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.peer("hugging-face")
-@pytest.mark.parametrize("way", ["tf1", "model_garden", "sharded"])
+@pytest.mark.parametrize("way", ["tf1", "sharded"])
 def test_hugging_face_loads_what_was_converted(way, tmp_path):
     """No weight may be missing (the script checks), and the numbers are those of our model."""
     save_model(small_model(), tmp_path / "model")

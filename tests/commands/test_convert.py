@@ -56,21 +56,11 @@ def test_there_and_back(model, tmp_path, capsys):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    ("to", "said"),
-    [
-        ("keras_hub", 'keras_nlp.models.BertBackbone.from_preset("'),
-        ("model_garden", "tf.train.Checkpoint(encoder=encoder).read("),
-    ],
-)
-def test_next_steps(model, tmp_path, capsys, to, said):
-    assert run(model, tmp_path / "out", f"--to={to}") == 0
-    assert said in capsys.readouterr().err
-
-
 def test_what_is_missing_is_told(model, tmp_path, capsys):
     assert run(model, tmp_path / "preset", "--to", "keras_hub") == 0
-    assert "next sentence head is left out" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "next sentence head is left out" in told
+    assert 'keras_nlp.models.BertBackbone.from_preset("' in told
     (tmp_path / "preset" / "tokenizer.json").unlink()
     assert run(tmp_path / "preset", tmp_path / "back") == 0
     told = capsys.readouterr().err

@@ -42,10 +42,13 @@ def old_files(origin: str, folder: Path) -> None:
     elif "TF Hub" in origin:
         with tarfile.open(ROOT / "tests" / "golden" / "tfhub.tar.xz") as archive:
             archive.extractall(folder / "old", filter="data")
+    elif "Model Garden" in origin:
+        golden = ROOT / "tests" / "golden" / "model_garden" / "v2"
+        shutil.copytree(golden, folder / "old" / "garden")
+        BertTokenizer([*PIECES, *map(str, range(23 - len(PIECES)))]).save(folder / "old" / "garden")
     else:
         to, place = {
             "From KerasHub and KerasNLP": ("keras_hub", "old/preset"),
-            "From Model Garden": ("model_garden", "old/garden"),
             "From the original's scripts": ("tf1", "old"),
         }[origin]
         convert(folder / "made", folder / "converted", to)

@@ -29,11 +29,7 @@ _READ = {
     "model_garden": model_garden.read_model_garden,
 }
 _READ_WITH_TOKENIZER = {"keras_hub": read_keras_hub, "tf_hub": model_garden.read_tf_hub}
-_WRITE = {
-    "tf1": write_tf1,
-    "keras_hub": write_keras_hub,
-    "model_garden": model_garden.write_model_garden,
-}
+_WRITE = {"tf1": write_tf1, "keras_hub": write_keras_hub}
 _TASK_FILE = "task.json"  # columns, length and task, which fine-tuning keeps beside a model
 _OURS = (  # every file that a conversion writes
     "config.json",

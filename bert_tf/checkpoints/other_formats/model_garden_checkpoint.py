@@ -8,10 +8,8 @@ loaded, so nothing in it runs.
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from bert_tf.checkpoints.formats import CONFIG, Location
@@ -254,68 +252,6 @@ def _config(folder: Path, graph: Graph, blocks: int, notes: list[str]) -> BertCo
         values["hidden_act"] = "gelu_new"
         notes.append("Model Garden's GELU is the tanh approximation: hidden_act is gelu_new.")
     return BertConfig.from_dict(values)
-
-
-def write_model_garden(model: StoredModel, folder: Path) -> None:
-    """Writes bert_model.ckpt.* and the files of `write_config`.
-
-    Either encoder, and all `checkpoint_items` of a `BertPretrainerV2`, restore from it.
-    """
-    tensorflow_checkpoint.write_config(model, folder, "Model Garden")
-    # The next sentence head needs a pooler.
-    sentences = ("cls.seq_relationship.",) if model.has("pooler.") else ()
-    tensors = model.keep(("pooler.", "cls.predictions.", *sentences), "this layout")
-    heads = model.config.num_attention_heads
-    width = model.config.hidden_size // heads
-    node = tf.train.Checkpoint
-
-    def layer(name: str) -> tf.train.Checkpoint:
-        weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
-        if bias is None:
-            return node(embeddings=tf.Variable(weight))
-        if "LayerNorm" in name:
-            return node(gamma=tf.Variable(weight), beta=tf.Variable(bias))
-        kernel = weight.T
-        if ".self." in name:  # attention has axes for the heads
-            kernel, bias = kernel.reshape(-1, heads, width), bias.reshape(heads, width)
-        elif name.endswith("attention.output.dense"):
-            kernel = kernel.reshape(heads, width, -1)
-        return node(kernel=tf.Variable(kernel), bias=tf.Variable(bias))
-
-    layers: dict[str, Any] = {each.model_garden: layer(each.name) for each in EMBEDDINGS}
-    positions = layers["_position_embedding_layer"]  # it has a second edge there
-    positions._position_embeddings = positions.embeddings
-    blocks = []
-    for i in range(model.config.num_hidden_layers):
-        attention: dict[str, Any] = {}
-        rest: dict[str, Any] = {}
-        for each in BLOCK:
-            *outer, edge = each.model_garden.split(".")
-            (attention if outer else rest)[edge] = layer(f"encoder.layer.{i}.{each.name}")
-        blocks.append(node(_attention_layer=node(**attention), **rest))
-    numbered = [*layers.values(), *blocks]
-    layers["_transformer_layers"] = blocks
-    if model.has("pooler."):
-        layers[POOLER.model_garden] = layer(POOLER.name)
-        numbered.append(layers[POOLER.model_garden])
-    layers |= {f"layer_with_weights-{i}": each for i, each in enumerate(numbered)}
-    encoder = node(**layers)
-    items: dict[str, Any] = {"encoder": encoder}
-    whole: dict[str, Any] = {"encoder_network": encoder}
-    if model.has("cls.predictions."):
-        bias = tf.Variable(tensors["cls.predictions.bias"])
-        items["masked_lm"] = whole["masked_lm"] = node(
-            embedding_table=layers["_embedding_layer"].embeddings,
-            dense=layer("cls.predictions.transform.dense"),
-            layer_norm=layer("cls.predictions.transform.LayerNorm"),
-            **{"output_bias/bias": bias, "bias": bias},
-        )
-    if "cls.seq_relationship.bias" in tensors:
-        items[_HEADS_POOLER] = layer("pooler.dense")
-        head = node(dense=items[_HEADS_POOLER], out_proj=layer("cls.seq_relationship"))
-        whole["classification_heads"] = [head]
-    prefix = folder / tensorflow_checkpoint.PREFIX
-    tf.train.Checkpoint(**items, model=node(**whole)).write(str(prefix))
 
 
 def current_name(name: str) -> str:

@@ -17,7 +17,6 @@ from bert_tf.checkpoints.weights_files import check_regular
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
-PREFIX = "bert_model.ckpt"
 CHECKPOINT_CONFIGS = ("bert_config.json", "config.json")  # the original's name first
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a key that object-based checkpoints have
 _CONFIG = (  # keys of bert_config.json beside hidden_act
@@ -85,42 +84,6 @@ def config_path(folder: Path) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def write_config(model: StoredModel, folder: Path, target: str, **others: Any) -> None:
-    """Writes bert_config.json and the tokenizer; only `bert-tf` reads keys in `others`."""
-    config = model.config
-    if config.hidden_act not in _ACTIVATIONS:
-        raise InputError(
-            f"{target} knows no activation {config.hidden_act!r}: only models with "
-            f"{', '.join(sorted(_ACTIVATIONS))} can be written for it."
-        )
-    model.note_differences(target)
-    values = {name: getattr(config, name) for name in _CONFIG}
-    values["hidden_act"] = _ACTIVATIONS[config.hidden_act]
-    if config.pad_token_id != 0:
-        values["pad_token_id"] = config.pad_token_id
-        model.notes.append(
-            f"{target} pads with id 0, this model with {config.pad_token_id}: bert_config.json "
-            "keeps pad_token_id, which only bert-tf reads."
-        )
-    text = json.dumps({**values, **others}, indent=2, sort_keys=True) + "\n"
-    (folder / CHECKPOINT_CONFIGS[0]).write_text(text, encoding="utf-8")
-    if model.tokenizer is not None:
-        # Only bert-tf reads its tokenizer_config.json; the others take the casing as an option.
-        model.tokenizer.save(folder, model_max_length=config.max_position_embeddings)
-        switches = model.tokenizer.settings
-        strips = switches["strip_accents"]
-        if strips is not None and strips != switches["do_lower_case"]:
-            model.notes.append(
-                f"{target} strips accents exactly when it lower-cases, and ignores strip_accents "
-                f"{str(strips).lower()}: texts with accents become other pieces."
-            )
-        if not switches["tokenize_chinese_chars"]:
-            model.notes.append(
-                f"{target} always splits Chinese characters, and ignores tokenize_chinese_chars "
-                "false."
-            )
-
-
 def tf1_name(name: str) -> str:
     """The variable of the original's modeling.py for a canonical name."""
     if name in _HEADS:
@@ -169,26 +132,56 @@ def read_tf1(prefix: Path) -> StoredModel:
 
 
 def write_tf1(model: StoredModel, folder: Path) -> None:
-    """Writes bert_model.ckpt.* and the files of `write_config`, for the original's scripts."""
-    others: dict[str, Any] = {}
+    """Writes bert_model.ckpt.*, bert_config.json and the tokenizer for the original's scripts."""
+    config = model.config
+    if config.hidden_act not in _ACTIVATIONS:
+        raise InputError(
+            f"The original knows no activation {config.hidden_act!r}: only models with "
+            f"{', '.join(sorted(_ACTIVATIONS))} can be written for it."
+        )
+    model.note_differences("The original")
+    values = {name: getattr(config, name) for name in _CONFIG}
+    values["hidden_act"] = _ACTIVATIONS[config.hidden_act]
+    if config.pad_token_id != 0:
+        values["pad_token_id"] = config.pad_token_id
+        model.notes.append(
+            f"The original pads with id 0, this model with {config.pad_token_id}: bert_config.json "
+            "keeps pad_token_id, which only bert-tf reads."
+        )
     if model.problem_type is not None:
-        others["problem_type"] = model.problem_type
+        values["problem_type"] = model.problem_type
     if model.problem_type == MULTI_LABEL:
         model.notes.append(
             "The original has one label a text: that this model gives several stands in "
             "bert_config.json as problem_type, which only bert-tf reads."
         )
     if model.labels is not None and model.problem_type != "regression":
-        others["id2label"] = {str(number): label for number, label in enumerate(model.labels)}
+        values["id2label"] = {str(number): label for number, label in enumerate(model.labels)}
         model.notes.append(
             f"The original keeps no labels; in order: {', '.join(model.labels)}. bert_config.json "
             "keeps them as id2label, which only bert-tf reads."
         )
-    write_config(model, folder, "The original", **others)
+    text = json.dumps(values, indent=2, sort_keys=True) + "\n"
+    (folder / CHECKPOINT_CONFIGS[0]).write_text(text, encoding="utf-8")
+    if model.tokenizer is not None:
+        # Only bert-tf reads its tokenizer_config.json; the original takes the casing as an option.
+        model.tokenizer.save(folder, model_max_length=config.max_position_embeddings)
+        switches = model.tokenizer.settings
+        strips = switches["strip_accents"]
+        if strips is not None and strips != switches["do_lower_case"]:
+            model.notes.append(
+                "The original strips accents exactly when it lower-cases, and ignores "
+                f"strip_accents {str(strips).lower()}: texts with accents become other pieces."
+            )
+        if not switches["tokenize_chinese_chars"]:
+            model.notes.append(
+                "The original always splits Chinese characters, and ignores "
+                "tokenize_chinese_chars false."
+            )
     tensors = model.keep(_PARTS, "the original")
     names = sorted(tensors, key=tf1_name)
     tf.raw_ops.SaveV2(
-        prefix=str(folder / PREFIX),
+        prefix=str(folder / "bert_model.ckpt"),
         tensor_names=[tf1_name(name) for name in names],
         shape_and_slices=[""] * len(names),
         tensors=[_transposed(name, tensors[name]) for name in names],

@@ -1,0 +1,77 @@
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from stored_models import CONFIG, PIECES, tensors_of
+
+from bert_tf import BertEncoder, BertTokenizer
+from bert_tf.checkpoints.other_formats.tensorflow_checkpoint import tf1_name
+from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.models.loading import save_model
+from bert_tf.models.task_models import BertClassifier
+
+KINDS = {
+    "encoder": lambda: BertEncoder(CONFIG, seed=1),
+    "pretrainer": lambda: BertPreTrainer(CONFIG, seed=1),
+    "classifier": lambda: BertClassifier(CONFIG, labels=["no", "perhaps", "yes"], seed=1),
+}
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """A model directory of each kind, every weight drawn at random."""
+    root = tmp_path_factory.mktemp("models")
+    draw = np.random.default_rng(1)
+    for name, make in KINDS.items():
+        model = make()
+        for variable in model.trainable_variables:
+            variable.assign(draw.normal(size=variable.shape, scale=0.4))
+        save_model(model, root / name, BertTokenizer(PIECES))
+    return root
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def published(models, tmp_path):
+    """A folder as Google's archives unpack to, with what else its scripts leave in one."""
+
+    def make(
+        folder="uncased_L-2_H-8_A-2",
+        prefix="bert_model.ckpt",
+        kind="pretrainer",
+        change=lambda tensors: None,
+        pieces=PIECES,
+    ):
+        folder = tmp_path / folder
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {}
+        for name, tensor in tensors_of(models / kind).items():
+            theirs = tf1_name(name)
+            tensors[theirs] = tensor.T if theirs.endswith("/kernel") else tensor
+        for name in list(tensors):
+            tensors |= dict.fromkeys((f"{name}/adam_m", f"{name}/adam_v"), np.ones(3, np.float32))
+        tensors["global_step"] = np.array(1000, np.int64)
+        change(tensors)
+        tf.raw_ops.SaveV2(
+            prefix=str(folder / prefix),
+            tensor_names=list(tensors),
+            shape_and_slices=[""] * len(tensors),
+            tensors=list(tensors.values()),
+        )
+        values = {**CONFIG.to_dict(), "hidden_act": "gelu"}
+        del values["model_type"], values["layer_norm_eps"]
+        (folder / "bert_config.json").write_text(json.dumps(values))
+        (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+        return folder
+
+    return make

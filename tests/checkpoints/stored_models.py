@@ -1,0 +1,64 @@
+"""Small models on disk, and what their tests compare."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bert_tf import BertConfig
+from bert_tf.checkpoints.other_formats.conversion import convert, read_model
+from bert_tf.errors import InputError
+
+MODEL_GARDEN = Path(__file__).parents[1] / "golden" / "model_garden"
+CONFIG = BertConfig(
+    vocab_size=19,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=12,
+    max_position_embeddings=10,
+    hidden_act="gelu_new",
+)
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklm", "##a"]
+INPUTS = {
+    "token_ids": np.array([[2, 7, 18, 3, 11, 3, 0, 0], [2, 5, 3, 9, 12, 8, 4, 3]]),
+    "segment_ids": np.array([[0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1]]),
+    "padding_mask": np.array([[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8]),
+}
+
+
+def tensors_of(directory):
+    return read_model(directory)[1].tensors
+
+
+def save_directory(directory, config, tensors):
+    """A Hugging Face directory of canonical tensors."""
+    directory.mkdir(parents=True, exist_ok=True)
+    named = {n if n.startswith("cls.") else f"bert.{n}": t for n, t in tensors.items()}
+    save_file(named, directory / "model.safetensors", metadata={"format": "pt"})
+    config.to_json(directory / "config.json")
+
+
+def assert_same_tensors(ours, theirs, without="-"):
+    expected = {name: t for name, t in theirs.items() if not name.startswith(without)}
+    assert ours.keys() == expected.keys()
+    for name, tensor in ours.items():
+        assert tensor.dtype == np.float32
+        np.testing.assert_array_equal(tensor, expected[name], err_msg=name)
+
+
+def assert_close(ours, theirs):
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    assert np.abs(ours - theirs).max() / np.abs(theirs).max() < 1e-5
+
+
+def refusal(*arguments, **options):
+    """The message with which `convert` refuses; nothing is written."""
+    with pytest.raises(InputError) as caught:
+        convert(*arguments, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert not Path(arguments[1]).exists()
+    assert not list(Path(arguments[1]).parent.glob(".*.tmp"))
+    return message

@@ -1,0 +1,61 @@
+"""Where a model lies, and in which format."""
+
+import shutil
+
+import pytest
+from stored_models import MODEL_GARDEN, refusal
+
+from bert_tf import load_model
+from bert_tf.checkpoints.formats import locate
+from bert_tf.checkpoints.other_formats.conversion import convert
+from bert_tf.errors import InputError
+
+
+def test_where_a_checkpoint_may_lie(published, models, tmp_path):
+    inside = published("unpacked/cased_L-2_H-8_A-2", prefix="model.ckpt-1000")
+    prefix = inside / "model.ckpt-1000"
+    for source in (inside, inside.parent, prefix, f"{prefix}.index"):
+        found = locate(source)
+        assert (found.format, found.folder, found.path) == ("tf1", inside, prefix)
+    (tmp_path / "archive.zip").write_bytes(b"PK")
+    assert "unpack" in refusal(tmp_path / "archive.zip", tmp_path / "out")
+    (tmp_path / "model.keras").write_bytes(b"PK")
+    assert "open it with keras.models.load_model" in refusal(
+        tmp_path / "model.keras", tmp_path / "out"
+    )
+    assert "does not exist" in refusal(tmp_path / "nowhere", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    assert "holds no model" in refusal(tmp_path / "empty", tmp_path / "out")
+    shutil.copytree(models / "encoder", inside.parent / "other")
+    message = refusal(inside.parent, tmp_path / "out")
+    assert "several models" in message
+    assert str(inside) in message
+
+
+def test_a_pickle_does_not_hide_a_checkpoint(published, tmp_path):
+    """As in folders that hold a model in each format, with PyTorch's config."""
+    folder = published()
+    shutil.copy(folder / "bert_config.json", folder / "config.json")
+    (folder / "pytorch_model.bin").write_bytes(b"never read")
+    assert locate(folder).format == "tf1"
+    for file in folder.glob("*.ckpt*"):
+        file.unlink()
+    assert locate(folder).format == "hugging_face"  # whose reader names the pickle
+    assert "pytorch_model.bin" in refusal(folder, tmp_path / "out")
+
+
+def test_several_checkpoints_in_a_folder(published, tmp_path):
+    folder = published(prefix="model.ckpt-1000")
+    published(prefix="model.ckpt-2000")
+    message = refusal(folder, tmp_path / "out")
+    assert "model.ckpt-1000" in message
+    assert "model.ckpt-2000" in message
+    (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2000"\n')
+    assert locate(folder).path == folder / "model.ckpt-2000"
+
+
+def test_other_formats_are_told_how_to_become_directories(models, out, published):
+    convert(models / "encoder", out, "keras_hub")
+    for directory in (out, published(), MODEL_GARDEN / "v2"):
+        with pytest.raises(InputError, match=f"bert-tf convert {directory}"):
+            load_model(directory)

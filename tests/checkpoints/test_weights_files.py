@@ -1,0 +1,107 @@
+"""Weights in one file or several, in each float type."""
+
+import json
+import shutil
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+from stored_models import CONFIG, assert_same_tensors, refusal, save_directory, tensors_of
+
+from bert_tf.checkpoints.other_formats.conversion import convert
+from bert_tf.checkpoints.weights_files import read_tensors, write_sharded_weights
+from bert_tf.models.language_model import BertPreTrainer
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(1, 300))
+def test_shards(tmp_path_factory, sizes, shard_bytes):
+    folder = tmp_path_factory.mktemp("shards")
+    tensors = {f"t{i}": np.arange(n, dtype="float32") for i, n in enumerate(sizes)}
+    files = write_sharded_weights(folder, tensors, shard_bytes)
+    assert sorted(files) == sorted(path.name for path in folder.iterdir())
+    if 4 * sum(sizes) <= shard_bytes:
+        assert files == ["model.safetensors"]
+        assert_same_tensors(load_file(folder / files[0]), tensors)
+        return
+    for name in files[:-1]:
+        shard = load_file(folder / name)
+        assert len(shard) == 1 or sum(t.nbytes for t in shard.values()) <= shard_bytes
+    if len(files) > 1:
+        index = json.loads((folder / "model.safetensors.index.json").read_text())
+        assert index["metadata"]["total_size"] == 4 * sum(sizes)
+        read = dict(read_tensors(folder / "model.safetensors.index.json"))
+        assert_same_tensors(read, tensors)
+
+
+def test_sharded_directory(models, out):
+    done = convert(models / "pretrainer", out, shard_bytes=2000)
+    assert "model-00001-of-00004.safetensors" in done.files
+    assert "model.safetensors" not in done.files
+    assert_same_tensors(tensors_of(out), tensors_of(models / "pretrainer"))
+    loaded = BertPreTrainer.from_directory(out)
+    whole = BertPreTrainer.from_directory(models / "pretrainer")
+    for ours, theirs in zip(loaded.trainable_variables, whole.trainable_variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+    index = out / "model.safetensors.index.json"
+    listed = json.loads(index.read_text())
+    first = out / "model-00001-of-00004.safetensors"
+    listed["weight_map"]["bert.more"] = first.name
+    index.write_text(json.dumps(listed))
+    assert "lacks bert.more" in refusal(out, out.with_name("other"))
+    listed["weight_map"]["bert.more"] = "../elsewhere.safetensors"
+    index.write_text(json.dumps(listed))
+    assert "other folders" in refusal(out, out.with_name("other"))
+    del listed["weight_map"]["bert.more"]
+    index.write_text(json.dumps(listed))
+    first.unlink()
+    assert "model-00001-of-00004.safetensors" in refusal(out, out.with_name("other"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind_of_float"), [("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)]
+)
+def test_half_precision(models, out, dtype, kind_of_float):
+    convert(models / "encoder", out / "half", dtype=dtype)
+    raw = load_file(out / "half" / "model.safetensors")
+    assert all(tensor.dtype == kind_of_float for tensor in raw.values())
+    assert json.loads((out / "half" / "config.json").read_text())["dtype"] == dtype
+    # Read back exactly: a second conversion changes nothing.
+    convert(out / "half", out / "whole")
+    rounded = {
+        name: tensor.astype(kind_of_float).astype(np.float32)
+        for name, tensor in tensors_of(models / "encoder").items()
+    }
+    assert_same_tensors(tensors_of(out / "whole"), rounded)
+    convert(out / "whole", out / "again", dtype=dtype)
+    first, second = ((out / d / "model.safetensors").read_bytes() for d in ("half", "again"))
+    assert first == second
+
+
+def test_values_too_large_for_half_precision(models, out, tmp_path):
+    tensors = tensors_of(models / "encoder")
+    tensors["pooler.dense.bias"][0] = 70000
+    save_directory(tmp_path / "large", CONFIG, tensors)
+    assert "pooler.dense.bias has values too large" in refusal(
+        tmp_path / "large", out, dtype="float16", do_lower_case=True
+    )
+    assert "is for Hugging Face directories" in refusal(
+        models / "encoder", out, "tf1", dtype="float16"
+    )
+
+
+def test_pickles_are_not_read(models, out, tmp_path):
+    source = tmp_path / "model"
+    source.mkdir()
+    shutil.copy(models / "encoder" / "config.json", source)
+    (source / "pytorch_model.bin").write_bytes(b"pickle")
+    message = refusal(source, out)
+    # Neither loses a head nor writes the config anew, as loading it in another class would.
+    assert "save_pretrained" not in message
+    assert f'"{source}/pytorch_model*.bin"' in message
+    assert f'"{source}/model.safetensors"' in message
+    compile(message.split("python -c '")[1].rstrip("'"), "advice", "exec")
