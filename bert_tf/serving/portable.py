@@ -8,15 +8,12 @@ import contextlib
 import math
 import tempfile
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from keras import ops
 
@@ -29,9 +26,6 @@ from bert_tf.serving.export import card_rows
 
 SUFFIXES = {"litert": ".tflite", "onnx": ".onnx", "openvino": ".xml"}
 _OPSET = 17  # of ONNX; ONNX Runtime reads it since 1.12
-
-
-_LENGTH = 16  # tokens of the row that a LiteRT file is timed with
 
 
 def export_portable(
@@ -74,30 +68,10 @@ def export_portable(
     outputs = write_portable(model, path, format, int8=int8)
     size = sum(file.stat().st_size for file in (path, *weights))
     facts = {**facts, "size": f"{size / 1e6:.1f} MB{', weights in int8' if int8 else ''}"}
-    if format == "litert" and find_spec("ai_edge_litert"):
-        facts["speed"] = (
-            f"{_litert_milliseconds(model, path):.1f} ms for a row of {_LENGTH} tokens, on one "
-            "core of the machine that wrote it"
-        )
     for name, text in files.items():
         write_text(path.parent / name, text)
     write_text(card, _card(model, path, format, outputs, facts))
     return path
-
-
-def _litert_milliseconds(model: Any, path: Path) -> float:
-    from ai_edge_litert.interpreter import Interpreter
-
-    run = Interpreter(str(path), num_threads=1).get_signature_runner()
-    row = {
-        name: np.ones([1] * (x.ndim - 1) + [_LENGTH], "int32") for name, x in model.input.items()
-    }
-    times = []
-    for _ in range(10):
-        begin = time.perf_counter()
-        run(**row)
-        times.append(time.perf_counter() - begin)
-    return 1000 * sorted(times)[len(times) // 2]
 
 
 _RUN = {
@@ -121,48 +95,31 @@ _RUN = {
 }
 
 
-def _card(model: Any, path: Path, format: str, outputs: list[str], facts: Mapping[str, str]) -> str:
-    """The model card: what the folder holds, and lines of Python that ask the model."""
-    is_list = len(model.input["token_ids"].shape) == 3  # [B, N, T]: a list of texts a row
-    masks = "mask_positions" in model.input
-    text = "a raw [MASK]" if masks else "a raw string"
-    importing, running = _RUN[format]
-    rows = f'rows = tokenizer.encode_batch(["{text}"]{" * 2" if is_list else ""})'
-    inner = "[row.{0} for row in rows]"
-    inner = f"[{inner}]" if is_list else inner
-    arrays = {"token_ids": "ids", "segment_ids": "type_ids", "padding_mask": "attention_mask"}
-    values = [f'    "{name}": {inner.format(key)},' for name, key in arrays.items()]
-    if masks:
-        values.append('    "mask_positions": [[row.tokens.index("[MASK]")] for row in rows],')
-    code = "\n".join(
-        [
-            "import json",
-            "import numpy as np",
-            "from tokenizers import BertWordPieceTokenizer",
-            importing,
-            "",
-            'switches = json.load(open("tokenizer_config.json"))',
-            "tokenizer = BertWordPieceTokenizer(",
-            '    "vocab.txt", lowercase=switches["do_lower_case"],',
-            '    strip_accents=switches.get("strip_accents"),',
-            ")",
-            "tokenizer.enable_padding()",
-            f"{rows}  # of pairs: [(first, second), ...]",
-            "inputs = {",
-            *values,
-            "}",
-            'inputs = {name: np.array(value, "int32") for name, value in inputs.items()}',
-            running.format(file=path.name),
-            "print({name: value.shape for name, value in outputs.items()})",
-        ]
-    )
-    table = card_rows(facts)
-    names = ", ".join(f"`{name}`" for name in outputs)
-    return f"""\
-# {path.name}
+_ASK = """\
+import json
+import numpy as np
+from tokenizers import BertWordPieceTokenizer
+{importing}
+
+switches = json.load(open("tokenizer_config.json"))
+tokenizer = BertWordPieceTokenizer(
+    "vocab.txt", lowercase=switches["do_lower_case"],
+    strip_accents=switches.get("strip_accents"),
+)
+tokenizer.enable_padding()
+rows = tokenizer.encode_batch({texts})  # of pairs: [(first, second), ...]
+inputs = {{
+{inputs}
+}}
+inputs = {{name: np.array(value, "int32") for name, value in inputs.items()}}
+{running}
+print({{name: value.shape for name, value in outputs.items()}})"""
+
+_CARD = """\
+# {file}
 
 A BERT for {format}, made by bert-tf. It takes token ids and gives the outputs of the Keras model:
-{names}. Logits come before a softmax, in the order of the labels. Values at padding mean nothing.
+{outputs}. Logits come before a softmax, in the order of the labels. Values at padding mean nothing.
 
 | | |
 |---|---|
@@ -170,17 +127,43 @@ A BERT for {format}, made by bert-tf. It takes token ids and gives the outputs o
 
 | file | |
 |---|---|
-| `{path.name}` | the model |
+| `{file}` | the model |
 | `vocab.txt`, `tokenizer_config.json` | the tokenizer, as Hugging Face reads it |
 | `task.json` | what the model was trained for |
 
 ## Ask it in Python
 
-{textwrap.indent(code, "    ")}
+{code}
 
 Hugging Face's `tokenizers` differs from BERT's own code in rare characters, which bert-tf's
 docs/tokenizer.md counts. With TensorFlow, `bert_tf.BertTokenizer.from_directory` does not.
 """
+
+
+def _card(model: Any, path: Path, format: str, outputs: list[str], facts: Mapping[str, str]) -> str:
+    """The model card: what the folder holds, and lines of Python that ask the model."""
+    is_list = len(model.input["token_ids"].shape) == 3  # [B, N, T]: a list of texts a row
+    has_masks = "mask_positions" in model.input
+    importing, running = _RUN[format]
+    values = "[[row.{} for row in rows]]" if is_list else "[row.{} for row in rows]"
+    arrays = {"token_ids": "ids", "segment_ids": "type_ids", "padding_mask": "attention_mask"}
+    inputs = [f'    "{name}": {values.format(key)},' for name, key in arrays.items()]
+    if has_masks:
+        inputs.append('    "mask_positions": [[row.tokens.index("[MASK]")] for row in rows],')
+    texts = '["a raw [MASK]"]' if has_masks else '["a raw string"]'
+    code = _ASK.format(
+        importing=importing,
+        texts=f"{texts} * 2" if is_list else texts,
+        inputs="\n".join(inputs),
+        running=running.format(file=path.name),
+    )
+    return _CARD.format(
+        file=path.name,
+        format=format,
+        outputs=", ".join(f"`{name}`" for name in outputs),
+        table=card_rows(facts),
+        code=textwrap.indent(code, "    "),
+    )
 
 
 def check_portable(model: Any, format: str) -> None:
