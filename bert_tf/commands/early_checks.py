@@ -29,7 +29,7 @@ def open_models(options: Any) -> Iterator[Path]:
     for field, given in _values(options, "model"):
         if Path(given).exists():
             continue
-        from bert_tf.checkpoints.presets import find_model
+        from bert_tf.checkpoints.hub import find_model
 
         is_url = is_remote(given) and not given.startswith("hf://")
         folder = fetched(given) if is_url else find_model(given)
@@ -86,7 +86,7 @@ def _check_exists(given: str, option: str, is_model: bool) -> None:
         near += difflib.get_close_matches(missing.name, there, n=1, cutoff=0.5)
         cure = f"did you mean {missing.with_name(near[0])}?" if near else "check the path"
         if is_model and not near:
-            from bert_tf.checkpoints.presets import hub_hint
+            from bert_tf.checkpoints.hub import hub_hint
 
             cure += hub_hint(given)
         raise InputError(f"{option}{given}: no such file or folder; {cure}")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.checkpoints.formats import CONFIG, locate
-from bert_tf.checkpoints.presets import find_model, hub_hint
+from bert_tf.checkpoints.hub import find_model, hub_hint
 from bert_tf.errors import InputError
 from bert_tf.models.loading import load_model
 from bert_tf.models.preprocessor import BertPreprocessor

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 import bert_tf
 from bert_tf import BertConfig, load_model, save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
-from bert_tf.checkpoints.presets import HubModel, _files_of_bert
+from bert_tf.checkpoints.hub import HubModel, _files_of_bert
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.models.task_models import BertSentenceEncoder

@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 import bert_tf
 from bert_tf import BertConfig, BertTokenizer, cli
-from bert_tf.checkpoints.presets import find_model, hub_hint
+from bert_tf.checkpoints.hub import find_model, hub_hint
 from bert_tf.commands.early_checks import open_models
 from bert_tf.errors import InputError
 
@@ -229,7 +229,7 @@ def test_the_cache_is_where_hugging_face_has_it(cached, place, monkeypatch):
 def test_a_cached_model_needs_neither_huggingface_hub_nor_tensorflow(cached):
     code = (
         "import sys; sys.modules['huggingface_hub'] = None\n"
-        "from bert_tf.checkpoints.presets import find_model\n"
+        "from bert_tf.checkpoints.hub import find_model\n"
         f"assert find_model({NAME!r}).name == {COMMIT!r}\n"
         "assert not {'tensorflow', 'keras'} & set(sys.modules)"
     )
