@@ -6,7 +6,6 @@ without it. Source: huggingface.co/docs/huggingface_hub, "Understand caching".
 
 import contextlib
 import difflib
-import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -19,10 +18,9 @@ from bert_tf.checkpoints.weights_files import H5, INDEX, PICKLE, WEIGHTS, WEIGHT
 from bert_tf.config import read_json_object, refuse_other_classes
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
-from bert_tf.files.storage import sha256
 
 if TYPE_CHECKING:
-    from huggingface_hub.hf_api import ModelInfo, RepoSibling
+    from huggingface_hub.hf_api import ModelInfo
 
 _VOCABULARY, _TOKENIZER_JSON = "vocab.txt", "tokenizer.json"
 _TOKENIZER = (
@@ -84,8 +82,8 @@ def find_model(name: StrPath) -> Path:
 
     A local file or folder comes first, then the newest complete snapshot in the Hugging Face cache
     (`HF_HUB_CACHE`, `HF_HOME`), which needs no network. Otherwise the model is downloaded into the
-    cache (`HF_ENDPOINT`, `HF_TOKEN`): configuration, tokenizer and safetensors alone, each compared
-    with the hub's checksum; `config.json` comes last, so a download that stops leaves no model.
+    cache (`HF_ENDPOINT`, `HF_TOKEN`): configuration, tokenizer and safetensors alone; `config.json`
+    comes last, so a download that stops leaves no model.
 
     Args:
         name: a path; or ORG/NAME, with a revision ORG/NAME@REVISION. If the first part is the name
@@ -162,26 +160,23 @@ def _download(model: HubModel, absent: str) -> Path:
 
     hub = HfApi(endpoint=_endpoint())
     with _hub_errors(model, absent):
-        info = hub.model_info(
-            model.repository, revision=model.revision, files_metadata=True, timeout=_ANSWER_SECONDS
-        )
-    for file in _files_of_bert(model, info):
-        # All by commit, but the last by revision: only then does the cache know the revision.
-        revision = model.revision if file.rfilename == CONFIG else info.sha
-        how: Any = {"revision": revision, "cache_dir": _cache()}
-        with _hub_errors(model, absent):
-            path = Path(hub.hf_hub_download(model.repository, file.rfilename, **how))
-        _verify(path, file, model)
-    if missing := [name for name in _missing(path.parent) if name != _VOCABULARY]:
+        info = hub.model_info(model.repository, revision=model.revision, timeout=_ANSWER_SECONDS)
+        where: Any = {"repo_id": model.repository, "cache_dir": _cache()}
+        files = _files_of_bert(model, info)
+        hub.snapshot_download(**where, revision=info.sha, allow_patterns=files)
+        # Only a file that is downloaded by its revision enters that into the cache.
+        config = hub.hf_hub_download(**where, filename=CONFIG, revision=model.revision)
+    folder = Path(config).parent
+    if missing := [name for name in _missing(folder) if name != _VOCABULARY]:
         raise InputError(
             f"{model} lacks {' and '.join(missing)}, or changed while it was downloaded: try again"
         )
-    return path.parent
+    return folder
 
 
-def _files_of_bert(model: HubModel, info: "ModelInfo") -> list["RepoSibling"]:
-    """The files to download, config.json last; refuses what is no BERT in safetensors."""
-    files = {file.rfilename: file for file in info.siblings or ()}
+def _files_of_bert(model: HubModel, info: "ModelInfo") -> list[str]:
+    """The files to download before config.json; refuses what is no BERT in safetensors."""
+    files = {file.rfilename for file in info.siblings or ()}
     kind = str((info.config or {}).get("model_type", "bert"))
     # Own kinds have names such as bert_recurrent.
     if kind.partition("_")[0] not in ("bert", "distilbert"):
@@ -209,28 +204,8 @@ def _files_of_bert(model: HubModel, info: "ModelInfo") -> list["RepoSibling"]:
         if other == PICKLE:
             cure += ": the error, as pickles can run code, shows how PyTorch writes safetensors"
         raise InputError(f"{model} holds no {WEIGHTS}: {cure}")
-    of_sentences = sorted(filter(_OF_SENTENCES.fullmatch, files))
-    wanted = (*_TOKENIZER, *of_sentences, *weights, CONFIG)
-    return [files[name] for name in wanted if name in files]
-
-
-def _verify(path: Path, file: "RepoSibling", model: HubModel) -> None:
-    """Compares a file with the hub's checksum, SHA-256 or Git's SHA-1; deletes one that differs."""
-    expected: str | None
-    if file.lfs is not None:
-        expected, actual = file.lfs.sha256, sha256(path)
-    else:
-        content = path.read_bytes()
-        blob = b"blob %d\0" % len(content) + content
-        expected, actual = file.blob_id, hashlib.sha1(blob, usedforsecurity=False).hexdigest()
-    if actual != expected:
-        stored = path.resolve()
-        path.unlink()
-        stored.unlink(missing_ok=True)
-        raise InputError(
-            f"{file.rfilename} of {model}: checksum mismatch (expected {expected}, not {actual}); "
-            f"the download was deleted: try again, or {model.by_hand}"
-        )
+    others = filter(_OF_SENTENCES.fullmatch, files)
+    return [*weights, *sorted(files.intersection(_TOKENIZER).union(others))]
 
 
 @contextlib.contextmanager
@@ -240,6 +215,8 @@ def _hub_errors(model: HubModel, absent: str) -> Iterator[None]:
 
     try:
         yield
+    except InputError:
+        raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk
@@ -260,8 +237,8 @@ def _hub_errors(model: HubModel, absent: str) -> Iterator[None]:
             problem = f"{absent}, and {_endpoint()} has no such model, or it is private"
             cure = f"check the name; for a private model {log_in}"
         else:
-            told = f"{type(cause).__name__}: {cause}".splitlines()[0]
-            told = told if status is None else f"status {status}"
-            problem = f"{absent}, and cannot be downloaded from {_endpoint()} ({told})"
+            reason = f"{type(cause).__name__}: {cause}".splitlines()[0]
+            reason = reason if status is None else f"status {status}"
+            problem = f"{absent}, and cannot be downloaded from {_endpoint()} ({reason})"
             cure = f"check the network and try again, or {model.by_hand}"
         raise InputError(f"{problem}: {cure}") from error

@@ -104,6 +104,13 @@ def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
                     self.answer(200, content, Content_Type="application/json")
                 else:
                     self.answer(404, X_Error_Code="RevisionNotFound")
+            elif path.startswith(f"/api/models/{NAME}/tree/"):
+                files = hub.info(path.rpartition("/")[2])["siblings"]
+                tree = [
+                    {"type": "file", "path": x["rfilename"], "size": x["size"], "oid": x["blobId"]}
+                    for x in files
+                ]
+                self.answer(200, json.dumps(tree).encode(), Content_Type="application/json")
             elif path.startswith(f"/{NAME}/resolve/"):
                 self.resolve(*path.removeprefix(f"/{NAME}/resolve/").split("/", 1), fault)
             elif path.startswith("/cdn/"):
@@ -130,8 +137,6 @@ def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
             )
 
         def content(self, content: bytes, fault: Any, **headers: str) -> None:
-            if isinstance(fault, bytes):
-                content = fault
             if fault == "cut once" and "Range" not in self.headers:
                 self.answer(200, content, cut=len(content) // 2, **headers)
             elif asked := self.headers.get("Range"):
@@ -295,7 +300,7 @@ def test_a_path_is_not_asked_from_the_hub(hub, place, path):
     assert not hub.requests
 
 
-def test_a_model_is_downloaded_checked_and_cached(hub):
+def test_a_model_is_downloaded_and_cached(hub):
     folder = find_model(NAME)
     assert folder.name == COMMIT and names(folder) == OF_BERT
     assert all((folder / name).read_bytes() == FILES[name] for name in OF_BERT)
@@ -310,7 +315,10 @@ def test_a_downloaded_model_is_in_the_cache_of_hugging_face(hub, place):
 
     cache = place.parent / "home" / "hub"
     ours = find_model(NAME)
-    assert snapshot_download(NAME, cache_dir=cache, local_files_only=True) == str(ours)
+    found = snapshot_download(
+        NAME, cache_dir=cache, allow_patterns=sorted(OF_BERT), local_files_only=True
+    )
+    assert found == str(ours)
 
 
 def test_files_of_sentence_transformers_and_added_tokens_are_downloaded(hub):
@@ -367,18 +375,6 @@ def test_a_download_goes_on_where_the_connection_was_cut(hub):
         ({"cdn/model.safetensors": 503}, "(status 503): check the network and try again, or"),
         ({"resolve": (403, "GatedRepo")}, f"{NAME} is gated: accept its terms at http://"),
         ({"cdn/model.safetensors": "cut"}, "cannot be downloaded from http://"),
-        (
-            {"cdn/model.safetensors": b"x" * len(FILES["model.safetensors"])},
-            f"model.safetensors of {NAME}: checksum mismatch (expected ",
-        ),
-        (
-            {"/vocab.txt": b"x" * len(FILES["vocab.txt"])},
-            f"vocab.txt of {NAME}: checksum mismatch (expected ",
-        ),
-        (
-            {"/config.json": b"x" * len(FILES["config.json"])},
-            f"config.json of {NAME}: checksum mismatch (expected ",
-        ),
     ],
 )
 def test_a_download_that_fails_is_one_line_and_leaves_no_model(hub, fault, message):
