@@ -100,6 +100,9 @@ class Finding:
     is_dropped: bool = False  # from the cleaned copy
     label: str | None = None  # that the cleaned copy has
 
+    def line(self, characters: int) -> str:
+        return f"{self.place}: {self.what}: {' '.join(self.text.split())[:characters]}"
+
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class CheckResult(Result):
@@ -118,7 +121,7 @@ class CheckResult(Result):
     kept: dict[str, int] | None = None
 
     def summary(self) -> list[str]:
-        counts = [f"{_TITLES[kind]}: {len(each):,}" for kind, each in self.findings.items()]
+        counts = [f"{_TITLES[kind]}: {len(rows):,}" for kind, rows in self.findings.items()]
         return [f"checked {_counts(self.examples)} examples", *(counts or ["nothing found"])]
 
     def lines(self) -> list[str]:
@@ -129,8 +132,7 @@ class CheckResult(Result):
                 copy = self.output / "cleaned"
                 lines.append(f"Cleaned copy, {_counts(self.kept)} examples: {copy}")
         for findings in self.findings.values():
-            for each in findings[:3]:
-                lines.append(f"  {each.place}: {each.what}: {' '.join(each.text.split())[:80]}")
+            lines += [f"  {finding.line(80)}" for finding in findings[:3]]
         return lines
 
 
@@ -155,10 +157,10 @@ def run(options: Options) -> CheckResult:
         findings = list(_findings(task, splits, options, bar))
         # The surest doubts come first, in the order in which they were found.
         findings.sort(key=lambda x: (_SPLITS.index(x.split), 0 if x.kind == "doubt" else x.index))
-    of_kinds = {kind: [x for x in findings if x.kind == kind] for kind in _TITLES}
+    by_kind = {kind: [x for x in findings if x.kind == kind] for kind in _TITLES}
     result = CheckResult(
         examples={split: len(examples) for split, examples in splits.items()},
-        findings={kind: listed for kind, listed in of_kinds.items() if listed},
+        findings={kind: listed for kind, listed in by_kind.items() if listed},
         output=output,
     )
     if output:
@@ -177,11 +179,11 @@ def _counts(examples: Mapping[str, int]) -> str:
 
 
 def _read(task: "Task", options: Options) -> "Iterator[tuple[str, Examples]]":
-    given = {split: getattr(options, split) for split in _SPLITS}
+    paths = {split: getattr(options, split) for split in _SPLITS}
     if options.data is not None:
-        own = [split for split in _SPLITS if task.has(options.data, split)]
-        given |= dict.fromkeys(own or ["train"], options.data)
-    for split, path in given.items():
+        published = [split for split in _SPLITS if task.has(options.data, split)]
+        paths |= dict.fromkeys(published or ["train"], options.data)
+    for split, path in paths.items():
         if path is not None:
             try:
                 yield split, task.read(path, split)
@@ -204,9 +206,9 @@ def _findings(
     if options.by_vectors and not is_class:
         raise InputError("--by_vectors is for texts with one label each: leave it out")
     rows = [(split, i) for split, examples in splits.items() for i in range(len(examples))]
-    own = [texts for examples in splits.values() for texts in _texts(task, examples)]
-    texts = [" ".join(each).strip() for each in own]
-    labels = [y for examples in splits.values() for y in _labels(examples)]
+    parts = [texts for examples in splits.values() for texts in _texts(task, examples)]
+    texts = [" ".join(part).strip() for part in parts]
+    labels = [label for examples in splits.values() for label in _labels(examples)]
 
     def place(number: int) -> str:
         split, index = rows[number]
@@ -226,54 +228,57 @@ def _findings(
         for number, length in enumerate(_lengths(task, splits.values(), options.model)):
             if length > task.max_length:
                 yield finding(number, "cut", f"{length:,} tokens, {task.max_length} are read")
-    known = [label for label in labels if isinstance(label, str)]
-    spelling = data_faults.spelt_twice(known) if is_class else {}
+    names = [label for label in labels if isinstance(label, str)]
+    spelling = data_faults.spelt_twice(names) if is_class else {}
     for number, label in enumerate(labels):
         if label in spelling:
-            new = spelling[label]
-            yield finding(number, "spelling", f"{label!r} for {new!r}", label=new)
+            correct = spelling[label]
+            yield finding(number, "spelling", f"{label!r} for {correct!r}", label=correct)
     labels = [spelling.get(label, label) for label in labels]
-    for group in data_faults.near_duplicates(own, options.similarity, options.seed):
-        of_text = defaultdict(set)
+    for group in data_faults.near_duplicates(parts, options.similarity, options.seed):
+        labels_of = defaultdict(set)
         for number in group.members:
-            of_text[own[number]].add(labels[number])
+            labels_of[parts[number]].add(labels[number])
         for number in group.members:
-            different = {str(x) for x in of_text[own[number]] if x is not None}
+            different = {str(label) for label in labels_of[parts[number]] if label is not None}
             if len(different) > 1:
                 yield finding(number, "conflict", f"has the labels {', '.join(sorted(different))}")
         elsewhere = [n for n in group.members if rows[n][0] != "train"]
-        for number, alike in zip(group.members, group.similarities, strict=True):
+        for number, similarity in zip(group.members, group.similarities, strict=True):
+            is_of_train = rows[number][0] == "train"
             before = [n for n in group.members if n < number and rows[n][0] == rows[number][0]]
-            share = f"{alike:.0%} of" if before[:1] == [group.members[0]] else "like"
-            leaked = elsewhere if rows[number][0] == "train" else []
-            for kind, alikes, like in (("leak", leaked, "like"), ("duplicate", before, share)):
-                if alikes:
+            is_measured = before[:1] == [group.members[0]]  # similarities are to the first
+            share = f"{similarity:.0%} of" if is_measured else "like"
+            for kind, originals in (("leak", elsewhere * is_of_train), ("duplicate", before)):
+                if originals:
                     # Another label than theirs may be what tells the texts apart.
-                    is_dropped = any(labels[n] in (None, labels[number]) for n in alikes)
-                    what = f"{like} {place(alikes[0])}"
-                    what += f": {texts[alikes[0]][:_LONGEST]}" if kind == "leak" else ""
+                    is_dropped = any(labels[n] in (None, labels[number]) for n in originals)
+                    what = f"{share if kind == 'duplicate' else 'like'} {place(originals[0])}"
+                    what += f": {texts[originals[0]][:_LONGEST]}" if kind == "leak" else ""
                     what += "" if is_dropped else " (another label)"
                     yield finding(number, kind, what, is_dropped=is_dropped)
     if is_class and "label" in splits.get("train", next(iter(splits.values()))).columns:
-        chosen = [n for n, x in enumerate(labels) if isinstance(x, str) and texts[n].strip()]
-        some = [texts[n] for n in chosen]
-        vectors = _vectors(task, some, options.model, bar) if options.by_vectors else None
+        numbers = [n for n, x in enumerate(labels) if isinstance(x, str) and texts[n].strip()]
+        labelled = [texts[n] for n in numbers]
+        vectors = _vectors(task, labelled, options.model, bar) if options.by_vectors else None
         doubts = data_faults.doubted_labels(
-            some,
-            [labels[n] for n in chosen],
+            labelled,
+            [labels[n] for n in numbers],
             vectors,
             wrong_share=options.wrong_share,
             seed=options.seed,
         )
         for doubt in doubts:
             what = f"{doubt.label!r}, probably {doubt.proposed!r} ({doubt.probability:.2f})"
-            yield finding(chosen[doubt.place], "doubt", what)
+            yield finding(numbers[doubt.place], "doubt", what)
 
 
 def _texts(task: "Task", examples: "Examples") -> list[tuple[str, ...]]:
-    """What is read of each example: its texts, of choices and words as one string."""
-    given = (examples.columns[name] for name in task.kind.inputs(task))
-    columns = [["\n".join(x) if isinstance(x, list) else x.strip() for x in own] for own in given]
+    """The texts of each example; choices and words as one string."""
+    columns = [
+        ["\n".join(x) if isinstance(x, list) else x.strip() for x in examples.columns[name]]
+        for name in task.kind.inputs(task)
+    ]
     return list(zip(*columns, strict=True))
 
 
@@ -300,12 +305,12 @@ def _vectors(task: "Task", texts: list[str], model: str | None, bar: ProgressBar
     from bert_tf.models.answerer import Answerer
     from bert_tf.serving.predictor import answer
 
-    def tell(done: int) -> None:
+    def report(done: int) -> None:
         bar.update(done, note=f"and comparing: vectors of {done:,} of {len(texts):,} texts")
 
     settings = {"task": "vectors", "max_length": task.max_length}
     signature = Answerer.from_directory(str(model), settings).function()
-    return answer(signature, {"text": texts}, _TEXTS_AT_ONCE, answered=tell)["mean"]
+    return answer(signature, {"text": texts}, _TEXTS_AT_ONCE, answered=report)["mean"]
 
 
 def _write_cleaned(
@@ -316,11 +321,11 @@ def _write_cleaned(
 
     dropped: dict[str, set[int]] = {split: set() for split in splits}
     labels: dict[str, dict[int, str]] = {split: {} for split in splits}
-    for each in findings:
-        if each.is_dropped:
-            dropped[each.split].add(each.index)
-        if each.label is not None:
-            labels[each.split][each.index] = each.label
+    for finding in findings:
+        if finding.is_dropped:
+            dropped[finding.split].add(finding.index)
+        if finding.label is not None:
+            labels[finding.split][finding.index] = finding.label
     folder.mkdir(parents=True, exist_ok=True)
     for split, examples in splits.items():
         copy = copy_without(examples, dropped[split], labels[split])
@@ -330,11 +335,10 @@ def _write_cleaned(
 
 def _write_report(result: CheckResult, folder: Path) -> None:
     lines = ["# Check of the data", *result.summary()]
-    for kind, own in result.findings.items():
-        rows = [[each.split, each.place, each.what, each.text] for each in own]
+    for kind, findings in result.findings.items():
+        rows = [[x.split, x.place, x.what, x.text] for x in findings]
         write_tsv(folder / f"{kind}.tsv", [["split", "place", "what", "text"], *rows])
-        lines.append(f"## {_TITLES[kind]}: {len(own):,}")
-        lines.append(f"All: {kind}.tsv" if len(own) > _SHOWN else f"Also in {kind}.tsv")
-        for each in own[:_SHOWN]:
-            lines.append(f"- {each.place}: {each.what}: {' '.join(each.text.split())[:_LONGEST]}")
+        lines.append(f"## {_TITLES[kind]}: {len(findings):,}")
+        lines.append(f"All: {kind}.tsv" if len(findings) > _SHOWN else f"Also in {kind}.tsv")
+        lines += [f"- {finding.line(_LONGEST)}" for finding in findings[:_SHOWN]]
     write_text(folder / "report.md", "\n\n".join(lines) + "\n")

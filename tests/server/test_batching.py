@@ -2,6 +2,7 @@ import asyncio
 import math
 import threading
 import time
+from contextlib import asynccontextmanager
 
 import grpc
 import numpy as np
@@ -10,9 +11,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.errors import InputError
 from bert_tf.server.batching import BatchQueue, Workers
-from bert_tf.server.configuration import BatchingParameters, read_batching_parameters
+from bert_tf.server.configuration import BatchingParameters
 from bert_tf.server.errors import ServingError
 
 
@@ -39,25 +39,26 @@ def texts(*values) -> dict[str, np.ndarray]:
     return {"text": array}
 
 
-def running(test, threads=1, **parameters):
-    """Runs `await test(queue)` with a queue of its own."""
-
-    async def run():
-        workers = Workers(threads)
-        try:
-            await test(BatchQueue(workers, BatchingParameters(**parameters)))
-        finally:
-            workers.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def queue_of(threads=1, **parameters):
+    workers = Workers(threads)
+    try:
+        yield BatchQueue(workers, BatchingParameters(**parameters))
+    finally:
+        workers.close()
 
 
-async def blocked(queue, echo) -> asyncio.Task:
-    """Occupies the only thread until the gate of `echo` opens."""
-    task = asyncio.create_task(queue.run(echo, texts("first"), "key"))
+@asynccontextmanager
+async def occupied(queue):
+    """Occupies the only thread; requests that are started in the block run after it."""
+    gate = Echo(is_open=False)
+    (first,) = start(queue, gate, ["first"])
     while not queue.running:
         await asyncio.sleep(0)
-    return task
+    yield
+    await asyncio.sleep(0)
+    gate.gate.set()
+    await first
 
 
 def start(queue, function, *requests, **arguments) -> list[asyncio.Task]:
@@ -67,79 +68,61 @@ def start(queue, function, *requests, **arguments) -> list[asyncio.Task]:
     ]
 
 
-rows_of_requests = st.lists(st.lists(st.binary(max_size=300), max_size=5), min_size=1, max_size=12)
-
-
 @settings(max_examples=30, deadline=None)
-@given(rows_of_requests, st.integers(1, 9), st.integers(1, 3), st.booleans())
+@given(
+    st.lists(st.lists(st.binary(max_size=300), max_size=5), min_size=1, max_size=12),
+    st.integers(1, 9),
+    st.integers(1, 3),
+    st.booleans(),
+)
 def test_any_mix_of_requests_gets_its_own_rows(requests, size, threads, is_padded):
-    async def test(queue):
-        answers = await asyncio.gather(*start(queue, Echo(), *requests))
-        for rows, answer in zip(requests, answers, strict=True):
-            assert list(answer["text"]) == rows
-            assert list(answer["length"]) == [len(row) for row in rows]
-        assert queue.rows == queue.running == 0 and not list(queue.heads())
+    async def test():
+        sizes = (size,) if is_padded else ()
+        async with queue_of(threads, max_batch_size=size, allowed_batch_sizes=sizes) as queue:
+            answers = await asyncio.gather(*start(queue, Echo(), *requests))
+            for rows, answer in zip(requests, answers, strict=True):
+                assert list(answer["text"]) == rows
+                assert list(answer["length"]) == [len(row) for row in rows]
+            assert queue.rows == queue.running == 0 and not list(queue.heads())
 
-    sizes = (size,) if is_padded else ()
-    running(test, threads, max_batch_size=size, allowed_batch_sizes=sizes)
-
-
-def test_requests_that_wait_are_joined_up_to_the_batch_size():
-    async def test(queue):
-        echo = Echo(is_open=False)
-        first = await blocked(queue, echo)
-        waiting = start(queue, echo, "ab", "c", "def", "ghijk", "l")
-        await asyncio.sleep(0)
-        echo.gate.set()
-        await asyncio.gather(first, *waiting)
-        assert echo.batches == [
-            [b"first"],
-            [b"a", b"b", b"c"],
-            [b"d", b"e", b"f"],
-            [b"g", b"h", b"i", b"j", b"k"],
-            [b"l"],
-        ]
-
-    running(test, max_batch_size=4)
+    asyncio.run(test())
 
 
-def test_requests_of_other_length_shape_or_key_are_not_joined():
-    async def test(queue):
-        echo = Echo(is_open=False)
-        first = await blocked(queue, echo)
-        lists = {"text": np.full((1, 2), b"x", object)}
-        waiting = [
-            *start(queue, echo, ["short"], ["long" * 100], ["brief"]),
-            asyncio.create_task(queue.run(echo, texts("other"), "other")),
-            asyncio.create_task(queue.run(echo, texts("alone"), None)),
-            asyncio.create_task(queue.run(lambda inputs, deadline: inputs, lists, "key")),
-        ]
-        await asyncio.sleep(0)
-        echo.gate.set()
-        await asyncio.gather(first, *waiting)
-        assert echo.batches[1:] == [[b"short", b"brief"], [b"long" * 100], [b"other"], [b"alone"]]
-
-    running(test)
+async def test_requests_that_wait_are_joined_up_to_the_batch_size():
+    async with queue_of(max_batch_size=4) as queue:
+        async with occupied(queue):
+            waiting = start(queue, echo := Echo(), "ab", "c", "def", "ghijk", "l")
+        await asyncio.gather(*waiting)
+        assert [b"".join(batch) for batch in echo.batches] == [b"abc", b"def", b"ghijk", b"l"]
 
 
-def test_long_texts_make_small_batches():
-    async def test(queue):
-        echo = Echo(is_open=False)
-        first = await blocked(queue, echo)
-        waiting = start(queue, echo, *[[b"x" * 3000]] * 9)
-        await asyncio.sleep(0)
-        echo.gate.set()
-        await asyncio.gather(first, *waiting)
-        assert [len(batch) for batch in echo.batches] == [1, 4, 4, 1]
+async def test_requests_of_other_length_shape_or_key_are_not_joined():
+    async with queue_of() as queue:
+        echo, lists = Echo(), {"text": np.full((1, 2), b"x", object)}
+        async with occupied(queue):
+            waiting = [
+                *start(queue, echo, ["short"], ["long" * 100], ["brief"]),
+                asyncio.create_task(queue.run(echo, texts("other"), "other")),
+                asyncio.create_task(queue.run(echo, texts("alone"), None)),
+                asyncio.create_task(queue.run(lambda inputs, deadline: inputs, lists, "key")),
+            ]
+        await asyncio.gather(*waiting)
+        assert echo.batches == [[b"short", b"brief"], [b"long" * 100], [b"other"], [b"alone"]]
 
-    running(test)
+
+async def test_long_texts_make_small_batches():
+    async with queue_of() as queue:
+        async with occupied(queue):
+            waiting = start(queue, echo := Echo(), *[[b"x" * 3000]] * 9)
+        await asyncio.gather(*waiting)
+        assert [len(batch) for batch in echo.batches] == [4, 4, 1]
 
 
 @pytest.mark.parametrize(
     "long", [[[b"x" * 3000]] * 8, [[b"x" * 30] * 64] * 2], ids=["long texts", "many texts"]
 )
-def test_a_short_text_never_waits_for_batches_of_long_ones(long):
-    async def test(queue):
+async def test_a_short_text_never_waits_for_batches_of_long_ones(long):
+    async with queue_of(threads=2) as queue:
         slow, quick = Echo(is_open=False), Echo()
         await asyncio.gather(*start(queue, quick, ["short"]))
         waiting = start(queue, slow, *long)
@@ -153,39 +136,29 @@ def test_a_short_text_never_waits_for_batches_of_long_ones(long):
         slow.gate.set()
         await asyncio.gather(*waiting)
 
-    running(test, threads=2)
 
-
-def test_a_long_text_does_not_wait_for_one_that_is_far_longer():
-    async def test(queue):
+@pytest.mark.parametrize(
+    ("first", "long", "shorter"),
+    [
+        (["short"], [[b"x" * 30_000] * 64, [b"x" * 25_000] * 4], [b"x" * 600] * 4),
+        ([], [[b"x" * 30_000] * 64] * 3, [b"x" * 3000] * 4),
+    ],
+    ids=["far longer", "huge"],
+)
+async def test_long_requests_leave_a_thread_to_far_shorter_ones(first, long, shorter):
+    async with queue_of(threads=2) as queue:
         slow, quick = Echo(is_open=False), Echo()
-        await asyncio.gather(*start(queue, quick, ["short"]))
-        waiting = start(queue, slow, [b"x" * 30_000] * 64, [b"x" * 25_000] * 4)
+        await asyncio.gather(*start(queue, Echo(), first))
+        waiting = start(queue, slow, *long)
         await asyncio.sleep(0)
-        await asyncio.gather(*start(queue, quick, [b"x" * 600] * 4))
-        assert queue.running == 1 and len(quick.batches) == 2 and not slow.batches
-        slow.gate.set()
-        await asyncio.gather(*waiting)
-
-    running(test, threads=2)
-
-
-def test_huge_requests_never_have_all_threads():
-    async def test(queue):
-        slow, quick = Echo(is_open=False), Echo()
-        waiting = start(queue, slow, *[[b"x" * 30_000] * 64] * 3)
-        await asyncio.sleep(0)
-        await asyncio.gather(*start(queue, quick, [b"x" * 3000] * 4))
+        await asyncio.gather(*start(queue, quick, shorter))
         assert queue.running == 1 and len(quick.batches) == 1 and not slow.batches
         slow.gate.set()
         await asyncio.gather(*waiting)
-        assert len(slow.batches) == 3
-
-    running(test, threads=2)
 
 
-def test_long_texts_take_all_threads_where_no_short_ones_come():
-    async def test(queue):
+async def test_long_texts_take_all_threads_where_no_short_ones_come():
+    async with queue_of(threads=2) as queue:
         slow = Echo(is_open=False)
         waiting = start(queue, slow, *[[b"x" * 3000]] * 8)
         await asyncio.sleep(0)
@@ -193,104 +166,77 @@ def test_long_texts_take_all_threads_where_no_short_ones_come():
         slow.gate.set()
         await asyncio.gather(*waiting)
 
-    running(test, threads=2)
 
-
-def test_a_batch_waits_for_more_no_longer_than_its_timeout():
-    async def test(queue):
-        echo = Echo()
+async def test_a_batch_waits_for_more_until_its_timeout_or_until_it_is_full():
+    async with queue_of(batch_timeout_micros=100_000, max_batch_size=4) as queue:
         started = time.monotonic()
-        tasks = start(queue, echo, "a")
+        tasks = start(queue, echo := Echo(), "a")
         await asyncio.sleep(0.02)
         tasks += start(queue, echo, "b")
         await asyncio.wait_for(asyncio.gather(*tasks), 20)
         assert time.monotonic() - started >= 0.1
         assert echo.batches == [[b"a", b"b"]]
-
-    running(test, batch_timeout_micros=100_000, max_batch_size=4)
-
-
-def test_a_full_batch_waits_for_nothing():
-    async def test(queue):
-        async with asyncio.timeout(30):
-            await asyncio.gather(*start(queue, echo := Echo(), "ab", "cd"))
+    async with queue_of(batch_timeout_micros=10**9, max_batch_size=4) as queue:
+        await asyncio.wait_for(asyncio.gather(*start(queue, echo := Echo(), "ab", "cd")), 30)
         assert echo.batches == [[b"a", b"b", b"c", b"d"]]
 
-    running(test, batch_timeout_micros=1_000_000_000, max_batch_size=4)
 
-
-def test_a_full_queue_refuses_and_recovers():
-    async def test(queue):
-        echo = Echo(is_open=False)
-        first = await blocked(queue, echo)
-        waiting = start(queue, echo, "ab", "cd")
-        await asyncio.sleep(0)
-        with pytest.raises(ServingError, match=r"queue .* is full") as refused:
-            await queue.run(echo, texts("e"), "key")
-        assert refused.value.code == grpc.StatusCode.UNAVAILABLE
-        echo.gate.set()
-        await asyncio.gather(first, *waiting)
+async def test_a_full_queue_refuses_and_recovers():
+    async with queue_of(max_batch_size=2, max_enqueued_batches=2) as queue:
+        async with occupied(queue):
+            waiting = start(queue, echo := Echo(), "ab", "cd")
+            await asyncio.sleep(0)
+            with pytest.raises(ServingError, match=r"queue .* is full") as refused:
+                await queue.run(echo, texts("e"), "key")
+            assert refused.value.code == grpc.StatusCode.UNAVAILABLE
+        await asyncio.gather(*waiting)
         await queue.run(echo, texts(*"more than all that fits"), "key")
 
-    running(test, max_batch_size=2, max_enqueued_batches=2)
+
+async def test_expired_and_cancelled_requests_never_run():
+    async with queue_of() as queue:
+        echo = Echo()
+        async with occupied(queue):
+            (soon,) = start(queue, echo, ["soon"], deadline=time.monotonic() + 0.05)
+            kept, gone = start(queue, echo, ["kept"], ["gone"])
+            await asyncio.sleep(0)
+            assert queue.rows == 3
+            gone.cancel()
+            with pytest.raises(ServingError) as late:
+                await soon
+            assert late.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
+            assert queue.rows == 1
+            with pytest.raises(ServingError, match="Deadline"):
+                await queue.run(echo, texts("past"), "key", deadline=time.monotonic())
+        await kept
+        assert echo.batches == [[b"kept"]]
 
 
-def test_expired_and_cancelled_requests_never_run():
-    async def test(queue):
-        echo = Echo(is_open=False)
-        first = await blocked(queue, echo)
-        soon, kept, gone = start(queue, echo, ["soon"], deadline=time.monotonic() + 0.05) + start(
-            queue, echo, ["kept"], ["gone"]
-        )
-        await asyncio.sleep(0)
-        assert queue.rows == 3
-        gone.cancel()
-        with pytest.raises(ServingError) as late:
-            await soon
-        assert late.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
-        assert queue.rows == 1
-        with pytest.raises(ServingError, match="Deadline"):
-            await queue.run(echo, texts("past"), "key", deadline=time.monotonic())
-        echo.gate.set()
-        await asyncio.gather(first, kept)
-        assert echo.batches == [[b"first"], [b"kept"]]
-
-    running(test)
-
-
-def test_one_that_goes_while_its_batch_runs_takes_no_answers_along():
-    async def test(queue):
-        first = await blocked(queue, echo := Echo(is_open=False))
+async def test_one_that_goes_while_its_batch_runs_takes_no_answers_along():
+    async with queue_of() as queue:
         slow = Echo(is_open=False)
-        gone, kept = start(queue, slow, ["gone"], ["kept"])
-        await asyncio.sleep(0)
-        echo.gate.set()
-        await first
+        async with occupied(queue):
+            gone, kept = start(queue, slow, ["gone"], ["kept"])
         while queue.rows:  # until they run
             await asyncio.sleep(0)
         gone.cancel()
         await asyncio.sleep(0)
         slow.gate.set()
-        async with asyncio.timeout(30):
-            assert list((await kept)["text"]) == [b"kept"]
+        assert list((await asyncio.wait_for(kept, 30))["text"]) == [b"kept"]
         assert slow.batches == [[b"gone", b"kept"]]
 
-    running(test)
 
-
-def test_requests_that_may_be_joined_have_the_allowed_sizes():
-    async def test(queue):
+async def test_requests_that_may_be_joined_have_the_allowed_sizes():
+    async with queue_of(max_batch_size=4, allowed_batch_sizes=(4,)) as queue:
         echo = Echo()
         for key in ("key", None):
             assert list((await queue.run(echo, texts("a"), key))["text"]) == [b"a"]
         await queue.run(echo, texts(), "key")  # nothing to fill up
         assert echo.batches == [[b"a"] * 4, [b"a"], []]
 
-    running(test, max_batch_size=4, allowed_batch_sizes=(4,))
 
-
-def test_a_deadline_ends_a_request_that_runs():
-    async def test(queue):
+async def test_a_deadline_ends_a_request_that_runs():
+    async with queue_of() as queue:
         echo = Echo(is_open=False)
         with pytest.raises(ServingError, match="Deadline"):
             await queue.run(echo, texts("a"), "key", deadline=time.monotonic() + 0.05)
@@ -298,112 +244,59 @@ def test_a_deadline_ends_a_request_that_runs():
         echo.gate.set()
         await queue.run(echo, texts("b"), "key")
 
-    running(test)
 
+async def test_a_batch_stops_at_its_last_deadline_and_is_not_run_again():
+    limits = []
 
-def test_a_batch_stops_at_its_last_deadline_and_is_not_run_again():
-    async def test(queue):
-        first = await blocked(queue, echo := Echo(is_open=False))
-        limits = []
-
-        def runs_out(inputs, deadline):
-            limits.append(deadline)
+    def run_out(inputs, deadline):
+        limits.append(deadline)
+        if deadline < math.inf:
             time.sleep(max(deadline - time.monotonic(), 0))
             raise tf.errors.DeadlineExceededError(None, None, "Timed out")
+        return inputs
 
+    async with queue_of() as queue:
         now = time.monotonic()
-        early, late = start(queue, runs_out, "a", deadline=now + 0.1) + start(
-            queue, runs_out, "b", deadline=now + 0.2
-        )
-        await asyncio.sleep(0)
-        echo.gate.set()
-        await first
-        for task in (early, late):
+        async with occupied(queue):
+            tasks = start(queue, run_out, "a", deadline=now + 0.1)
+            tasks += start(queue, run_out, "b", deadline=now + 0.2)
+        for task in tasks:
             with pytest.raises(ServingError, match="Deadline"):
                 await task
         while queue.running:
             await asyncio.sleep(0.01)
-        (limit,) = limits
-        assert limit == now + 0.2
-        endless = start(
-            queue, lambda inputs, deadline: {"none": np.array([deadline == math.inf])}, "c"
-        )
-        assert (await endless[0])["none"]
-
-    running(test)
+        await queue.run(run_out, texts("c"), "key")
+        assert limits == [now + 0.2, math.inf]
 
 
-def test_one_bad_request_fails_alone():
-    async def test(queue):
-        echo = Echo(is_open=False)
-        first = await blocked(queue, echo)
-        good, bad, fine = start(queue, echo, ["good"], ["bad"], ["fine"])
-        await asyncio.sleep(0)
-        echo.gate.set()
-        await first
+async def test_one_bad_request_fails_alone():
+    async with queue_of() as queue:
+        async with occupied(queue):
+            good, bad, fine = start(queue, echo := Echo(), ["good"], ["bad"], ["fine"])
         assert list((await good)["text"]) == [b"good"]
         assert list((await fine)["text"]) == [b"fine"]
         with pytest.raises(ServingError, match="bad row"):
             await bad
-        assert echo.batches[1:] == [[b"good", b"bad", b"fine"], [b"good"], [b"bad"], [b"fine"]]
-
-    running(test)
+        assert echo.batches == [[b"good", b"bad", b"fine"], [b"good"], [b"bad"], [b"fine"]]
 
 
-def test_outputs_without_rows_are_made_one_request_at_a_time():
-    async def test(queue):
-        first = await blocked(queue, echo := Echo(is_open=False))
+async def test_outputs_without_rows_are_made_one_request_at_a_time():
+    def count(inputs, deadline):
+        return {"rows": np.array(len(inputs["text"]))}
 
-        def count(inputs, deadline):
-            return {"rows": np.array(len(inputs["text"]))}
-
-        waiting = start(queue, count, "ab", "cde")
-        await asyncio.sleep(0)
-        echo.gate.set()
-        await first
-        assert [int((await each)["rows"]) for each in waiting] == [2, 3]
-
-    running(test)
+    async with queue_of() as queue:
+        async with occupied(queue):
+            waiting = start(queue, count, "ab", "cde")
+        assert [int((await task)["rows"]) for task in waiting] == [2, 3]
 
 
-def test_a_defect_is_an_internal_error_and_the_thread_lives_on():
-    async def test(queue):
-        def fails(inputs, deadline):
-            raise RuntimeError("secret")
+async def test_a_defect_is_an_internal_error_and_the_thread_lives_on():
+    def fail(inputs, deadline):
+        raise RuntimeError("secret")
 
+    async with queue_of() as queue:
         with pytest.raises(ServingError) as failed:
-            await queue.run(fails, texts("a"), "key")
+            await queue.run(fail, texts("a"), "key")
         assert failed.value.code == grpc.StatusCode.INTERNAL
         assert "secret" not in failed.value.message
         await queue.run(Echo(), texts("a"), "key")
-
-    running(test)
-
-
-def test_batching_parameters_are_read_from_the_official_format(tmp_path):
-    file = tmp_path / "batching.config"
-    file.write_text(
-        "max_batch_size { value: 8 } batch_timeout_micros { value: 0 }\n"
-        "num_batch_threads { value: 2 } pad_variable_length_inputs: true # a comment\n"
-        'allowed_batch_sizes: 4 allowed_batch_sizes: 8 thread_pool_name { value: "t" }'
-    )
-    assert read_batching_parameters(file, BatchingParameters(max_enqueued_batches=5)) == (
-        BatchingParameters(8, 0, 5, 2, (4, 8))
-    )
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "max_batch_size: 8",
-        "max_batch_size { value: 0 }",
-        "unknown { value: 1 }",
-        "batch_timeout_micros { value: -1 }",
-        "max_batch_size { value: 8 } allowed_batch_sizes: 4",
-        "\0",
-    ],
-)
-def test_bad_batching_parameters_are_refused(text, tmp_path):
-    (tmp_path / "f").write_text(text)
-    with pytest.raises(InputError, match="batching parameters"):
-        read_batching_parameters(tmp_path / "f")

@@ -1,7 +1,11 @@
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.server.configuration import read_metrics_path
+from bert_tf.server.configuration import (
+    BatchingParameters,
+    read_batching_parameters,
+    read_metrics_path,
+)
 
 
 def test_a_monitoring_config_moves_the_metrics_or_switches_them_off(tmp_path):
@@ -18,3 +22,26 @@ def test_a_monitoring_config_moves_the_metrics_or_switches_them_off(tmp_path):
         file.write_text(text)
         with pytest.raises(InputError, match="configures no metrics"):
             read_metrics_path(file, "/default")
+
+
+def test_batching_parameters_are_read_from_the_official_format(tmp_path):
+    file = tmp_path / "batching.config"
+    file.write_text(
+        "max_batch_size { value: 8 } batch_timeout_micros { value: 0 }\n"
+        "num_batch_threads { value: 2 } pad_variable_length_inputs: true # a comment\n"
+        'allowed_batch_sizes: 4 allowed_batch_sizes: 8 thread_pool_name { value: "t" }'
+    )
+    assert read_batching_parameters(file, BatchingParameters(max_enqueued_batches=5)) == (
+        BatchingParameters(8, 0, 5, 2, (4, 8))
+    )
+    for text in (
+        "max_batch_size: 8",
+        "max_batch_size { value: 0 }",
+        "unknown { value: 1 }",
+        "batch_timeout_micros { value: -1 }",
+        "max_batch_size { value: 8 } allowed_batch_sizes: 4",
+        "\0",
+    ):
+        file.write_text(text)
+        with pytest.raises(InputError, match="has no batching parameters"):
+            read_batching_parameters(file)
