@@ -6,7 +6,7 @@
   python docs/pictures.py card              # docs/card.png; docs/hooks.py writes titles on it
 
 `make docs-pictures` does the first two. The others need Chromium on the PATH.
-`tests/server/playground_pictures.py` takes those of the playground.
+`docs/playground_pictures.py` takes those of the playground.
 """
 
 import base64

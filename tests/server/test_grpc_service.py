@@ -45,11 +45,9 @@ async def served(folder: Path, credentials=None, overrides=None, **options):
     async with running(models):
         server, port = await start_grpc(models, "127.0.0.1:0", **options)
         address = f"127.0.0.1:{port}"
-        channel = (
-            grpc.aio.secure_channel(address, credentials)
-            if credentials
-            else grpc.aio.insecure_channel(address)
-        )
+        channel = grpc.aio.insecure_channel(address)
+        if credentials:
+            channel = grpc.aio.secure_channel(address, credentials)
         try:  # a server that is not stopped hangs the process
             async with channel:
                 yield SimpleNamespace(
@@ -65,13 +63,9 @@ async def served(folder: Path, credentials=None, overrides=None, **options):
 
 
 def predict_request(texts=("abc", "é"), name="toy", **spec) -> predict_pb2.PredictRequest:
-    request = predict_pb2.PredictRequest()
-    request.model_spec.name = name
-    for key, value in spec.items():
-        if key == "version":
-            request.model_spec.version.value = value
-        else:
-            setattr(request.model_spec, key, value)
+    if "version" in spec:
+        spec["version"] = {"value": spec["version"]}
+    request = predict_pb2.PredictRequest(model_spec={"name": name, **spec})
     request.inputs["text"].CopyFrom(tf.make_tensor_proto(list(texts)))
     return request
 

@@ -1,4 +1,7 @@
-"""Takes the pictures of docs/playground.md; see there."""
+"""Takes the pictures of docs/playground.md from a server's models `sentiment`, `entities`, `words`.
+
+python docs/playground_pictures.py http://127.0.0.1:8501
+"""
 
 import io
 import json
@@ -8,10 +11,10 @@ from pathlib import Path
 
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "processes"))
 from chromium import Chromium, Page
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parent
 
 
 def ask(page: Page, url: str, model: str, text: str, head: tuple[int, int] | None = None) -> None:
