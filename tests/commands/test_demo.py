@@ -53,14 +53,8 @@ def test_a_pre_trained_model_needs_fewer_labels(tmp_path):
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     (tmp_path / "vocab").mkdir()
     (tmp_path / "vocab" / "vocab.txt").write_text("\n".join([*special, *names]) + "\n")
-    config = BertConfig(
-        vocab_size=405,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=256,
-        max_position_embeddings=32,
-        initializer_range=0.06,
+    config = BertConfig.named(
+        "2x64x2", vocab_size=405, max_position_embeddings=32, initializer_range=0.06
     )
     config.to_json(tmp_path / "config.json")
     write("train.tsv", 16)

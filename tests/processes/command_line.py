@@ -34,17 +34,19 @@ class CommandLine:
         run(line, *more, **options)
         return self._capsys.readouterr()
 
-    def refused(self, line: str, *more: object, announced: str = "", **options: object) -> str:
+    def refused(
+        self, line: str, *more: object, announced: str | tuple[str, ...] = (), **options: object
+    ) -> str:
         """Runs a command that must fail; returns its one line.
 
-        `announced` begins the line that a run shows before it fails, if it gets that far.
+        `announced` begins the lines that a run shows before it fails, if it gets that far.
         """
         self._capsys.readouterr()
         assert main(words(line, *more, **options)) == 2
         out, err = self._capsys.readouterr()
         assert out == ""
         *before, error = err.strip().splitlines()
-        assert len(before) == bool(announced), err
-        assert all(shown.startswith(announced) for shown in before)
+        assert bool(before) == bool(announced), err
+        assert all(shown.startswith(announced) for shown in before), err
         assert error.startswith(f"bert-tf {line.split()[0]}: error: ")
         return error

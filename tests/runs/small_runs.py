@@ -56,17 +56,19 @@ def dynamic_shards(made_once, corpus, tokenizer) -> Path:
 
 
 @pytest.fixture(scope="session")
+def shards_of_two_lengths(made_once, corpus, tokenizer) -> Path:
+    line = "shards --max-seq-length 16 32 --held-out-share 0.2 --num-shards 2"
+    data = {"corpus": corpus, "tokenizer": tokenizer}
+    return made_once("shards_of_two_lengths", lambda path: run(line, **data, output=path))
+
+
+@pytest.fixture(scope="session")
 def small_config(made_once, tokenizer) -> Path:
     from bert_tf import BertConfig
 
     entries = len((tokenizer / "vocab.txt").read_text(encoding="utf-8").splitlines())
-    config = BertConfig(
-        vocab_size=entries,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=32,
+    config = BertConfig.named(
+        "1x16x2", intermediate_size=32, vocab_size=entries, max_position_embeddings=32
     )
     return made_once("config.json", config.to_json)
 

@@ -42,12 +42,10 @@ def test_the_temperature_that_outputs_were_multiplied_by_is_found(name, true):
 
 
 def options_of(folder, **more):
-    config = BertConfig(
-        vocab_size=len(PIECES),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
+    config = BertConfig.named(
+        "1x16x2",
         intermediate_size=16,
+        vocab_size=len(PIECES),
         max_position_embeddings=8,
         initializer_range=0.2,
     )

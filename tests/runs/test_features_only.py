@@ -33,12 +33,10 @@ from bert_tf.models.task_models import (
 from bert_tf.training.watcher import Watcher
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
-CONFIG = BertConfig(
-    vocab_size=len(PIECES),
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
+CONFIG = BertConfig.named(
+    "1x8x2",
     intermediate_size=16,
+    vocab_size=len(PIECES),
     max_position_embeddings=16,
     initializer_range=0.3,
 )

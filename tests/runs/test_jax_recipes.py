@@ -232,12 +232,10 @@ print(json.dumps({
 def on_eight_devices(shards, tmp_path_factory):
     directory = tmp_path_factory.mktemp("model")
     vocabulary = (shards / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=4,
+    config = BertConfig.named(
+        "1x32x4",
         intermediate_size=64,
+        vocab_size=len(vocabulary),
         max_position_embeddings=32,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,

@@ -21,12 +21,10 @@ from bert_tf.tasks.table import find_task
 
 ROOT = Path(__file__).parents[2]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
-CONFIG = BertConfig(
-    vocab_size=len(PIECES),
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
+CONFIG = BertConfig.named(
+    "1x8x2",
     intermediate_size=16,
+    vocab_size=len(PIECES),
     max_position_embeddings=16,
     initializer_range=0.5,
 )

@@ -22,12 +22,10 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "
 def data(tmp_path_factory):
     """A model and examples."""
     folder = tmp_path_factory.mktemp("data")
-    config = BertConfig(
-        vocab_size=len(PIECES),
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
+    config = BertConfig.named(
+        "1x8x2",
         intermediate_size=16,
+        vocab_size=len(PIECES),
         max_position_embeddings=16,
         initializer_range=0.5,
     )

@@ -40,12 +40,10 @@ def write(path, swapped=False) -> None:
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory):
     folder = tmp_path_factory.mktemp("teacher")
-    config = BertConfig(
-        vocab_size=len(PIECES),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
+    config = BertConfig.named(
+        "2x16x2",
         intermediate_size=16,
+        vocab_size=len(PIECES),
         max_position_embeddings=8,
         initializer_range=0.2,
         hidden_dropout_prob=0.0,
@@ -174,12 +172,10 @@ def test_students_of_every_kind_learn_from_a_teacher_that_reads_more(teacher, tm
 )
 def test_layers_are_compared_row_by_row(layers, width):
     """As the formulae say, on the encoder's own outputs; without a difference at no cost."""
-    large = BertConfig(
-        vocab_size=9,
-        hidden_size=16,
-        num_hidden_layers=4,
-        num_attention_heads=4,
+    large = BertConfig.named(
+        "4x16x4",
         intermediate_size=16,
+        vocab_size=9,
         max_position_embeddings=8,
         initializer_range=0.5,
         hidden_dropout_prob=0.0,
@@ -304,14 +300,7 @@ def test_a_student_learns_the_teachers_layers(teacher, tmp_path):
 
 
 def test_layers_that_cannot_be_compared_are_refused():
-    narrow = BertConfig(
-        vocab_size=9,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=8,
-    )
+    narrow = BertConfig.named("1x8x2", intermediate_size=8, vocab_size=9, max_position_embeddings=8)
     large = BertTagger(replace(narrow, hidden_size=16), labels=["a", "b"])
     sides = replace(narrow, attention_direction="left_to_right+right_to_left")
     with pytest.raises(InputError, match="one Transformer each"):

@@ -15,14 +15,7 @@ from bert_tf.training.trainer import Trainer
 
 # The word table is large enough to be worth compiling on a CPU.
 V, T, P, ROWS = 4100, 16, 3, 8
-CONFIG = BertConfig(
-    vocab_size=V,
-    hidden_size=64,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=128,
-    max_position_embeddings=T,
-)
+CONFIG = BertConfig.named("1x64x2", intermediate_size=128, vocab_size=V, max_position_embeddings=T)
 # Adam updates a parameter by one operation, or by several under XLA.
 UPDATES = """AddV2 AssignSubVariableOp AssignVariableOp Mul ReadVariableOp RealDiv ResourceApplyAdam
     Sqrt Sub"""

@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from lines import Lines
+from watchers import Lines
 
 from bert_tf.errors import InputError
 from bert_tf.training.loop import TrainingLoop

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from lines import Lines
+from watchers import Lines, without_times
 
 import bert_tf.training.state
 from bert_tf.errors import InputError
@@ -23,9 +23,6 @@ from bert_tf.training.preemption import Preempted
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
-
-# Parts of the names of scalars that differ between two runs of the same.
-TIMED = {"second", "minutes"}
 
 
 class Killed(Exception):
@@ -88,10 +85,6 @@ def end_of(trainer: Trainer) -> list[np.ndarray]:
     return [*trainer.model.get_weights(), trainer.optimizer.iterations.numpy()]
 
 
-def without_times(scalars: dict) -> dict:
-    return {name: value for name, value in scalars.items() if not TIMED & {*name.split("_")}}
-
-
 def run(
     directory,
     *,
@@ -143,8 +136,7 @@ def run(
         ).run()
     except stop_on:
         result = None
-    lines = [(step, kind, without_times(scalars)) for step, kind, scalars in watcher.lines]
-    return end_of(trainer), result, lines, saved
+    return end_of(trainer), result, watcher.timeless, saved
 
 
 def logged_lines(directory) -> list[tuple]:
@@ -162,7 +154,7 @@ def logged_events(directory) -> list[tuple]:
             for value in event.summary.value:
                 number = float(tf.make_ndarray(value.tensor))
                 found.append((path.parent.name, event.step, value.tag, number))
-    return sorted(event for event in found if not TIMED & {*event[2].split("_")})
+    return sorted(event for event in found if without_times({event[2]: 0}))
 
 
 def assert_same_run(directory, end, undisturbed_directory, undisturbed) -> None:
@@ -361,12 +353,8 @@ def send(number: signal.Signals):
 @pytest.mark.parametrize(
     ("number", "error", "line"),
     [
-        *((signal.SIGTERM, Preempted, line) for line in STOPS),
+        *((signal.SIGTERM, Preempted, x) for x in STOPS),
         (signal.SIGINT, KeyboardInterrupt, STOPS[0]),
-        *(
-            pytest.param(signal.SIGINT, KeyboardInterrupt, line, marks=pytest.mark.slow)
-            for line in STOPS[1:]
-        ),
     ],
 )
 def test_a_signal_ends_the_step_saves_and_stops(tmp_path, undisturbed, number, error, line):
@@ -473,28 +461,6 @@ def test_a_full_disk_leaves_the_checkpoints_that_are_there(tmp_path, undisturbed
     continued, result, _, _ = run(tmp_path)
     assert result.started_at == 4
     assert_same_run(tmp_path, continued, *undisturbed(1))
-
-
-@pytest.mark.slow
-def test_many_short_runs_never_stall(tmp_path):
-    # A stall is of 10 s and more; one of these runs takes a fraction of a second, but for the
-    # first, which traces the graphs.
-    trainer = new_trainer()
-    ends = []
-    for number in range(31):
-        state = TrainingState(trainer, tmp_path / str(number) / "checkpoints", settings={})
-        TrainingLoop(
-            [Phase(until=2, batch_size=4, batches=batches, held_out=batches(1000).take(2))],
-            state=state,
-            directory=tmp_path / str(number),
-            options=TrainingOptions(output="run", save_every=1, log_every=1),
-            evaluate_every=1,
-            best_by="loss",
-            larger_is_better=False,
-            save_model=lambda path: None,
-        ).run()
-        ends.append(time.monotonic())
-    assert max(np.diff(ends)) < 10
 
 
 def test_nothing_that_is_read_tunes_itself(tmp_path, monkeypatch):

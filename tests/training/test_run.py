@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from lines import Lines
+from watchers import Lines
 
 from bert_tf.errors import InputError
 from bert_tf.training import logs, state, workers

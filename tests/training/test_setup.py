@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from lines import Lines
+from watchers import Lines
 
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.pretrain import Options as PretrainingOptions
@@ -16,12 +16,10 @@ from bert_tf.training.setup import _layer_factors, make_run, prepare
 
 
 def classifier(dropout=0.1):
-    config = BertConfig(
-        vocab_size=20,
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
+    config = BertConfig.named(
+        "2x8x2",
         intermediate_size=8,
+        vocab_size=20,
         max_position_embeddings=8,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,

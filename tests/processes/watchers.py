@@ -1,0 +1,46 @@
+"""Watchers of runs under test."""
+
+from pathlib import Path
+
+from killed import copy_when_saved
+
+from bert_tf.training.watcher import Watcher
+
+_TIMED = ("second", "share_of_peak", "minutes_left")
+
+
+def without_times(scalars: dict[str, float]) -> dict[str, float]:
+    """The scalars that do not differ between two runs of the same."""
+    return {k: x for k, x in scalars.items() if not any(timed in k for timed in _TIMED)}
+
+
+class Lines(Watcher):
+    """Keeps the lines that a run logs, as (step, kind, scalars), and its notices."""
+
+    def __init__(self, at_line=None) -> None:
+        self.lines, self.notices, self._at_line = [], [], at_line
+
+    def notice(self, line) -> None:
+        self.notices.append(line)
+
+    def logged(self, step, kind, scalars) -> None:
+        self.lines.append((step, kind, scalars))
+        if self._at_line is not None:
+            self._at_line(step, kind)
+
+    @property
+    def timeless(self) -> list[tuple[int, str, dict[str, float]]]:
+        """The lines `without_times`."""
+        return [(step, kind, without_times(scalars)) for step, kind, scalars in self.lines]
+
+
+class Copied(Lines):
+    """Copies a run's folder at a step, as a kill there leaves it after the checkpoint `saved`."""
+
+    def __init__(self, run: Path, step: int, saved: int, copy: Path) -> None:
+        super().__init__()
+        self._run, self._step, self._saved, self._copy = Path(run), step, saved, copy
+
+    def after_step(self, step) -> None:
+        if step == self._step:
+            copy_when_saved(self._run, self._saved, self._copy)

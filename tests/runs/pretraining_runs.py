@@ -1,0 +1,49 @@
+"""Short runs of `bert-tf pretrain`, and what a kill would leave of them."""
+
+from pathlib import Path
+
+from watchers import Copied, Lines
+
+from bert_tf.commands.pretrain import Options as PretrainingOptions
+from bert_tf.commands.pretraining import pretrain
+
+
+def options(shards, small_config, output, **changed) -> PretrainingOptions:
+    values = {
+        "steps": 8,
+        "batch_size": 8,
+        "log_every": 1,
+        "save_every": 3,
+        "evaluate_every": 4,
+        "evaluation_batches": 2,
+        "learning_rate": 1e-3,
+    }
+    if "model" not in changed:
+        values["size"] = str(small_config)
+    return PretrainingOptions(shards=str(shards), output=str(output), **{**values, **changed})
+
+
+def two_lengths(shards, small_config, output, **changed) -> PretrainingOptions:
+    long = {"long_shards": str(shards / "32"), "long_share": 0.4}
+    return options(shards / "16", small_config, output, **{**long, "steps": 10, **changed})
+
+
+def run(options, copy_at=None) -> list[tuple[int, str, dict[str, float]]]:
+    """The lines of a run.
+
+    With `copy_at`, `killed(options.output)` is the folder as a kill after that step leaves it.
+    """
+    watcher = Lines()
+    if copy_at is not None:
+        saved = (copy_at - 1) // options.save_every * options.save_every
+        watcher = Copied(options.output, copy_at, saved, killed(options.output))
+    pretrain(options, watcher)
+    return watcher.timeless
+
+
+def killed(output) -> Path:
+    return Path(f"{output}-killed")
+
+
+def weights(output) -> bytes:
+    return (Path(output) / "last" / "model.safetensors").read_bytes()
