@@ -2,17 +2,20 @@
 
 import json
 import shutil
+import signal
 
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from preloaded import run_code
 from safetensors.numpy import load_file
 from stored_models import CONFIG, assert_same_tensors, refusal, save_directory, tensors_of
 
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.checkpoints.weights_files import read_tensors, write_sharded_weights
+from bert_tf.files.atomic import hold_output
 from bert_tf.models.language_model import BertPreTrainer
 
 
@@ -105,3 +108,27 @@ def test_pickles_are_not_read(models, out, tmp_path):
     assert f'"{source}/pytorch_model*.bin"' in message
     assert f'"{source}/model.safetensors"' in message
     compile(message.split("python -c '")[1].rstrip("'"), "advice", "exec")
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from bert_tf.files.atomic import hold_output
+from bert_tf.checkpoints import weights_files
+
+def killed(tensors, file, metadata):
+    # As safetensors begins to write: under a name of its own, beside the file.
+    (Path(file).parent / ".tmpAbCdEf").write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+weights_files.save_file = killed
+with hold_output(sys.argv[1]):
+    weights_files.write_tensors(Path(sys.argv[1], "model.safetensors"), {}, {})
+"""
+
+
+def test_what_a_killed_write_leaves_is_removed(tmp_path):
+    assert run_code(_KILLED, [tmp_path]).returncode == -signal.SIGKILL
+    assert any(path.name == ".tmpAbCdEf" for path in tmp_path.rglob("*"))
+    with hold_output(tmp_path):
+        assert not list(tmp_path.iterdir())

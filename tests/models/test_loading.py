@@ -1,0 +1,451 @@
+"""Models from model directories and back: exact, or refused by name."""
+
+import json
+import logging
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from bert_tf import BertConfig, BertEncoder, load_model
+from bert_tf.checkpoints.weight_names import named_weights
+from bert_tf.errors import InputError
+from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.models.loading import about_to_train, save_model
+from bert_tf.models.task_models import (
+    BertChooser,
+    BertClassifier,
+    BertMultiLabelClassifier,
+    BertRegressor,
+    BertTagger,
+)
+
+CONFIG = BertConfig(
+    vocab_size=19,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=12,
+)
+LABELS = ["no", "perhaps", "yes"]
+MAKE = {
+    BertEncoder: lambda: BertEncoder(CONFIG, seed=1),
+    BertPreTrainer: lambda: BertPreTrainer(CONFIG, seed=1),
+    BertClassifier: lambda: BertClassifier(CONFIG, labels=LABELS, seed=1),
+    BertRegressor: lambda: BertRegressor(CONFIG, seed=1),
+}
+INPUTS = {
+    "token_ids": np.array([[3, 4, 5, 0]]),
+    "segment_ids": np.array([[0, 1, 1, 0]]),
+    "padding_mask": np.array([[1, 1, 1, 0]]),
+    "mask_positions": np.array([[1]]),
+}
+INPUTS_OF_ENCODER = {name: INPUTS[name] for name in ("token_ids", "segment_ids", "padding_mask")}
+
+
+@pytest.fixture(params=MAKE, ids=lambda kind: kind.__name__)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "model"
+
+
+def saved(kind, directory):
+    model = MAKE[kind]()
+    # Biases and LayerNorms too get values that a mix-up would show.
+    random = np.random.default_rng(1)
+    for variable in model.trainable_variables:
+        variable.assign(random.normal(size=variable.shape))
+    save_model(model, directory)
+    return model
+
+
+def rewrite(directory, change):
+    """Applies `change` to the dict of the directory's tensors."""
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    changed = change(tensors)
+    save_file(tensors if changed is None else changed, path, metadata={"format": "pt"})
+
+
+def set_config(directory, **values):
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def assert_same_weights(one, two):
+    for left, right in zip(one.trainable_variables, two.trainable_variables, strict=True):
+        assert left.path.split("/")[-2:] == right.path.split("/")[-2:]
+        np.testing.assert_array_equal(left, right)
+
+
+def refusal(directory, kind=BertEncoder, **options):
+    with pytest.raises(InputError) as caught:
+        load_model(directory, kind, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(directory) in message
+    return message
+
+
+def test_round_trip_is_exact(kind, directory):
+    model = saved(kind, directory)
+    loaded = load_model(directory)
+    assert type(loaded) is kind
+    assert_same_weights(model, loaded)
+    inputs = {name: INPUTS[name] for name in model.input}
+    keras.tree.map_structure(np.testing.assert_array_equal, loaded(inputs), model(inputs))
+    before = (
+        (directory / "model.safetensors").read_bytes(),
+        (directory / "config.json").read_bytes(),
+    )
+    save_model(loaded, directory)
+    after = (directory / "model.safetensors").read_bytes(), (directory / "config.json").read_bytes()
+    assert before == after
+
+
+def test_hugging_face_finds_its_names(kind, directory):
+    saved(kind, directory)
+    config = json.loads((directory / "config.json").read_text())
+    assert (config["model_type"], config["hidden_size"]) == ("bert", 8)
+    if kind is BertClassifier:
+        assert config["id2label"] == {"0": "no", "1": "perhaps", "2": "yes"}
+        assert config["label2id"] == {"no": 0, "perhaps": 1, "yes": 2}
+    if kind is BertRegressor:
+        assert (config["problem_type"], len(config["id2label"])) == ("regression", 1)
+    with safe_open(directory / "model.safetensors", "numpy") as file:
+        assert file.metadata() == {"format": "pt"}
+    tensors = load_file(directory / "model.safetensors")
+    prefix = "" if kind is BertEncoder else "bert."
+    assert tensors[f"{prefix}encoder.layer.1.intermediate.dense.weight"].shape == (16, 8)
+    assert f"{prefix}encoder.layer.0.attention.output.LayerNorm.weight" in tensors
+    transform = "cls.predictions.transform"
+    heads = {
+        BertEncoder: set(),
+        BertPreTrainer: {
+            "cls.predictions.bias",
+            *(f"{transform}.{n}.{w}" for n in ("dense", "LayerNorm") for w in ("weight", "bias")),
+            *("cls.seq_relationship.weight", "cls.seq_relationship.bias"),
+        },
+    }.get(kind, {"classifier.weight", "classifier.bias"})
+    assert {name for name in tensors if name.startswith("cl")} == heads
+    assert len(tensors) == 5 + 2 * 16 + 2 + len(heads)
+
+
+def test_other_files_stay(directory):
+    (directory / "checkpoints").mkdir(parents=True)
+    (directory / "checkpoints" / "step").write_text("7")
+    saved(BertEncoder, directory)
+    saved(BertEncoder, directory)
+    assert sorted(p.name for p in directory.iterdir()) == [
+        "checkpoints",
+        "config.json",
+        "model.safetensors",
+    ]
+    mode = (directory / "config.json").stat().st_mode
+    assert (directory / "model.safetensors").stat().st_mode == mode
+
+
+def test_a_save_that_fails_leaves_no_mixture(directory, monkeypatch):
+    saved(BertEncoder, directory)
+    weights = (directory / "model.safetensors").read_bytes()
+
+    def fail(*args, **kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("bert_tf.checkpoints.weights_files.save_file", fail)
+    same = BertEncoder(CONFIG, seed=2)
+    with pytest.raises(OSError, match="disk full"):
+        save_model(same, directory)
+    assert (directory / "model.safetensors").read_bytes() == weights
+    load_model(directory)  # the old model, whole
+    with pytest.raises(OSError, match="disk full"):
+        save_model(BertClassifier(CONFIG, 2), directory)
+    assert not (directory / "config.json").exists()  # no config that lies about the weights
+    assert [p.name for p in directory.iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_quantized_layers_are_refused_by_a_directory_and_kept_by_keras(directory, tmp_path):
+    model = MAKE[BertClassifier]()
+    model.quantize("int8")
+    with pytest.raises(InputError, match="layers are quantized"):
+        save_model(model, directory)
+    assert not directory.exists()
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(INPUTS_OF_ENCODER), model(INPUTS_OF_ENCODER))
+    twice = BertClassifier.from_config(again.get_config())
+    assert twice.encoder.pooler.dense.quantization_mode == twice.head.dense.quantization_mode
+    assert twice.head.dense.quantization_mode == "int8"
+
+
+@pytest.mark.parametrize("headed", [BertPreTrainer, BertClassifier])
+def test_encoder_from_a_headed_directory(directory, headed):
+    model = saved(headed, directory)
+    assert_same_weights(load_model(directory, BertEncoder), model.encoder)
+
+
+def test_a_tagger_has_no_pooler_on_disk_and_needs_none(directory, tmp_path):
+    """As BertForTokenClassification of Hugging Face; an encoder's pooler is left where it is."""
+    save_model(BertEncoder(CONFIG, seed=3), tmp_path / "encoder")
+    model = load_model(tmp_path / "encoder", BertTagger, labels=LABELS, allow_new_head=True)
+    save_model(model, directory)
+    config = json.loads((directory / "config.json").read_text())
+    assert config["architectures"] == ["BertForTokenClassification"]
+    assert config["id2label"] == {"0": "no", "1": "perhaps", "2": "yes"}
+    again = load_model(directory)
+    assert isinstance(again, BertTagger) and again.labels == LABELS
+    names = [weight.name for weight in named_weights(again)]
+    assert "classifier.weight" in names and not any("pooler" in name for name in names)
+    for ours, theirs in zip(named_weights(again), named_weights(model), strict=True):
+        np.testing.assert_array_equal(ours.to_tensor(), theirs.to_tensor())
+
+
+def test_continuing_without_heads_names_them(directory, caplog):
+    """It listed tensors."""
+    saved(BertEncoder, directory)
+    with caplog.at_level(logging.WARNING):
+        BertPreTrainer.from_directory(directory, allow_new_head=True)
+    heads = "masked language model head and next sentence head initialized at random"
+    assert heads in caplog.text and "cls." not in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING), about_to_train():
+        BertPreTrainer.from_directory(directory, allow_new_head=True)
+    assert not caplog.text
+
+
+def test_missing_pooler_warns(directory, caplog):
+    model = saved(BertEncoder, directory)
+    rewrite(directory, lambda ts: {k: v for k, v in ts.items() if not k.startswith("pooler")})
+    with caplog.at_level(logging.WARNING):
+        loaded = load_model(directory, seed=1)
+    assert "model.safetensors: pooler initialized at random" in caplog.text
+    np.testing.assert_array_equal(
+        loaded(INPUTS_OF_ENCODER)["sequence_output"], model(INPUTS_OF_ENCODER)["sequence_output"]
+    )
+    message = refusal(directory, BertClassifier, num_classes=2)
+    assert "holds a BertModel, which has no classifier and no pooler: train it first" in message
+
+
+@pytest.mark.parametrize("source", [BertEncoder, BertPreTrainer])
+def test_new_classifier_on_what_was_pretrained(directory, source):
+    model = saved(source, directory)
+    encoder = model if source is BertEncoder else model.encoder
+    for options in ({}, {"labels": LABELS}):
+        message = refusal(directory, BertClassifier, **options)
+        assert "which has no classifier: train it first (bert-tf finetune --model" in message
+    loaded = load_model(directory, BertClassifier, labels=LABELS, allow_new_head=True, seed=3)
+    assert_same_weights(loaded.encoder, encoder)
+    again = load_model(directory, BertClassifier, labels=LABELS, allow_new_head=True, seed=3)
+    assert_same_weights(loaded, again)
+
+
+def test_only_what_a_file_lacks_is_drawn(directory, monkeypatch, caplog):
+    """Drawing BERT-base takes seconds."""
+    saved(BertClassifier, directory)
+    drawn = []
+    draw = keras.initializers.TruncatedNormal.__call__
+
+    def counted(self, shape, dtype=None):
+        drawn.append(tuple(shape))
+        return draw(self, shape, dtype)
+
+    monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", counted)
+    loaded = load_model(directory, BertClassifier, labels=["a", "b"], allow_new_head=True)
+    assert drawn == [(8, 8), (8, 2)]  # the pooler, which the file may lack, and the new head
+    assert np.asarray(loaded.head.dense.kernel).any()
+    assert "its head is for other classes or another task: replaced" in caplog.text
+
+
+def test_classifier_from_a_classifier(directory):
+    model = saved(BertClassifier, directory)
+    head = np.asarray(model.head.dense.kernel)
+
+    def kernel(**options):
+        loaded = load_model(directory, BertClassifier, **options)
+        return list(loaded.labels or []), np.asarray(loaded.head.dense.kernel)
+
+    labels, same = kernel()
+    assert labels == LABELS
+    np.testing.assert_array_equal(same, head)
+    np.testing.assert_array_equal(kernel(num_classes=3)[1], head)
+    np.testing.assert_array_equal(kernel(labels=LABELS, allow_new_head=True)[1], head)
+    # Given names without leave to start anew only rename.
+    labels, renamed = kernel(labels=["a", "b", "c"])
+    assert labels == ["a", "b", "c"]
+    np.testing.assert_array_equal(renamed, head)
+    # Other classes: a new head, also if there are as many.
+    assert not np.array_equal(kernel(labels=["a", "b", "c"], allow_new_head=True)[1], head)
+    assert kernel(num_classes=5, allow_new_head=True)[1].shape == (8, 5)
+    assert "a head of 3 classes, not 2: give as many, or allow_new_head=True" in refusal(
+        directory, BertClassifier, num_classes=2
+    )
+
+
+@pytest.mark.parametrize("allow_new_head", [False, True])
+def test_labels_in_another_order_keep_the_head(directory, allow_new_head, caplog):
+    own = saved(BertClassifier, directory).head.dense
+    options = {"labels": ["yes", "no", "perhaps"], "allow_new_head": allow_new_head}
+    loaded = BertClassifier.from_directory(directory, **options)
+    assert loaded.labels == options["labels"]
+    np.testing.assert_array_equal(loaded.head.dense.kernel, np.asarray(own.kernel)[:, [2, 0, 1]])
+    np.testing.assert_array_equal(loaded.head.dense.bias, np.asarray(own.bias)[[2, 0, 1]])
+    assert not caplog.text
+    renamed = BertClassifier.from_directory(directory, labels=["a", "b", "c"])
+    np.testing.assert_array_equal(renamed.head.dense.kernel, own.kernel)
+
+
+def test_unnamed_classes_are_counted(directory):
+    saved(BertClassifier, directory)
+    path = directory / "config.json"
+    config = json.loads(path.read_text())
+    del config["id2label"], config["label2id"]
+    path.write_text(json.dumps(config))
+    loaded = load_model(directory, BertClassifier)
+    assert (loaded.num_classes, loaded.labels) == (3, None)
+    save_model(loaded, directory)
+    assert json.loads(path.read_text())["id2label"] == {
+        "0": "LABEL_0",
+        "1": "LABEL_1",
+        "2": "LABEL_2",
+    }
+
+
+def test_keywords(directory):
+    saved(BertClassifier, directory)
+    keywords = {"name": "mine", "dropout": 0.25, "seed": 3, "dtype": "mixed_bfloat16"}
+    model = BertClassifier.from_directory(directory, hidden_dropout_prob=0.5, **keywords)
+    assert (model.name, model.dropout, model.seed) == ("mine", 0.25, 3)
+    assert model.encoder.embeddings.dropout.rate == model.config.hidden_dropout_prob == 0.5
+    assert model.encoder.embeddings.compute_dtype == "bfloat16"
+    with pytest.raises(InputError, match="BertEncoder takes no 'sede': did you mean seed"):
+        BertEncoder(CONFIG, sede=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "keywords", "line"),
+    [
+        (BertEncoder, {"dropuot": 0.5, "dtyp": "x"}, "takes no 'dropuot': give one of allow"),
+        (BertEncoder, {"dtyp": "x"}, "BertEncoder takes no 'dtyp': did you mean dtype?"),
+        (BertEncoder, {"hidden_dropout": 0.5}, "did you mean hidden_dropout_prob?"),
+        (BertClassifier, {"lables": LABELS}, "takes no 'lables': did you mean labels?"),
+        (BertClassifier, {"num_labels": 2}, "'num_labels': did you mean num_classes?"),
+        (BertClassifier, {"attention_probabilities": True}, "takes no 'attention_probabilities'"),
+        (BertEncoder, {"labels": LABELS}, "BertEncoder takes no 'labels'"),
+        (BertRegressor, {"num_classes": 2}, "BertRegressor takes no 'num_classes'"),
+    ],
+)
+def test_unknown_keywords_are_refused_by_name(directory, kind, keywords, line):
+    saved(BertClassifier, directory)
+    with pytest.raises(InputError) as caught:
+        kind.from_directory(directory, allow_new_head=True, **keywords)
+    assert line in str(caught.value)
+
+
+def test_tokenizer_files(directory):
+    class Tokenizer:
+        def save(self, directory, model_max_length, tokenizer_class):
+            (Path(directory) / "vocab.txt").write_text(f"{model_max_length}")
+
+    save_model(BertEncoder(CONFIG), directory, Tokenizer())
+    assert (directory / "vocab.txt").read_text() == "12"
+
+
+def as_published(directory, tensors=None, **values):
+    """Changes a saved classifier into what Hugging Face's other classes save."""
+    set_config(directory, **values)
+    if tensors is not None:
+        rewrite(directory, tensors)
+
+
+def one_output(tensors):
+    for name in ("classifier.weight", "classifier.bias"):
+        tensors[name] = tensors[name][:1]
+
+
+@pytest.mark.parametrize(
+    ("values", "tensors", "expected"),
+    [
+        ({"problem_type": None, "id2label": {"0": "LABEL_0"}}, one_output, BertRegressor),
+        ({"problem_type": "regression", "id2label": {"0": "x"}}, one_output, BertRegressor),
+        ({"problem_type": None}, None, BertClassifier),
+        (
+            {"problem_type": "multi_label_classification"},
+            None,
+            BertMultiLabelClassifier,
+        ),
+        ({"architectures": ["BertForTokenClassification"]}, None, BertTagger),
+        ({"architectures": ["BertForMultipleChoice"]}, one_output, BertChooser),
+        ({"problem_type": 5}, None, "a BertForSequenceClassification for 5"),
+    ],
+)
+def test_problem_type_and_architectures_count(directory, values, tensors, expected):
+    """They all keep their weights under `classifier.`, and are no softmax over sentences."""
+    saved(BertClassifier, directory)
+    as_published(directory, tensors, **values)
+    if isinstance(expected, str):
+        assert f"holds {expected}, which cannot be used as it is" in refusal(directory, None)
+    else:
+        assert type(load_model(directory)) is expected
+    if expected is not BertClassifier:
+        assert "not a BertForSequenceClassification for single_label" in refusal(
+            directory, BertClassifier
+        )
+        new = load_model(directory, BertClassifier, labels=LABELS, allow_new_head=True)
+        head = np.asarray(new.head.dense.kernel).T
+        kept = load_file(directory / "model.safetensors")["classifier.weight"]
+        assert not np.array_equal(head[: len(kept)], kept)
+    if expected is not BertRegressor:
+        refusal(directory, BertRegressor)
+    load_model(directory, BertEncoder)
+
+
+@pytest.mark.parametrize("name", ["model.h5", "model.hdf5"])
+def test_keras_writes_no_file_that_it_cannot_read(name, tmp_path):
+    model = BertClassifier(CONFIG, labels=LABELS)
+    with pytest.raises(InputError, match=r"save it as model\.keras"):
+        model.save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [
+        (BertClassifier, "binary_crossentropy"),
+        (BertTagger, keras.losses.BinaryCrossentropy(from_logits=True)),
+        (BertClassifier, [keras.losses.BinaryFocalCrossentropy(from_logits=True)]),
+        (BertClassifier, keras.losses.binary_crossentropy),
+    ],
+)
+def test_independent_labels_are_not_saved_as_one_label(directory, kind, loss):
+    """A model directory's classifier answers with a softmax."""
+    model = kind(CONFIG, labels=LABELS)
+    model.compile(loss=loss)
+    with pytest.raises(InputError, match=r"independent of each other.*model\.save"):
+        save_model(model, directory)
+    assert not directory.exists()
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    save_model(model, directory)
+
+
+@pytest.mark.parametrize("target", [BertEncoder, BertPreTrainer, BertClassifier])
+def test_what_no_longer_holds_is_not_written(directory, target):
+    """`problem_type` and an untied decoder would be wrong of the new head."""
+    saved(BertClassifier, directory)
+    gone = {"tie_word_embeddings": False, "num_labels": 7, "torch_dtype": "float16"}
+    set_config(directory, problem_type="multi_label_classification", **gone)
+    options = {} if target is BertEncoder else {"allow_new_head": True}
+    if target is BertClassifier:
+        options["labels"] = ["a", "b"]
+    save_model(load_model(directory, target, **options), directory.with_name("new"))
+    config = json.loads((directory.with_name("new") / "config.json").read_text())
+    assert not gone.keys() & config.keys()
+    assert config.get("problem_type") == {BertClassifier: "single_label_classification"}.get(target)
