@@ -6,7 +6,7 @@ The public names load on first use, so that `import bert_tf` (and `bert-tf --hel
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bert_tf import keras_classes
+from bert_tf import extensions, keras_classes
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
@@ -95,11 +95,27 @@ _PUBLIC = {
     "bert_tf.training.optimizer": ("AdamWeightDecay",),
     "bert_tf.training.schedule": ("WarmupLinearDecay",),
 }
+_EXTENSIONS = {  # tables of the lower layers -> what the paper's comparisons add to them
+    "architectures": (
+        "bert_tf.paper.architectures:LeftToRight",
+        "bert_tf.paper.architectures:RightToLeft",
+        "bert_tf.paper.architectures:SideBySide",
+        "bert_tf.paper.architectures:Recurrent",
+    ),
+    "feature architectures": ("bert_tf.paper.architectures:OnFeatures",),
+    "models": ("bert_tf.paper.language_model:BertLanguageModel",),
+    "parts": ("bert_tf.paper.architectures:PARTS",),
+    "layer weights": ("bert_tf.paper.lstm:WEIGHTS", "bert_tf.paper.feature_encoder:WEIGHTS"),
+    "finetuning options": ("bert_tf.paper.command_options:FeatureOptions",),
+    "pretraining options": ("bert_tf.paper.command_options:ObjectiveOptions",),
+}
 _HOMES = {name: home for home, names in _PUBLIC.items() for name in names}
 __all__ = ["__version__", *sorted(_HOMES)]
 
 
 keras_classes.register()
+for _table, _entries in _EXTENSIONS.items():
+    extensions.add(_table, *_entries)
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.errors import InputError
+from bert_tf.extensions import Architecture, added
 from bert_tf.files.atomic import StrPath, write_text
 
 # Layers, hidden size, attention heads: base and large from the paper, section 3; the others from
@@ -73,16 +74,6 @@ _DISTILBERT_KEYS = {
 _DISTILBERT_FIXED = {"type_vocab_size": 0, "layer_norm_eps": 1e-12, "attention_direction": "both"}
 _DISTILBERT_DEFAULTS = {"num_hidden_layers": 6, "classifier_dropout": 0.2}
 
-# On disk a left-to-right model is a Hugging Face decoder; the others have no class there, and a
-# `model_type` that no other library takes for BERT.
-_DIRECTIONS: dict[str, dict[str, Any]] = {
-    "both": {},
-    "left_to_right": {"is_decoder": True},
-    "right_to_left": {"model_type": "bert_right_to_left"},
-    "left_to_right+right_to_left": {"model_type": "bert_left_to_right+right_to_left"},
-    "recurrent": {"model_type": "bert_recurrent"},
-}
-
 
 @dataclass(frozen=True)
 class BertConfig:
@@ -104,11 +95,10 @@ class BertConfig:
         pad_token_id: id of [PAD].
         classifier_dropout: dropout rate of a task's head; None for `hidden_dropout_prob`.
         id2label: labels of a classifier by class id; None for a model without labels.
-        feature_layers: layers of a frozen encoder (`bert_tf.models.feature_encoder`), or None.
+        feature_layers: layers of a frozen encoder, or None; `bert_tf.paper` has such encoders.
         feature_lstm_layers: bidirectional LSTM layers between encoder and head.
-        attention_direction: tokens that a token attends to: "both" sides; "left_to_right", those up
-            to itself (Hugging Face's `is_decoder`); "right_to_left", those from itself on;
-            "left_to_right+right_to_left", two encoders; "recurrent", none, but two LSTMs.
+        attention_direction: tokens that a token attends to: "both" sides, or what an `Architecture`
+            of `bert_tf.extensions` is named; `bert_tf.paper` has "left_to_right" and others.
         extra: other keys of a config.json, kept for writing it again. `model_type` "distilbert" is
             a DistilBERT: without segments and next sentences, and with a pooler, of ReLU, under
             classifiers of texts and choices alone. `from_dict` reads its own keys.
@@ -177,11 +167,16 @@ class BertConfig:
                 f"hidden_act {self.hidden_act!r:.40} is unknown: give one of "
                 f"{', '.join(ACTIVATIONS)}."
             )
-        known = list(_DIRECTIONS)  # a list: what a file holds need not be hashable
+        known = [each.direction for each in _architectures()]  # a file's value may not be hashable
         if self.attention_direction not in known:
             raise InputError(
                 f"attention_direction is {self.attention_direction!r:.40}: give one of "
                 f"{', '.join(known)}."
+            )
+        if self.has_feature_encoder and not added("feature architectures"):
+            raise InputError(
+                "feature_layers and feature_lstm_layers are for the encoders of bert_tf.paper, "
+                "which is not installed: install it, or give a model without them."
             )
         for key, only in (_FIXED | _UNCHANGED).items():
             if self.extra.get(key, only) not in (only, None, key == "model_type" and "distilbert"):
@@ -214,15 +209,19 @@ class BertConfig:
         return self.extra.get("qa_dropout", 0.1) if self.is_distilbert else 0.0
 
     @property
-    def directions(self) -> list[str]:
-        """The `attention_direction` of each encoder, one or two."""
-        return self.attention_direction.split("+")
+    def architecture(self) -> Architecture:
+        """What its encoder does otherwise than BERT's."""
+        named = {each.direction: each for each in _architectures()}
+        architecture = named[self.attention_direction](self)
+        if self.has_feature_encoder:
+            (on_features,) = added("feature architectures")
+            return on_features(self, architecture)
+        return architecture
 
     @property
     def width(self) -> int:
-        """W, width of the encoder's outputs: H, or 2 H of two encoders or directions."""
-        directions = 2 if self.attention_direction == "recurrent" else len(self.directions)
-        return directions * self.hidden_size
+        """W, width of the encoder's outputs: H, or 2 H of two encoders."""
+        return self.architecture.width * self.hidden_size
 
     @property
     def head_dropout(self) -> float:
@@ -231,7 +230,7 @@ class BertConfig:
 
     @property
     def has_feature_encoder(self) -> bool:
-        """Whether layers of `bert_tf.models.feature_encoder` stand between encoder and head."""
+        """Whether other layers stand between the encoder and the head of a task."""
         return self.feature_layers is not None or self.feature_lstm_layers > 0
 
     @property
@@ -270,10 +269,10 @@ class BertConfig:
         if given.get("pad_token_id", 0) is None:
             del given["pad_token_id"]
         extra.pop("label2id", None)  # the inverse of id2label; written again from there
-        for direction, marks in _DIRECTIONS.items():
-            if marks and marks.items() <= extra.items():
-                given["attention_direction"] = direction
-                extra = {key: value for key, value in extra.items() if key not in marks}
+        for architecture in added("architectures"):
+            if architecture.marks.items() <= extra.items():
+                given["attention_direction"] = architecture.direction
+                extra = {k: value for k, value in extra.items() if k not in architecture.marks}
         if given.get("id2label") is not None:
             try:  # JSON has no integer keys
                 pairs = sorted((int(key), str(label)) for key, label in given["id2label"].items())
@@ -306,7 +305,7 @@ class BertConfig:
             values["classifier_dropout"] = self.head_dropout
             own = {names.get(k, k): x for k, x in values.items() if k not in _DISTILBERT_FIXED}
             return {**self.extra, **own}
-        return {**_FIXED, **self.extra, **values, **_DIRECTIONS[self.attention_direction]}
+        return {**_FIXED, **self.extra, **values, **self.architecture.marks}
 
     @classmethod
     def from_json(cls, path: StrPath) -> "BertConfig":
@@ -323,6 +322,10 @@ class BertConfig:
 
     def to_json_text(self) -> str:
         return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _architectures() -> tuple[type[Architecture], ...]:
+    return (Architecture, *added("architectures"))
 
 
 def refuse_other_classes(values: Mapping[str, Any]) -> None:

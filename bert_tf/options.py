@@ -21,12 +21,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from bert_tf.errors import InputError, nearest
+from bert_tf.extensions import added
 
 if typing.TYPE_CHECKING:
     PathName = Any  # Python functions take an os.PathLike, too
 else:
     PathName = str
 
+Options = typing.TypeVar("Options", bound=type)
 _MISSING: Any = dataclasses.MISSING
 _LARGEST = 2**53  # exact as an integer and as a float, and fits TensorFlow's integers
 _IS_WITHIN: dict[str, Callable[[float, float], bool]] = {
@@ -243,6 +245,17 @@ def joined(options: type, more: type) -> type:
     if issubclass(options, more):
         return options
     return dataclasses.make_dataclass(options.__name__, (), bases=(more, options), kw_only=True)
+
+
+def extended(table: str) -> Callable[[Options], Options]:
+    """A decorator that joins options with those of a table of `bert_tf.extensions`."""
+
+    def join(options: Any) -> Any:
+        for more in added(table):
+            options = joined(options, more)
+        return options
+
+    return join
 
 
 def choices_of(hint: Any) -> list[Any]:

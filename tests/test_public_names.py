@@ -83,8 +83,8 @@ def test_saved_models_load_in_a_fresh_process(tmp_path):
     """With their optimizers and schedules."""
     import numpy as np
 
-    from bert_tf.models.encoders import LstmEncoder
     from bert_tf.models.language_model import BertMaskedLanguageModel
+    from bert_tf.paper.encoders import LstmEncoder
     from bert_tf.training import schedule
     from bert_tf.training.optimizer import Lamb
 

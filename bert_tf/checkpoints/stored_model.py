@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bert_tf.checkpoints import weight_names
-from bert_tf.checkpoints.weight_names import PARTS, SEQUENCES
+from bert_tf.checkpoints.weight_names import SEQUENCES, all_parts
 from bert_tf.checkpoints.weights_files import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -87,7 +87,7 @@ class StoredModel:
     def keep_layers(self, number: int) -> None:
         """Keeps `number` Transformer layers, evenly spaced up to the last, and renumbers them."""
         held = self.config.num_hidden_layers
-        if number > held or self.config.attention_direction == "recurrent":
+        if number > held or self.config.architecture.layer_names():
             raise InputError(
                 f"{self.source} has {held} layers, of which {number} cannot be kept: give a BERT "
                 "with as many"
@@ -118,9 +118,7 @@ class StoredModel:
         has_next_sentence = self.has("cls.seq_relationship.")
         if not self.has("cls.predictions."):
             return "BertForNextSentencePrediction" if has_next_sentence else "BertModel"
-        sees_both = self.config.attention_direction == "both"
-        words = "BertForMaskedLM" if sees_both else "BertLMHeadModel"
-        return "BertForPreTraining" if has_next_sentence else words
+        return "BertForPreTraining" if has_next_sentence else self.config.architecture.words_class
 
     @property
     def problem_type(self) -> str | None:
@@ -149,10 +147,10 @@ class StoredModel:
         """The tensors of the encoder and of some of `PARTS`; notes which others `target` lacks."""
         if self.problem_type is None:  # a classifier of tokens or choices under the same name
             parts = tuple(part for part in parts if part != "classifier.")
-        for part, title in PARTS.items():
+        for part, title in all_parts().items():
             if part not in parts and self.has(part):
                 self.notes.append(f"The {title} is left out: {target} has no place for it.")
-        others = tuple(part for part in PARTS if part not in parts)
+        others = tuple(part for part in all_parts() if part not in parts)
         return {name: t for name, t in self.tensors.items() if not name.startswith(others)}
 
     def note_differences(self, target: str) -> None:
@@ -206,7 +204,7 @@ class StoredModel:
 
 def check_shapes(tensors: Tensors, expected: Mapping[str, tuple[int, ...]], source: Path) -> None:
     """Refuses tensors other than expected; a part of `PARTS` may be missing as a whole."""
-    absent = tuple(p for p in PARTS if not any(name.startswith(p) for name in tensors))
+    absent = tuple(p for p in all_parts() if not any(name.startswith(p) for name in tensors))
     missing = (name for name in expected if name not in tensors and not name.startswith(absent))
     problems = [f"{name} is missing" for name in missing]
     for name, tensor in tensors.items():

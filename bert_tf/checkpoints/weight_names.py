@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.extensions import added
 from bert_tf.networks import MaskedLanguageModelHead
 
 # What stands on top of the encoder, by the beginning of its canonical names; whole or not at all.
@@ -23,14 +24,17 @@ PARTS = {
 }
 # Before the names of heads on layers that Hugging Face has no class for.
 FEATURE_BASED = "feature_based."
-# What a left-to-right model computes from its last token, where Hugging Face's classes read [CLS].
-_OF_LAST_TOKEN = ("pooler.", "qa_outputs.")
 SEQUENCES, MULTI_LABEL = "BertForSequenceClassification", "multi_label_classification"
+
+
+def all_parts() -> dict[str, str]:
+    """`PARTS`, with those of extensions."""
+    return PARTS | {name: title for parts in added("parts") for name, title in parts.items()}
 
 
 def head_prefixes() -> tuple[str, ...]:
     """The beginnings of all canonical names that are not the encoder's."""
-    return tuple(part for part in PARTS if part != "pooler.")
+    return tuple(part for part in all_parts() if part != "pooler.")
 
 
 @dataclass(frozen=True)
@@ -177,8 +181,6 @@ _DENSE = {"weight": "kernel", "bias": "bias"}
 _WEIGHTS: tuple[tuple[type[keras.layers.Layer], dict[str, str]], ...] = (
     (keras.layers.Embedding, {"weight": "embeddings"}),
     (keras.layers.LayerNormalization, _NORM),
-    # Hugging Face has no LSTMs: kernels in Keras' order.
-    (keras.layers.LSTM, {name: f"cell.{name}" for name in ("kernel", "recurrent_kernel", "bias")}),
     (
         MaskedLanguageModelHead,
         {
@@ -200,27 +202,26 @@ class EncoderNames:
     has_pooler: bool = True
 
 
-# `attention_direction` -> encoders other than BERT's, which enter themselves.
-ENCODERS: dict[str, EncoderNames] = {}
+def _names(config: BertConfig) -> EncoderNames:
+    return config.architecture.layer_names() or EncoderNames()
 
 
 def has_pooler(config: BertConfig) -> bool:
     """Whether heads of tasks read a pooler."""
-    names = ENCODERS.get(config.attention_direction, EncoderNames())
-    return names.has_pooler and not config.has_feature_encoder
+    return _names(config).has_pooler and not config.has_feature_encoder
 
 
 def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Every layer of an encoder: Hugging Face's name, `BertEncoder`'s attribute, weight's shape."""
-    encoder = ENCODERS.get(config.attention_direction, EncoderNames())
+    encoder, sizes = _names(config), vars(config)
     layers = [("", "", layer) for layer in encoder.embeddings if getattr(config, layer.shape[0])]
     for i, layer in itertools.product(range(config.num_hidden_layers), encoder.block):
         layers.append((f"encoder.layer.{i}.", f"blocks.{i}.", layer))
     if encoder.has_pooler:
         layers.append(("", "", POOLER))
-    sizes = {**vars(config), "lstm gates": 4 * config.hidden_size}
     for prefix, path, layer in layers:
-        yield prefix + layer.name, path + layer.ours, tuple(sizes[name] for name in layer.shape)
+        shape = tuple(sizes[name] if name in sizes else int(name) for name in layer.shape)
+        yield prefix + layer.name, path + layer.ours, shape
 
 
 def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
@@ -232,13 +233,13 @@ def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     layers["cls.seq_relationship"] = (2, hidden)
     shapes: dict[str, tuple[int, ...]] = {"cls.predictions.bias": (config.vocab_size,)}
     for name, shape in layers.items():
-        if is_lstm := name.endswith("_lstm"):
-            shapes |= {f"{name}.kernel": shape, f"{name}.recurrent_kernel": shape}
-        else:
-            shapes[f"{name}.weight"] = shape
+        if own := config.architecture.weight_shapes(name, shape):
+            shapes |= own
+            continue
+        shapes[f"{name}.weight"] = shape
         if not name.endswith("_embeddings"):
-            shapes[f"{name}.bias"] = shape[1:] if is_lstm else shape[:1]
-    towers = len(config.directions)
+            shapes[f"{name}.bias"] = shape[:1]
+    towers = len(config.architecture.towers)
     return shapes if towers == 1 else {name: (towers, *shape) for name, shape in shapes.items()}
 
 
@@ -300,12 +301,11 @@ def layer_weights(name: str, *layers: keras.layers.Layer) -> Iterator[NamedWeigh
             "before quantization: write the model before quantize, or keep the quantized one with "
             "model.save('model.keras')."
         )
-    standard = next(names for layer_class, names in _WEIGHTS if isinstance(layers[0], layer_class))
-    own = {name: name for name in getattr(layers[0], "stored_weights", ())}
-    for suffix, attribute in (own or standard).items():
+    rows = (*(row for rows in added("layer weights") for row in rows), *_WEIGHTS)
+    attributes = next(names for layer_class, names in rows if isinstance(layers[0], layer_class))
+    for suffix, attribute in attributes.items():
         variables = tuple(layer_at(layer, attribute) for layer in layers)
-        # LSTMs have no class there: theirs are in Keras' order.
-        is_transposed = attribute.endswith("kernel") and not attribute.startswith("cell.")
+        is_transposed = attribute.endswith("kernel") and suffix.endswith("weight")
         yield NamedWeight(f"{name}.{suffix}", variables, is_transposed)
 
 
@@ -328,7 +328,9 @@ def head_of(model_class: Any) -> Head:
 
 def canonical_name(name: str) -> str:
     """A tensor's name without prefixes, and without LayerNorm's old "gamma" and "beta"."""
-    name = re.sub(r"^(recurrent|(left_to_right|right_to_left)(\+right_to_left)?)\.", "", name)
+    first, _, rest = name.partition(".")
+    if any(first in (each.direction, *each.towers) for each in added("architectures")):
+        name = rest
     name = name.removeprefix("bert.").removeprefix(FEATURE_BASED)
     name = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", name)
     return re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", name)
@@ -350,12 +352,7 @@ def to_distilbert(name: str) -> str:
 
 def stored_prefixes(name: str, config: BertConfig) -> list[str]:
     """Prefixes that hide a tensor from Hugging Face's classes; one for each encoder."""
-    direction = config.attention_direction
-    if "+" in direction and name.startswith(("embeddings.", "encoder.", "pooler.", "cls.")):
-        return [f"{each}." for each in config.directions]
-    if direction == "left_to_right" and not name.startswith(_OF_LAST_TOKEN):
-        direction = "both"
-    return ["" if direction == "both" else f"{direction}."]
+    return config.architecture.stored_prefixes(name)
 
 
 def is_kernel(name: str) -> bool:

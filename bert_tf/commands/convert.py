@@ -64,11 +64,11 @@ class ConvertResult(Result):
 
     def lines(self) -> list[str]:
         from bert_tf.checkpoints.formats import TITLES
-        from bert_tf.checkpoints.weight_names import PARTS
+        from bert_tf.checkpoints.weight_names import all_parts
 
         done, model, config = self.conversion, self.conversion.model, self.conversion.model.config
         parts = ["encoder"]
-        for part, title in PARTS.items():
+        for part, title in all_parts().items():
             if model.has(part):
                 parts.append(title)
             elif part in ("pooler.", "cls.predictions.", "cls.seq_relationship."):
@@ -111,7 +111,6 @@ def run(options: Options) -> ConvertResult:
         InputError: the model or the options cannot be used; the message says why.
     """
     with progress("converting", shown=options.shown):
-        import bert_tf.models.encoders  # noqa: F401 enters the names of LSTMs' weights
         from bert_tf.checkpoints.other_formats.conversion import convert
 
         done = convert(

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.model_facts import run_options
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.tensorflow.int8 import Layers, ProductPlan, Recorder, make_plan
@@ -246,8 +245,7 @@ def compare(model: Answerer, other: Answerer, calibration: Calibration) -> Score
 def _blocks(model: Answerer) -> list[Layers]:
     """The layers with int8 products; InputError if the model has none, or other weights."""
     encoder = getattr(model.model, "encoder", model.model)
-    is_recurrent = model.model.config.attention_direction == "recurrent"
-    if is_recurrent or isinstance(encoder, FeatureEncoder):
+    if encoder.config.has_feature_encoder or not encoder.has_attention:
         raise InputError(
             "int8 is for Transformers that answer by themselves, not for LSTMs or heads on "
             "features: give --precision float32 or bfloat16"

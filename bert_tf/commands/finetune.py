@@ -12,7 +12,7 @@ docs/task-files.md, and docs/adding-a-task.md to write one. The paper tries batc
 learning rates of 5e-5, 3e-5 and 2e-5, and 2 to 4 epochs. The same command resumes a stopped run.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,13 +33,14 @@ from bert_tf.errors import InputError
 from bert_tf.files.mirror import joined, mirrored
 from bert_tf.files.owners import RUN, SEEDS
 from bert_tf.files.storage import is_remote
-from bert_tf.options import PathName, option
+from bert_tf.options import PathName, extended, option
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 from bert_tf.training.training_options import TeacherOptions, TrainingOptions
 
 if TYPE_CHECKING:
     from bert_tf.commands.finetuning import FinetuningResult
     from bert_tf.commands.seeds import Restarts
+    from bert_tf.training.run import Run
 
 COMMON = (
     "model",
@@ -75,15 +76,6 @@ class FinetuningSetup(CommandOptions, TaskOptions, FileOptions, TrainingOptions,
     questions of a context and the sentences of a document stay together."""
     label_column: str | None = option(None, identity=False)
     """column of the label, by name or number."""
-    features_only: str | None = option(None, alone="concat_last_four")
-    """train on vectors of these layers of the frozen encoder, computed once and kept in the run
-    directory until its end: concat_last_four by default, others of `bert-tf features`, separated by
-    commas (paper, section 5.3), or mix, a weighted sum of all layers whose weights are learned
-    (ELMo's). A tagger gets a BiLSTM of two layers, other tasks a dense layer. The learning rate is
-    then 1e-3 by default."""
-    bilstm: bool = False
-    """put a randomly initialized BiLSTM between the encoder and the head, and train it with both
-    (paper, table 5); with --features_only, on the frozen vectors of any task."""
     from_scratch: bool = False
     """start from random weights, with the size and vocabulary of the model; compare with a normal
     run to see what pre-training gains."""
@@ -111,18 +103,26 @@ class FinetuningSetup(CommandOptions, TaskOptions, FileOptions, TrainingOptions,
         super().__post_init__()
         if (self.data is None) == (self.train is None):
             raise InputError("give exactly one of --data and --train")
-        if self.features_only is not None and (self.jit_compile is True or self.strategy == "tpu"):
-            raise InputError(
-                "--features_only reads vectors from the disk, which neither XLA nor TPUs can: "
-                "leave --jit_compile and --strategy tpu out"
-            )
 
     @property
     def source(self) -> str:
         """The path that the training examples are read from."""
         return self.data or self.train or ""
 
+    def usual_rates(self, rates: list[float], *, tried: bool) -> list[float]:
+        """Default learning rates, of a run or `tried` by a search; `rates` are those of a BERT."""
+        return rates
 
+    def config_changes(self, model_class: type) -> dict[str, Any]:
+        """Values of the model's `BertConfig` for what stands between its encoder and its head."""
+        return {"feature_layers": None, "feature_lstm_layers": 0}
+
+    def begin_training(self, run: "Run", model: Any) -> Callable[[], object]:
+        """Prepares a model for its training; returns what to call after its end."""
+        return lambda: None
+
+
+@extended("finetuning options")
 @dataclass(kw_only=True)
 class Options(FinetuningSetup):
     """Options of `bert-tf finetune`; the defaults lie within the paper's (section A.3)."""

@@ -12,22 +12,20 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.formats import content_hash, read_config
-from bert_tf.commands.feature_cache import FeatureCache
 from bert_tf.commands.finetune import FinetuningSetup
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning_data import FinetuningData
 from bert_tf.commands.word_frequencies import plateau_notice
 from bert_tf.errors import InputError
-from bert_tf.files.storage import is_remote
 from bert_tf.models.answerer import Answerer, Evaluation
 from bert_tf.models.cost import classification_flops
+from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.models.loading import about_to_train, load_model
 from bert_tf.models.model_facts import METRICS_FILE, run_options
 from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.networks.tensorflow.losses import Values
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.of_model import of_model
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -43,7 +41,6 @@ from bert_tf.training.training_options import TEMPERATURE, WEIGHT, save_config
 from bert_tf.training.watcher import Watcher
 
 _SAMPLED_BATCHES = 8  # enough to measure the mean length of examples
-_FEATURES_LEARNING_RATE = 1e-3  # a head on frozen vectors learns faster than a whole BERT
 
 
 @dataclass(frozen=True)
@@ -114,8 +111,8 @@ def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
         raise InputError(f"--teacher is not for the task {task.name}: leave it out")
     size = options.batch_size or task.batch_size
     epochs = options.epochs or task.epochs
-    of_task = _FEATURES_LEARNING_RATE if options.features_only else task.learning_rate
-    learning_rate = options.learning_rate or of_task
+    (usual_rate,) = options.usual_rates([task.learning_rate], tried=False)
+    learning_rate = options.learning_rate or usual_rate
     options = replace(
         options,
         task=task.name,
@@ -137,13 +134,7 @@ def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
     check_steps_per_execution(options.steps_per_execution, evaluate_every, [total_steps])
 
     tuned = _new_model(run, data, options)
-    cache = None
-    if options.features_only is not None:
-        is_kept = run.is_chief and not options.dry_run and not is_remote(options.output)
-        # It is deleted at the end: a name that no folder of the user's has.
-        folder = run.directory / ".bert-tf-features" if is_kept else None
-        cache = FeatureCache(tuned.model.encoder.features, folder)
-        tuned.model.encoder.features.remember = cache.remember
+    end_training = options.begin_training(run, tuned.model)
     settings = {"config": tuned.model.config.to_dict(), **data.settings()}
     settings |= run_identity(options, task)
     loss = task.kind.loss(label_smoothing=options.label_smoothing)
@@ -214,10 +205,7 @@ def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
         larger_is_better=True,
         save_model=save,
     )
-    if cache is not None:
-        if cache.full:
-            run.notice("some vectors found no room on the disk, and were computed at every step")
-        cache.close()
+    end_training()
     evaluation = None
     if run.is_chief:
         if training.best is None:
@@ -230,19 +218,10 @@ def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
     return FinetuningResult(training, best_by, evaluation, len(data.train), evaluations)
 
 
-def feature_settings(options: FinetuningSetup, kind: Kind) -> dict[str, Any]:
-    """What a model's `BertConfig` says of the layers between its encoder and its head."""
-    chosen, lstm_layers = None, int(options.bilstm)
-    if options.features_only is not None:
-        chosen = options.features_only.split(",")
-        lstm_layers = max(kind.feature_lstm_layers, lstm_layers)
-    return {"feature_layers": chosen, "feature_lstm_layers": lstm_layers}
-
-
 def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> Answerer:
     kind = data.task.kind
     head = {**kind.head(data.labels), "seed": options.seed}
-    changed = {**feature_settings(options, kind), **dropout_settings(options.dropout)}
+    changed = {**options.config_changes(kind.model_class), **dropout_settings(options.dropout)}
     with run.strategy.scope(), about_to_train():
         if options.from_scratch:
             config = read_config(Path(options.model))
@@ -341,7 +320,7 @@ def _evaluate_best(
     """
     folder = run.directory / "best"
     best = Answerer.from_directory(folder)
-    if run.precision == "float32" and options.features_only is None:
+    if run.precision == "float32" and type(best.model.encoder) is BertEncoder:
         # The trained model computes what a reloaded copy would, and is already traced.
         tuned.model.set_weights(best.model.get_weights())
         best = tuned

@@ -14,9 +14,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_file
+from bert_tf.models.chosen_layers import check_layers, choose_layers
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.feature_encoder import check_layers, choose_layers
-from bert_tf.networks.heads import summary
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.windows import map_rows, word_rows
@@ -99,8 +98,8 @@ class FeatureExtractor:
     def _vectors(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         states = self.encoder(inputs, training=False, padding="zeros")["hidden_states"]
         if self._pooling == "first" and self.per == "text":
-            direction = self.encoder.summary_direction
-            states = [summary(x, inputs["padding_mask"], direction)[:, tf.newaxis] for x in states]
+            summary, mask = self.encoder.config.architecture.summary, inputs["padding_mask"]
+            states = [summary(x, mask)[:, tf.newaxis] for x in states]
         return tf.cast(choose_layers(states, self._layers), tf.float32)
 
     def _of_texts(self, strings: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

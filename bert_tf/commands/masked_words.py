@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.extensions import Architecture, added
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
 from bert_tf.tasks.kinds.masked_language_model import guess_masked_words
 from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -19,8 +19,11 @@ from bert_tf.training.monitoring import TensorBoardLog
 _WINDOW = 15  # pieces shown before and after a hidden word
 _LOG = "masked_words"
 
-# Where the prediction of a [MASK] is read: a language model predicts a token from its neighbour.
-_READ_AT = {"mlm_logits": 0, "ltr_logits": -1, "rtl_logits": 1}
+
+def _read_at() -> dict[str, int]:
+    """Output -> the distance of the place where it predicts a [MASK]."""
+    known = (Architecture, *added("architectures"))
+    return {f"{name}_logits": place for each in known for name, place in each.predicts.items()}
 
 
 class Guess(NamedTuple):
@@ -34,7 +37,7 @@ def hide_words(batches: Iterable[Any], tokenizer: BertTokenizer, count: int = 5)
     """Text with one [MASK] -> the word behind it, from `pretraining_batches`, up to `count`."""
     found: dict[str, str] = {}
     for inputs, labels, weights in batches:
-        name = next(name for name in _READ_AT if name in labels)
+        name = next(name for name in _read_at() if name in labels)
         batch = inputs["token_ids"], inputs["mask_positions"], labels[name], weights[name]
         for ids, positions, words, weight in zip(*(x.numpy() for x in batch), strict=True):
             places = positions[weight > 0]
@@ -68,14 +71,13 @@ def _around(ids: np.ndarray, place: int, tokenizer: BertTokenizer) -> str:
 class MaskedWords:
     """Predicts the words at each [MASK] of some texts, with the model's current weights.
 
-    A left-to-right model knows the text before the [MASK], a right-to-left one the text after it;
-    of both, it is the mean of their probabilities. `texts` may map each text to the word behind
-    its [MASK]. Raises InputError for a text without one.
+    Of several outputs, it is the mean of their probabilities. `texts` may map each text to the word
+    behind its [MASK]. Raises InputError for a text without one.
     """
 
     def __init__(
         self,
-        model: BertPreTrainer | BertLanguageModel,
+        model: Any,
         tokenizer: BertTokenizer,
         texts: Iterable[str] | Mapping[str, str],
         guesses: int = 5,
@@ -90,8 +92,10 @@ class MaskedWords:
 
         def predict(inputs: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
             found = []
-            for name in _READ_AT.keys() & model.output.keys():
-                places = inputs["mask_positions"] + _READ_AT[name]
+            for name, distance in _read_at().items():
+                if name not in model.output:
+                    continue
+                places = inputs["mask_positions"] + distance
                 logits = model({**inputs, "mask_positions": places}, training=training)[name]
                 logits = logits[..., : tokenizer.vocabulary_size]  # tables may be padded
                 found.append(tf.nn.softmax(tf.cast(logits, tf.float32)))

@@ -26,7 +26,7 @@ from bert_tf.commands.progress import (
 from bert_tf.commands.result import Result, Table, score_table
 from bert_tf.errors import InputError
 from bert_tf.files.mirror import joined, mirrored
-from bert_tf.options import PathName, option
+from bert_tf.options import PathName, extended, option
 from bert_tf.training.training_options import TeacherOptions, TrainingOptions
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ LATE_SHARE = 0.5  # of the steps, with large batches, where a run has them and d
 _LEAST_SHARE = 0.0001  # of mixed shards
 
 
+@extended("pretraining options")
 @dataclass(kw_only=True)
 class Options(CommandOptions, TrainingOptions, TeacherOptions):
     """Options of `bert-tf pretrain`; the defaults are the paper's (section A.2) except for size."""
@@ -76,12 +77,9 @@ class Options(CommandOptions, TrainingOptions, TeacherOptions):
     tokenizer: PathName | None = option(None, path=True)
     """tokenizer folder or vocab.txt of the shards; only needed for shards of the original
     script."""
-    objective: Literal["mlm+nsp", "mlm", "ltr", "rtl", "ltr+rtl", "bilm"] | None = None
+    objective: Literal["mlm+nsp", "mlm"] | None = None
     """words to predict: mlm+nsp, masked words, and next sentences, by default on pairs of
-    sentences; mlm, masked words alone, by default on other shards; ltr, each token from those
-    before it; rtl, from those after it; ltr+rtl, a model for each, side by side; bilm, both with
-    LSTMs in place of Transformers, as in ELMo. A model keeps the side that it sees; with --model,
-    that is the default."""
+    sentences; mlm, masked words alone, by default on other shards."""
     dropout: float | None = option(None, at_least=0, below=1, identity=False)
     """dropout of hidden states and attention; by default the config's, 0.1 for a named size. A
     short run on much text learns more with 0."""
@@ -195,6 +193,11 @@ class Options(CommandOptions, TrainingOptions, TeacherOptions):
         return shares
 
     @property
+    def to_finetune(self) -> list[str]:
+        """Options of `bert-tf finetune` that the model is used with."""
+        return []
+
+    @property
     def mean_batch_size(self) -> float:
         """Examples per step, on average over the run."""
         if self.late_batch_size is None:
@@ -271,12 +274,11 @@ def show(result: PretrainResult, options: Options) -> None:
     from bert_tf.commands.word_frequencies import plateau_notice
 
     console.print(str(result))
-    features = ["--features_only", "mix"] if options.objective == "bilm" else []  # as ELMo is used
     following = command_line(
         "finetune",
         "--model",
         result.model,
-        *features,
+        *options.to_finetune,
         "--train",
         "train.tsv",
         "--output",

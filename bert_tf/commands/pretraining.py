@@ -15,10 +15,11 @@ from bert_tf.commands.pretraining_data import PhaseShards, PretrainingData
 from bert_tf.commands.word_frequencies import METRICS, word_frequency_loss
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.extensions import Architecture
 from bert_tf.files.atomic import write_json
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.models.loading import about_to_train, load_model, save_model
 from bert_tf.networks.tensorflow.losses import Values, accuracy, cross_entropy
@@ -48,18 +49,11 @@ _WATCHED_OPTIONS = (  # beside the identity of a run, what TensorBoard tells run
     "initializer_range",
 )
 
-_SCALAR_NAMES = {
-    f"{head}_logits_{score}": f"{head}_{score}"
-    for head in ("mlm", "nsp", "ltr", "rtl")
-    for score in ("loss", "accuracy")
-}
 
-
-def _model(
-    options: PretrainingOptions, tokenizer: BertTokenizer, direction: str
-) -> BertPreTrainer | BertLanguageModel:
-    model_class = BertPreTrainer if direction == "both" else BertLanguageModel
+def _model(options: PretrainingOptions, data: PretrainingData) -> Any:
+    direction, tokenizer = data.architecture.direction, data.tokenizer
     changed = {"attention_direction": direction, **dropout_settings(options.dropout)}
+    model_class = data.architecture.pretraining_class() or BertPreTrainer
     if options.model:
         return load_model(
             options.model, model_class, allow_new_head=True, seed=options.seed, **changed
@@ -137,7 +131,7 @@ def _pretrain(
     if options.warmup_steps is not None:
         warmup_steps = options.warmup_steps
     with run.strategy.scope(), about_to_train():
-        model = _model(options, data.tokenizer, data.direction)
+        model = _model(options, data)
     data.check_fits(model.encoder.config)
     if "nsp" not in data.predicted:  # nothing trains these: weight decay must leave them alone, too
         for encoder in model.encoder.towers():
@@ -218,7 +212,11 @@ def _pretrain(
         evaluate_every=options.evaluate_every,
         best_by="loss",
         larger_is_better=False,
-        scalar_names=_SCALAR_NAMES,
+        scalar_names={
+            f"{name}_logits_{score}": f"{name}_{score}"
+            for name in data.predicted
+            for score in ("loss", "accuracy")
+        },
         save_model=save,
     )
 
@@ -246,7 +244,7 @@ def _kind(piece: str) -> str:
 def _phase(run: Run, encoder: Any, data: PretrainingData, phase: PhaseShards) -> Phase:
     shards = phase.train
     length = shards.options.max_seq_length
-    places = row_predictions(shards.options) if data.direction == "both" else length
+    places = row_predictions(shards.options) if data.architecture is Architecture else length
     flops = pretraining_flops(encoder.config, instances=1, length=length, predictions=places)
     return Phase(
         until=phase.until,

@@ -13,6 +13,7 @@ from bert_tf.commands.pretrain import LATE_SHARE, LONG_SHARE
 from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.extensions import Architecture, added
 from bert_tf.files.storage import open_folder
 from bert_tf.pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
 from bert_tf.pipelines.shards.manifest import FILE_NAME as MANIFEST
@@ -34,13 +35,6 @@ _SAME_IF_MIXED = (  # options of shards
     "instances",
     "instances_per_row",
 )
-
-DIRECTIONS = {  # objectives of language models, and what their tokens attend to
-    "ltr": "left_to_right",
-    "rtl": "right_to_left",
-    "ltr+rtl": "left_to_right+right_to_left",
-    "bilm": "recurrent",
-}
 
 
 @dataclass(frozen=True)
@@ -93,18 +87,20 @@ class PretrainingData:
         self._options = options
         self.phases = _open(options)
         self.objective = _objective(options, self.phases[0].train.has_next_sentences)
-        self.direction = DIRECTIONS.get(self.objective, "both")
+        self.architecture = _architectures().get(self.objective, Architecture)
         # As in the names of the models' outputs.
-        self.predicted = self.objective.replace("bilm", "ltr+rtl").split("+")
+        is_other = self.architecture is not Architecture
+        self.predicted = [*self.architecture.predicts] if is_other else self.objective.split("+")
         self.tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
         masking = Masking(**{one.name: getattr(options, one.name) for one in fields(Masking)})
         self._reading: dict[str, Any] = {"tokenizer": self.tokenizer, "masking": masking}
-        if self.direction != "both":
+        if is_other:
             self._reading["objective"] = "+".join(self.predicted)
-            if self.objective == "bilm" and any(phase.train.has_rows for phase in self.phases):
+            reads_packed_rows = self.architecture.reads_packed_rows
+            if not reads_packed_rows and any(phase.train.has_rows for phase in self.phases):
                 raise InputError(
-                    "--objective bilm reads one instance in a row: make shards without "
-                    "--instances_per_row"
+                    f"--objective {self.objective} reads one instance in a row: make shards "
+                    "without --instances_per_row"
                 )
             for name in masking.changed:
                 raise InputError(
@@ -212,9 +208,11 @@ def _objective(options: PretrainingOptions, of_pairs: bool) -> str:
     config = Path(options.model, CONFIG) if options.model else Path(options.size or "")
     if config.suffix == ".json" and config.is_file():
         sees = BertConfig.from_json(config).attention_direction
-    of_model = next((name for name, sees_too in DIRECTIONS.items() if sees_too == sees), None)
+    architectures = _architectures()
+    of_model = next((name for name, each in architectures.items() if each.direction == sees), None)
     objective = options.objective or of_model or ("mlm+nsp" if of_pairs else "mlm")
-    if DIRECTIONS.get(objective, "both") != sees and (options.model or of_model):
+    trained = architectures.get(objective, Architecture).direction
+    if trained != sees and (options.model or of_model):
         fitting = of_model or "mlm+nsp or mlm"
         raise InputError(
             f"{options.model or options.size} has attention_direction {sees}, which --objective "
@@ -226,6 +224,11 @@ def _objective(options: PretrainingOptions, of_pairs: bool) -> str:
             "sentences: give --objective mlm, or make shards with --instances sentence_pairs"
         )
     return objective
+
+
+def _architectures() -> dict[str, type[Architecture]]:
+    """Architectures other than BERT's, by the objective that trains them."""
+    return {each.objective: each for each in added("architectures")}
 
 
 def _open(options: PretrainingOptions) -> list[PhaseShards]:

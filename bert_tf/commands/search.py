@@ -32,7 +32,7 @@ from bert_tf.commands.progress import (
 )
 from bert_tf.commands.result import Result, Table
 from bert_tf.files.owners import SEARCH
-from bert_tf.options import option
+from bert_tf.options import extended, option
 from bert_tf.training.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ COMMON = (
 )
 
 
+@extended("finetuning options")
 @dataclass(kw_only=True)
 class Options(FinetuningSetup):
     """Options of `bert-tf search`; the defaults are the settings that the paper tries."""
@@ -60,8 +61,8 @@ class Options(FinetuningSetup):
     batch_size: list[int] = option(factory=lambda: [16, 32], at_least=1)
     """batch sizes to try, over all devices."""
     learning_rate: list[float] = option(factory=list, above=0)
-    """peak learning rates to try; by default 5e-5, 4e-5, 3e-5 and 2e-5, with --features_only 3e-3,
-    1e-3, 3e-4 and 1e-4."""
+    """peak learning rates to try; by default 5e-5, 4e-5, 3e-5 and 2e-5, for a head on frozen
+    vectors 3e-3, 1e-3, 3e-4 and 1e-4."""
     epochs: list[int] = option(factory=lambda: [2, 3, 4], at_least=1)
     """numbers of epochs to try."""
     trials: int | None = option(None, at_least=1)
@@ -76,10 +77,8 @@ class Options(FinetuningSetup):
 
     @property
     def rates(self) -> list[float]:
-        """The learning rates to try; a head on frozen vectors learns faster than a whole BERT."""
-        if self.learning_rate:
-            return self.learning_rate
-        return [3e-3, 1e-3, 3e-4, 1e-4] if self.features_only else [5e-5, 4e-5, 3e-5, 2e-5]
+        """The learning rates to try."""
+        return self.learning_rate or self.usual_rates([5e-5, 4e-5, 3e-5, 2e-5], tried=True)
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf.extensions import Architecture, added
+
 METRICS = "metrics.json"  # held-out scores of a model, beside it
-_HEADS = ("mlm", "ltr", "rtl")
 _PLATEAU = 0.97  # share of the frequencies' loss from which on a loss is on the plateau
 
 
@@ -36,8 +37,10 @@ def word_frequency_loss(batches: Iterable[Any]) -> float:
 
 
 def losses_per_word(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The losses among held-out scores, by what predicts the words: mlm, ltr, rtl."""
-    return {head: loss for head in _HEADS if (loss := metrics.get(f"{head}_loss"))}
+    """The losses among held-out scores, by what predicts the words, such as mlm."""
+    known = (Architecture, *added("architectures"))
+    heads = dict.fromkeys(name for each in known for name in each.predicts)
+    return {head: loss for head in heads if (loss := metrics.get(f"{head}_loss"))}
 
 
 def is_on_plateau(metrics: Mapping[str, float]) -> bool:

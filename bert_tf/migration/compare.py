@@ -9,7 +9,6 @@ import numpy as np
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.loading import load_model
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -176,7 +175,7 @@ def _other_ids(texts: np.ndarray, inputs: _Arrays, directory: Path, file: Path) 
 
 def _output(model: Any, inputs: _Arrays, place: str | int, name: str, file: Path) -> Any:
     ids = inputs["token_ids"]
-    if isinstance(model, BertPreTrainer | BertMaskedLanguageModel | BertLanguageModel):
+    if "mask_positions" in model.input:
         every = np.broadcast_to(np.arange(ids.shape[-1], dtype=np.int32), ids.shape)
         inputs = {**inputs, "mask_positions": every}
     found = model(inputs)

@@ -186,7 +186,7 @@ class Answerer:
                     "windows, without LSTMs or a second encoder: leave --explanations out"
                 )
             signatures["explain"] = explanation
-        if self.model.config.attention_direction == "recurrent":  # LSTMs have none
+        if not getattr(self.model, "encoder", self.model).has_attention:
             del signatures["attention"]
         model = self.model
         if isinstance(model, BertPreTrainer):  # its masked words, by the same layers

@@ -10,12 +10,34 @@ from bert_tf.checkpoints.weight_names import Head
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.pretrained_model import Encoder
-from bert_tf.networks.bert_layer import fastest, part
+from bert_tf.networks.bert_layer import child_seed, fastest, part
 from bert_tf.networks.encoder import BertEmbeddings, TransformerBlock, encode, mask_of
 from bert_tf.networks.heads import Pooler
 from bert_tf.networks.kernels import Kernels, Places
 
 PADDINGS = ("states", "zeros", "zeros_at_inference")
+
+
+def encoder_for(
+    encoder: "BertEncoder | BertConfig",
+    seed: int | None,
+    dtype: Any,
+    zeros: bool = False,
+    *,
+    of_task: bool = False,
+) -> tuple["BertEncoder", Any]:
+    """The encoder under a head, made here if only its config is given, and the head's dtype.
+
+    With `zeros` its weights begin as zeros: drawing BERT-base, to replace it, takes seconds. Heads
+    `of_task` stand on what the config's architecture puts on the encoder.
+    """
+    if not isinstance(encoder, BertConfig):
+        return encoder, encoder.dtype_policy if dtype is None else dtype
+    architecture = encoder.architecture
+    encoder_class = architecture.encoder_class() or BertEncoder
+    made = encoder_class(encoder, child_seed(seed, "encoder"), dtype, zeros=zeros, name="encoder")
+    dtype = made.dtype_policy if dtype is None else dtype
+    return (architecture.on_encoder(made, seed, dtype) if of_task else made), dtype
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -40,7 +62,7 @@ class BertEncoder(Encoder):
 
     Outputs: a dict.
         sequence_output: [B, T, H], the last hidden state.
-        pooled_output: [B, H], of [CLS], or of the last token in a left-to-right model.
+        pooled_output: [B, H], of [CLS], or of the last token if that alone has seen all others.
         hidden_states: a list of L + 1 tensors [B, T, H], the embeddings' output first.
         attention_probabilities: on request, a list of L tensors [B, N, T, T]: how much each
             token (third axis) attends to each other token (last axis), before dropout.
@@ -84,10 +106,10 @@ class BertEncoder(Encoder):
         zeros: bool = False,
         **kwargs: Any,
     ):
-        if len(config.directions) > 1:
+        if other := config.architecture.encoder_class():
             raise InputError(
-                f"attention_direction {config.attention_direction} is of two encoders: use "
-                "bert_tf.models.encoders.TwoEncoders"
+                f"attention_direction {config.attention_direction} is of another encoder: use "
+                f"{other.__module__}.{other.__name__}"
             )
         embeddings = BertEmbeddings(config, zeros=zeros, **part("embeddings", seed, dtype))
         blocks = [
@@ -144,7 +166,7 @@ class BertEncoder(Encoder):
     ) -> dict[str, Any]:
         if is_pooled := only == "pooled_output":
             padding = "zeros"
-        places = kernels.find_places(mask_of(inputs), self.config.attention_direction, padding)
+        places = kernels.find_places(mask_of(inputs), self.config.architecture, padding)
         returns_probabilities = only == "attention_probabilities" or (
             self.attention_probabilities and not only
         )

@@ -8,8 +8,7 @@ from keras import ops
 from bert_tf.checkpoints.weight_names import Head
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.encoders import encoder_for
+from bert_tf.models.encoder import BertEncoder, encoder_for
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.networks import ClassificationHead, MaskedLanguageModelHead
 from bert_tf.networks.bert_layer import part
@@ -18,7 +17,6 @@ from bert_tf.networks.losses import WordCrossentropy
 
 _MASKED_WORDS = {"cls.predictions.": "masked_language_model"}
 _PRETRAINER_OUTPUTS = ("mlm_logits", "nsp_logits")
-OUTPUTS = {"left_to_right": "ltr_logits", "right_to_left": "rtl_logits"}  # direction -> logits
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -133,71 +131,6 @@ class BertMaskedLanguageModel(PretrainedModel):
     def fill(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The most probable words for each [MASK] of the texts, with their probabilities."""
         return self._answers("fill", x, batch_size)
-
-
-@keras.saving.register_keras_serializable(package="bert_tf")
-class BertLanguageModel(PretrainedModel):
-    """An encoder that predicts each token from those before it, or from those after it.
-
-    The left-to-right model of the paper's ablation (section 5.1), `BertLMHeadModel` of Hugging
-    Face: BERT with another attention mask and the same output layer.
-
-    Arguments: as of `BertPreTrainer`, but the encoder's `attention_direction` is not "both".
-
-    Inputs: the encoder's, and
-        mask_positions: int [B, P], positions in [0, T) to predict the neighbours of.
-
-    Outputs: a dict of logits, float32 [B, P, V] whatever the compute dtype.
-        ltr_logits: for the tokens after `mask_positions`, from a left-to-right encoder.
-        rtl_logits: for the tokens before them, from a right-to-left one.
-
-    Two encoders side by side are two language models, each with its head, that share nothing. LSTMs
-    share embeddings and head (Peters et al. 2018, section 3.1).
-    """
-
-    stored_head = Head("BertLMHeadModel", {"cls.predictions.": "heads"}, reads_pooler=False)
-
-    def __init__(
-        self,
-        encoder: BertEncoder | BertConfig,
-        seed: int | None = None,
-        dtype: Any = None,
-        **kwargs: Any,
-    ):
-        encoder, dtype = encoder_for(encoder, seed, dtype)
-        if encoder.config.attention_direction == "both":
-            raise InputError(
-                "a language model needs an encoder that sees one side: set attention_direction to "
-                f"{' or '.join(OUTPUTS)}"
-            )
-        heads = [
-            words_head(tower, seed, dtype, name=f"{tower.config.attention_direction}_head")
-            for tower in encoder.towers()
-        ]
-
-        inputs = self.symbolic_inputs("mask_positions")
-        outputs = _logits(encoder, heads, inputs)
-        super().__init__(encoder.config, inputs, outputs, seed, dtype, **kwargs)
-
-        self.encoder = encoder
-        self.heads = heads
-
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        # Also for rows of several instances, which have more inputs.
-        return _logits(self.encoder, self.heads, inputs, training)
-
-
-def _logits(encoder: Any, heads: list[Any], inputs: Any, training: bool | None = None) -> Any:
-    """Logits [B, P, V] by name."""
-    read = {name: x for name, x in inputs.items() if name != "mask_positions"}
-    states = encoder(read, training=training, padding="zeros")["sequence_output"]  # (B, T, W)
-    directions = encoder.summary_direction.split("+")
-    parts = ops.split(states, len(directions), axis=-1)  # (B, T, H)
-    heads = heads * (len(directions) // len(heads))
-    return {
-        OUTPUTS[direction]: head(part, inputs["mask_positions"])
-        for direction, head, part in zip(directions, heads, parts, strict=True)
-    }
 
 
 def words_head(

@@ -17,11 +17,10 @@ from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vo
 from bert_tf.checkpoints.weight_names import Head
 from bert_tf.config import BertConfig, read_small_file
 from bert_tf.errors import InputError
+from bert_tf.extensions import added
 from bert_tf.files.atomic import StrPath
-from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.encoders import encoder_class, encoder_for
-from bert_tf.models.feature_encoder import task_encoder
-from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
+from bert_tf.models.encoder import BertEncoder, encoder_for
+from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel
 from bert_tf.models.task_models import (
     BertChooser,
@@ -45,7 +44,6 @@ _CLASSES: tuple[type[PretrainedModel], ...] = (
     BertEncoder,
     BertPreTrainer,
     BertMaskedLanguageModel,
-    BertLanguageModel,
     BertClassifier,
     BertMultiLabelClassifier,
     BertRegressor,
@@ -134,7 +132,8 @@ def load_model(
             raise InputError(f"{vocabulary} cannot be read: {error.strerror}.") from None
         check_vocabulary(pieces, stored.config, vocabulary)
     if model_class is None:
-        kinds: Any = {weight_names.head_of(cls).kind: cls for cls in reversed(_CLASSES)}
+        known_classes = (*_CLASSES, *added("models"))
+        kinds: Any = {weight_names.head_of(cls).kind: cls for cls in reversed(known_classes)}
         if stored.kind not in kinds:
             raise InputError(
                 f"{directory} holds a {stored.kind}, which cannot be used as it is: train it for "
@@ -143,7 +142,7 @@ def load_model(
             )
         model_class = kinds[stored.kind]
     if issubclass(model_class, Encoder):
-        held = encoder_class(stored.config)
+        held = stored.config.architecture.encoder_class() or BertEncoder
         model_class = held if model_class is BertEncoder else model_class
         if not issubclass(model_class, held):
             raise InputError(
@@ -196,14 +195,15 @@ def load_model(
     if issubclass(model_class, Encoder):
         model = model_class(full, zeros=True, **own)
     else:
-        make: Any = task_encoder if issubclass(model_class, TaskModel) else encoder_for
-        encoder, own["dtype"] = make(full, seed, dtype, zeros=True)
+        of_task = issubclass(model_class, TaskModel)
+        encoder, own["dtype"] = encoder_for(full, seed, dtype, zeros=True, of_task=of_task)
         model = model_class(encoder, **own)
     if is_other and stored.classes:
         _log.warning("%s: its head is for other classes or another task: replaced.", stored.source)
     named = weight_names.named_weights(model)
     weights = {weight_names.canonical_name(weight.name): weight for weight in named}
-    parts = [part for part in weight_names.PARTS if any(name.startswith(part) for name in weights)]
+    known = weight_names.all_parts()
+    parts = [part for part in known if any(name.startswith(part) for name in weights)]
     if head.parts and not allow_new_head and not is_other:
         _check_head(stored, head, parts, is_other, directory)
     kept = tuple(part for part in parts if part == "pooler." or not is_other)
@@ -213,7 +213,7 @@ def load_model(
     missing = sorted(weights.keys() - tensors.keys())
     if missing and not isinstance(model, BertSentenceEncoder):  # which reads no pooler
         titles = [
-            next(title for part, title in weight_names.PARTS.items() if name.startswith(part))
+            next(title for part, title in known.items() if name.startswith(part))
             for name in missing
         ]
         _log.warning(_NEW, stored.source, " and ".join(dict.fromkeys(titles)))
@@ -268,7 +268,7 @@ def _check_head(
     stored: StoredModel, head: Head, needed: Sequence[str], is_other: Any, directory: Path
 ) -> None:
     """Refuses a directory that lacks some of the `needed` parts, or holds another head."""
-    absent = [weight_names.PARTS[part] for part in needed if not stored.has(part)]
+    absent = [weight_names.all_parts()[part] for part in needed if not stored.has(part)]
     if is_other or absent:
         lack = f"not a {head.kind}" if is_other else f"which has no {' and no '.join(absent)}"
         command = "pretrain" if "cls.predictions." in head.parts else "finetune"
@@ -281,5 +281,5 @@ def _check_head(
 
 def _encoder(named: dict[str, Any]) -> dict[str, Any]:
     """The entries of the encoder alone, without pooler and heads."""
-    outside = tuple(weight_names.PARTS)
+    outside = tuple(weight_names.all_parts())
     return {name: value for name, value in named.items() if not name.startswith(outside)}

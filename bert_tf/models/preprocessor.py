@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.extensions import added
 from bert_tf.models import text_inputs
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.models.task_models import BertSentenceEncoder, BertTagger
 from bert_tf.models.text_batches import (
@@ -317,10 +317,10 @@ class BertPreprocessor(keras.layers.Layer):
 
 def _check(model: Any, task: Task) -> None:
     """Refuses a model without inputs of raw text, and one of windows."""
-    if isinstance(model, BertLanguageModel):
+    if isinstance(model, added("models")):
         raise InputError(
-            "a BertLanguageModel takes token ids, not texts: train it with bert-tf pretrain, and "
-            "open its folder as a bert_tf.BertEncoder for vectors, or as a model of a task"
+            f"a {type(model).__name__} takes token ids, not texts: train it with bert-tf pretrain, "
+            "and open its folder as a bert_tf.BertEncoder for vectors, or as a model of a task"
         )
     if getattr(task.kind, "long_texts", None):
         raise InputError(

@@ -10,6 +10,7 @@ from bert_tf.checkpoints.weight_names import Head, encoder_layers, layer_at
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, nearest
 from bert_tf.models.text_model import TextModel
+from bert_tf.networks.encoder import TransformerBlock
 from bert_tf.networks.layer_state import restore, state_of
 
 _MEANT = {"num_labels": "num_classes", "id2label": "labels"}  # Hugging Face's names: ours
@@ -70,17 +71,6 @@ class PretrainedModel(TextModel):
     def label_names(self) -> list[str]:
         """Names of the classes, in the order of the outputs; none by default."""
         return []
-
-    @property
-    def summary_direction(self) -> str:
-        """The direction in which to look for the token that has seen all others: see `summary`.
-
-        Vectors of chosen layers and of LSTMs are read at [CLS], whatever the encoder sees.
-        """
-        if self.config.has_feature_encoder:
-            return "both"
-        direction = self.config.attention_direction
-        return "left_to_right+right_to_left" if direction == "recurrent" else direction
 
     def get_config(self) -> dict[str, Any]:
         names = (*self.arguments, "seed", "name", "trainable")
@@ -246,13 +236,19 @@ class Encoder(PretrainedModel):
             yield name, [layer_at(tower, attribute) for tower in self.towers()]
 
     @property
+    def has_attention(self) -> bool:
+        """Whether it is made of Transformers."""
+        blocks = (block for tower in self.towers() for block in tower.blocks)
+        return all(isinstance(block, TransformerBlock) for block in blocks)
+
+    @property
     def rematerialize(self) -> bool:
-        """That of each `TransformerBlock`; LSTMs refuse it. Set it before the step is traced."""
+        """That of each `TransformerBlock`; others refuse it. Set it before the step is traced."""
         return all(block.rematerialize for tower in self.towers() for block in tower.blocks)
 
     @rematerialize.setter
     def rematerialize(self, rematerialize: bool) -> None:
-        if rematerialize and self.config.attention_direction == "recurrent":
+        if rematerialize and not self.has_attention:
             raise InputError("--rematerialize is for Transformers, not for LSTMs: leave it out")
         for tower in self.towers():
             for block in tower.blocks:

@@ -9,13 +9,12 @@ from keras import ops
 from bert_tf.checkpoints.weight_names import MULTI_LABEL, SEQUENCES, Head
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.encoders import encoder_for
-from bert_tf.models.feature_encoder import FeatureEncoder, task_encoder
+from bert_tf.extensions import Architecture
+from bert_tf.models.encoder import BertEncoder, encoder_for
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel
-from bert_tf.networks import ClassificationHead, SummaryFirst, losses
+from bert_tf.networks import ClassificationHead, losses
 from bert_tf.networks.bert_layer import part
-from bert_tf.networks.heads import summary, take_tokens
+from bert_tf.networks.heads import take_tokens
 from bert_tf.networks.kernels import last_places
 
 _CLASSIFIER = {"classifier.": "head.dense"}
@@ -30,7 +29,7 @@ class TaskModel(PretrainedModel):
     Methods such as `classify` answer raw text `x`, as of `fit`, `batch_size` texts at a time.
 
     Args:
-        encoder: a `BertEncoder` or `FeatureEncoder`, or a `BertConfig` for a new one.
+        encoder: a `BertEncoder` or another encoder, or a `BertConfig` for a new one.
         dropout: dropout rate of the layer's input; None for that of the config.
         seed, dtype, kwargs: see `PretrainedModel`.
     """
@@ -50,7 +49,7 @@ class TaskModel(PretrainedModel):
 
     def __init__(
         self,
-        encoder: BertEncoder | FeatureEncoder | BertConfig,
+        encoder: Encoder | BertConfig,
         dropout: float | None = None,
         seed: int | None = None,
         dtype: Any = None,
@@ -58,7 +57,7 @@ class TaskModel(PretrainedModel):
         units: int = 1,
         **kwargs: Any,
     ):
-        encoder, dtype = task_encoder(encoder, seed, dtype)
+        encoder, dtype = encoder_for(encoder, seed, dtype, of_task=True)
         if dropout is None:
             dropout = self.default_dropout(encoder.config)
         head = ClassificationHead(
@@ -97,7 +96,7 @@ class _LabelModel(TaskModel):
 
     def __init__(
         self,
-        encoder: BertEncoder | FeatureEncoder | BertConfig,
+        encoder: Encoder | BertConfig,
         num_classes: int | None = None,
         labels: Sequence[str] | None = None,
         dropout: float | None = None,
@@ -210,8 +209,7 @@ class BertSpanClassifier(TaskModel):
     dropout but a DistilBERT's, and padding is among the tokens that the loss chooses from.
 
     Output: logits [B, T, 2]: how well the answer starts and ends at each token; at [CLS], how well
-    no answer fits. A left-to-right model computes that from the last token, which has read all,
-    and [CLS] has its place. Arguments: see `TaskModel`.
+    no answer fits. Arguments: see `TaskModel`.
     """
 
     reads_pooler = False
@@ -240,11 +238,10 @@ class BertSpanClassifier(TaskModel):
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
-        if "left_to_right" not in (direction := encoder.summary_direction):
-            return super().wire(encoder, head)
         inputs = cls.symbolic_inputs()
-        summary_first = SummaryFirst(direction, dtype=head.dtype_policy, name="summary_first")
-        return inputs, head(summary_first(cls.encode(encoder, inputs), inputs["padding_mask"]))
+        states, mask = cls.encode(encoder, inputs), inputs["padding_mask"]
+        architecture = encoder.config.architecture
+        return inputs, head(architecture.summary_first(states, mask, head.dtype_policy))
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -281,7 +278,7 @@ class BertSentenceEncoder(PretrainedModel):
     Args:
         encoder: a `BertEncoder` or another encoder, or a `BertConfig` for a new one.
         pooling: how tokens become a text's vector: "mean" or "max" over its tokens, the vector of
-            [CLS] ("cls"; in a left-to-right model of the last token), or of the "last" token.
+            [CLS] ("cls", or the token that has seen all others), or of the "last" token.
         normalize: whether vectors have length 1.
         seed, dtype, kwargs: see `PretrainedModel`.
     """
@@ -305,7 +302,7 @@ class BertSentenceEncoder(PretrainedModel):
         inputs = self.symbolic_inputs(shape=(None, None))
         rows = {name: fold(x) for name, x in inputs.items()}  # (B * N, T)
         states = encoder(rows, padding="zeros")["sequence_output"]  # (B * N, T, W)
-        pool = _SentencePooling(pooling, normalize, encoder.summary_direction, name="pooling")
+        pool = _SentencePooling(pooling, normalize, encoder.config.architecture, name="pooling")
         outputs = pool(states, rows["padding_mask"], inputs["token_ids"])
         super().__init__(encoder.config, inputs, outputs, seed, dtype, **kwargs)
         self.encoder = encoder
@@ -345,11 +342,11 @@ class _SentencePooling(keras.layers.Layer):
     [B, N, T] for the shape of the output. Returns float32 [B, N, W].
     """
 
-    def __init__(self, pooling: str, normalize: bool, direction: str, **kwargs: Any):
+    def __init__(self, pooling: str, normalize: bool, architecture: Architecture, **kwargs: Any):
         super().__init__(dtype="float32", **kwargs)
         self.pooling = pooling
         self.normalize = normalize
-        self.direction = direction
+        self.architecture = architecture
 
     def call(self, states: Any, padding_mask: Any, like: Any) -> Any:
         is_token = ops.expand_dims(ops.not_equal(padding_mask, 0), 2)
@@ -362,7 +359,7 @@ class _SentencePooling(keras.layers.Layer):
         elif self.pooling == "last":
             x = take_tokens(states, last_places(padding_mask)[:, None])
         else:
-            x = summary(states, padding_mask, self.direction)
+            x = self.architecture.summary(states, padding_mask)
         if self.normalize:  # an epsilon as PyTorch's `normalize` has
             x = x / ops.maximum(ops.sqrt(ops.sum(x * x, axis=-1, keepdims=True)), 1e-12)
         batch, number = ops.shape(like)[:2]

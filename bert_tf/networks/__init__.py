@@ -7,6 +7,3 @@ from bert_tf.networks.encoder import TransformerBlock as TransformerBlock
 from bert_tf.networks.heads import ClassificationHead as ClassificationHead
 from bert_tf.networks.heads import MaskedLanguageModelHead as MaskedLanguageModelHead
 from bert_tf.networks.heads import Pooler as Pooler
-from bert_tf.networks.heads import SummaryFirst as SummaryFirst
-from bert_tf.networks.lstm import LstmBlock as LstmBlock
-from bert_tf.networks.lstm import WordEmbeddings as WordEmbeddings

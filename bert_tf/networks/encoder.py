@@ -115,7 +115,7 @@ class AttentionLayer(BertLayer):
         else:
             if padding_mask is None:
                 padding_mask = ops.ones(ops.shape(hidden_states)[:2], "int32")
-            places = Places(padding_mask, self.config.attention_direction)
+            places = Places(padding_mask, self.config.architecture)
             x = ops.cast(hidden_states, self.compute_dtype)
             x = ops.reshape(x, (-1, hidden_states.shape[-1]))
             x, probabilities = self.rows(places, kernels, x, **options)
@@ -144,8 +144,8 @@ class AttentionLayer(BertLayer):
 class SelfAttention(AttentionLayer):
     """softmax(Q K^T / sqrt(D)) V over N heads of width D = H / N, then a dense layer.
 
-    Vaswani et al. 2017, section 3.2; `attention_layer` in the original's modeling.py. With another
-    `attention_direction` than "both", a token does not see those after it, or those before it.
+    Vaswani et al. 2017, section 3.2; `attention_layer` in the original's modeling.py. Which tokens
+    a token sees is up to the config's `architecture`; in a BERT it sees all.
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):

@@ -7,7 +7,6 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.networks.bert_layer import BertLayer
-from bert_tf.networks.kernels import last_places
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -16,7 +15,8 @@ class Pooler(BertLayer):
 
     In a DistilBERT relu(x W + b), as before its classifiers (`pre_classifier` in Hugging Face).
 
-    Takes [B, T, H] and the padding mask, for `summary` to find the token; or its vectors, [B, H].
+    Takes [B, T, H] and the padding mask, by which the config's `architecture` finds the token; or
+    its vectors, [B, H].
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
@@ -27,7 +27,7 @@ class Pooler(BertLayer):
     def call(self, sequence_output: Any, padding_mask: Any = None, training: bool = False) -> Any:
         x = sequence_output
         if x.ndim == 3:
-            x = summary(x, padding_mask, self.config.attention_direction)  # (B, H)
+            x = self.config.architecture.summary(x, padding_mask)  # (B, H)
         return self.kernels(training).dense(x, self.dense)
 
     def compute_output_spec(
@@ -35,45 +35,6 @@ class Pooler(BertLayer):
     ) -> Any:
         batch, *_, width = sequence_output.shape
         return keras.KerasTensor((batch, width), dtype=self.compute_dtype)
-
-
-def summary(states: Any, padding_mask: Any, direction: str) -> Any:
-    """The vectors [B, W] of the tokens that have seen all others, of states [B, T, W].
-
-    That is the last token in a left-to-right model, and [CLS] in others; of two encoders each has
-    its own, and half of the vector. `direction` is the encoder's `attention_direction`.
-    """
-    if direction == "left_to_right+right_to_left":
-        parts = zip(ops.split(states, 2, axis=-1), direction.split("+"), strict=True)
-        return ops.concatenate([summary(x, padding_mask, own) for x, own in parts], axis=-1)
-    if direction == "left_to_right":
-        return take_tokens(states, last_places(padding_mask)[:, None])
-    return states[:, 0]
-
-
-@keras.saving.register_keras_serializable(package="bert_tf")
-class SummaryFirst(keras.layers.Layer):
-    """Swaps [CLS] and the token that has seen all others, arguments as of `summary`."""
-
-    def __init__(self, direction: str, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.direction = direction
-
-    def call(self, states: Any, padding_mask: Any) -> Any:
-        places = ops.arange(ops.shape(states)[1], dtype="int32")[None, :, None]  # (1, T, 1)
-        last = last_places(padding_mask)[:, None, None]
-        first = summary(states, padding_mask, self.direction)[:, None]  # (B, 1, W)
-        x = ops.where(places == 0, first, ops.where(places == last, states[:, :1], states))
-        if self.direction == "left_to_right":
-            return x
-        half = states.shape[-1] // 2  # of a right-to-left encoder, where [CLS] stays
-        return ops.concatenate([x[..., :half], states[..., half:]], axis=-1)
-
-    def compute_output_spec(self, states: Any, padding_mask: Any) -> Any:
-        return keras.KerasTensor(states.shape, dtype=states.dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "direction": self.direction}
 
 
 def take_tokens(states: Any, positions: Any) -> Any:

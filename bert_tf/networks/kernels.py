@@ -15,15 +15,9 @@ import keras
 from keras import ops
 from keras.layers import Dense, Dropout, Embedding
 
+from bert_tf.extensions import Architecture
+
 Tensors = dict[str, Any]
-
-
-# Whether the first place is seen from the second, by an encoder's `attention_direction`.
-SEEN: dict[str, Callable[[Any, Any], Any] | None] = {
-    "both": None,
-    "left_to_right": ops.less_equal,
-    "right_to_left": ops.greater_equal,
-}
 
 
 class Places:
@@ -32,7 +26,7 @@ class Places:
     Args:
         padding_mask: [B, T], nonzero at tokens and 0 at padding; or [B, T, T], nonzero where the
             token of the second axis may see that of the third.
-        direction: which places see which, an `attention_direction` of one encoder.
+        architecture: which places see which; BERT's by default.
 
     Attributes:
         batch, length: B and T, numbers if they are known when the graph is traced, else tensors.
@@ -40,16 +34,18 @@ class Places:
             (last axis) that each token may see.
     """
 
-    def __init__(self, padding_mask: Any, direction: str = "both"):
+    def __init__(self, padding_mask: Any, architecture: Architecture | None = None):
         shape = ops.shape(padding_mask)
         self.batch, self.length = shape[0], shape[-1]
         seen = ops.expand_dims(ops.not_equal(padding_mask, 0), (1, 2) if len(shape) == 2 else 1)
         self.mask = self._summary_mask = scores_of(seen)
-        if is_seen := SEEN[direction]:
+        self._summary = None  # the place of `summary` in each row, [B]; None for the first
+        if architecture and architecture.is_seen:
             places = ops.arange(self.length)
-            self.mask = scores_of(ops.logical_and(seen, is_seen(places, places[:, None])))
-        is_last = direction == "left_to_right" and len(shape) == 2
-        self._last = last_places(padding_mask) if is_last else None  # of each row, [B]
+            is_seen = architecture.is_seen(places, places[:, None])
+            self.mask = scores_of(ops.logical_and(seen, is_seen))
+            if len(shape) == 2:
+                self._summary = architecture.summary_places(padding_mask)
 
     def collect(self, x: Any) -> Any:
         """[B * T, ...] -> [n, ...]."""
@@ -69,17 +65,18 @@ class Places:
         return self.collect(ops.reshape(rows, (-1, table.shape[-1])))
 
     def summary(self, x: Any) -> Any:
-        """[B, H], of the tokens that have seen all others: the first, or left to right the last."""
+        """[B, H], of the tokens that have seen all others: the first, if all see each other."""
         x = ops.reshape(x, (self.batch, self.length, x.shape[-1]))
-        if self._last is None:
+        if self._summary is None:
             return x[:, 0]
-        return ops.take_along_axis(x, self._last[:, None, None], axis=1)[:, 0]
+        return ops.take_along_axis(x, self._summary[:, None, None], axis=1)[:, 0]
 
     def of_summary(self, x: Any) -> tuple[Any, Any]:
         """[B, N, T, D] -> [B, N, 1, D] of the tokens of `summary`, and their mask."""
-        if self._last is None:
+        if self._summary is None:
             return x[:, :, :1], self._summary_mask
-        return ops.take_along_axis(x, self._last[:, None, None, None], axis=2), self._summary_mask
+        places = self._summary[:, None, None, None]
+        return ops.take_along_axis(x, places, axis=2), self._summary_mask
 
 
 def scores_of(seen: Any) -> Any:
@@ -110,9 +107,9 @@ class Kernels:
         """These kernels in a training step, whose weights the function gives (`CastWeights`)."""
         return self
 
-    def find_places(self, padding_mask: Any, direction: str, padding: str) -> Places:
+    def find_places(self, padding_mask: Any, architecture: Architecture, padding: str) -> Places:
         """The places to compute; `padding` is that of `BertEncoder`."""
-        return Places(padding_mask, direction)
+        return Places(padding_mask, architecture)
 
     def of_rows(self, compute: Callable[[Tensors], Any], inputs: Tensors) -> Any:
         """What `compute` makes of inputs [B, ...], whose rows do not depend on each other."""

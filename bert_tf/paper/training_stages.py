@@ -10,22 +10,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bert_tf.checkpoints.formats import CONFIG
-from bert_tf.commands.finetuning import feature_settings, finetune
+from bert_tf.commands.finetuning import finetune
 from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.commands.pretraining import pretrain
-from bert_tf.commands.pretraining_data import DIRECTIONS
 from bert_tf.commands.search import Options as SearchOptions
 from bert_tf.commands.seeds import Restarts, best_of
 from bert_tf.commands.settings_search import Trial, search
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_directory
-from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_flops
-from bert_tf.models.feature_encoder import lstm_units
-from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
+from bert_tf.models.cost import classification_flops, pretraining_flops
 from bert_tf.models.loading import load_model, save_model
+from bert_tf.paper.architectures import DIRECTIONS
+from bert_tf.paper.cost import lstm_flops
 from bert_tf.paper.data_stages import Shards, TaskData
+from bert_tf.paper.feature_encoder import lstm_units
 from bert_tf.paper.stage import Cache, Show, Stage, chosen_options
 from bert_tf.paper.step_speed import StepSpeed, predicted_positions
 from bert_tf.tasks.table import find_task, with_options
@@ -87,8 +86,7 @@ class Pretraining(Stage):
             step = int(path.stem.removeprefix("step-"))
             if step % (self.options.keep_every or self.steps) == 0:
                 last = folder / "last"
-                is_bert = BertConfig.from_json(last / CONFIG).attention_direction == "both"
-                model = load_model(last, BertPreTrainer if is_bert else BertLanguageModel)
+                model: Any = load_model(last)
                 load_weights(model, path)
                 with replace_directory(self.model(cache, step)) as temporary:
                     save_model(model, temporary, tokenizer=BertTokenizer.from_directory(last))
@@ -214,8 +212,8 @@ class Finetuning(Stage):
         return min(steps, self.options.max_steps or steps) * self._fine_tunings
 
     def seconds(self, speed: StepSpeed) -> float:
-        features = feature_settings(self.options, find_task(self.data.task).kind)
-        config = replace(self.pretraining.config, **features)
+        model_class = find_task(self.data.task).kind.model_class
+        config = replace(self.pretraining.config, **self.options.config_changes(model_class))
         length = (self.options.max_length or 128) / 2
         examples = self.steps * self.options.batch_size[0]
         flops = examples * classification_flops(config, length=length, classes=2)

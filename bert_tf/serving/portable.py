@@ -170,7 +170,8 @@ def check_portable(model: Any, format: str) -> None:
     """Raises InputError for a model or a format that `write_portable` cannot write."""
     if format not in SUFFIXES:
         raise InputError(f"{format!r} is no format of exports: give one of {', '.join(SUFFIXES)}")
-    if model.config.attention_direction == "recurrent" or model.config.feature_lstm_layers:
+    encoder = getattr(model, "encoder", model)
+    if not encoder.has_attention or model.config.feature_lstm_layers:
         raise InputError(
             f"a model with LSTMs cannot be written for {format}: export it for TensorFlow Serving"
         )

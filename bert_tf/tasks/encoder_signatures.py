@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from bert_tf.checkpoints.weight_names import head_of
-from bert_tf.models.feature_encoder import FeatureEncoder
-from bert_tf.networks.heads import summary
 from bert_tf.tasks.signatures import TEXTS, Signature, Tensors
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
@@ -28,8 +26,8 @@ def embed(strings: Tensors, answerer: "Answerer") -> Tensors:
 def vectors(inputs: Tensors, model: Any) -> Tensors:
     """Vectors of rows of tokens, int32 [B, T], by an encoder or a model on top of one.
 
-    float32 [B, H] each: `mean` over the tokens; `cls`, of [CLS] or, in a left-to-right model, of
-    the last token; `pooled` if the pooler is trained: of an encoder, or if the head reads it.
+    float32 [B, H] each: `mean` over the tokens; `cls`, of [CLS], or of the token that has seen all
+    others; `pooled` if the pooler is trained: of an encoder, or if the head reads it.
     """
     encoder = getattr(model, "encoder", model)
     has_pooler = head_of(type(model)).reads_pooler
@@ -41,7 +39,7 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
         count = tf.maximum(tf.reduce_sum(is_token, 1), 1)
         found = {
             "mean": tf.reduce_sum(states * is_token, 1) / count,
-            "cls": summary(states, part["padding_mask"], encoder.summary_direction),
+            "cls": encoder.config.architecture.summary(states, part["padding_mask"]),
         }
         if has_pooler:
             found["pooled"] = tf.cast(outputs["pooled_output"], tf.float32)
@@ -60,7 +58,7 @@ def attention(strings: Tensors, answerer: "Answerer") -> Tensors:
     """
     texts, tokenizer = strings["text"], answerer.tokenizer
     encoder = getattr(answerer.model, "encoder", answerer.model)
-    encoder = encoder.encoder if isinstance(encoder, FeatureEncoder) else encoder
+    encoder = getattr(encoder, "encoder", encoder)  # below the features of another
     ids, *spans = tokenizer.tokenize_with_offsets(texts)
     length = min(answerer.max_length, LONGEST_ATTENTION)
     pack = Packer(tokenizer, length)

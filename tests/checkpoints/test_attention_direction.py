@@ -10,9 +10,10 @@ from safetensors.numpy import load_file
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model, save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.errors import InputError
-from bert_tf.models.encoders import encoder_for
-from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel, BertPreTrainer
+from bert_tf.models.encoder import encoder_for
+from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.task_models import BertClassifier, BertSpanClassifier
+from bert_tf.paper.language_model import BertLanguageModel
 
 CONFIG = BertConfig(
     vocab_size=7,

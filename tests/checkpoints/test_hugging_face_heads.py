@@ -16,7 +16,7 @@ from peer_programs import find_peer
 
 from bert_tf import BertConfig, load_model, save_model
 from bert_tf.checkpoints.weight_names import named_weights, to_distilbert
-from bert_tf.models.language_model import BertLanguageModel, BertMaskedLanguageModel
+from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,
@@ -26,6 +26,7 @@ from bert_tf.models.task_models import (
     BertTagger,
 )
 from bert_tf.networks.tensorflow.losses import cross_entropy
+from bert_tf.paper.language_model import BertLanguageModel
 from bert_tf.tasks.kinds.multi_label import binary_cross_entropy
 from bert_tf.tasks.kinds.regression import squared_error
 from bert_tf.tasks.kinds.span import span_loss

@@ -5,8 +5,8 @@ from dataclasses import replace
 from stored_models import CONFIG
 
 from bert_tf.checkpoints.weight_names import canonical_name, named_weights, tensor_shapes
-from bert_tf.models.encoders import LstmEncoder
 from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.paper.encoders import LstmEncoder
 
 
 def test_tensor_shapes_are_those_of_the_model():

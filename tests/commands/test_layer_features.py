@@ -15,7 +15,7 @@ from bert_tf import BertConfig, BertEncoder, BertTokenizer, Packer, save_model
 from bert_tf.cli import main
 from bert_tf.commands.layer_features import FeatureExtractor, feature_file
 from bert_tf.errors import InputError
-from bert_tf.models.feature_encoder import CHOICES, check_layers, choose_layers
+from bert_tf.models.chosen_layers import CHOICES, check_layers, choose_layers
 from bert_tf.pipelines.examples.tagged_words import read_texts
 
 PAGE = Path(__file__).parents[2] / "docs" / "features.md"

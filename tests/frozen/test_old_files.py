@@ -11,8 +11,9 @@ from safetensors.numpy import load_file
 
 from bert_tf import load_model, save_model
 from bert_tf.cli import main
-from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
+from bert_tf.paper.language_model import BertLanguageModel
 
 # A gradient that is 0 but for rounding (the bias of attention's keys: 1e-9) moves a weight by
 # learning rate * gradient / Adam's epsilon = 1e-5 a step, in a direction that is arbitrary.

@@ -11,11 +11,10 @@ from rounding import rounding
 
 from bert_tf import BertConfig, BertEncoder
 from bert_tf.errors import InputError
-from bert_tf.models.encoders import TwoEncoders
-from bert_tf.networks import SummaryFirst
 from bert_tf.networks.bert_layer import kernels_of
-from bert_tf.networks.heads import summary
 from bert_tf.networks.kernels import Kernels
+from bert_tf.paper.encoders import TwoEncoders
+from bert_tf.paper.summary import SummaryFirst, summary
 
 V, T = 13, 7
 CONFIG = BertConfig(
@@ -155,5 +154,5 @@ def test_two_encoders_are_one_of_each_direction():
     first = SummaryFirst(config.attention_direction)(states, inputs["padding_mask"]).numpy()
     np.testing.assert_array_equal(first[:, 0], read)
     np.testing.assert_array_equal(first[:, 1:, 8:], states.numpy()[:, 1:, 8:])
-    with pytest.raises(InputError, match="is of two encoders"):
+    with pytest.raises(InputError, match="is of another encoder"):
         BertEncoder(config)

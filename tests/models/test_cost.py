@@ -6,10 +6,12 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_flops
-from bert_tf.models.feature_encoder import task_encoder
-from bert_tf.models.language_model import BertLanguageModel, BertPreTrainer
+from bert_tf.models.cost import classification_flops, pretraining_flops
+from bert_tf.models.encoder import encoder_for
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
+from bert_tf.paper.cost import lstm_flops
+from bert_tf.paper.language_model import BertLanguageModel
 
 CONFIG = BertConfig(
     vocab_size=300,
@@ -82,7 +84,7 @@ def test_the_forward_pass_of_a_classifier_is_a_third_of_what_tensorflow_counts(c
 )
 def test_an_lstm_multiplies_each_token_by_each_weight_of_its_kernels(changed):
     config = replace(CONFIG, **changed)
-    encoder, _ = task_encoder(config, seed=1, dtype=None)
+    encoder, _ = encoder_for(config, seed=1, dtype=None, of_task=True)
     kernels = [
         variable.shape.num_elements()
         for variable in encoder.trainable_variables

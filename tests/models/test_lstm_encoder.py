@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rounding import rounding
 
 from bert_tf import BertConfig
-from bert_tf.models.encoders import LstmEncoder
+from bert_tf.paper.encoders import LstmEncoder
 
 H, T = 4, 6
 CONFIG = BertConfig(

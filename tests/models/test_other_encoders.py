@@ -17,9 +17,10 @@ from bert_tf import (
 )
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.encoders import LstmEncoder, TwoEncoders, encoder_class
-from bert_tf.models.feature_encoder import FeatureEncoder
-from bert_tf.models.language_model import BertLanguageModel
+from bert_tf.models.encoder import encoder_for
+from bert_tf.paper.encoders import LstmEncoder, TwoEncoders
+from bert_tf.paper.feature_encoder import FeatureEncoder
+from bert_tf.paper.language_model import BertLanguageModel
 
 DIRECTIONS = {TwoEncoders: "left_to_right+right_to_left", LstmEncoder: "recurrent"}
 
@@ -32,7 +33,7 @@ def presets(preset, tmp_path_factory):
     for model_class, direction in DIRECTIONS.items():
         config = BertConfig(**SIZES, attention_direction=direction)
         made[model_class] = tmp_path_factory.mktemp("presets") / model_class.__name__
-        save_model(encoder_class(config)(config, seed=1), made[model_class], tokenizer)
+        save_model(encoder_for(config, seed=1, dtype=None)[0], made[model_class], tokenizer)
     return made
 
 

@@ -12,13 +12,12 @@ from bert_tf.networks import (
     BertEmbeddings,
     ClassificationHead,
     FeedForward,
-    LstmBlock,
     MaskedLanguageModelHead,
     Pooler,
     SelfAttention,
     TransformerBlock,
-    WordEmbeddings,
 )
+from bert_tf.paper.lstm import LstmBlock, WordEmbeddings
 
 B, T, P, H, V = 2, 5, 3, 8, 11
 STATES = np.linspace(-1, 1, B * T * H, dtype="float32").reshape(B, T, H)

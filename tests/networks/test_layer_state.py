@@ -8,9 +8,9 @@ import pytest
 from keras.src.models.cloning import clone_model
 
 from bert_tf import BertClassifier, BertConfig, BertEncoder
-from bert_tf.models.encoders import TwoEncoders
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks import TransformerBlock
+from bert_tf.paper.encoders import TwoEncoders
 
 SIZES = {
     "vocab_size": 11,

@@ -17,12 +17,10 @@ from safetensors.numpy import load_file, save_file
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model, save_model
 from bert_tf.cli import main
-from bert_tf.commands.feature_cache import FeatureCache
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.feature_encoder import FeatureEncoder, LayerMix
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,
@@ -30,6 +28,8 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
+from bert_tf.paper.feature_cache import FeatureCache
+from bert_tf.paper.feature_encoder import FeatureEncoder, LayerMix
 from bert_tf.training.watcher import Watcher
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
@@ -58,7 +58,7 @@ def model(encoder):
 
 @pytest.fixture
 def short_lstm(monkeypatch):
-    monkeypatch.setattr("bert_tf.models.feature_encoder.LSTM_UNITS", 4)
+    monkeypatch.setattr("bert_tf.paper.feature_encoder.LSTM_UNITS", 4)
 
 
 def inputs_of(rows):

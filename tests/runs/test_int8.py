@@ -26,10 +26,10 @@ from bert_tf import (
 from bert_tf.commands import export_precisions
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.tensorflow import int8 as plans
 from bert_tf.networks.tensorflow.int8 import quantize_weights
+from bert_tf.paper.feature_encoder import FeatureEncoder
 from bert_tf.server.servable import _load_error
 from bert_tf.serving import precisions
 from bert_tf.serving.precisions import fastest_version, same_in_other_types, type_of

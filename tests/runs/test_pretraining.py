@@ -17,12 +17,13 @@ from safetensors.numpy import load_file
 
 import bert_tf.training.trainer
 from bert_tf.commands.pretraining import pretrain
-from bert_tf.commands.pretraining_data import DIRECTIONS, PretrainingData
+from bert_tf.commands.pretraining_data import PretrainingData
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, temporary_name
-from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.loading import load_model
+from bert_tf.paper.architectures import DIRECTIONS
+from bert_tf.paper.language_model import BertLanguageModel
 from bert_tf.pipelines.shards.folder import open_shards
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 

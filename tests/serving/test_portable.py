@@ -28,7 +28,7 @@ from bert_tf import (
 from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.encoders import LstmEncoder
+from bert_tf.paper.encoders import LstmEncoder
 from bert_tf.serving.portable import SUFFIXES, named, write_portable
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "raw", "string", "film", "good"]

@@ -16,7 +16,7 @@ from bert_tf.commands.ensemble import evaluate_together
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.encoders import encoder_for
+from bert_tf.models.encoder import encoder_for
 from bert_tf.models.loading import load_model
 from bert_tf.pipelines.examples.table import read_examples
 from bert_tf.pipelines.examples.tagged_words import to_iob2
@@ -267,7 +267,7 @@ assert _OF_KIND.keys() == {type(TASKS[name].kind) for name in _TRAINED}
 def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     name, trained, encoder, tmp_path, monkeypatch, exports_of
 ):
-    monkeypatch.setattr("bert_tf.models.feature_encoder.LSTM_UNITS", 32)  # 384 take long to write
+    monkeypatch.setattr("bert_tf.paper.feature_encoder.LSTM_UNITS", 32)  # 384 take long to write
     if "left_to_right" in trained:
         encoder = make_encoder(tmp_path / "encoder", trained)
     elif trained in ("elmo", "recurrent"):

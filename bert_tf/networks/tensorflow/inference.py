@@ -19,8 +19,9 @@ import tensorflow as tf
 from keras.layers import Dense, Dropout, Embedding, LayerNormalization
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
+from bert_tf.extensions import Architecture
 from bert_tf.networks import activations
-from bert_tf.networks.kernels import SEEN, Kernels, Places, Tensors, scores_of
+from bert_tf.networks.kernels import Kernels, Places, Tensors, scores_of
 from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.networks.tensorflow.graph_gradients import custom_gradient
 from bert_tf.startup import shares_cores
@@ -54,14 +55,16 @@ class Inference(Kernels):
         ]
         return keras.tree.map_structure(lambda *both: tf.concat(both, 0), *halves)
 
-    def find_places(self, padding_mask: tf.Tensor, direction: str, padding: str) -> Places:
+    def find_places(
+        self, padding_mask: tf.Tensor, architecture: Architecture, padding: str
+    ) -> Places:
         is_of_tokens = padding_mask.shape.rank == 2 and padding != "states"
         if self.training:  # static shapes let XLA compile
             is_static = padding_mask.shape.is_fully_defined()
             is_of_tokens = is_of_tokens and padding == "zeros" and not is_static
         if not is_of_tokens:
-            return super().find_places(padding_mask, direction, padding)
-        return TokenPlaces(padding_mask, direction, self.training)
+            return super().find_places(padding_mask, architecture, padding)
+        return TokenPlaces(padding_mask, architecture, self.training)
 
     def _looked_up(self, table: Embedding, ids: tf.Tensor) -> tf.Tensor:
         value = table.embeddings.value
@@ -219,10 +222,10 @@ class Groups(NamedTuple):
 class TokenPlaces(Places):
     """The places of tokens alone; in training, the gradient of moving rows is a lookup, too."""
 
-    def __init__(self, padding_mask: tf.Tensor, direction: str, training: bool):
-        super().__init__(padding_mask, direction)
+    def __init__(self, padding_mask: tf.Tensor, architecture: Architecture, training: bool):
+        super().__init__(padding_mask, architecture)
         self._training = training
-        self._is_seen = SEEN[direction]
+        self._is_seen = architecture.is_seen
         self.groups = functools.cache(self._grouped)  # once in a graph
         # A row without tokens keeps its first place, so that every row has a first token.
         computed = (padding_mask != 0) | (tf.range(self.length) == 0)  # (B, T)
@@ -270,7 +273,7 @@ class TokenPlaces(Places):
     def _summaries(self) -> tf.Tensor:
         """The token of each row that has seen all others, int32 [B]."""
         first = tf.range(self.batch) * self.length
-        return tf.gather(self._tokens, first if self._last is None else first + self._last)
+        return tf.gather(self._tokens, first if self._summary is None else first + self._summary)
 
     def _grouped(self, heads: int) -> Groups:
         """The groups for a number of heads."""

@@ -63,7 +63,6 @@ class Kind(ABC):
     model_class: ClassVar[type[keras.Model]]  # with this kind's head
     is_trained: ClassVar[bool] = True  # by fine-tuning
     scores_are_percentages: ClassVar[bool] = False  # as the official scripts print them
-    feature_lstm_layers: ClassVar[int] = 0  # bidirectional, below the head with --features_only
     opens: ClassVar[tuple[type[keras.Model], ...]] = ()  # others whose weights include this head
     evaluated: ClassVar[str] = DEFAULT  # the signature that evaluation asks
     # The model's inputs, of the signature `tokens`.

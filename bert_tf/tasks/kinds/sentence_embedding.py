@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from bert_tf.checkpoints.sentence_files import read_sentence_files, write_prompts
 from bert_tf.errors import InputError
+from bert_tf.extensions import added
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.encoders import LstmEncoder, TwoEncoders
-from bert_tf.models.language_model import BertLanguageModel
+from bert_tf.models.pretrained_model import Encoder
 from bert_tf.models.task_models import BertSentenceEncoder
 from bert_tf.networks.tensorflow.losses import Values
 from bert_tf.pipelines.examples.table import Examples, MissingColumnError
@@ -38,7 +38,7 @@ class Embedding(Kind):
     """Vectors of each text. There are no labels: nothing to train or to score."""
 
     model_class = BertEncoder
-    opens = (BertLanguageModel, TwoEncoders, LstmEncoder)
+    opens = (Encoder, *added("models"))
     is_trained = False
 
     def signatures(self, task: Task) -> dict[str, Signature]:
@@ -109,7 +109,7 @@ class SentenceEmbedding(WindowedKind):
 
     def check_training(self, options: Any, batch_size: int, validation: Examples) -> None:
         self.check_windows(options)
-        for name in ("features_only", "bilstm", "jit_compile", "class_weights"):
+        for name in ("jit_compile", "class_weights"):
             if getattr(options, name) not in (None, False, "auto"):
                 raise InputError(f"--{name} is not for vectors of texts: leave it out")
         if options.gradient_accumulation_steps > 1:

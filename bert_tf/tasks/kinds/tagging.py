@@ -50,7 +50,6 @@ class Tagging(Kind):
     """A label for each word, and the entities that these labels describe."""
 
     model_class = BertTagger
-    feature_lstm_layers = 2
     batches_of_like_length = False
     reads_windows = True
     evaluated = "words"

@@ -13,7 +13,6 @@ from rounding import assert_equal_but_for_rounding, half_rounding
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.task_models import (
     BertChooser,
@@ -25,6 +24,7 @@ from bert_tf.models.task_models import (
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow.inference import CopiedWeights
+from bert_tf.paper.feature_encoder import FeatureEncoder
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 from rounding import half_rounding, rounding
 
 from bert_tf import BertConfig, BertEncoder
-from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import (
     BertChooser,
@@ -26,6 +25,7 @@ from bert_tf.networks.tensorflow.dropout import draw_dropout
 from bert_tf.networks.tensorflow.int8 import quantize_weights
 from bert_tf.networks.tensorflow.passes import known_shape
 from bert_tf.networks.tensorflow.training import Training
+from bert_tf.paper.feature_encoder import FeatureEncoder
 
 PLAIN = {
     "vocab_size": 13,

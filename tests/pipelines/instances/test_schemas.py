@@ -11,7 +11,7 @@ from rounding import rounding
 from bert_tf import BertConfig, BertPreTrainer
 from bert_tf.commands.inspect import displayed_instances
 from bert_tf.errors import InputError
-from bert_tf.models.encoders import encoder_for
+from bert_tf.models.encoder import encoder_for
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.instances.schemas import fill_rows, row_predictions
 from bert_tf.pipelines.shards.folder import open_shards, shard_errors

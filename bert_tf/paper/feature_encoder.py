@@ -1,7 +1,6 @@
 """Between an encoder and a task's head: chosen hidden states (section 5.3), and BiLSTMs."""
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,26 +8,15 @@ from typing import Any
 import keras
 from keras import ops
 
-from bert_tf.checkpoints.weight_names import PARTS
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.models.chosen_layers import check_layers, choose_layers
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.encoders import encoder_for
 from bert_tf.models.pretrained_model import Encoder
-from bert_tf.networks.bert_layer import child_seed, part
-from bert_tf.networks.lstm import new_lstm
+from bert_tf.networks.bert_layer import child_seed
+from bert_tf.paper.lstm import new_lstm
 
-# The rows of table 7, but layers of a sum count the same; `MIX` learns weights, with a task.
-CHOICES = (
-    "embeddings",
-    "last",
-    "second_to_last",
-    "sum_last_four",
-    "concat_last_four",
-    "sum_all",
-)
-MIX = ["mix"]
-PARTS |= {"lstm.": "LSTM", "mix.": "mix of layers"}
+MIX = ["mix"]  # of `feature_layers`: all layers, with weights that are learned
 LSTM_UNITS = 384  # in each direction, on a frozen encoder: the paper's BiLSTM is 768 wide
 
 
@@ -164,8 +152,6 @@ class LayerMix(keras.layers.Layer):
     Starts as their mean. Takes the layers one after another, [B, T, N * W]; returns [B, T, W].
     """
 
-    stored_weights = ("scores", "gamma")
-
     def __init__(self, number: int, **kwargs: Any):
         super().__init__(**kwargs)
         self.number = number
@@ -184,66 +170,9 @@ class LayerMix(keras.layers.Layer):
         return {**super().get_config(), "number": self.number}
 
 
-def task_encoder(
-    encoder: BertEncoder | FeatureEncoder | BertConfig,
-    seed: int | None,
-    dtype: Any,
-    zeros: bool = False,
-) -> tuple[BertEncoder | FeatureEncoder, Any]:
-    """`encoder_for` a task's head: a config with `has_feature_encoder` makes a `FeatureEncoder`."""
-    made, dtype = encoder_for(encoder, seed, dtype, zeros)
-    if made is encoder or not (config := made.config).has_feature_encoder:
-        return made, dtype
-    own = part("feature_encoder", seed, dtype)
-    return FeatureEncoder(made, config.feature_layers, config.feature_lstm_layers, **own), dtype
+WEIGHTS = ((LayerMix, {"scores": "scores", "gamma": "gamma"}),)
 
 
 def lstm_units(config: BertConfig) -> int:
     """Units in each direction of the LSTMs under a task's head."""
     return LSTM_UNITS if config.feature_layers else math.ceil(config.width / 2)
-
-
-def check_layers(layers: Sequence[str], config: BertConfig) -> int:
-    """The width of vectors of layers, as of `choose_layers`; refuses those a model lacks."""
-    number = config.num_hidden_layers
-    for layer in layers:
-        if layer in MIX:
-            raise InputError(
-                "the weights of a mix are learned with a task, for all layers: give it alone, to "
-                f"bert-tf finetune --features_only, or give {', '.join(CHOICES)}, or numbers"
-            )
-        if layer.endswith("last_four") and layer in CHOICES and number < 4:
-            raise InputError(
-                f"{layer} needs 4 layers, the model has {number}: give last, or layers by number"
-            )
-        is_number = re.fullmatch(r"-?\d{1,6}", layer) and -number - 1 <= int(layer) <= number
-        if layer not in CHOICES and not is_number:
-            raise InputError(
-                f"there is no layer {layer!r}, the model has {number}: give {', '.join(CHOICES)}, "
-                f"or numbers from 0, the embeddings, to {number}, or from -1, the last layer, to "
-                f"{-number - 1}"
-            )
-    return config.width * sum(4 if layer == "concat_last_four" else 1 for layer in layers)
-
-
-def choose_layers(hidden_states: Sequence[Any], layers: Sequence[str]) -> Any:
-    """Combines hidden states into one vector for each token.
-
-    Args:
-        hidden_states: L + 1 tensors [B, T, H], the embeddings' output first.
-        layers: names of `CHOICES`, or numbers of hidden states: 0 for the embeddings, 1 to L for
-            the blocks, or from the end, -1 for the last. "sum_all" is the sum over the blocks.
-
-    Returns what `layers` name, one after another, [B, T, W].
-    """
-    states = list(hidden_states)
-    chosen: list[Any] = []
-    for layer in layers:
-        if layer == "concat_last_four":
-            chosen += states[-4:]
-        elif layer.startswith("sum_"):
-            chosen.append(sum(states[-4:] if layer == "sum_last_four" else states[1:]))
-        else:
-            number = {"embeddings": 0, "last": -1, "second_to_last": -2}.get(layer)
-            chosen.append(states[int(layer) if number is None else number])
-    return ops.concatenate(chosen, axis=-1)

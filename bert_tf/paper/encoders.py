@@ -1,4 +1,4 @@
-"""The encoder that a config describes: BERT's, two encoders side by side, or LSTMs."""
+"""Encoders in place of BERT's: two side by side, or LSTMs."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,21 +6,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from bert_tf.checkpoints.weight_names import EMBEDDINGS, ENCODERS, EncoderNames, LayerNames
 from bert_tf.config import BertConfig
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.networks.bert_layer import child_seed, part
-from bert_tf.networks.lstm import LstmBlock, WordEmbeddings
-
-ENCODERS["recurrent"] = EncoderNames(
-    embeddings=(EMBEDDINGS[0], EMBEDDINGS[-1]),  # without positions and segments
-    block=tuple(
-        LayerNames(f"{direction}_lstm", ("hidden_size", "lstm gates"), direction)
-        for direction in ("forward", "backward")
-    ),
-    has_pooler=False,
-)
+from bert_tf.paper.lstm import LstmBlock, WordEmbeddings
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -46,7 +36,7 @@ class TwoEncoders(Encoder):
         **kwargs: Any,
     ):
         towers = []
-        for direction in config.directions:
+        for direction in config.architecture.towers:
             own = replace(config, attention_direction=direction)
             arguments = (own, child_seed(seed, direction), dtype, attention_probabilities, zeros)
             with keras.name_scope(direction):  # the names of the variables, which tell them apart
@@ -129,24 +119,3 @@ class LstmEncoder(Encoder):
         super().__init__(config, inputs, outputs, seed, dtype, **kwargs)
         self.embeddings = embeddings
         self.blocks = blocks
-
-
-def encoder_class(config: BertConfig) -> Any:
-    """`BertEncoder`, or what takes its place: `TwoEncoders`, or an `LstmEncoder`."""
-    if config.attention_direction == "recurrent":
-        return LstmEncoder
-    return BertEncoder if len(config.directions) == 1 else TwoEncoders
-
-
-def encoder_for(
-    encoder: BertEncoder | BertConfig, seed: int | None, dtype: Any, zeros: bool = False
-) -> tuple[BertEncoder, Any]:
-    """The encoder under a head, made here if only its config is given, and the head's dtype.
-
-    With `zeros` its weights begin as zeros: drawing BERT-base, to replace it, takes seconds.
-    """
-    made: Any = encoder
-    if isinstance(encoder, BertConfig):
-        seed = child_seed(seed, "encoder")
-        made = encoder_class(encoder)(encoder, seed, dtype, zeros=zeros, name="encoder")
-    return made, made.dtype_policy if dtype is None else dtype

@@ -28,6 +28,9 @@ def new_lstm(
     )
 
 
+WEIGHTS = ((keras.layers.LSTM, {x: f"cell.{x}" for x in ("kernel", "recurrent_kernel", "bias")}),)
+
+
 @keras.saving.register_keras_serializable(package="bert_tf")
 class WordEmbeddings(BertLayer):
     """Word embeddings [B, T, H], LayerNorm and dropout: an LSTM knows the order by itself."""

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.weight_names import named_weights
-from bert_tf.models.feature_encoder import FrozenLayers
+from bert_tf.paper.feature_encoder import FrozenLayers
 
 _ENTRY = np.dtype([("key", "V16"), ("first", "<i8"), ("count", "<i8")])  # of the index
 _SPARE = 0.1  # share of the free space that stays free

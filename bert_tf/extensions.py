@@ -1,0 +1,105 @@
+"""What a package above adds to the layers below it: other encoders than BERT's, and options.
+
+`bert_tf.paper` does, and so may a user's package. An entry is named as "module:attribute" and
+imported when a layer first reads its table, so that nothing depends on the order of imports.
+"""
+
+import functools
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from bert_tf.config import BertConfig
+
+# Table -> its entries. "architectures" are subclasses of `Architecture`, one for each
+# `attention_direction`; "feature architectures" are those of a config with features; options of
+# commands are dataclasses, by the `extended_by` of the command's own.
+_ENTRIES: dict[str, list[str]] = {}
+
+
+def add(table: str, *entries: str) -> None:
+    _ENTRIES.setdefault(table, []).extend(entries)
+    added.cache_clear()
+
+
+@functools.cache
+def added(table: str) -> tuple[Any, ...]:
+    """The entries of a table, without those of packages that are not installed."""
+    found = []
+    for entry in _ENTRIES.get(table, ()):
+        module, _, name = entry.partition(":")
+        try:
+            found.append(getattr(importlib.import_module(module), name))
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise
+    return tuple(found)
+
+
+class Architecture:
+    """What an encoder does otherwise than BERT's. This base class is BERT's own."""
+
+    direction: ClassVar[str] = "both"  # the config's `attention_direction`
+    marks: ClassVar[Mapping[str, Any]] = {}  # keys of config.json that stand for it
+    towers: ClassVar[tuple[str, ...]] = ("both",)  # `attention_direction` of each encoder in it
+    width: ClassVar[int] = 1  # W / H: of its outputs, in hidden sizes
+    # Of `bert-tf pretrain`: the option that trains it, and what its model predicts, by the
+    # beginnings of its outputs' names; which place each output predicts, by its distance.
+    objective: ClassVar[str] = ""
+    predicts: ClassVar[Mapping[str, int]] = {"mlm": 0}
+    reads_packed_rows: ClassVar[bool] = True
+    words_class: ClassVar[str] = "BertForMaskedLM"  # Hugging Face's, of a model that predicts words
+
+    is_seen: Any = None  # function: whether the first place is seen from the second; None: always
+
+    def __init__(self, config: "BertConfig"):
+        self.config = config
+
+    def summary_places(self, padding_mask: Any) -> Any:
+        """The place of the token that has seen all others, int32 [B]; None for the first."""
+        return None
+
+    def summary(self, states: Any, padding_mask: Any) -> Any:
+        """The vectors [B, W] of the tokens that have seen all others, of states [B, T, W]."""
+        return states[:, 0]
+
+    def summary_first(self, states: Any, padding_mask: Any, dtype: Any) -> Any:
+        """The states with the vector of `summary` in the place of [CLS]."""
+        return states
+
+    def encoder_class(self) -> Any:
+        """A `bert_tf.models.pretrained_model.Encoder`; None for `BertEncoder`."""
+        return None
+
+    def on_encoder(self, encoder: Any, seed: int | None, dtype: Any) -> Any:
+        """What the head of a task stands on; by default the encoder."""
+        return encoder
+
+    @staticmethod
+    def pretraining_class() -> Any:
+        """The model of `bert-tf pretrain`; None for `BertPreTrainer`."""
+        return None
+
+    def layer_names(self) -> Any:
+        """Its `bert_tf.checkpoints.weight_names.EncoderNames`; None for BERT's."""
+        return None
+
+    def weight_shapes(self, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]] | None:
+        """The shapes of a layer's tensors by name; None as for BERT's layers."""
+        return None
+
+    def stored_prefixes(self, name: str) -> list[str]:
+        """What stands before a tensor's name in a file, to hide it from Hugging Face's classes.
+
+        Tensors of several towers are stored one by one.
+        """
+        return [""]
+
+    def encoder_products(self, length: float) -> float | None:
+        """Multiplications of the encoder's matrix products for a sequence; None as for BERT."""
+        return None
+
+    def task_products(self, length: float, classes: int) -> float | None:
+        """Multiplications of a task's model for a sequence; None as for BERT."""
+        return None

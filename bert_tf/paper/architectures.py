@@ -1,0 +1,183 @@
+"""The encoders of the paper's comparisons, as architectures: see `bert_tf.extensions`."""
+
+from typing import Any, ClassVar
+
+from bert_tf.config import BertConfig
+from bert_tf.extensions import Architecture
+
+
+class OneSided(Architecture):
+    """A language model that predicts each token from those on one side, or on each of them."""
+
+    words_class = "BertLMHeadModel"
+
+    def summary(self, states: Any, padding_mask: Any) -> Any:
+        from bert_tf.paper.summary import summary
+
+        return summary(states, padding_mask, "+".join(self.sides))
+
+    def summary_first(self, states: Any, padding_mask: Any, dtype: Any) -> Any:
+        from bert_tf.paper.summary import SummaryFirst
+
+        layer = SummaryFirst("+".join(self.sides), dtype=dtype, name="summary_first")
+        return layer(states, padding_mask)
+
+    def stored_prefixes(self, name: str) -> list[str]:
+        return [f"{self.direction}."]
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return self.towers
+
+    @staticmethod
+    def pretraining_class() -> Any:
+        from bert_tf.paper.language_model import BertLanguageModel
+
+        return BertLanguageModel
+
+
+class LeftToRight(OneSided):
+    """A token attends to those up to itself: Hugging Face's decoders."""
+
+    direction = "left_to_right"
+    marks = {"is_decoder": True}  # noqa: RUF012
+    towers = (direction,)
+    objective = "ltr"
+    predicts = {"ltr": -1}  # noqa: RUF012
+
+    @staticmethod
+    def is_seen(place: Any, other: Any) -> Any:
+        return place <= other
+
+    def summary_places(self, padding_mask: Any) -> Any:
+        from bert_tf.networks.kernels import last_places
+
+        return last_places(padding_mask)
+
+    def stored_prefixes(self, name: str) -> list[str]:
+        # What it computes from its last token, where Hugging Face's decoders read [CLS].
+        is_hidden = name.startswith(("pooler.", "qa_outputs."))
+        return super().stored_prefixes(name) if is_hidden else [""]
+
+
+class RightToLeft(OneSided):
+    """A token attends to those from itself on; no other library has such a class."""
+
+    direction = "right_to_left"
+    marks = {"model_type": "bert_right_to_left"}  # noqa: RUF012
+    towers = (direction,)
+    objective = "rtl"
+    predicts = {"rtl": 1}  # noqa: RUF012
+
+    @staticmethod
+    def is_seen(place: Any, other: Any) -> Any:
+        return place >= other
+
+    def summary_first(self, states: Any, padding_mask: Any, dtype: Any) -> Any:
+        return states  # [CLS] has seen all
+
+
+class SideBySide(OneSided):
+    """One encoder for each side (paper, section 5.1)."""
+
+    direction = "left_to_right+right_to_left"
+    marks = {"model_type": f"bert_{direction}"}  # noqa: RUF012
+    towers: ClassVar[tuple[str, ...]] = (LeftToRight.direction, RightToLeft.direction)
+    width = 2
+    objective = "ltr+rtl"
+    predicts = LeftToRight.predicts | RightToLeft.predicts
+
+    def encoder_class(self) -> Any:
+        from bert_tf.paper.encoders import TwoEncoders
+
+        return TwoEncoders
+
+    def stored_prefixes(self, name: str) -> list[str]:
+        if name.startswith(("embeddings.", "encoder.", "pooler.", "cls.")):
+            return [f"{tower}." for tower in self.towers]
+        return super().stored_prefixes(name)
+
+    def encoder_products(self, length: float) -> float | None:
+        from bert_tf.models.cost import transformer_products
+
+        return 2 * transformer_products(self.config, length)
+
+
+class Recurrent(SideBySide):
+    """LSTMs in both directions, on the same embeddings (Peters et al. 2018)."""
+
+    direction = "recurrent"
+    marks = {"model_type": "bert_recurrent"}  # noqa: RUF012
+    towers: ClassVar[tuple[str, ...]] = (direction,)
+    sides = SideBySide.towers
+    objective = "bilm"
+    reads_packed_rows = False
+
+    def encoder_class(self) -> Any:
+        from bert_tf.paper.encoders import LstmEncoder
+
+        return LstmEncoder
+
+    def layer_names(self) -> Any:
+        from bert_tf.checkpoints.weight_names import EMBEDDINGS, EncoderNames, LayerNames
+
+        shape = ("hidden_size", str(4 * self.config.hidden_size))
+        return EncoderNames(
+            embeddings=(EMBEDDINGS[0], EMBEDDINGS[-1]),  # without positions and segments
+            block=tuple(LayerNames(f"{x}_lstm", shape, x) for x in ("forward", "backward")),
+            has_pooler=False,
+        )
+
+    def weight_shapes(self, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]] | None:
+        if not name.endswith("_lstm"):
+            return None
+        kernels = {f"{name}.{kernel}": shape for kernel in ("kernel", "recurrent_kernel")}
+        return {**kernels, f"{name}.bias": shape[1:]}
+
+    def stored_prefixes(self, name: str) -> list[str]:
+        return OneSided.stored_prefixes(self, name)
+
+    def encoder_products(self, length: float) -> float | None:
+        width = self.config.hidden_size
+        return self.config.num_hidden_layers * length * 2 * 4 * width * 2 * width
+
+
+class OnFeatures(Architecture):
+    """A frozen encoder's chosen layers, or a BiLSTM, under the head of a task."""
+
+    _of_encoder = (
+        "direction",
+        "marks",
+        "towers",
+        "width",
+        "is_seen",
+        "summary_places",
+        "encoder_class",
+        "layer_names",
+        "weight_shapes",
+        "stored_prefixes",
+        "encoder_products",
+    )
+
+    def __init__(self, config: BertConfig, encoder: Architecture):
+        super().__init__(config)
+        for name in self._of_encoder:
+            setattr(self, name, getattr(encoder, name))
+
+    def on_encoder(self, encoder: Any, seed: int | None, dtype: Any) -> Any:
+        from bert_tf.networks.bert_layer import part
+        from bert_tf.paper.feature_encoder import FeatureEncoder
+
+        layers, lstms = self.config.feature_layers, self.config.feature_lstm_layers
+        return FeatureEncoder(encoder, layers, lstms, **part("feature_encoder", seed, dtype))
+
+    def task_products(self, length: float, classes: int) -> float | None:
+        from bert_tf.paper.cost import task_products
+
+        return task_products(self.config, length, classes)
+
+
+DIRECTIONS = {  # objective -> `attention_direction`
+    each.objective: each.direction for each in (LeftToRight, RightToLeft, SideBySide, Recurrent)
+}
+PARTS = {"lstm.": "LSTM", "mix.": "mix of layers"}
