@@ -300,8 +300,10 @@ def run(options: Options) -> Result:
     )
     gc.freeze()  # what is loaded by now stays; unloading a version need not look through it
     with loading, contextlib.ExitStack() as ends:
-        for recorder in filter(None, (log, tracer)):
-            ends.callback(recorder.close)
+        if log is not None:
+            ends.callback(log.close)
+        if tracer is not None:
+            ends.callback(tracer.close)
         loading.enter_context(progress("loading and warming up the models"))
         asyncio.run(serving)
     return Result()

@@ -50,10 +50,8 @@ def route(models: Models, bodies: http.Bodies) -> Route:
 
         async def from_body(content: bytes, deadline: float) -> bytes:
             with models.metrics.stages.labels("parse").time():
-                document = await in_thread_if(
-                    len(content) > LARGE_BODY, json_tensors.parse, content
-                )
-                body = _read(document)
+                is_large = len(content) > LARGE_BODY
+                body = _read(await in_thread_if(is_large, json_tensors.parse, content))
             with _servable(models, body, access) as servable:
                 texts = np.array(body.texts, object)
                 vectors, pieces = await asyncio.gather(
