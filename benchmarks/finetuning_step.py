@@ -80,6 +80,7 @@ def steps_here(options: argparse.Namespace) -> Callable[[int], Any]:
     """The training step of `bert-tf finetune`."""
     import keras
 
+    from bert_tf.models.classes import class_of_kind
     from bert_tf.models.loading import load_model
     from bert_tf.startup import keep_freed_memory, share_cores
     from bert_tf.training.optimizer import AdamWeightDecay
@@ -90,11 +91,11 @@ def steps_here(options: argparse.Namespace) -> Callable[[int], Any]:
     keras.config.set_dtype_policy(options.precision)
     data = read_data(options)
     kind = data.task.kind
-    model = load_model(
-        options.model, kind.model_class, allow_new_head=True, seed=SEED, **kind.head(data.labels)
-    )
+    head = kind.head(data.labels)
+    cls = class_of_kind(kind)
+    model = load_model(options.model, cls, allow_new_head=True, seed=SEED, **head)
     optimizer = AdamWeightDecay(LEARNING_RATE, weight_decay_rate=WEIGHT_DECAY, clip_norm=CLIP_NORM)
-    trainer = Trainer(model, optimizer, loss=kind.loss(), metrics=kind.metrics)
+    trainer = Trainer(model, optimizer, loss=kind.losses.loss, metrics=kind.losses.metrics)
     batches = iter(data.batches(options.batch_size, seed=SEED))
 
     return lambda number: float(trainer.train(batches)["loss"])

@@ -197,12 +197,9 @@ def _findings(
     task: "Task", splits: "Mapping[str, Examples]", options: Options, bar: ProgressBar
 ) -> Iterator[Finding]:
     from bert_tf.pipelines.examples import data_faults
+    from bert_tf.tasks.kinds.classification import Classification
 
-    is_class = (
-        task.kind.has_probabilities
-        and not task.kind.many_labels
-        and set(task.kind.inputs(task)) <= {"text", "text_pair"}
-    )
+    is_class = isinstance(task.kind, Classification)
     if options.by_vectors and not is_class:
         raise InputError("--by_vectors is for texts with one label each: leave it out")
     rows = [(split, i) for split, examples in splits.items() for i in range(len(examples))]
@@ -277,7 +274,7 @@ def _texts(task: "Task", examples: "Examples") -> list[tuple[str, ...]]:
     """The texts of each example; choices and words as one string."""
     columns = [
         ["\n".join(x) if isinstance(x, list) else x.strip() for x in examples.columns[name]]
-        for name in task.kind.inputs(task)
+        for name in task.inputs
     ]
     return list(zip(*columns, strict=True))
 
@@ -296,7 +293,7 @@ def _lengths(task: "Task", splits: "Iterable[Examples]", model: str) -> Iterator
 
     tokenizer = BertTokenizer.from_directory(model)
     for examples in splits:
-        columns = {name: examples.columns[name] for name in task.kind.inputs(task)}
+        columns = {name: examples.columns[name] for name in task.inputs}
         yield from task.kind.lengths(columns, tokenizer).tolist()
 
 

@@ -54,7 +54,7 @@ def examples_in_memory(
     from bert_tf.models.text_inputs import given_examples, label_columns, with_columns
 
     answers: Any = None
-    if labelled and isinstance(data, tuple) and task.kind.needs_labels:
+    if labelled and isinstance(data, tuple) and task.kind.losses.needs_labels:
         if len(data) != 2:
             raise InputError(f"the data is a tuple of {len(data)}: give (inputs, labels)")
         data, answers = data
@@ -64,7 +64,7 @@ def examples_in_memory(
         data = {name: values for name, values in data.items() if name not in of_labels}
     if labelled and answers is None:
         _, _, answers = with_columns(task, data)
-        if answers is None and task.kind.needs_labels:
+        if answers is None and task.kind.losses.needs_labels:
             raise InputError(
                 f"the data has no labels: give (inputs, labels), or a column {task.label!r}"
             )
@@ -104,7 +104,7 @@ def _check_named(task: "Task", answers: Any, labels: Sequence[str]) -> None:
 
     from bert_tf.models.text_values import are_marks, label_list, values_of
 
-    given = label_list(answers, many=task.kind.many_labels)
+    given = label_list(answers, many=task.many_labels)
     if are_marks(given, labels) or not np.isnan(values_of(labels)).all():
         return
     for index, value in enumerate(given):
@@ -213,7 +213,7 @@ def _as_json_lines(options: Setup, given: Mapping[str, Any]) -> tuple[Setup, dic
                 "files, or both as data"
             )
         options = replace(options, format="jsonl")
-    if task.pair is not None and "choices" not in task.kind.inputs(task):
+    if task.pair is not None and "choices" not in task.inputs:
         options = replace(options, pair_column=task.pair)
     return options, texts
 
@@ -233,7 +233,7 @@ def _rows(task: "Task", examples: "Examples") -> Iterator[dict[str, Any]]:
             name = task.kind.negatives
             texts = row.pop("negatives")
             row[name.removesuffix("*")] = texts if name.endswith("*") else texts[0]
-        if task.kind.many_labels and "label" in row:
+        if task.many_labels and "label" in row:
             row |= task.kind.cells(task.label, row.pop("label"))
         if "span" in row:  # SQuAD's, whose first answer has a place
             start = (row.pop("span") or [0])[0]

@@ -94,8 +94,9 @@ def run(options: Options) -> EnsembleResult:
         owned(folder if labelled else None, EVALUATION),
         progress("answering", total=len(options.models), shown=options.shown) as bar,
     ):
+        from bert_tf.commands.report_files import write_report
         from bert_tf.models.answerer import Evaluation
-        from bert_tf.tasks.reports.report import write_report
+        from bert_tf.tasks.predictions import check_submission, write_submission
 
         members = load_members(options.models, vars(options))
         first = members[0]
@@ -103,7 +104,7 @@ def run(options: Options) -> EnsembleResult:
         examples = first.task.read(options.data, split, labelled=labelled)
         split = first.task.split_of(options.data, split)
         if not labelled:
-            first.task.check_submission(split, examples, first.labels)
+            check_submission(first.task, split, examples, first.labels)
         numbered = enumerate(options.models, 1)
 
         def answered(evaluation: Evaluation) -> None:
@@ -119,7 +120,7 @@ def run(options: Options) -> EnsembleResult:
             evaluation.write(folder)
             write_report(evaluation.report(), folder)
         elif folder:
-            evaluation.given.task.write_submission(folder, split, evaluation.given)
+            write_submission(folder, split, evaluation.given)
     return EnsembleResult(
         scores=evaluation.scores if labelled else {},
         evaluation=evaluation,
@@ -169,6 +170,7 @@ def evaluate_together(
     """Evaluates the models' joint answers; `answered` receives each one's own evaluation."""
     import numpy as np
 
+    from bert_tf.tasks.ensembles import averaged, joint_kind
     from bert_tf.tasks.kinds.kind import Answered
 
     first = members[0]
@@ -182,16 +184,17 @@ def evaluate_together(
     answers = []
     for member in members:
         # Decided with its own thresholds: only the joint answers are decided with their means.
-        detailed = replace(member.task, kind=member.task.kind.in_ensemble([member.task.kind]))
+        kind = joint_kind(member.task.kind, [member.task.kind])
+        detailed = replace(member.task, kind=kind)
         given = replace(member, task=detailed).answers(examples, batch_size)
         answers.append(given.answers)
         answered(member.judged(replace(given, task=member.task), labelled=labelled))
-    kind = first.task.kind.in_ensemble([member.task.kind for member in members])
-    averaged = kind.averaged(examples, answers, [member.labels for member in members])
+    kind = joint_kind(first.task.kind, [member.task.kind for member in members])
+    together = averaged(kind, examples, answers, [member.labels for member in members])
     if "truncated" in answers[0]:
-        averaged["truncated"] = np.max([each["truncated"] for each in answers], axis=0)
+        together["truncated"] = np.max([each["truncated"] for each in answers], axis=0)
     joint = replace(first, task=replace(first.task, kind=kind))
-    return joint.judged(Answered(joint.task, examples, averaged, first.labels), labelled=labelled)
+    return joint.judged(Answered(joint.task, examples, together, first.labels), labelled=labelled)
 
 
 def _listed(names: str | Sequence[str]) -> str:

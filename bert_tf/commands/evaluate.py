@@ -37,7 +37,7 @@ from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:
     from bert_tf.models.answerer import Evaluation
-    from bert_tf.tasks.reports.report import Report
+    from bert_tf.tasks.reports.tables import Report
 
 
 @dataclass(kw_only=True)
@@ -78,7 +78,7 @@ class EvaluateResult(Result):
         return lines
 
     def tables(self) -> Iterable[Table]:
-        from bert_tf.tasks.reports.report import ReportTable
+        from bert_tf.tasks.reports.tables import ReportTable
 
         yield score_table("Scores", self.scores)
         for part in self.report:
@@ -109,8 +109,8 @@ def run(options: Options) -> EvaluateResult:
     """
     output = options.output and check_output_folder(options.output)
     with owned(output, EVALUATION), progress("evaluating", total=1, shown=options.shown) as bar:
+        from bert_tf.commands.report_files import write_report
         from bert_tf.models.answerer import Answerer
-        from bert_tf.tasks.reports.report import write_report
 
         model = Answerer.from_directory(options.model, vars(options))
         if is_in_memory(options.data):
@@ -135,7 +135,7 @@ def run(options: Options) -> EvaluateResult:
 
 def show(result: EvaluateResult, options: Options) -> None:
     print(json.dumps(result.scores, indent=2))
-    from bert_tf.tasks.reports.report import Picture
+    from bert_tf.tasks.reports.tables import Picture
 
     for part in result.report:
         if isinstance(part, Picture):

@@ -20,10 +20,10 @@ from bert_tf.serving.export import check_export, set_labels
 from bert_tf.serving.precisions import milliseconds, versions
 from bert_tf.serving.predictor import answer
 from bert_tf.serving.warmup_requests import example_texts
-from bert_tf.tasks.kinds.kind import hashable, row_keys
 from bert_tf.tasks.kinds.sentence_embedding import Embedding
+from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.signatures import DEFAULT
-from bert_tf.tasks.splits import split
+from bert_tf.tasks.splits import hashable, row_keys, split, split_keys
 
 _CALIBRATING, _SCORED = 256, 2000  # rows at most that set ranges, and that scores are of
 _FEW = 32
@@ -169,7 +169,7 @@ def read_calibration(model: Answerer, given: str | None, directory: str | Path) 
         kind = model.task.kind
         has_targets = not isinstance(kind, Embedding)
         targets = kind.targets(ranges, model.labels) if has_targets else np.zeros(len(ranges))
-        unit, keys = kind.split_keys(model.task, ranges)
+        unit, keys = split_keys(kind, model.task, ranges)
         share = options.get("validation_share", 0.5)  # the run's own, of which no row was trained
         kept, aside = split(targets, keys, share, options.get("seed", 0), unit=unit)
         ranges, scored = ranges.take(kept), ranges.take(aside)
@@ -230,14 +230,14 @@ def compare(model: Answerer, other: Answerer, calibration: Calibration) -> Score
         cosine = float(np.mean(np.sum(one * two, -1) / np.maximum(norms, 1e-30)))
         return ScoreComparison("cosine", 1.0, cosine, 100 * (1 - cosine), len(examples))
     kind = model.task.kind
-    names = {kind.score_names(model.task, model.labels)[0], kind.decided_score}
+    names = {kind.score_names(model.task, model.labels)[0], *kind.tuned_settings.values()}
     scores = [each.evaluate(examples, _BATCH).scores for each in (model, other)]
     compared = []
     for name in sorted(names & scores[0].keys()):
         first, second = (each[name] for each in scores)
         if first is None or second is None:
             raise InputError(f"{examples.path}: {name} is undefined for these rows: give others")
-        points = (first - second) * (1 if kind.scores_are_percentages else 100)
+        points = (first - second) * (1 if isinstance(kind, Span) else 100)
         compared.append(ScoreComparison(name, first, second, points, len(examples)))
     return max(compared, key=lambda each: each.points)
 

@@ -18,15 +18,19 @@ from bert_tf.commands.finetuning_data import FinetuningData
 from bert_tf.commands.word_frequencies import plateau_notice
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer, Evaluation
+from bert_tf.models.classes import class_of_kind
 from bert_tf.models.cost import classification_flops
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.models.loading import about_to_train, load_model
 from bert_tf.models.model_facts import METRICS_FILE, run_options
 from bert_tf.networks.tensorflow.devices import device_type
-from bert_tf.networks.tensorflow.losses import Values
+from bert_tf.networks.tensorflow.losses import Values, cross_entropy, smoothed_cross_entropy
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.of_model import of_model
+from bert_tf.tasks.kinds.kind import Answered, RowKind
+from bert_tf.tasks.kinds.long_texts import WindowedKind
+from bert_tf.tasks.kinds.sentence_embedding import SentenceEmbedding
+from bert_tf.tasks.of_model import has_class, of_model
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.device_speed import strategy_peak
@@ -41,6 +45,7 @@ from bert_tf.training.training_options import TEMPERATURE, WEIGHT, save_config
 from bert_tf.training.watcher import Watcher
 
 _SAMPLED_BATCHES = 8  # enough to measure the mean length of examples
+_LOG_TEMPERATURES = (-3.0, 3.0)  # that calibration tries
 
 
 @dataclass(frozen=True)
@@ -98,17 +103,7 @@ def run_identity(options: FinetuningSetup, task: Task) -> dict[str, Any]:
 
 def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
     task = task_to_train(options)
-    if not task.kind.is_trained:
-        raise InputError(
-            f"{task.name} trains no model: to train on plain text make shards of it (bert-tf "
-            "shards), then give bert-tf pretrain --model DIRECTORY --shards SHARDS"
-        )
-    if options.calibrate and not task.kind.has_probabilities:
-        raise InputError(
-            f"--calibrate is for tasks with classes, not for {task.name}: leave it out"
-        )
-    if options.teacher is not None and task.kind.soft_loss(TEMPERATURE) is None:
-        raise InputError(f"--teacher is not for the task {task.name}: leave it out")
+    _check_task(task, options)
     size = options.batch_size or task.batch_size
     epochs = options.epochs or task.epochs
     (usual_rate,) = options.usual_rates([task.learning_rate], tried=False)
@@ -123,7 +118,7 @@ def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
     )
     check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
     data = FinetuningData.read(task, options)
-    task.kind.check_training(options, size, data.validation)
+    _check_data(task, options, data.validation)
     scores = task.kind.score_names(task, data.labels)
     best_by = options.best_by or scores[0]
     if best_by not in scores:
@@ -137,7 +132,9 @@ def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
     end_training = options.begin_training(run, tuned.model)
     settings = {"config": tuned.model.config.to_dict(), **data.settings()}
     settings |= run_identity(options, task)
-    loss = task.kind.loss(label_smoothing=options.label_smoothing)
+    loss = task.kind.losses.loss
+    if options.label_smoothing:
+        loss = smoothed_cross_entropy(options.label_smoothing)
     with run.strategy.scope():
         trained, trained_loss, metrics = _taught_by(options, tuned, loss, run.precision)
     # Devices that compile the step compile it for every new shape.
@@ -176,7 +173,7 @@ def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
         values={"model": options.model, "train": options.source},
         score=f"best_{best_by}",
         fixed_shapes=fixed_length,
-        whole_batches=task.kind.compares_rows,
+        whole_batches=task.kind.losses.mean_over == "batch",
     )
     if options.dry_run:
         lines += dry_run(trainer, [phase])
@@ -218,17 +215,82 @@ def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
     return FinetuningResult(training, best_by, evaluation, len(data.train), evaluations)
 
 
+def _check_task(task: Task, options: FinetuningSetup) -> None:
+    """Refuses a task that is not trained, and options that it cannot have."""
+    kind = task.kind
+    if not kind.is_trained:
+        raise InputError(
+            f"{task.name} trains no model: to train on plain text make shards of it (bert-tf "
+            "shards), then give bert-tf pretrain --model DIRECTORY --shards SHARDS"
+        )
+    if options.calibrate and not (isinstance(kind, RowKind) and kind.losses.has_probabilities):
+        raise InputError(
+            f"--calibrate is for tasks with classes, not for {task.name}: leave it out"
+        )
+    if options.teacher is not None and kind.losses.soft is None:
+        raise InputError(f"--teacher is not for the task {task.name}: leave it out")
+    if options.label_smoothing and kind.losses.loss is not cross_entropy:
+        raise InputError("--label_smoothing is for tasks with classes: leave it out")
+
+
+def _check_data(task: Task, options: FinetuningOptions, validation: Examples) -> None:
+    """Refuses options and validation data that kinds of windows and of vectors cannot have."""
+    kind = task.kind
+    if isinstance(kind, WindowedKind) and kind.reads_windows:
+        kind.stride(task.max_length)
+        if options.jit_compile is True or options.strategy == "tpu":
+            raise InputError(
+                "--long_texts windows makes batches of any number of rows, which neither XLA nor "
+                "TPUs can: leave --jit_compile and --strategy tpu out"
+            )
+        if "text_pair" in validation.columns and not isinstance(kind, SentenceEmbedding):
+            raise InputError(
+                "--long_texts windows is for single texts, not for pairs: leave it out"
+            )
+    if not isinstance(kind, SentenceEmbedding):
+        return
+    for name in ("jit_compile", "class_weights"):
+        if getattr(options, name) not in (None, False, "auto"):
+            raise InputError(f"--{name} is not for vectors of texts: leave it out")
+    if options.gradient_accumulation_steps > 1:
+        raise InputError(
+            "the texts of a batch are compared with each other, which micro-batches cannot: leave "
+            "--gradient_accumulation_steps out"
+        )
+    if options.batch_size == 1 and not kind.negatives:
+        raise InputError(
+            "the other texts of a batch are the wrong answers, and --batch_size 1 has none: give 2 "
+            "or more"
+        )
+    kind.check_scored(validation)
+
+
+def best_temperature(given: Answered) -> float:
+    """What to divide the outputs by for the least loss on these examples (Guo et al. 2017)."""
+    from scipy.optimize import minimize_scalar
+
+    kind = given.task.kind
+    outputs = kind.to_outputs(given.answers, given.labels)
+    targets = kind.targets(given.examples, given.labels)
+
+    def loss(logarithm: float) -> float:
+        scaled = (outputs * np.exp(-logarithm)).astype(np.float32)
+        return float(np.mean(kind.losses.loss(targets, scaled)))
+
+    return float(np.exp(minimize_scalar(loss, bounds=_LOG_TEMPERATURES, method="bounded").x))
+
+
 def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> Answerer:
     kind = data.task.kind
     head = {**kind.head(data.labels), "seed": options.seed}
-    changed = {**options.config_changes(kind.model_class), **dropout_settings(options.dropout)}
+    changed = {**options.config_changes(class_of_kind(kind)), **dropout_settings(options.dropout)}
     with run.strategy.scope(), about_to_train():
         if options.from_scratch:
             config = read_config(Path(options.model))
-            model = kind.model_class(replace(config, **changed), **head)
+            model = class_of_kind(kind)(replace(config, **changed), **head)
         else:
             model = load_model(
-                options.model, kind.model_class, allow_new_head=True, **head, **changed
+                options.model, class_of_kind(kind), allow_new_head=True, **head, **changed
             )
     return Answerer(data.task, model, data.tokenizer, data.labels)
 
@@ -238,32 +300,38 @@ def _taught_by(
 ) -> tuple[Any, Values, Mapping[str, Values]]:
     """Model, loss and metrics for a trainer: those of a student if there is a teacher."""
     kind = student.task.kind
-    model = kind.trained(student.model)
+    metrics, model = kind.losses.metrics, _trained(student)
     if options.teacher is None:
-        return model, loss, kind.metrics
+        return model, loss, metrics
     layers = options.teacher_layers
     if layers is not None and model is not student.model:
         raise InputError("--teacher_layers is not for --long_texts windows: leave one out")
     teacher = Answerer.from_directory(options.teacher, dtype=precision)
     matched = _matched(options.teacher, teacher, student)
-    soft = kind.soft_loss(options.teacher_temperature or TEMPERATURE)
+    soft = kind.losses.soft(options.teacher_temperature or TEMPERATURE)
     loss = distilled(loss, soft, options.teacher_weight or WEIGHT)
     taught = Taught(
         model,
-        kind.trained(teacher.model),
+        _trained(teacher),
         matched,
         None if layers is None else LayerLoss(layers, student.model, teacher.model),
     )
-    return taught, loss, {name: of_student(metric) for name, metric in kind.metrics.items()}
+    return taught, loss, {name: of_student(metric) for name, metric in metrics.items()}
+
+
+def _trained(tuned: Answerer) -> Any:
+    """What a `Trainer` calls in place of a model."""
+    kind = tuned.task.kind
+    return kind.trained(tuned.model) if isinstance(kind, WindowedKind) else tuned.model
 
 
 def _matched(path: str, teacher: Answerer, student: Answerer) -> Callable[[Any, Any], Any]:
     """Gives a teacher's outputs the order of the student's labels."""
     task, kind = student.task, student.task.kind
-    if not isinstance(teacher.model, kind.model_class):
+    if not has_class(teacher.model, task):
         raise InputError(
             f"{path} is a {type(teacher.model).__name__}, and {task.name} trains a "
-            f"{kind.model_class.__name__}: give a teacher of the same task"
+            f"{class_of_kind(kind).__name__}: give a teacher of the same task"
         )
     switches = teacher.tokenizer.other_switches(student.tokenizer.settings)
     if switches or teacher.tokenizer.vocabulary_hash != student.tokenizer.vocabulary_hash:
@@ -282,7 +350,7 @@ def _matched(path: str, teacher: Answerer, student: Answerer) -> Callable[[Any, 
 
     def matched(outputs: Any, inputs: Any) -> Any:
         ordered = tf.gather(outputs, order, axis=-1) if order else outputs
-        return kind.soft_targets(ordered, inputs)
+        return kind.losses.teacher_outputs(ordered, inputs)
 
     return matched
 
@@ -305,8 +373,8 @@ def _validation_scores(
     """Scores on the validation examples, without undefined ones, and their loss if it is known."""
     kind, given = tuned.task.kind, tuned.answers(examples, size)
     scores = {name: value for name, value in kind.scores(given).items() if value is not None}
-    outputs = kind.to_outputs(given.answers, tuned.labels)
-    if outputs is not None:
+    if isinstance(kind, RowKind):
+        outputs = kind.to_outputs(given.answers, tuned.labels)
         scores["loss"] = float(np.mean(loss(kind.targets(examples, tuned.labels), outputs)))
     return scores
 
@@ -328,7 +396,7 @@ def _evaluate_best(
     if (folder / METRICS_FILE).exists():
         return evaluation
     if options.calibrate:
-        temperature = best.task.kind.temperature(evaluation.given)
+        temperature = best_temperature(evaluation.given)
         for variable in best.model.head.dense.weights:
             variable.assign(variable / temperature)
         best.save(folder)

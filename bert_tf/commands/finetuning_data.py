@@ -15,9 +15,10 @@ from bert_tf.commands.finetune import FinetuningSetup
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.balance import baseline, label_counts, listed_counts
-from bert_tf.tasks.kinds.kind import TEXT, hashable, row_keys
-from bert_tf.tasks.splits import split
+from bert_tf.tasks.balance import baseline, class_weights, label_counts, listed_counts
+from bert_tf.tasks.remarks import doubts as doubts_of
+from bert_tf.tasks.remarks import score_remarks
+from bert_tf.tasks.splits import TEXT, hashable, row_keys, split, split_keys
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
@@ -41,7 +42,7 @@ class FinetuningData:
         """Reads the files that the options name, for the model to start from."""
         kind, model, train = task.kind, options.model, options.source
         examples = task.read(train, "train")
-        doubts = kind.doubts(examples)
+        doubts = doubts_of(kind, examples)
         labels = kind.label_names(task, examples)
         config = read_config(Path(model))
         if config.labels and sorted(config.labels) == sorted(labels):
@@ -59,7 +60,7 @@ class FinetuningData:
             if missing := [x for x, count in zip(labels, found, strict=True) if not count]:
                 doubts.append(f"{held_out.path}: no example has the label {', '.join(missing)}")
         else:
-            unit, keys = kind.split_keys(task, examples)
+            unit, keys = split_keys(kind, task, examples)
             targets = kind.targets(examples, labels)
             share = options.validation_share
             kept, aside = split(targets, keys, share, options.seed, unit=unit)
@@ -75,7 +76,7 @@ class FinetuningData:
         doubts.append(duplicates(task, {"train": examples, "validation": held_out, **splits}))
         tokenizer = BertTokenizer.from_directory(model)
         columns, targets = kind.training_rows(task, examples, labels, tokenizer)
-        arrays = [targets, *([kind.class_weights(targets)] if options.class_weights else [])]
+        arrays = [targets, *([class_weights(targets)] if options.class_weights else [])]
         return cls(task, tokenizer, labels, examples, held_out, doubts, columns, arrays, kept_whole)
 
     @property
@@ -93,7 +94,7 @@ class FinetuningData:
         """What helps to judge the validation scores, a sentence each."""
         targets = self.task.kind.targets(self.validation, self.labels)
         own = baseline(self.labels, self.arrays[0], targets, "validation examples")
-        return [*own, *self.task.kind.score_remarks(self.task, self.labels)]
+        return [*own, *score_remarks(self.task.kind, self.task, self.labels)]
 
     def settings(self) -> dict[str, Any]:
         """What must be the same when a run is resumed, beside its `run_identity`."""
@@ -146,12 +147,13 @@ class FinetuningData:
         fixed_length: bool = False,
     ) -> tf.data.Dataset:
         """Batches of `size` training rows on this worker; `fixed_length` pads to `max_length`."""
+        losses = self.task.kind.losses
         return example_batches(
             self._tensors,
             functools.partial(self._batch, fixed_length=fixed_length),
             size,
             targets=self.arrays,
-            lengths=self.lengths if self.task.kind.batches_of_like_length else None,
+            lengths=self.lengths if losses.mean_over == "rows" else None,
             seed=seed,
             start_step=start_step,
             worker=worker,
@@ -166,7 +168,7 @@ def duplicates(task: Task, splits: Mapping[str, Examples]) -> str:
         answers = examples.columns.get("answers", ())  # to questions, which have no labels
         labels[name] = [hashable(value) for value in examples.columns.get("label", answers)]
         rows[name] = row_keys(task, examples)
-        units[name] = task.kind.split_keys(task, examples)
+        units[name] = split_keys(task.kind, task, examples)
     parts = []
     for name, others in {"train": ["validation", "test"], "validation": ["test"]}.items():
         known: dict[Hashable, set[Hashable]] = {}

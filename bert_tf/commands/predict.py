@@ -148,6 +148,7 @@ def run(options: Options) -> Predictions:
         from bert_tf.pipelines.examples.table import read_columns_of
         from bert_tf.serving.predictor import answer, answer_rows, rows
         from bert_tf.tasks.kinds.kind import Answered
+        from bert_tf.tasks.predictions import check_submission, write_submission
 
         source = options.input
         model = Answerer.open(options.model, vars(options) | {"input": isinstance(source, str)})
@@ -163,7 +164,7 @@ def run(options: Options) -> Predictions:
                 task, examples = examples_in_memory(task, source, labelled=False)
                 columns = columns_of(source)
             if folder:
-                task.check_submission(split, examples, model.labels)
+                check_submission(task, split, examples, model.labels)
             given = model.strings(examples, options.signature)
         else:
             names = (*model.inputs_of(options.signature), "text_pair")
@@ -193,7 +194,7 @@ def run(options: Options) -> Predictions:
             texts, more = ({n: x[i] for n, x in each.items()} for each in (read, columns))
             found[i] = beside(more, row, texts)
         if folder and examples:
-            task.write_submission(folder, split, Answered(task, examples, answers, model.labels))
+            write_submission(folder, split, Answered(task, examples, answers, model.labels))
         remarks = examples.remarks() if examples else []
         truncated = [row["truncated"] for row in found if "truncated" in row]
         if options.signature is None and truncated and (examples or any(truncated)):

@@ -22,7 +22,12 @@ from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.models.loading import about_to_train, load_model, save_model
-from bert_tf.networks.tensorflow.losses import Values, accuracy, cross_entropy
+from bert_tf.networks.tensorflow.losses import (
+    Values,
+    accuracy,
+    cross_entropy,
+    soft_cross_entropy,
+)
 from bert_tf.pipelines.instances.schemas import row_predictions
 from bert_tf.pipelines.shards.folder import shard_errors
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -158,7 +163,7 @@ def _pretrain(
             if options.teacher_layers is not None:
                 layers = LayerLoss(options.teacher_layers, model, teacher)
             trained = distillation.Taught(model, teacher, layers=layers)
-        soft = distillation.soft_cross_entropy(options.teacher_temperature or TEMPERATURE)
+        soft = soft_cross_entropy(options.teacher_temperature or TEMPERATURE)
         weight = options.teacher_weight or WEIGHT
         loss = distillation.distilled(cross_entropy, soft, weight)
         metric = distillation.of_student(accuracy)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bert_tf.commands.progress import shown_score
 
 if TYPE_CHECKING:
-    from bert_tf.tasks.reports.report import Report
+    from bert_tf.tasks.reports.tables import Report
 
 MOST_ROWS = 20  # of a table that is shown
 _LONGEST_NAME = 30  # in a cell; longer ones are sentences
@@ -66,7 +66,8 @@ def score_table(title: str, scores: dict[str, float | None]) -> Table:
 
 
 def report_pictures(report: "Report") -> Iterator[tuple[str, bytes]]:
-    from bert_tf.tasks.reports.report import Picture, png
+    from bert_tf.tasks.reports.pictures import png
+    from bert_tf.tasks.reports.tables import Picture
 
     return ((part.name, png(part.draw())) for part in report if isinstance(part, Picture))
 

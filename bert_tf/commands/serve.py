@@ -139,36 +139,40 @@ class Options(CommandOptions):
 
 def translated(arguments: Sequence[str]) -> list[str]:
     """The arguments with ours for tensorflow_model_server's; InputError for unsupported values."""
-    words, result, sources = iter(arguments), list[str](), list[str]()
-    for word in words:
-        flag, equals, value = word.partition("=")
+    given = [*arguments]
+    found: list[str] = []
+    sources: list[str] = []
+    while given:
+        argument = given.pop(0)
+        flag, equals, value = argument.partition("=")
         name = flag.removeprefix("--") if flag.startswith("--") else ""
         if name in _SWITCHES:
             is_off = value.lower() in ("false", "0")
             if name == _SWITCHES[0]:
-                result.append(f"--no_{name}" if is_off else flag)
+                found.append(f"--no_{name}" if is_off else flag)
             elif is_off:
                 raise InputError(f"{flag} cannot be switched off in bert-tf serve: leave it out")
         elif name in _FLAGS:
-            if not equals and not (value := next(words, "")):
+            if not equals and not given:
                 raise InputError(f"{flag} needs a value")
+            value = value if equals else given.pop(0)
             if name == "rest_api_timeout_in_ms":
                 if not value.isdecimal():
                     raise InputError(f"{flag} {value} is not a whole number: correct it")
                 value = str(int(value) / 1000)
             if _FLAGS[name]:
-                result.append(f"--{_FLAGS[name]}={value}")
+                found.append(f"--{_FLAGS[name]}={value}")
             elif _FLAGS[name] == "":
                 sources.append(flag)
-                result.append(value)
+                found.append(value)
         else:
-            result.append(word)
+            found.append(argument)
     if len(sources) > 1:
         raise InputError(f"{' and '.join(sources)} cannot be combined: give one of them")
-    is_named = any(word.partition("=")[0] == "--model_name" for word in result)
+    is_named = any(each.partition("=")[0] == "--model_name" for each in found)
     if sources == ["--model_base_path"] and not is_named:
-        result.append("--model_name=default")  # tensorflow_model_server's own
-    return result
+        found.append("--model_name=default")  # tensorflow_model_server's own
+    return found
 
 
 def prepare(options: Options) -> None:
@@ -244,7 +248,7 @@ def run(options: Options) -> Result:
         ) from error
     request_bytes = options.max_request_mb * 2**20
     held_bytes = max(8 * request_bytes, 2**28)
-    shared: dict[str, Any] = {"tokens": tokens, "access_log": log, "tracer": tracer}
+    watched: dict[str, Any] = {"tokens": tokens, "access_log": log, "tracer": tracer}
     app = make_app(
         models,
         routes=playground.routes(models) if options.playground else (),
@@ -252,7 +256,7 @@ def run(options: Options) -> Result:
         hosts=_hosts(options),
         cors_origins=options.cors_origins,
         metrics_path=metrics_path,
-        **shared,
+        **watched,
     )
 
     loading, grace = contextlib.ExitStack(), 2 * options.deadline
@@ -284,7 +288,7 @@ def run(options: Options) -> Result:
         max_held_bytes=held_bytes,
         most_connections=connections,
         tls=tls,
-        **shared,
+        **watched,
     )
     serving = serve(
         models,
@@ -300,10 +304,9 @@ def run(options: Options) -> Result:
     )
     gc.freeze()  # what is loaded by now stays; unloading a version need not look through it
     with loading, contextlib.ExitStack() as ends:
-        if log is not None:
-            ends.callback(log.close)
-        if tracer is not None:
-            ends.callback(tracer.close)
+        for each in (log, tracer):
+            if each is not None:
+                ends.callback(each.close)
         loading.enter_context(progress("loading and warming up the models"))
         asyncio.run(serving)
     return Result()
@@ -313,9 +316,9 @@ serve = function("serve", Options, run, prepare)
 
 
 def _port(options: Options, name: str, default: int) -> int:
-    if (port := getattr(options, name)) is not None:
-        return port
-    text = os.environ.get(name.upper()) or str(default)
+    given, text = getattr(options, name), os.environ.get(name.upper()) or str(default)
+    if given is not None:
+        return given
     if not (text.isdecimal() and int(text) <= 65535):
         raise InputError(f"${name.upper()} is {text!r}: give a port, or --{name}")
     return int(text)
@@ -334,8 +337,8 @@ def _hosts(options: Options) -> set[str]:
     is_open = not (options.allowed_hosts or _is_loopback(options.host))
     if is_open or "*" in options.allowed_hosts:
         return set()
-    loopback = ("localhost", "127.0.0.1", "::1")
-    return {host.lower() for host in (*loopback, options.host, *options.allowed_hosts)}
+    own = ("localhost", "127.0.0.1", "::1", options.host)
+    return {host.lower() for host in (*own, *options.allowed_hosts)}
 
 
 def _is_loopback(host: str) -> bool:

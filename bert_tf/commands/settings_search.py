@@ -32,7 +32,8 @@ from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import SEARCH, Mark
 from bert_tf.options import differing, identity, joined
 from bert_tf.pipelines.examples.records import is_dataset_name
-from bert_tf.tasks.reports.report import curves, markdown, save_png
+from bert_tf.tasks.reports.pictures import curves, save_png
+from bert_tf.tasks.reports.tables import markdown
 from bert_tf.training.monitoring import write_columns
 from bert_tf.training.training_options import save_config
 from bert_tf.training.watcher import Watcher

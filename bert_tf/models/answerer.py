@@ -12,8 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.formats import CONFIG
+from bert_tf.checkpoints.sentence_files import write_prompts
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_json
+from bert_tf.models.classes import class_of_kind
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.loading import load_model, save_model
@@ -25,11 +27,16 @@ from bert_tf.serving.export import export
 from bert_tf.serving.portable import SUFFIXES, export_portable
 from bert_tf.serving.precisions import TYPES_FILE, types_text, versions
 from bert_tf.serving.predictor import Predictor, Progress, answer
-from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES
+from bert_tf.tasks import predictions
+from bert_tf.tasks import remarks as of_scores
+from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES, all_signatures
+from bert_tf.tasks.explanations import explanation
 from bert_tf.tasks.kinds.kind import Answered
-from bert_tf.tasks.kinds.sentence_embedding import Embedding
-from bert_tf.tasks.of_model import TASK_FILE, of_model, read_settings
-from bert_tf.tasks.reports.report import Report
+from bert_tf.tasks.kinds.multi_label import MultiLabel
+from bert_tf.tasks.kinds.sentence_embedding import RECORDED, Embedding, SentenceEmbedding
+from bert_tf.tasks.of_model import TASK_FILE, has_class, of_model, read_settings
+from bert_tf.tasks.reports.report import report
+from bert_tf.tasks.reports.tables import Report
 from bert_tf.tasks.signatures import DEFAULT, PREDICT, RawTextModel, find_signature
 from bert_tf.tasks.table import TASKS, with_options
 from bert_tf.tasks.task import Task
@@ -43,10 +50,10 @@ class Evaluation:
     remarks: list[str]  # for a reader of the scores, a sentence each
 
     def report(self) -> Report:
-        return self.given.task.kind.report(self.given)
+        return report(self.given.task.kind, self.given)
 
     def write(self, directory: Path) -> None:
-        self.given.task.kind.write_predictions(directory, self.given)
+        predictions.write_predictions(self.given.task.kind, directory, self.given)
         write_json(directory / METRICS_FILE, self.scores)
 
 
@@ -118,14 +125,15 @@ class Answerer:
             model = load_model(directory, dtype=dtype)
             task = of_model(directory, settings, model=model)
         assert task is not None
-        if not isinstance(model, task.kind.model_class):
-            model = load_model(directory, task.kind.model_class, dtype=dtype, **task.kind.head(()))
+        if not has_class(model, task):
+            head = task.kind.head(())
+            model = load_model(directory, class_of_kind(task.kind), dtype=dtype, **head)
         if read_settings(directory) is None and "max_length" not in settings:
             positions = model.config.max_position_embeddings
             task = task.with_settings({"max_length": min(task.max_length, positions)})
         answerer = cls.of(model, task, BertTokenizer.from_directory(directory))
         labels = _renamed(answerer.labels, settings.get("label_map") or [])
-        if labels != answerer.labels:
+        if labels != answerer.labels and isinstance(task.kind, MultiLabel):
             names = dict(zip(answerer.labels, labels, strict=True))
             task = replace(task, kind=task.kind.renamed(names))
         return replace(answerer, task=task, labels=labels)
@@ -147,7 +155,7 @@ class Answerer:
     @property
     def inputs(self) -> list[str]:
         """Names of the strings that evaluation asks with."""
-        return self.task.kind.inputs(self.task)
+        return self.task.inputs
 
     @property
     def precision(self) -> str:
@@ -162,9 +170,9 @@ class Answerer:
 
     def signatures(self) -> dict[str, Any]:
         """The signatures that can be asked, by name."""
-        signatures = self.task.kind.all_signatures(self.task)
-        if explanation := self.task.kind.explanation(self.task):
-            signatures["explain"] = explanation
+        signatures = all_signatures(self.task)
+        if explained := explanation(self.task):
+            signatures["explain"] = explained
         if isinstance(self.model, Predictor):
             return {name: x for name, x in signatures.items() if name in self.model.signatures}
         return signatures
@@ -177,15 +185,15 @@ class Answerer:
 
     def module(self, *, explanations: bool = False) -> RawTextModel:
         """One graph of tokenizer, model and answers; InputError if it has no `explanations`."""
-        signatures = self.task.kind.all_signatures(self.task)
+        signatures = all_signatures(self.task)
         if explanations:
-            explanation = self.task.kind.explanation(self.task)
-            if explanation is None or not isinstance(self.model.encoder, BertEncoder):
+            explained = explanation(self.task)
+            if explained is None or not isinstance(self.model.encoder, BertEncoder):
                 raise InputError(
                     "the signature explain is for classifiers of texts that are not read in "
                     "windows, without LSTMs or a second encoder: leave --explanations out"
                 )
-            signatures["explain"] = explanation
+            signatures["explain"] = explained
         if not getattr(self.model, "encoder", self.model).has_attention:
             del signatures["attention"]
         model = self.model
@@ -272,13 +280,12 @@ class Answerer:
         if not labelled:
             return Evaluation(given, {}, remarks)
         scores = self.task.kind.scores(given)
-        remarks += self.task.kind.remarks(given, scores)
+        remarks += of_scores.remarks(given, scores)
         return Evaluation(given, {"examples": len(given.examples), **scores}, remarks)
 
     def truncation(self, truncated: Sequence[int] | np.ndarray) -> str:
         """A sentence that says how many examples were truncated, by the pieces that each lost."""
-        number = int(np.count_nonzero(truncated))
-        return self.task.kind.truncation(number, len(truncated), self.max_length)
+        return of_scores.truncation(self.task.kind, truncated, self.max_length)
 
     def tuned(self, evaluation: Evaluation) -> "Answerer":
         """The same model with the settings of its kind that are best for these examples."""
@@ -288,7 +295,8 @@ class Answerer:
     def save(self, directory: str | Path) -> None:
         """Writes a model directory, with the task beside the model."""
         save_model(self.model, directory, tokenizer=self.tokenizer, max_length=self.max_length)
-        self.task.kind.write_files(directory)
+        if isinstance(self.task.kind, SentenceEmbedding):
+            write_prompts(directory, **{name: getattr(self.task.kind, name) for name in RECORDED})
         write_json(Path(directory) / TASK_FILE, self.task.settings())
 
     def export_version(self, folder: str | Path) -> Path:

@@ -131,7 +131,7 @@ class BertPreprocessor(keras.layers.Layer):
 
     def compute_output_spec(self, x: Any) -> dict[str, Any]:
         """Strings [B] -> int32 [B, T]."""
-        specs = self.task.kind.token_inputs.items()
+        specs = self.task.kind.signatures(self.task)["tokens"].inputs.items()
         return {name: keras.KerasTensor(spec.shape, "int32") for name, spec in specs}
 
     def get_config(self) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class BertPreprocessor(keras.layers.Layer):
                 f"validation_split {share} of {count} examples leaves one side empty: give another "
                 "share, or validation_data"
             )
-        labels = None if y is None else label_list(y, many=self.task.kind.many_labels)
+        labels = None if y is None else label_list(y, many=self.task.many_labels)
         of_examples = None if weights is None else label_list(weights)
         for name, values in {"labels": labels, "values of sample_weight": of_examples}.items():
             if values is not None and len(values) != count:

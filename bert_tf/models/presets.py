@@ -7,11 +7,12 @@ from typing import Any
 from bert_tf.checkpoints.formats import CONFIG, locate
 from bert_tf.checkpoints.hub import find_model, hub_hint
 from bert_tf.errors import InputError
+from bert_tf.models.classes import class_of_kind
 from bert_tf.models.loading import load_model
 from bert_tf.models.preprocessor import BertPreprocessor
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.startup import prepare_training
-from bert_tf.tasks.of_model import named_task, of_model
+from bert_tf.tasks.of_model import is_opened_for, named_task, of_model
 from bert_tf.tasks.task import Task
 
 
@@ -59,9 +60,9 @@ def _task_in(directory: Path, model: Any, name: str | None) -> tuple[Task, bool]
     """The task of a model, as of `of_model`; and whether the model is trained for it."""
     task = of_model(directory, {"task": name}, model=model)
     assert task is not None
-    if not isinstance(model, (task.kind.model_class, *task.kind.opens)):
+    if not is_opened_for(model, task):
         raise InputError(
-            f"task {task.name!r} is for {task.kind.model_class.__name__}, not for "
+            f"task {task.name!r} is for {class_of_kind(task.kind).__name__}, not for "
             f"{type(model).__name__}: open that class, or give another task"
         )
     return task, named_task(directory)[0] == task.name

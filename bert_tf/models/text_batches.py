@@ -26,6 +26,8 @@ from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.instances.masking import mask_tokens
 from bert_tf.tasks.balance import baseline, label_counts, listed_counts
+from bert_tf.tasks.kinds.rows import text_pieces
+from bert_tf.tasks.remarks import doubts
 from bert_tf.tasks.signatures import Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
@@ -73,7 +75,7 @@ def make_batches(
     task, examples = given_examples(tuned.task, x, y, labels, reads_labels=reads_labels)
     if options.is_training:
         has_labels = "label" in examples.columns
-        for doubt in kind.doubts(examples) if has_labels else examples.remarks():
+        for doubt in doubts(kind, examples) if has_labels else examples.remarks():
             warnings.warn(doubt, stacklevel=4)
     size = options.batch_size or BATCH_SIZE
     seed = random.randrange(2**31) if options.shuffle else None
@@ -95,7 +97,7 @@ def make_batches(
     if not is_masked:
         of_examples = _example_weights(tuned, examples, weights, options.class_weight, arrays)
         arrays += [] if of_examples is None else [of_examples]
-        if options.shuffle and kind.batches_of_like_length:
+        if options.shuffle and kind.losses.mean_over == "rows":
             lengths = np.minimum(kind.lengths(columns, tuned.tokenizer), task.max_length)
     batch = functools.partial(_batch_of_pieces if is_masked else _batch, tuned)
     made = example_batches(columns, batch, size, targets=arrays, lengths=lengths, seed=seed)
@@ -194,7 +196,7 @@ def _masked_targets(
 
 
 def _batch_of_pieces(tuned: Answerer, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
-    pieces = tuned.task.kind.pieces(strings, tuned.tokenizer)
+    pieces = text_pieces(strings, tuned.tokenizer)
     return (Packer(tuned.tokenizer, tuned.task.max_length)(*pieces), *arrays)
 
 
@@ -297,7 +299,7 @@ def streamed(
 
 def _targets(y: tf.Tensor, task: Task, labels: Sequence[str]) -> tf.Tensor:
     """Numbers of labels that are names, of a batch; other labels as they are."""
-    is_text, is_many = y.dtype == tf.string, task.kind.many_labels
+    is_text, is_many = y.dtype == tf.string, task.many_labels
     if not labels:
         return tf.strings.to_number(y) if is_text else y
     if not is_many and y.shape.rank == 2:

@@ -160,7 +160,7 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
 
 def label_columns(task: Task) -> list[str]:
     """Names of columns of 0 and 1, one for each label, that a task of many labels may name."""
-    return [name.strip() for name in task.label.split(",")] if task.kind.many_labels else []
+    return [name.strip() for name in task.label.split(",")] if task.many_labels else []
 
 
 def given_examples(
@@ -200,7 +200,7 @@ def given_examples(
         examples = Questions(SOURCE, examples.lines, columns, source=source)
     if y is None:
         return task, examples
-    given = label_list(y, many=task.kind.many_labels)
+    given = label_list(y, many=task.many_labels)
     if len(given) != count:
         raise InputError(f"{len(given)} labels for {count} examples: give a label for each")
     if not reads_labels:
@@ -218,7 +218,7 @@ def given_examples(
             labels_of_words(value, words, task, labels, f"labels {i}")
             for i, (value, words) in enumerate(zip(given, columns["words"], strict=True))
         ]
-    elif task.kind.many_labels:
+    elif task.many_labels:
         is_marks = are_marks(given, labels)
         columns["label"] = [
             task.kind.joined(labels_of_text(x, is_marks, task, labels, f"label {i}"), f"label {i}")
@@ -233,9 +233,9 @@ def given_examples(
 
 def inputs_of(task: Task) -> list[str]:
     """Names of the strings of a task: those of evaluation, so that a tagger reads words."""
-    kind = task.kind
-    reads_default = kind.pair_is_optional or not kind.is_trained
-    return list(kind.signatures(task)[DEFAULT].inputs) if reads_default else kind.inputs(task)
+    default = task.kind.signatures(task)[DEFAULT].inputs
+    suffices = default.keys() <= set(task.inputs)  # vectors take single texts, too
+    return list(default) if suffices or not task.kind.is_trained else task.inputs
 
 
 def _roles(task: Task) -> list[str]:

@@ -152,7 +152,7 @@ def _show_plan(planned: "Sequence[PlannedStage]", free: float, title: str) -> No
 
 def show(result: ReproduceResult, options: Options) -> None:
     from bert_tf.paper.reproduce import NOTE
-    from bert_tf.tasks.reports.report import markdown
+    from bert_tf.tasks.reports.tables import markdown
 
     if result.table:
         print(markdown(result.table))

@@ -18,7 +18,8 @@ from bert_tf.paper.stage import Cache, Show, Stage
 from bert_tf.paper.step_speed import StepSpeed
 from bert_tf.paper.training_stages import NO_SCORE, Score
 from bert_tf.pipelines.examples.records import is_dataset_name
-from bert_tf.tasks.reports.report import compared, curves, markdown, save_png
+from bert_tf.tasks.reports.pictures import compared, curves, save_png
+from bert_tf.tasks.reports.tables import markdown
 from bert_tf.training.workers import hold_run_directory
 
 NOTE = (

@@ -14,11 +14,10 @@ from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.config import BertConfig
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.networks.tensorflow.losses import cross_entropy
+from bert_tf.networks.tensorflow.losses import cross_entropy, squared_error
 from bert_tf.paper.architectures import DIRECTIONS
 from bert_tf.paper.cost import lstm_flops
 from bert_tf.paper.lstm import new_lstm
-from bert_tf.tasks.kinds.regression import squared_error
 from bert_tf.training.dry_run import step_seconds
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.run import Run

@@ -19,6 +19,7 @@ from bert_tf.commands.settings_search import Trial, search
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_directory
+from bert_tf.models.classes import class_of_kind
 from bert_tf.models.cost import classification_flops, pretraining_flops
 from bert_tf.models.loading import load_model, save_model
 from bert_tf.paper.architectures import DIRECTIONS
@@ -27,6 +28,7 @@ from bert_tf.paper.data_stages import Shards, TaskData
 from bert_tf.paper.feature_encoder import lstm_units
 from bert_tf.paper.stage import Cache, Show, Stage, chosen_options
 from bert_tf.paper.step_speed import StepSpeed, predicted_positions
+from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.table import find_task, with_options
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.training.setup import dropout_settings
@@ -194,7 +196,7 @@ class Finetuning(Stage):
 
     def score(self, outcome: Mapping[str, Any], name: str | None) -> Score:
         """A score by its name; None for the one that chose the models."""
-        factor = 1.0 if find_task(self.data.task).kind.scores_are_percentages else 100.0
+        factor = 1.0 if isinstance(find_task(self.data.task).kind, Span) else 100.0
         values = [factor * x for x in outcome["scores"].get(name or outcome["best_by"], [])]
         return Score(values, outcome["setting"], best_of(outcome.get("evaluations", ())))
 
@@ -212,7 +214,7 @@ class Finetuning(Stage):
         return min(steps, self.options.max_steps or steps) * self._fine_tunings
 
     def seconds(self, speed: StepSpeed) -> float:
-        model_class = find_task(self.data.task).kind.model_class
+        model_class = class_of_kind(find_task(self.data.task).kind)
         config = replace(self.pretraining.config, **self.options.config_changes(model_class))
         length = (self.options.max_length or 128) / 2
         examples = self.steps * self.options.batch_size[0]

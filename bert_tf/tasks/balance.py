@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from bert_tf.errors import InputError
+
 _LISTED = 6  # labels with their counts
 _SEPARATORS = "|;,"
 
@@ -42,6 +44,24 @@ def baseline(labels: Sequence[str], targets: np.ndarray, asked: np.ndarray, what
     most = int(np.argmax(label_counts(targets, labels)))
     share = float(np.mean(asked[asked >= 0] == most))
     return [f"always answering {labels[most]!r} has an accuracy of {share:.1%} on the {what}"]
+
+
+def class_weights(targets: np.ndarray) -> np.ndarray:
+    """Weights, float32, that give each class the same total weight.
+
+    For class ids [R], weights [R] whose mean is 1. For marks 0 and 1 [R, C], weights [R, C] with
+    which the examples that have a label count as much as those that lack it.
+    """
+    if targets.ndim == 1 and targets.dtype.kind == "i":
+        _, numbers, counts = np.unique(targets, return_inverse=True, return_counts=True)
+        return (len(targets) / (len(counts) * counts[numbers])).astype(np.float32)
+    if targets.ndim == 1 or targets.dtype.kind != "f":
+        raise InputError("--class_weights is for tasks with classes: leave it out")
+    has = targets.astype(bool)
+    share = has.mean(axis=0)
+    weights = np.where(has, share, 1 - share)
+    # A label that all examples have, or none, has nothing to balance.
+    return (0.5 / np.where((share == 0) | (share == 1), 0.5, weights)).astype(np.float32)
 
 
 def list_separator(labels: Iterable[str]) -> tuple[str, str] | None:

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from bert_tf.checkpoints.weight_names import head_of
 from bert_tf.tasks.signatures import TEXTS, Signature, Tensors
+from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 from bert_tf.tokenization.words import code_points
@@ -97,3 +98,8 @@ ENCODER_SIGNATURES = {
     "embed": Signature({"text": TEXTS}, embed),
     "attention": Signature({"text": TEXTS}, attention),
 }
+
+
+def all_signatures(task: Task) -> dict[str, Signature]:
+    """All signatures of an export: those that every model has, and the kind's own."""
+    return {**ENCODER_SIGNATURES, **task.kind.signatures(task)}

@@ -1,6 +1,6 @@
 """What each word piece adds to a classifier's answer: integrated gradients, in graph."""
 
-from collections.abc import Callable
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,7 +8,9 @@ import tensorflow as tf
 
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import is_replaced
-from bert_tf.tasks.signatures import Tensors
+from bert_tf.tasks.kinds.long_texts import LongTextKind
+from bert_tf.tasks.signatures import DEFAULT, Signature, Tensors
+from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 
@@ -22,12 +24,17 @@ _MOST_PARTS = 16
 _RELATIVE_ERROR, _ABSOLUTE_ERROR = 0.005, 1e-4
 
 
-def explain(
-    strings: Tensors,
-    answerer: "Answerer",
-    pieces: Callable[[Tensors, Any], list[tf.RaggedTensor]],
-    answers: Callable[[Any, Any], Tensors],
-) -> Tensors:
+def explanation(task: Task) -> Signature | None:
+    """The signature `explain`, which `export --explanations` adds; None for a task without."""
+    kind = task.kind
+    is_classifier = isinstance(kind, LongTextKind) and kind.losses.has_probabilities
+    if not is_classifier or kind.reads_windows:
+        return None
+    respond = functools.partial(_explain, kind=kind)
+    return Signature(kind.signatures(task)[DEFAULT].inputs, respond)
+
+
+def _explain(strings: Tensors, answerer: "Answerer", kind: LongTextKind) -> Tensors:
     """The most probable label of each text or pair, and what each of its T tokens adds to it.
 
     Of several labels, the same for each of the P labels that the text gets.
@@ -39,9 +46,8 @@ def explain(
     Args:
         strings: texts, [B] each.
         answerer: the model, whose outputs are logits [B, C].
-        pieces: word pieces of each segment of the rows, as of `Kind.pieces`.
-        answers: `labels` and `probabilities` from the logits, the most probable first; of several
-            labels `predicted_label`, too.
+        kind: answers `labels` and `probabilities` from the logits, the most probable first; of
+            several labels `predicted_label`, too.
 
     Returns:
         `label`, string [B]; `probability`, `logit` and `masked_logit` (of its [MASK]s), float32
@@ -52,11 +58,11 @@ def explain(
         [B, P], and `predicted_attribution` [B, P, T].
     """
     tokenizer = answerer.tokenizer
-    ids = pieces(strings, tokenizer)
+    ids = kind.pieces(strings, tokenizer)
     pack = Packer(tokenizer, answerer.max_length)
     inputs = pack(*ids)
     outputs = map_rows(lambda rows: tf.cast(answerer.predict(rows), tf.float32), inputs)
-    answered = answers(outputs, answerer.labels)
+    answered = kind.answers(outputs, answerer.labels)
     labels, probabilities = answered["labels"], answered["probabilities"]  # (B, C)
     is_predicted = tf.zeros_like(labels, tf.bool)
     if "predicted_label" in answered:

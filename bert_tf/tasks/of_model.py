@@ -4,15 +4,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
-from bert_tf.tasks.table import TASKS, find_task, recorded_task, task_of, with_options
+from bert_tf.extensions import added
+from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_options import check_stored
 
 TASK_FILE = "task.json"
 _ASSETS = "assets.extra"  # of exports
 _DEFAULT = "classification"
+_OF_SENTENCES = "embedding"  # the task of files of sentence-transformers
+# Classes of models -> the task that they are opened for.
+_OF_CLASSES = {
+    "BertClassifier": "classification",
+    "BertMultiLabelClassifier": "multi_label",
+    "BertRegressor": "regression",
+    "BertChooser": "choice",
+    "BertSpanClassifier": "squad",
+    "BertTagger": "tagging",
+    "BertMaskedLanguageModel": "masked_words",
+    "BertPreTrainer": "masked_words",
+    "BertSentenceEncoder": "embedding",
+    "Encoder": "vectors",
+}
 
 
 def of_model(
@@ -30,8 +46,8 @@ def of_model(
     |---|---|---|
     | what the user said: `given` | its `task` | all that are not None |
     | task.json | its `task`, or classification | all; without columns if the task is another one |
-    | files of others | the one whose kind reads them | what they record for the kind |
-    | the class of the open `model` | the first of the table that has it | the table's |
+    | files of sentence-transformers | embedding | what they record |
+    | the class of the open `model` | the one that it is opened for | the table's |
 
     The class of an open `model` was the user's choice: a task of other models, in task.json or in
     files of others, is skipped. A model `to_train` becomes a classifier unless the user or
@@ -51,15 +67,15 @@ def of_model(
         task = find_task(name, brought_by=None if "task" in given else directory)
         if "task" not in given and not _may_be(task, model):
             task, stored = None, {}
-    if task is None and directory is not None:
-        recorded = recorded_task(directory)
-        task = recorded if recorded is not None and _may_be(recorded, model) else None
+    recorded = {} if directory is None else read_sentence_files(directory)
+    if task is None and recorded and _may_be(TASKS[_OF_SENTENCES], model):
+        task = TASKS[_OF_SENTENCES]
     if task is None and model is not None:
-        task = task_of(model) or TASKS[_DEFAULT]
+        task = TASKS[_task_of_class(model) or _DEFAULT]
     if task is None:
         return None
-    if directory is not None:
-        task = task.with_settings(task.kind.recorded(directory))
+    if recorded.keys() & task.kind.settings().keys():
+        task = task.with_settings(recorded)
     if stored and not (to_train and stored.get("task", _DEFAULT) != task.name):
         task = task.with_model_settings(stored)
     return with_options(task, given)
@@ -77,8 +93,35 @@ def named_task(
     return name, stored or {}
 
 
+def has_class(model: Any, task: Task) -> bool:
+    """Whether a model has the class, which kinds name, of the models that the task trains."""
+    named = task.kind.model_class
+    return isinstance(model, named) if isinstance(named, type) else named in _class_names(model)
+
+
+def is_opened_for(model: Any, task: Task) -> bool:
+    """Whether a model can be used for the task, at least without its training."""
+    name = _task_of_class(model)
+    is_its_kind = name is not None and type(TASKS[name].kind) is type(task.kind)
+    return is_its_kind or has_class(model, task)
+
+
 def _may_be(task: Task, model: Any) -> bool:
-    return model is None or isinstance(model, task.kind.model_class)
+    return model is None or has_class(model, task)
+
+
+def _class_names(model: Any) -> list[str]:
+    return [base.__name__ for base in type(model).__mro__ if base.__module__.startswith("bert_tf.")]
+
+
+def _task_of_class(model: Any) -> str | None:
+    from bert_tf.pipelines.examples.tagged_words import are_entities  # with TensorFlow
+
+    names = (_OF_CLASSES.get(name) for name in _class_names(model))
+    task = next(filter(None, names), None)
+    if task is None and isinstance(model, added("models")):
+        return "vectors"
+    return "tags" if task == "tagging" and not are_entities(model.label_names) else task
 
 
 def read_settings(directory: str | Path) -> dict[str, Any] | None:

@@ -1,11 +1,52 @@
 """Examples of one file, divided into those to train on and those to validate on."""
 
-from collections import Counter
+import functools
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 
-from bert_tf.tasks.kinds.kind import TEXT
+from bert_tf.pipelines.examples.table import Examples
+from bert_tf.tasks.kinds.kind import Kind
+from bert_tf.tasks.kinds.span import Span
+from bert_tf.tasks.kinds.tagging import Tagging
+from bert_tf.tasks.task import Task
+
+TEXT = "text"  # of `split_keys`, where only equal examples have to stay together
+
+
+@functools.singledispatch
+def split_keys(kind: Kind, task: Task, examples: Examples) -> tuple[str, Sequence[Hashable]]:
+    """What stays together in splits: its name, and a key for each example. Here equal texts."""
+    return TEXT, row_keys(task, examples)
+
+
+@split_keys.register
+def _contexts(kind: Span, task: Task, examples: Examples) -> tuple[str, Sequence[Hashable]]:
+    return "context", examples.columns["context"]
+
+
+@split_keys.register
+def _documents(kind: Tagging, task: Task, examples: Examples) -> tuple[str, Sequence[Hashable]]:
+    """All sentences of a document stay together, if the file divides documents."""
+    if not examples.documents:
+        return TEXT, row_keys(task, examples)
+    texts: dict[int, list[str]] = defaultdict(list)
+    for document, words in zip(examples.documents, examples.columns["words"], strict=True):
+        texts[document].append(words)
+    text_of = {document: "\n".join(words) for document, words in texts.items()}
+    return "document", [text_of[document] for document in examples.documents]
+
+
+def row_keys(task: Task, examples: Examples) -> list[Hashable]:
+    """What the model reads of each example."""
+    columns = [map(hashable, examples.columns[name]) for name in task.inputs]
+    return list(zip(*columns, strict=True))
+
+
+def hashable(value: Any) -> Hashable:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def split(
@@ -14,7 +55,7 @@ def split(
     """The indices of examples that stay, and those of a stratified share set aside, at least one.
 
     Every class (or range of values) of `targets` [E] gives its part; arrays [E, ...] give no
-    classes. Examples of one key (see `Kind.split_keys`) stay together, and count for the class of
+    classes. Examples of one key (see `split_keys`) stay together, and count for the class of
     the first of them; only a text of more examples than the share is divided.
     """
     count = len(targets)

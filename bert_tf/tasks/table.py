@@ -390,23 +390,6 @@ def _module(path: Path) -> ModuleType:
     return sys.modules[name]
 
 
-def recorded_task(directory: str | Path) -> Task | None:
-    """The task of which files of others in a directory record settings, with these."""
-    for task in TASKS.values():
-        if found := task.kind.recorded(directory):
-            return task.with_settings(found)
-    return None
-
-
-def task_of(model: Any) -> Task | None:
-    """The first task that has such a model, or else opens it; None without one."""
-    for classes in (lambda kind: kind.model_class, lambda kind: kind.opens):
-        for task in TASKS.values():
-            if isinstance(model, classes(task.kind)) and task.kind.accepts(model.label_names):
-                return task
-    return None
-
-
 def with_options(task: Task, options: Mapping[str, Any]) -> Task:
     """The task with a user's options; those for tasks of another kind are refused."""
     chosen = task.with_settings(options)

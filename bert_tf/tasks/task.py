@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.errors import InputError
-from bert_tf.files.atomic import write_tsv
 from bert_tf.pipelines.examples.records import is_dataset_name, split_in
 from bert_tf.pipelines.examples.table import (
     Examples,
@@ -110,6 +109,20 @@ class Task:
         pair = {} if self.pair is None else {"text_pair": self.pair}
         return {"text": self.text, **pair, **({"label": self.label} if labelled else {})}
 
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the strings that evaluation asks with."""
+        return list(self.kind.signatures(self)[self.kind.evaluated].inputs)
+
+    @property
+    def many_labels(self) -> bool:
+        """Whether an example has any number of labels, instead of one."""
+        return hasattr(self.kind, "label_separator")
+
+    def ordered(self, labels: Sequence[str]) -> Sequence[str]:
+        """A model's labels in the task's order, if it names them; the model may have another."""
+        return self.labels if sorted(self.labels) == sorted(labels) else labels
+
     def score_functions(self, labels: Sequence[str]) -> list[Any]:
         """`scores` for a model's labels: F1 is macro F1 unless there are two classes."""
         return [macro_f1 if x is f1 and len(labels) != 2 else x for x in self.scores]
@@ -153,32 +166,6 @@ class Task:
             labels = examples.columns["label"]
             examples.columns["label"] = [self.label_aliases.get(label, label) for label in labels]
         return examples
-
-    def check_submission(self, split: str, examples: Examples, labels: Sequence[str]) -> None:
-        """Refuses, before the work, missing rows and labels that an official file cannot have."""
-        if split not in self.submissions:
-            return
-        if is_dataset_name(examples.path) and examples.lines != list(range(len(examples))):
-            lost = set(range(len(examples))) - set(examples.lines)
-            raise InputError(
-                f"{examples.path} lacks row {min(lost)}, and {self.submissions[split]} needs every "
-                "row: give the folder of the published files"
-            )
-        if self.labels and set(labels) - set(self.labels):
-            raise InputError(
-                f"the model's labels are {', '.join(labels)}, those of {self.name} are "
-                f"{', '.join(self.labels)}: match them with --label_map"
-            )
-
-    def write_submission(self, folder: Path, split: str, given: Any) -> None:
-        """Writes GLUE's table for a split, or else the kind's predictions, of an `Answered`."""
-        values = self.kind.submitted(given) if split in self.submissions else None
-        if values is None:
-            self.kind.write_predictions(folder, given)
-            return
-        texts = [str(value) for value in values]
-        self.check_submission(split, given.examples, sorted(set(texts) if self.labels else ()))
-        write_tsv(folder / self.submissions[split], [("index", "prediction"), *enumerate(texts)])
 
     def has(self, data: str | Path, split: str) -> bool:
         """Whether `data`, as of `read`, is several splits and this one is among them."""

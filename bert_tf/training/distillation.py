@@ -81,26 +81,3 @@ def of_student(function: Values) -> Values:
     return lambda labels, outputs: function(
         labels, outputs[0] if isinstance(outputs, tuple) else outputs
     )
-
-
-def soft_cross_entropy(temperature: float) -> Values:
-    """T^2 KL(teacher, student), float32 [...], of logits [..., C] / T; T^2 keeps gradient sizes."""
-
-    def loss(taught: Any, outputs: Any) -> Any:
-        taught, own = (tf.cast(x, tf.float32) / temperature for x in (taught, outputs))
-        difference = tf.nn.log_softmax(taught) - tf.nn.log_softmax(own)
-        return temperature**2 * tf.reduce_sum(tf.nn.softmax(taught) * difference, -1)
-
-    return loss
-
-
-def soft_binary_cross_entropy(temperature: float) -> Values:
-    """The same for logits of independent labels: float32 [B, C]."""
-
-    def loss(taught: Any, outputs: Any) -> Any:
-        taught, own = (tf.cast(x, tf.float32) / temperature for x in (taught, outputs))
-        entropy = tf.nn.sigmoid_cross_entropy_with_logits
-        shares = tf.sigmoid(taught)
-        return temperature**2 * (entropy(shares, own) - entropy(shares, taught))
-
-    return loss

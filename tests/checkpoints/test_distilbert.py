@@ -22,7 +22,7 @@ from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.models.task_models import BertSentenceEncoder
-from bert_tf.tasks.kinds.kind import checked_rows
+from bert_tf.tasks.kinds.rows import checked_rows
 
 ARCHIVE = Path(__file__).parents[1] / "golden" / "distilbert.tar.xz"
 TOLERANCE = 1e-5

@@ -25,11 +25,13 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
-from bert_tf.networks.tensorflow.losses import cross_entropy
+from bert_tf.networks.tensorflow.losses import (
+    binary_cross_entropy,
+    cross_entropy,
+    span_cross_entropy,
+    squared_error,
+)
 from bert_tf.paper.language_model import BertLanguageModel
-from bert_tf.tasks.kinds.multi_label import binary_cross_entropy
-from bert_tf.tasks.kinds.regression import squared_error
-from bert_tf.tasks.kinds.span import span_loss
 
 SCRIPT = Path(__file__).with_name("hugging_face_heads_peer.py")
 TOLERANCE = 1e-5
@@ -104,7 +106,7 @@ HEADS = {
     ),
     "BertForQuestionAnswering": (
         lambda: BertSpanClassifier(CONFIG, seed=1),
-        span_loss,
+        span_cross_entropy,
         SPANS,
         {"start_positions": SPANS[:, 0], "end_positions": SPANS[:, 1]},
     ),

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from bert_tf.commands.finetune import Options as FinetuningOptions
-from bert_tf.commands.finetuning_data import FinetuningData, duplicates, split
+from bert_tf.commands.finetuning_data import FinetuningData, duplicates
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
+from bert_tf.tasks.splits import split, split_keys
 from bert_tf.tasks.table import TASKS
 
 
 def sides(task, examples, share=0.1, seed=1):
     """Training and validation examples."""
-    unit, keys = task.kind.split_keys(task, examples)
+    unit, keys = split_keys(task.kind, task, examples)
     targets = task.kind.targets(examples, task.kind.label_names(task, examples))
     return [examples.take(part) for part in split(targets, keys, share, seed, unit=unit)]
 
@@ -130,7 +131,7 @@ def test_sentences_of_a_file_without_documents_are_split_one_by_one(tmp_path):
 def test_equal_rows_stay_together_and_are_counted(name, columns):
     task = TASKS[name].with_settings({"pair_column": "p"} if "text_pair" in columns else {})
     examples = Examples("d.tsv", [*range(10)], columns)
-    unit, keys = task.kind.split_keys(task, examples)
+    unit, keys = split_keys(task.kind, task, examples)
     assert unit == "text" and len(set(keys)) == 9 and keys[0] == keys[1] != keys[2]
     test = Examples("t.tsv", [0], {k: v[:1] for k, v in columns.items() if k != "label"})
     splits = {"train": examples.take(range(5)), "validation": examples.take([0, 4, 9])}
@@ -193,3 +194,14 @@ def test_duplicates_in_published_test_examples_are_counted(tmp_path):
     )
     (tmp_path / "test.tsv").write_text("broken")
     assert "test examples" not in read(tmp_path, tmp_path, task="rte").doubts[-1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_split_is_stratified(seed):
+    """A rare class could miss the validation examples, or be in them alone."""
+    targets = np.random.default_rng(9).permutation([0] * 80 + [1] * 20)
+    kept, aside = split(targets, range(100), 0.1, seed)
+    assert sorted([*kept, *aside]) == list(range(100))
+    assert np.bincount(targets[aside]).tolist() == [8, 2]
+    assert aside.tolist() != split(targets, range(100), 0.1, seed + 1)[1].tolist()
+    assert aside.tolist() == split(targets, range(100), 0.1, seed)[1].tolist()

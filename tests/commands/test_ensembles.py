@@ -10,6 +10,7 @@ import tensorflow as tf
 from bert_tf.commands.ensemble import evaluate_together
 from bert_tf.models.answerer import Answerer
 from bert_tf.pipelines.examples.table import Examples
+from bert_tf.tasks.ensembles import averaged, joint_kind
 from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.kinds.kind import Answered
@@ -24,7 +25,7 @@ def test_classes_get_their_mean_probability_by_name():
         {"labels": np.array([[b"no", b"yes"]], object), "probabilities": np.float32([[0.6, 0.4]])},
         {"labels": np.array([[b"yes", b"no"]], object), "probabilities": np.float32([[0.9, 0.1]])},
     ]
-    found = Classification().averaged(None, answers, [["no", "yes"], ["yes", "no"]])
+    found = averaged(Classification(), None, answers, [["no", "yes"], ["yes", "no"]])
     assert found["labels"].tolist() == [[b"yes", b"no"]]
     assert found["label"].tolist() == [b"yes"]
     assert found["probabilities"] == pytest.approx(np.array([[0.65, 0.35]]))
@@ -32,14 +33,14 @@ def test_classes_get_their_mean_probability_by_name():
 
 def test_choices_get_their_mean_probability():
     answers = [{"probabilities": np.float32([p])} for p in ([0.6, 0.4, 0.0], [0.1, 0.5, 0.4])]
-    found = Choice().averaged(None, answers, [[], []])
+    found = averaged(Choice(), None, answers, [[], []])
     assert found["choice"].tolist() == [1]
     assert found["probabilities"] == pytest.approx(np.array([[0.35, 0.45, 0.2]]), abs=1e-6)
 
 
 def test_scores_are_averaged():
     answers = [{"score": np.float32([1.0, 2.0])}, {"score": np.float32([2.0, 5.0])}]
-    assert Regression().averaged(None, answers, [[], []])["score"].tolist() == [1.5, 3.5]
+    assert averaged(Regression(), None, answers, [[], []])["score"].tolist() == [1.5, 3.5]
 
 
 def test_words_get_the_label_with_the_best_mean_probability():
@@ -59,7 +60,7 @@ def test_words_get_the_label_with_the_best_mean_probability():
     first = answers([[[0.6, 0.4, 0.0], [0.6, 0.0, 0.4]], [[0.9, 0.1, 0.0], nothing]])
     second = answers([[[0.0, 0.9, 0.1], [0.8, 0.0, 0.2]], [[0.0, 0.1, 0.9], nothing]])
     labels = [["O", "B-LOC", "I-LOC"], ["I-LOC", "B-LOC", "O"]]
-    found = Tagging().averaged(examples, [first, second], labels)
+    found = averaged(Tagging(), examples, [first, second], labels)
     assert found["words_label"].tolist() == [[b"B-LOC", b"I-LOC"], [b"O", b""]]
     assert found["words_score"][0] == pytest.approx([0.65, 0.6])
     assert found["entities_count"].tolist() == [1, 0]
@@ -92,7 +93,7 @@ def n_best(answers, odds) -> dict[str, np.ndarray]:
 def test_questions_get_the_text_with_the_best_mean_probability():
     first = n_best([(b"1066", 0.7, 9, 3.0), (b"in 1066", 0.3, 6, 1.0)], -1.0)
     second = n_best([(b"in 1066", 0.6, 6, 5.0), (b"", 0.3, 0, 0.5), (b"1067", 0.1, 0, 0.0)], 3.0)
-    found = Span(unanswerable=True).averaged(None, [first, second], [[], []])
+    found = averaged(Span(unanswerable=True), None, [first, second], [[], []])
     assert found["answers_count"].tolist() == [4]
     assert found["answers_text"][0, :4].tolist() == [b"in 1066", b"1066", b"", b"1067"]
     shares = found["answers_probability"][0, :5]
@@ -103,18 +104,18 @@ def test_questions_get_the_text_with_the_best_mean_probability():
     # The mean threshold decides: 1.0 is above the default, 0.
     assert (found["answer"].tolist(), found["score"].tolist()) == ([b""], pytest.approx([0.15]))
     kinds = [Span(unanswerable=True, null_score_diff_threshold=t) for t in (0.5, 2.5)]
-    kind = kinds[0].in_ensemble(kinds)
+    kind = joint_kind(kinds[0], kinds)
     assert kind.null_score_diff_threshold == 1.5
-    found = kind.averaged(None, [first, second], [[], []])
+    found = averaged(kind, None, [first, second], [[], []])
     assert found["answer"].tolist() == [b"in 1066"]
     assert (found["start_byte"].tolist(), found["end_byte"].tolist()) == ([6], [13])
 
 
 def test_a_model_without_a_candidate_has_no_say_in_the_null_odds():
     first, second = n_best([(b"1066", 1.0, 9, 3.0)], -1.0), n_best([], 1e30)
-    found = Span(unanswerable=True).averaged(None, [first, second], [[], []])
+    found = averaged(Span(unanswerable=True), None, [first, second], [[], []])
     assert found["null_odds"].tolist() == [-1.0] and found["answer"].tolist() == [b"1066"]
-    found = Span(unanswerable=True).averaged(None, [second, second], [[], []])
+    found = averaged(Span(unanswerable=True), None, [second, second], [[], []])
     assert found["null_odds"] == pytest.approx(1e30) and found["answer"].tolist() == [b""]
 
 
@@ -148,7 +149,7 @@ def test_questions_are_scored_by_each_models_own_threshold():
     class Odds(Answerer):
         def answers(self, examples, batch_size):
             odds = n_best([(b"1066", 1.0, 9, 3.0)], self.model.odds)
-            found = self.task.kind.averaged(examples, [odds], [[]])  # decides
+            found = averaged(self.task.kind, examples, [odds], [[]])  # decides
             return Answered(self.task, examples, found)
 
     limits = [(-1.0, 0.0), (4.0, 5.0)]  # null odds and threshold: both answer

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from bert_tf import BertTokenizer
 from bert_tf.commands.finetuning_data import FinetuningData
-from bert_tf.errors import InputError
 from bert_tf.tasks.table import TASKS
 
 LENGTH, SIZE = 16, 4
@@ -83,15 +82,3 @@ def test_batches_are_of_like_length_where_each_row_has_one_loss(task):
         real, widest = real + mask.sum(), widest + mask.size
     padding = 1 - real / widest
     assert padding > 0.2 if task == "tagging" else padding < 0.15, padding
-
-
-def test_class_weights_give_classes_the_same_total():
-    targets = np.array([0, 0, 0, 1], np.int32)
-    weights = TASKS["classification"].kind.class_weights(targets)
-    assert weights.tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2])
-
-
-@pytest.mark.parametrize("targets", [np.array([0.5, 1]), np.array([[0, 1], [2, -1]])])
-def test_class_weights_need_one_class_for_each_example(targets):
-    with pytest.raises(InputError, match="--class_weights is for"):
-        TASKS["regression"].kind.class_weights(targets)

@@ -22,7 +22,7 @@ from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, write_text
 from bert_tf.files.owners import RUN, Mark
 from bert_tf.models.answerer import Evaluation
-from bert_tf.tasks.reports.report import markdown
+from bert_tf.tasks.reports.tables import markdown
 from bert_tf.training.loop import DivergedError
 from bert_tf.training.watcher import Watcher
 

@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf.commands import finetuning
 from bert_tf.commands.finetune import Options as FinetuningOptions
-from bert_tf.commands.finetuning import _evaluate_best, finetune
+from bert_tf.commands.finetuning import _evaluate_best, best_temperature, finetune
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.pipelines.examples.table import Examples
@@ -38,7 +39,7 @@ def test_the_temperature_that_outputs_were_multiplied_by_is_found(name, true):
     answers = {key: x.numpy() for key, x in kind.answers(outputs, LABELS).items()}
     given = Answered(TASKS[name], Examples("d", [*range(4000)], columns), answers, LABELS)
     # Its relative deviation is below 1 / sqrt(examples * information), about 2%.
-    assert kind.temperature(given) == pytest.approx(true, rel=0.08)
+    assert best_temperature(given) == pytest.approx(true, rel=0.08)
 
 
 def options_of(folder, **more):
@@ -89,10 +90,10 @@ def test_a_calibrated_model_decides_as_before_with_less_loss(tmp_path):
         given = tuned.answers(examples, 16)
         kind = tuned.task.kind
         outputs = kind.to_outputs(given.answers, tuned.labels)
-        losses[name] = np.mean(kind.loss()(kind.targets(examples, tuned.labels), outputs))
+        losses[name] = np.mean(kind.losses.loss(kind.targets(examples, tuned.labels), outputs))
         assert kind.scores(given)["accuracy"] == result.evaluation.scores["accuracy"]
     assert losses["best"] < losses["last"]
-    assert kind.temperature(given) == pytest.approx(1, abs=0.01)
+    assert best_temperature(given) == pytest.approx(1, abs=0.01)
     before = {file.name: file.read_bytes() for file in folders["best"].iterdir()}
     assert finetune(options).evaluation.scores == result.evaluation.scores
     assert before == {file.name: file.read_bytes() for file in folders["best"].iterdir()}
@@ -104,9 +105,9 @@ def test_a_finished_model_is_calibrated_and_written_once(tmp_path, monkeypatch, 
     if finished:
         (tmp_path / "best" / "metrics.json").write_text("{}")
     best = MagicMock()
-    best.task.kind.temperature.return_value = 2.0
     best.tuned.return_value = best
     monkeypatch.setattr(Answerer, "from_directory", lambda folder: best)
+    monkeypatch.setattr(finetuning, "best_temperature", lambda given: 2.0)
     run = SimpleNamespace(directory=tmp_path, precision="mixed_bfloat16", notice=lambda line: None)
     options = SimpleNamespace(calibrate=True, features_only=None)
     assert _evaluate_best(run, options, None, None, 8) is best.evaluate.return_value

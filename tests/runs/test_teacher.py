@@ -22,7 +22,6 @@ from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.models.task_models import BertTagger
-from bert_tf.tasks.table import TASKS
 from bert_tf.training.watcher import Watcher
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
@@ -326,26 +325,6 @@ def test_what_no_teacher_can_teach_is_refused(teacher, tmp_path):
         finetune(options_of(teacher, **base, teacher=str(teacher / "encoder")))
 
 
-@pytest.mark.parametrize("name", ["cola", "multi_label", "stsb", "squad", "choice", "tags"])
-def test_a_teachers_own_outputs_cost_nothing_and_others_something(name):
-    kind = TASKS[name].kind
-    shape = {"stsb": [2], "squad": [2, 5, 2], "tags": [2, 5, 3]}.get(name, [2, 3])
-    outputs = tf.random.stateless_normal(shape, [1, 2])
-    mask = tf.constant([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
-    taught = kind.soft_targets(outputs, {"padding_mask": mask})
-    loss = kind.soft_loss(2.0)
-    own = loss(taught, taught)
-    assert own.shape == {"squad": [2, 2], "tags": [2, 5], "multi_label": [2, 3]}.get(name, [2])
-    np.testing.assert_allclose(own, 0, atol=1e-5)
-    other = loss(taught, -taught if name != "squad" else outputs)
-    if name in ("cola", "multi_label"):  # T^2 KL(teacher, student) of the probabilities at T
-        logits = taught / 2 if name == "cola" else tf.stack([taught / 2, 0 * taught], -1)
-        p, q = tf.nn.softmax(logits).numpy(), tf.nn.softmax(-logits).numpy()
-        np.testing.assert_allclose(other, 4 * np.sum(p * np.log(p / q), -1), atol=1e-5)
-    # Of SQuAD: the probability that the student gives to padding, which the teacher does not.
-    assert np.max(other) > 0.1 and np.all(np.isfinite(other))
-
-
 @pytest.mark.parametrize(
     ("temperature", "weight", "expected"), [(3.0, 0.25, (3.0, 5.0)), (None, None, (2.0, 7.6))]
 )
@@ -361,11 +340,7 @@ def test_temperature_and_weight_are_those_of_the_options(
         teacher_weight=weight,
     )
     student = MagicMock()
-    student.task.kind.soft_loss.return_value = lambda taught, own: 8.0
+    student.task.kind.losses.soft.return_value = lambda taught, own: 8.0
     _, loss, _ = finetuning._taught_by(options, student, lambda labels, own: 4.0, "float32")
-    student.task.kind.soft_loss.assert_called_once_with(expected[0])
+    student.task.kind.losses.soft.assert_called_once_with(expected[0])
     assert loss(None, ("own", "taught")) == pytest.approx(expected[1])
-
-
-def test_vectors_have_no_teacher():
-    assert TASKS["embedding"].kind.soft_loss(1.0) is None

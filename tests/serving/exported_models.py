@@ -9,8 +9,9 @@ import pytest
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.commands.export_precisions import Calibration, make_plan_for
 from bert_tf.models.answerer import Answerer
+from bert_tf.models.classes import class_of_kind
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES
+from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES, all_signatures
 from bert_tf.tasks.table import TASKS
 
 PIECES = [
@@ -69,13 +70,13 @@ def export_of(made_once, exports_of) -> Callable[[str], Path]:
         )
         task = TASKS[name].with_settings({"max_length": 32, **windows})
         head = {"labels": LABELS[name]} if name in LABELS else {}
-        model = task.kind.model_class(config, seed=0, **head)
+        model = class_of_kind(task.kind)(config, seed=0, **head)
         tuned = Answerer(task, model, BertTokenizer(PIECES), LABELS.get(name, []))
         if how == "int8":
             texts = ["the ship left .", "sea crew set sails at dawn ?"] * 16
             rows = Examples("rows", list(range(32)), {"text": texts})
             tuned = replace(tuned, plan=make_plan_for(tuned, Calibration(rows, rows)))
-        names = task.kind.all_signatures(task).keys()
+        names = all_signatures(task).keys()
         if name != "classification":
             names -= {*ENCODER_SIGNATURES, "top_20"}
         with exports_of(*names):

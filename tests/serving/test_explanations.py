@@ -10,6 +10,7 @@ from rounding import assert_equal_but_for_rounding
 from bert_tf import BertClassifier, BertConfig, BertTokenizer
 from bert_tf.cli import main
 from bert_tf.models.answerer import Answerer
+from bert_tf.models.classes import class_of_kind
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.table import TASKS
 
@@ -31,7 +32,7 @@ CLOSE = {"rtol": 0.006, "atol": 2e-4}
 def made(name: str, labels: list[str], layers: int = 1) -> Answerer:
     task = TASKS[name].with_settings({"max_length": 12})
     config = replace(CONFIG, num_hidden_layers=layers)
-    model = task.kind.model_class(config, seed=3, **task.kind.head(labels))
+    model = class_of_kind(task.kind)(config, seed=3, **task.kind.head(labels))
     return Answerer(task, model, BertTokenizer(PIECES), labels)
 
 

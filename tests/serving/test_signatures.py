@@ -24,6 +24,7 @@ from bert_tf import (
 from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
+from bert_tf.models.classes import class_of_kind
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.encoder_signatures import vectors
 from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel
@@ -82,7 +83,7 @@ def tuned() -> Callable[[str], Answerer]:
         task = TASKS[name].with_settings({"max_length": LENGTH, "doc_stride": 2})
         kind = task.kind
         labels = {"classification": ["no", "né"], "tagging": ["O", "B-PER", "I-PER"]}.get(name, [])
-        model = kind.model_class(CONFIG, seed=1, **kind.head(labels or task.labels))
+        model = class_of_kind(kind)(CONFIG, seed=1, **kind.head(labels or task.labels))
         return Answerer(task, model, tokenizer, labels or task.labels)
 
     return make
@@ -111,7 +112,7 @@ def test_a_megabyte_and_ten_thousand_windows_take_bounded_memory(name, inputs, e
     config = replace(CONFIG, vocab_size=2000, hidden_size=64, intermediate_size=256)
     task = TASKS[name].with_settings({"max_length": LENGTH, "doc_stride": 2})
     labels = {"tagging": ["O", "B-PER", "I-PER"], "classification": ["no", "yes"]}.get(name)
-    model = task.kind.model_class(config, seed=1, **task.kind.head(labels))
+    model = class_of_kind(task.kind)(config, seed=1, **task.kind.head(labels))
     tokenizer = BertTokenizer(PIECES + [f"[unused{i}]" for i in range(2000 - len(PIECES))])
     signature = Answerer(task, model, tokenizer, labels).module().signature()
     signature(**{key: tf.constant([b"ship"]) for key in inputs})

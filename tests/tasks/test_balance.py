@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from bert_tf.tasks.balance import baseline, label_counts, list_separator, listed_counts
+from bert_tf.errors import InputError
+from bert_tf.tasks.balance import (
+    baseline,
+    class_weights,
+    label_counts,
+    list_separator,
+    listed_counts,
+)
 
 IDS = np.array([0, 1, 1, 1], np.int32)
 WORDS = np.array([[0, 0, 1], [1, -1, -1]], np.int32)
@@ -49,3 +56,15 @@ def test_the_baseline_is_the_most_frequent_label_of_training_where_it_is_asked()
 )
 def test_labels_that_look_like_lists(labels, found):
     assert list_separator(labels) == found
+
+
+def test_class_weights_give_classes_the_same_total():
+    targets = np.array([0, 0, 0, 1], np.int32)
+    weights = class_weights(targets)
+    assert weights.tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2])
+
+
+@pytest.mark.parametrize("targets", [np.array([0.5, 1]), np.array([[0, 1], [2, -1]])])
+def test_class_weights_need_one_class_for_each_example(targets):
+    with pytest.raises(InputError, match="--class_weights is for"):
+        class_weights(targets)

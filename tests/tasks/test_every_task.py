@@ -16,6 +16,7 @@ from bert_tf.commands.ensemble import evaluate_together
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.models.answerer import Answerer
+from bert_tf.models.classes import class_of_kind
 from bert_tf.models.encoder import encoder_for
 from bert_tf.models.loading import load_model
 from bert_tf.pipelines.examples.table import read_examples
@@ -352,7 +353,7 @@ def written(name, folder):
 
 def untrained(task, encoder, labels) -> Answerer:
     head = {**task.kind.head(labels), "seed": 3}
-    model = load_model(encoder, task.kind.model_class, allow_new_head=True, **head)
+    model = load_model(encoder, class_of_kind(task.kind), allow_new_head=True, **head)
     return Answerer(task, model, BertTokenizer(PIECES), labels)
 
 

@@ -14,6 +14,7 @@ from bert_tf.models.answerer import Answerer
 from bert_tf.models.task_models import BertSpanClassifier, BertTagger
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
+from bert_tf.tasks.predictions import check_submission, write_submission
 from bert_tf.tasks.table import TASKS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
@@ -68,8 +69,8 @@ def test_glue_s_files(name, split, file, tmp_path):
     answers = task.kind.answers(tf.constant(logits), labels)
     answers = {key: value.numpy() for key, value in answers.items()}
     examples = Examples("test.tsv", list(range(2, 7)), {"text": ["", " ", "a", "a", '"']})
-    task.check_submission(split, examples, labels)
-    task.write_submission(tmp_path, split, Answered(task, examples, answers, labels))
+    check_submission(task, split, examples, labels)
+    write_submission(tmp_path, split, Answered(task, examples, answers, labels))
     assert [path.name for path in tmp_path.iterdir()] == [file]
     expected = [[str(i), labels[i % len(labels)]] for i in range(5)]
     assert read(tmp_path / file) == [["index", "prediction"], *expected]
@@ -79,7 +80,7 @@ def test_sts_b_has_three_decimals_within_0_to_5(tmp_path):
     task = TASKS["stsb"]
     scores = np.array([-0.3, 0, 2.34567, 5.0001, 4.9999], np.float32)
     examples = Examples("test.tsv", list(range(5)), {"text": ["a"] * 5})
-    task.write_submission(tmp_path, "test", Answered(task, examples, {"score": scores}))
+    write_submission(tmp_path, "test", Answered(task, examples, {"score": scores}))
     predictions = [row[1] for row in read(tmp_path / "STS-B.tsv")]
     assert predictions == ["prediction", "0.000", "0.000", "2.346", "5.000", "5.000"]
 
@@ -88,10 +89,10 @@ def test_what_cannot_be_submitted_is_refused_before_the_work():
     mnli = TASKS["mnli"]
     examples = Examples("tfds:glue/mnli:test_matched", [0, 1, 3], {"text": ["a"] * 3})
     with pytest.raises(InputError, match=r"lacks row 2, and MNLI-m\.tsv needs every row"):
-        mnli.check_submission("test", examples, mnli.labels)
+        check_submission(mnli, "test", examples, mnli.labels)
     with pytest.raises(InputError, match=r"labels are LABEL_0, .*: match them with --label_map"):
-        mnli.check_submission("test", examples.take([0, 1]), ["LABEL_0", *mnli.labels[1:]])
-    mnli.check_submission("train", examples, ["LABEL_0"])  # no official file
+        check_submission(mnli, "test", examples.take([0, 1]), ["LABEL_0", *mnli.labels[1:]])
+    check_submission(mnli, "train", examples, ["LABEL_0"])  # no official file
 
 
 def test_labels_of_a_savedmodel_are_checked_when_it_has_answered(tmp_path):
@@ -100,7 +101,7 @@ def test_labels_of_a_savedmodel_are_checked_when_it_has_answered(tmp_path):
     examples = Examples("test.tsv", [1], {"text": ["a"]})
     rte = TASKS["rte"]
     with pytest.raises(InputError, match="labels are LABEL_1, those of rte are"):
-        rte.write_submission(tmp_path, "test", Answered(rte, examples, answers))
+        write_submission(tmp_path, "test", Answered(rte, examples, answers))
     assert not list(tmp_path.iterdir())
 
 

@@ -4,18 +4,16 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.models.task_models import BertChooser
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.kinds import kind
-from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, RowKind
-from bert_tf.tasks.reports.report import Report, classes_report
+from bert_tf.tasks.kinds.kind import TOKENS, Answered, Answers, RowKind
+from bert_tf.tasks.kinds.rows import alone, count_pieces, in_lists, paired_rows
 from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.windows import map_rows
@@ -28,15 +26,15 @@ if TYPE_CHECKING:
 class Choice(RowKind):
     """One of n texts for each context: each pair gets a score, and softmax runs over the n."""
 
-    model_class = BertChooser
-    has_probabilities = True
-    token_inputs: ClassVar[Mapping[str, tf.TensorSpec]] = dict.fromkeys(
-        RowKind.token_inputs, tf.TensorSpec([None, None, None], tf.int32)
-    )
+    model_class = "BertChooser"
     opening: str | None = None  # column of a text that every choice of the example begins with
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        return {DEFAULT: Signature({"context": TEXTS, "choices": LISTS}, self.respond)}
+        tokens = dict.fromkeys(TOKENS, tf.TensorSpec([None, None, None], tf.int32))
+        return {
+            DEFAULT: Signature({"context": TEXTS, "choices": LISTS}, self.respond),
+            "tokens": Signature(tokens, self.respond_to_tokens),
+        }
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
         own = layout.columns
@@ -60,17 +58,6 @@ class Choice(RowKind):
             every[index] = [f"{opening} {choice}".strip() for choice in every[index]]
         return examples
 
-    def doubts(self, examples: Examples) -> list[str]:
-        found = super().doubts(examples)
-        labels = set(examples.columns["label"])
-        number = len(examples.columns["choices"][0])
-        if labels == {str(place) for place in range(1, number)}:
-            found.append(
-                f"{examples.path}: no right choice has the number 0; choices are counted from 0: "
-                "subtract 1 if these are counted from 1"
-            )
-        return found
-
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Numbers of the right choices, int32 [E], which are counted from 0 or called A, B, C."""
         number = len(examples.columns["choices"][0])
@@ -91,15 +78,13 @@ class Choice(RowKind):
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
         """[CLS] context [SEP] choice [SEP] for each choice, [B, n, T] each."""
         choices = strings["choices"]
-        rows, _ = kind.paired_rows(strings["context"], choices, tokenizer, max_length)
-        return kind.in_lists(rows, choices)
+        rows, _ = paired_rows(strings["context"], choices, tokenizer, max_length)
+        return in_lists(rows, choices)
 
     def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
         context, choices = strings["context"], strings["choices"]
-        rows, truncated = kind.paired_rows(
-            context, choices, answerer.tokenizer, answerer.max_length
-        )
-        scores = map_rows(answerer.predict, kind.alone(rows))  # (B * n, 1)
+        rows, truncated = paired_rows(context, choices, answerer.tokenizer, answerer.max_length)
+        scores = map_rows(answerer.predict, alone(rows))  # (B * n, 1)
         # Lists of unequal length may be padded: an empty choice has the probability 0.
         is_blank = choices == ""
         is_blank &= ~tf.reduce_all(is_blank, -1, keepdims=True)
@@ -109,8 +94,8 @@ class Choice(RowKind):
     def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
         """Tokens of each example's longest choice with the context, int64 [E]."""
         choices = [text for choices in columns["choices"] for text in choices]
-        of_choices = kind.count_pieces(choices, tokenizer).reshape(len(columns["choices"]), -1)
-        return 3 + kind.count_pieces(columns["context"], tokenizer) + of_choices.max(axis=1)
+        of_choices = count_pieces(choices, tokenizer).reshape(len(columns["choices"]), -1)
+        return 3 + count_pieces(columns["context"], tokenizer) + of_choices.max(axis=1)
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         probabilities = keras.ops.softmax(outputs, axis=-1)
@@ -123,16 +108,3 @@ class Choice(RowKind):
 
     def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
         return self.targets(given.examples, given.labels), given.answers["choice"]
-
-    def report(self, given: Answered) -> Report:
-        probabilities = given.answers["probabilities"]
-        numbers = [str(number) for number in range(probabilities.shape[-1])]
-        truth = self.targets(given.examples, given.labels)
-        return classes_report(given.examples, numbers, truth, probabilities)
-
-    def predicted(self, given: Answered) -> Columns:
-        columns, shares = given.examples.columns, enumerate(given.answers["probabilities"].T)
-        texts = [(f"choices{i}", x) for i, x in enumerate(zip(*columns["choices"], strict=True))]
-        found = [(f"probability{i}", map("{:.6f}".format, x)) for i, x in shares]
-        predicted = ("predicted", given.answers["choice"].tolist())
-        return [("context", columns["context"]), *texts, predicted, *found]

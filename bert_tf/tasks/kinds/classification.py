@@ -1,6 +1,5 @@
 """Classification of texts, or of pairs of texts (paper, section 4.1)."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.models.task_models import BertClassifier
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.balance import list_separator
-from bert_tf.tasks.kinds.kind import Answered, Answers, Columns
+from bert_tf.tasks.kinds.kind import Answered, Answers
 from bert_tf.tasks.kinds.long_texts import LongTextKind
-from bert_tf.tasks.reports.report import Report, classes_report
+from bert_tf.tasks.kinds.rows import with_rerank
 from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, Signature, Tensors, of_examples
 from bert_tf.tasks.task import Task
 
@@ -32,11 +29,11 @@ def with_classify(own: dict[str, Signature]) -> dict[str, Signature]:
 class Classification(LongTextKind):
     """One label for each example."""
 
-    model_class = BertClassifier
-    has_probabilities = True
+    model_class = "BertClassifier"
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        return with_classify(super().signatures(task))
+        own = with_classify(super().signatures(task))
+        return with_rerank(own, task, lambda logits: tf.nn.softmax(logits)[:, -1])
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
         labels = list(task.labels) or sorted(set(examples.columns["label"]))
@@ -45,35 +42,6 @@ class Classification(LongTextKind):
                 f"{examples.path} has one label only, {labels[0]!r}: give examples of two or more"
             )
         return labels
-
-    def doubts(self, examples: Examples) -> list[str]:
-        labels = set(examples.columns["label"])
-        fractions = sorted(label for label in labels if "." in label)
-        found = super().doubts(examples)
-        if fractions and all(re.fullmatch(r"-?\d+(\.\d+)?", label) for label in labels):
-            found.append(
-                f"{examples.path}: labels such as {fractions[0]} are numbers with decimals; for "
-                "regression give --task regression"
-            )
-        from bert_tf.pipelines.examples.data_faults import spelt_twice  # with SciPy
-
-        for label, usual in spelt_twice(examples.columns["label"]).items():
-            found.append(
-                f"{examples.path}: the label {label!r} is a class beside {usual!r}; to spell both "
-                "in one way run bert-tf check --clean"
-            )
-        if bare := examples.columns["label"].count("-"):
-            found.append(
-                f"{examples.path}: the label '-' of {bare} examples is a class; in SNLI and MNLI "
-                "it marks those without an agreed label: remove them"
-            )
-        if lists := list_separator(labels):
-            separator, label = lists
-            found.append(
-                f"{examples.path}: labels such as {label!r} contain {separator!r}: did you mean "
-                f'--task multi_label --label_separator "{separator}"?'
-            )
-        return found
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Class ids, int32 [E]."""
@@ -94,41 +62,14 @@ class Classification(LongTextKind):
         best = {"label": names[:, 0], "probability": ordered[:, 0]}
         return {**best, "labels": names, "probabilities": ordered}
 
-    def pair_scores(self, outputs: Any) -> tf.Tensor:
-        """The probability of the last label."""
-        return tf.nn.softmax(tf.cast(outputs, tf.float32))[:, -1]
-
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         return np.log(np.maximum(in_order(answers, labels), _SMALLEST))
 
     def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
-        labels = _labels(given.task, given.labels)
+        labels = given.task.ordered(given.labels)
         number_of = {label.encode(): number for number, label in enumerate(labels)}
         predicted = np.array([number_of[label] for label in given.answers["label"]], np.int32)
         return self.targets(given.examples, labels), predicted
-
-    def score_remarks(self, task: Task, labels: Sequence[str]) -> list[str]:
-        if "f1" not in task.score_names(labels):
-            return []
-        return [f"f1 is the F1 score of the label {_labels(task, labels)[-1]!r}"]
-
-    def report(self, given: Answered) -> Report:
-        labels = _labels(given.task, given.labels)
-        probabilities = np.exp(self.to_outputs(given.answers, labels))
-        truth = self.targets(given.examples, labels)
-        return classes_report(given.examples, labels, truth, probabilities)
-
-    def predicted(self, given: Answered) -> Columns:
-        """The predicted label, and the probability of each label (a SavedModel tells no order)."""
-        predicted = [label.decode() for label in given.answers["label"]]
-        return [("predicted", predicted), *share_columns(given)]
-
-
-def share_columns(given: Answered) -> Columns:
-    """A column with the probabilities of each label."""
-    labels = given.labels or sorted(label.decode() for label in given.answers["labels"][0])
-    shares = zip(labels, in_order(given.answers, labels).T, strict=True)
-    return [(label, map("{:.6f}".format, column)) for label, column in shares]
 
 
 def in_order(answers: Answers, labels: Sequence[str]) -> np.ndarray:
@@ -142,8 +83,3 @@ def in_order(answers: Answers, labels: Sequence[str]) -> np.ndarray:
         chosen = numbers.reshape(names.shape)
         np.put_along_axis(found[rows], chosen, answers["probabilities"][rows], axis=1)
     return found
-
-
-def _labels(task: Task, labels: Sequence[str]) -> Sequence[str]:
-    """A model's labels in the task's order, if it names them; the model may have another."""
-    return task.labels if sorted(task.labels) == sorted(labels) else labels

@@ -1,6 +1,5 @@
 """Texts longer than a row of the model: overlapping windows, whose outputs are pooled."""
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -8,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.tasks.explanations import explain
 from bert_tf.tasks.kinds.kind import Kind, RowKind
-from bert_tf.tasks.signatures import DEFAULT, Signature, Tensors
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.signatures import Tensors
 from bert_tf.tasks.task_options import LongTextOptions
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows, windows
@@ -45,17 +42,8 @@ class WindowedKind(Kind):
         of_windows = ("doc_stride", "window_pooling") if self.long_texts is None else ()
         return {name: value for name, value in own.items() if name not in of_windows}
 
-    def check_windows(self, options: Any) -> None:
-        """Refuses training options that windows are not for."""
-        if self.reads_windows:
-            self._stride(options.max_length)
-        if self.reads_windows and (options.jit_compile is True or options.strategy == "tpu"):
-            raise InputError(
-                "--long_texts windows makes batches of any number of rows, which neither XLA nor "
-                "TPUs can: leave --jit_compile and --strategy tpu out"
-            )
-
-    def _stride(self, max_length: int) -> int:
+    def stride(self, max_length: int) -> int:
+        """Word pieces between the starts of windows; InputError if they would skip text."""
         size = max_length - 2  # without [CLS] and [SEP]
         stride = self.doc_stride or max(1, size // 2)
         if stride > size:
@@ -70,7 +58,7 @@ class WindowedKind(Kind):
     ) -> tuple[Tensors, tf.Tensor, tf.Tensor]:
         """Rows [R, T] of B texts' pieces, the text of each, int64 [R], and windows a text [B]."""
         lengths = tf.cast(ids.row_lengths(), tf.int64)
-        found = windows(lengths, max_length - 2, self._stride(max_length))
+        found = windows(lengths, max_length - 2, self.stride(max_length))
         pieces = tf.gather(ids.flat_values, tf.ragged.range(found.starts, found.ends))
         return Packer(tokenizer, max_length)(pieces), found.text, found.counts
 
@@ -84,30 +72,27 @@ class WindowedKind(Kind):
         lists = tf.RaggedTensor.from_row_lengths(rows["token_ids"], counts, validate=False)
         return {name: lists.with_values(x).to_tensor() for name, x in rows.items()}
 
-    def of_windows(self, model: Any, outputs: Callable) -> Any:
-        """A model of texts from `outputs` of rows, in training."""
-        return _OfWindows(model, outputs, _POOL[self.window_pooling or "mean"][1])
+    def trained(self, model: Any) -> Any:
+        """What a `Trainer` calls on the inputs of `batch`: the model, or one that pools windows."""
+        if not self.reads_windows:
+            return model
+        pool = _POOL[self.window_pooling or "mean"][1]
+        return _OfWindows(model, self.row_outputs(model), pool)
+
+    def row_outputs(self, model: Any) -> Callable:
+        """The function from rows of windows to the outputs that are pooled."""
+        return model
 
 
 @dataclass(frozen=True)
 class LongTextKind(WindowedKind, RowKind):
     """A kind of single texts that may be read in windows."""
 
-    def check_training(self, options: Any, batch_size: int, validation: Any) -> None:
-        self.check_windows(options)
-        if self.reads_windows and "text_pair" in validation.columns:
-            raise InputError(
-                "--long_texts windows is for single texts, not for pairs: leave it out"
-            )
-
     def batch(self, strings: Tensors, arrays: list[Any], tokenizer: Any, max_length: int) -> tuple:
         if self.long_texts is None:
             return super().batch(strings, arrays, tokenizer, max_length)
         (ids,) = self.pieces(strings, tokenizer)
         return (self.padded_windows(ids, tokenizer, max_length), *arrays)
-
-    def trained(self, model: Any) -> Any:
-        return model if self.long_texts is None else self.of_windows(model, model)
 
     def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
         if self.long_texts is None:
@@ -119,12 +104,6 @@ class LongTextKind(WindowedKind, RowKind):
             **self.answers(outputs, answerer.labels),
             "truncated": tf.zeros_like(counts, tf.int32),
         }
-
-    def explanation(self, task: Task) -> Signature | None:
-        if not self.has_probabilities or self.long_texts is not None:
-            return None
-        respond = functools.partial(explain, pieces=self.pieces, answers=self.answers)
-        return Signature(self.signatures(task)[DEFAULT].inputs, respond)
 
 
 class _OfWindows:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.pipelines.examples.table import Examples, format_of
-from bert_tf.tasks.kinds import kind
-from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind
-from bert_tf.tasks.reports.report import Report, worst
+from bert_tf.tasks.kinds.kind import Answered, Answers, Kind
+from bert_tf.tasks.kinds.rows import checked_rows, padded_lists
 from bert_tf.tasks.scoring.metrics import MASKED_WORDS
 from bert_tf.tasks.signatures import DEFAULT, TEXTS, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
@@ -36,8 +34,7 @@ class MaskedLanguageModel(Kind):
     Model Scoring"), and of 15% of them at once, as in pre-training (`drawn_...`).
     """
 
-    model_class = BertMaskedLanguageModel
-    opens = (BertPreTrainer,)
+    model_class = "BertMaskedLanguageModel"
     is_trained = False
     reads_windows = True
     evaluated = "pseudo_likelihood"
@@ -45,7 +42,7 @@ class MaskedLanguageModel(Kind):
     def signatures(self, task: Task) -> dict[str, Signature]:
         """Five guesses by default, 20 as `top_20`; `pseudo_likelihood` scores plain text."""
         more = functools.partial(self.respond, number=_MORE_GUESSES)
-        return {
+        return super().signatures(task) | {
             DEFAULT: Signature({"text": TEXTS}, self.respond),
             f"top_{_MORE_GUESSES}": Signature({"text": TEXTS}, more),
             "pseudo_likelihood": Signature({"sentence": TEXTS}, self.respond),
@@ -76,17 +73,17 @@ class MaskedLanguageModel(Kind):
 
     def respond_to_tokens(self, tensors: Tensors, answerer: "Answerer") -> Tensors:
         """Guesses for each [MASK] of rows of tokens, and its place, `masks_token`."""
-        inputs = kind.checked_rows(tensors, answerer.model)
+        inputs = checked_rows(tensors, answerer.model)
         is_mask = inputs["token_ids"] == answerer.tokenizer.mask_token_id
         places = tf.where(is_mask & (inputs["padding_mask"] != 0))  # (N, 2)
         lists = _best(inputs, places, _GUESSES, answerer)
         lists["token"] = tf.cast(places[:, 1], tf.int32)
         count = tf.shape(inputs["token_ids"], tf.int64)[0]
-        return kind.padded_lists("masks", lists, places[:, 0], count)
+        return padded_lists("masks", lists, places[:, 0], count)
 
     def scores(self, given: Answered) -> dict[str, float | None]:
         answers = given.answers
-        is_piece, right = _pieces(answers)  # masked one at a time
+        is_piece, right = guessed_pieces(answers)  # masked one at a time
         logs = answers["pieces_log_probability"][is_piece]
         drawn = [answers[f"drawn_{name}"] for name in ("right", "log_probability", "count")]
         found: list[float | None] = []
@@ -96,41 +93,8 @@ class MaskedLanguageModel(Kind):
             found += [float(share), math.exp(-mean)] if pieces else [None, None]
         return dict(zip(MASKED_WORDS, found, strict=True))
 
-    def remarks(self, given: Answered, scores: Mapping[str, float | None]) -> list[str]:
-        return [
-            "accuracy and pseudo_perplexity mask one word piece at a time; masked_lm_accuracy and "
-            "masked_lm_perplexity, that of the paper's table 6, 15% at once as in pre-training"
-        ]
 
-    def report(self, given: Answered) -> Report:
-        row, column = np.nonzero(_pieces(given.answers)[0])
-        names = ("pieces_text", "pieces_guess", "pieces_log_probability")
-        piece, guess, probability = (given.answers[name][row, column] for name in names)
-        shown: dict[str, Sequence[Any]] = {
-            "text": [given.examples.columns["sentence"][index] for index in row],
-            "piece": [text.decode() for text in piece],
-            "guess": [text.decode() for text in guess],
-            "log probability": probability.tolist(),
-        }
-        title = "Wrong guesses for the pieces with the lowest probability"
-        places = [given.examples.place(index) for index in row.tolist()]
-        return [worst(title, places.__getitem__, -probability, piece != guess, shown)]
-
-    def write_predictions(self, folder: Path, given: Answered) -> None:
-        """Writes predictions.tsv: each text's number of pieces, right guesses, log-likelihood."""
-        is_piece, right = _pieces(given.answers)
-        logs = given.answers["pieces_log_probability"]
-        total = np.where(is_piece, logs, 0).sum(-1, dtype=np.float64)
-        columns: Columns = [
-            ("text", given.examples.columns["sentence"]),
-            ("pieces", given.answers["pieces_count"]),
-            ("right", right.sum(-1)),
-            ("pseudo_log_likelihood", [f"{value:.6f}" for value in total]),
-        ]
-        kind.write_table(folder, given, columns)
-
-
-def _pieces(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
+def guessed_pieces(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
     """Which places [B, P] are no padding, and where the piece there is guessed right."""
     is_piece = np.arange(answers["pieces_text"].shape[1]) < answers["pieces_count"][:, np.newaxis]
     return is_piece, (answers["pieces_guess"] == answers["pieces_text"]) & is_piece
@@ -153,7 +117,7 @@ def _scores(texts: tf.Tensor, answerer: "Answerer") -> Tensors:
     places, truth = tf.gather(rows.pieces, drawn), tf.gather(ids, drawn)
     log, guess = _predict(rows.inputs, places, predict, answerer, ids=truth)
     right, of_drawn = tf.cast(guess == truth, tf.int32), tf.gather(text, drawn)
-    found = kind.padded_lists("pieces", lists, text, tf.size(texts, tf.int64))
+    found = padded_lists("pieces", lists, text, tf.size(texts, tf.int64))
     of_texts = {"count": tf.ones_like(drawn), "right": right, "log_probability": log}
     for key, x in of_texts.items():
         found[f"drawn_{key}"] = tf.math.unsorted_segment_sum(x, of_drawn, tf.size(texts))
@@ -199,7 +163,7 @@ def guess_masked_words(texts: tf.Tensor, number: int, answerer: "Answerer") -> T
     for name, place in {"start": ends - len(_MASK), "end": ends}.items():
         lists[f"{name}_byte"] = place.flat_values
         lists[name] = code_points(texts, of_text, place.flat_values)
-    return kind.padded_lists("masks", lists, of_text, tf.size(texts, tf.int64))
+    return padded_lists("masks", lists, of_text, tf.size(texts, tf.int64))
 
 
 def _best(inputs: Tensors, places: tf.Tensor, number: int, answerer: "Answerer") -> Tensors:

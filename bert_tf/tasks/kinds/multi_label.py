@@ -11,36 +11,21 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.models.task_models import BertMultiLabelClassifier
-from bert_tf.networks.tensorflow.losses import Values
+from bert_tf.networks.tensorflow.losses import LABELS
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.balance import list_separator
-from bert_tf.tasks.kinds.classification import in_order, share_columns, with_classify
-from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind, padded_lists
+from bert_tf.tasks.kinds.classification import in_order, with_classify
+from bert_tf.tasks.kinds.kind import Answered, Answers
 from bert_tf.tasks.kinds.long_texts import LongTextKind
-from bert_tf.tasks.reports.report import Report, ReportTable, calibration, worst
+from bert_tf.tasks.kinds.rows import padded_lists
 from bert_tf.tasks.scoring.metrics import LabelSets, best_thresholds, logits_of
 from bert_tf.tasks.signatures import Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tasks.task_options import MultiLabelOptions
-from bert_tf.training.distillation import soft_binary_cross_entropy
 
 _ITEM = r"""\s*('([^'\\]|\\.)*'|"([^"\\]|\\.)*"|-?\d+(\.\d+)?)\s*"""
 _LIST = re.compile(rf"\s*\[({_ITEM}(,{_ITEM})*)?\s*\]\s*")
 _BRACKETS = re.compile(r"""\s*\[\s*(['"\d-].*)?\]\s*""", re.DOTALL)
-_HALF = 0.5  # threshold of a label without one of its own
-_SMALLEST = np.finfo(np.float32).eps  # of a probability with a finite logarithm
-
-
-def binary_cross_entropy(labels: Any, outputs: Any) -> Any:
-    """Cross-entropies, float32 [B, C], of labels 0 or 1 [B, C] for logits [B, C]."""
-    outputs = tf.cast(outputs, tf.float32)
-    return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), outputs)
-
-
-def right_decisions(labels: Any, outputs: Any) -> Any:
-    """1.0 where a label [B, C] is what a probability of 0.5 decides, else 0.0."""
-    return tf.cast((tf.cast(labels, tf.float32) > _HALF) == (outputs > 0), tf.float32)
+HALF = 0.5  # threshold of a label without one of its own
 
 
 @dataclass(frozen=True)
@@ -55,17 +40,9 @@ class MultiLabel(LongTextKind):
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
     options = MultiLabelOptions
-    tuned_settings = ("thresholds",)
-    decided_score = "f1_micro"
-    model_class = BertMultiLabelClassifier
-    has_probabilities = True
-    many_labels = True
-    undefined = "without an example"
-    loss_function = staticmethod(binary_cross_entropy)
-    metrics: ClassVar[Mapping[str, Values]] = {"accuracy": right_decisions}
-
-    def soft_loss(self, temperature: float) -> Values:
-        return soft_binary_cross_entropy(temperature)
+    tuned_settings: ClassVar[Mapping[str, str]] = {"thresholds": "f1_micro"}
+    model_class = "BertMultiLabelClassifier"
+    losses = LABELS
 
     def signatures(self, task: Task) -> dict[str, Signature]:
         return with_classify(super().signatures(task))
@@ -113,19 +90,6 @@ class MultiLabel(LongTextKind):
     def parts(self, text: str) -> list[str]:
         return [part.strip() for part in text.split(self.label_separator) if part.strip()]
 
-    def doubts(self, examples: Examples) -> list[str]:
-        found = super().doubts(examples)
-        if bare := examples.columns["label"].count(""):
-            found.append(f"{examples.path}: {bare:,} of {len(examples):,} examples have no label")
-        labels = {part for text in examples.columns["label"] for part in self.parts(text)}
-        if lists := list_separator(labels):
-            separator, label = lists
-            found.append(
-                f"{examples.path}: labels such as {label!r} contain {separator!r}: did you mean "
-                f'--label_separator "{separator}"?'
-            )
-        return found
-
     def label_names(self, task: Task, examples: Examples) -> list[str]:
         found = {label for text in examples.columns["label"] for label in self.parts(text)}
         if not found:
@@ -147,14 +111,6 @@ class MultiLabel(LongTextKind):
                 targets[index, number_of[label]] = 1
         return targets
 
-    def class_weights(self, targets: np.ndarray) -> np.ndarray:
-        """Weights float32 [R, C]: of each label, the examples with it count as those without."""
-        has = targets.astype(bool)
-        share = has.mean(axis=0)
-        weights = np.where(has, share, 1 - share)
-        # A label that all examples have, or none, has nothing to balance.
-        return (0.5 / np.where((share == 0) | (share == 1), 0.5, weights)).astype(np.float32)
-
     def renamed(self, names: Mapping[str, str]) -> "MultiLabel":
         own = {names.get(label, label): limit for label, limit in self.thresholds.items()}
         return replace(self, thresholds=own)
@@ -163,7 +119,7 @@ class MultiLabel(LongTextKind):
         probabilities = tf.sigmoid(tf.cast(outputs, tf.float32))  # (B, C)
         ordered, classes = tf.math.top_k(probabilities, k=len(labels))
         names = tf.gather(tf.constant(list(labels)), classes)
-        limits = tf.constant([self.thresholds.get(label, _HALF) for label in labels])
+        limits = tf.constant([self.thresholds.get(label, HALF) for label in labels])
         is_chosen = ordered >= tf.gather(limits, classes)
         chosen = {"label": names, "probability": ordered}
         chosen = {name: tf.boolean_mask(values, is_chosen) for name, values in chosen.items()}
@@ -175,27 +131,15 @@ class MultiLabel(LongTextKind):
         """Logits of the probabilities, float32 [E, C], in the order of `labels`."""
         return logits_of(in_order(answers, labels))
 
-    def in_ensemble(self, kinds: Sequence[Kind]) -> "MultiLabel":
-        """The kind with thresholds whose logits are the means: `averaged` takes mean logits, too.
-
-        So a label that all models give is given, and one that none gives is not.
-        """
-        every = [kind.thresholds for kind in kinds if isinstance(kind, MultiLabel)]
-        if len(every) == 1:
-            return self
-        names = sorted({label for each in every for label in each})
-        limits = np.array([[each.get(name, _HALF) for name in names] for each in every])
-        means = 1 / (1 + np.exp(-logits_of(limits).mean(axis=0)))
-        return replace(self, thresholds=dict(zip(names, means.tolist(), strict=True)))
-
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         return [*super().score_names(task, labels), *(f"f1_{label}" for label in labels)]
 
     def scores(self, given: Answered) -> dict[str, float | None]:
-        found = self._sets(given).scores()
+        found = self.sets(given).scores()
         return {name: found[name] for name in self.score_names(given.task, given.labels)}
 
-    def _sets(self, given: Answered) -> LabelSets:
+    def sets(self, given: Answered) -> LabelSets:
+        """The true and the predicted labels of each example."""
         truth = self.targets(given.examples, given.labels).astype(bool)
         predicted = np.zeros_like(truth)
         number_of = {label.encode(): number for number, label in enumerate(given.labels)}
@@ -205,50 +149,22 @@ class MultiLabel(LongTextKind):
         return LabelSets(given.labels, truth, predicted, in_order(given.answers, given.labels))
 
     def tuned(self, given: Answered) -> "MultiLabel":
-        sets = self._sets(given)
+        sets = self.sets(given)
         limits = best_thresholds(sets.truth, sets.probabilities)
         return replace(self, thresholds=dict(zip(given.labels, limits, strict=True)))
 
-    def report(self, given: Answered) -> Report:
-        sets = self._sets(given)
-        columns = [
-            "label",
-            "precision",
-            "recall",
-            "f1",
-            "average precision",
-            "threshold",
-            "examples",
-            "predicted",
-        ]
-        each = zip(sets.counts().items(), sets.average_precisions(), strict=True)
-        rows = [
-            [label, *own.shares, average, self.thresholds.get(label, _HALF), own.gold, own.found]
-            for (label, own), average in each
-        ]
-        truth, shares = sets.truth, np.maximum(sets.probabilities, _SMALLEST)
-        loss = -np.log(np.where(truth, shares, np.maximum(1 - shares, _SMALLEST))).sum(axis=1)
-        shown: dict[str, Any] = {**given.examples.columns, "predicted": self._predicted(given)}
-        shown["loss"] = loss
-        wrong = (truth != sets.predicted).any(axis=1)
-        table = ReportTable("classes", "Scores of each label", columns, rows, brief=True)
-        errors = worst("Errors with the highest loss", given.examples.place, loss, wrong, shown)
-        return [table, *calibration(sets.probabilities.ravel(), truth.ravel()), errors]
-
     def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
-        sets = self._sets(given)
+        sets = self.sets(given)
         return sets.truth, sets.predicted
 
-    def predicted(self, given: Answered) -> Columns:
-        return [("predicted", self._predicted(given)), *share_columns(given)]
 
-    def _predicted(self, given: Answered) -> list[str]:
-        """The predicted labels of each example, joined as in the column of labels."""
-        counts, rows = given.answers["predicted_count"], given.answers["predicted_label"]
-        return [
-            self.label_separator.join(sorted(label.decode() for label in row[:count]))
-            for count, row in zip(counts, rows, strict=True)
-        ]
+def predicted_labels(kind: MultiLabel, answers: Answers) -> list[str]:
+    """The predicted labels of each example, joined as in the column of labels."""
+    rows = zip(answers["predicted_count"], answers["predicted_label"], strict=True)
+    return [
+        kind.label_separator.join(sorted(label.decode() for label in row[:count]))
+        for count, row in rows
+    ]
 
 
 def label_columns(column: str) -> list[str]:

@@ -1,9 +1,9 @@
 """A label for every word, decided at its first piece: entities (paper, section 5.3), or tags."""
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -11,20 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.files.atomic import write_text
-from bert_tf.models.task_models import BertTagger
+from bert_tf.networks.tensorflow.losses import WORDS
 from bert_tf.pipelines.examples import tagged_words
 from bert_tf.pipelines.examples.records import is_dataset_name
 from bert_tf.pipelines.examples.table import Examples, format_of
-from bert_tf.tasks.kinds.kind import Answered, Answers, Kind, padded_lists
-from bert_tf.tasks.reports.report import (
-    Report,
-    ReportTable,
-    calibration,
-    confusion,
-    per_class,
-    worst,
-)
+from bert_tf.tasks.kinds.kind import Answered, Kind
+from bert_tf.tasks.kinds.rows import padded_lists
 from bert_tf.tasks.scoring import conlleval
 from bert_tf.tasks.scoring.metrics import Counts, mean_known
 from bert_tf.tasks.signatures import DEFAULT, TEXTS, Signature, Tensors
@@ -49,8 +41,8 @@ _SPACE = re.compile("[ \n]")  # between two words or labels of an example
 class Tagging(Kind):
     """A label for each word, and the entities that these labels describe."""
 
-    model_class = BertTagger
-    batches_of_like_length = False
+    model_class = "BertTagger"
+    losses = WORDS
     reads_windows = True
     evaluated = "words"
     are_entities: ClassVar[bool] = True  # whether labels are those of entities, or any tags
@@ -60,7 +52,8 @@ class Tagging(Kind):
     def signatures(self, task: Task) -> dict[str, Signature]:
         """Raw text by default; `words` takes words between spaces, as evaluation has them."""
         names = {DEFAULT: "text", "words": "words"}
-        return {key: Signature({name: TEXTS}, self.respond) for key, name in names.items()}
+        own = {key: Signature({name: TEXTS}, self.respond) for key, name in names.items()}
+        return super().signatures(task) | own
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
         """Reads a column file or JSON lines; without labels also raw text, as column "text"."""
@@ -88,9 +81,6 @@ class Tagging(Kind):
         return tagged_words.read_columns(
             path, word=word, label=number, documents=self.documents, entities=self.are_entities
         )
-
-    def accepts(self, labels: Sequence[str]) -> bool:
-        return not self.are_entities or tagged_words.are_entities(labels)
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
         """The task's labels, or O and both labels of every type in the training examples."""
@@ -120,16 +110,6 @@ class Tagging(Kind):
                 targets[index, place] = number
         return targets
 
-    def split_keys(self, task: Task, examples: Examples) -> tuple[str, Sequence[Hashable]]:
-        """All sentences of a document stay together, if the file divides documents."""
-        if not examples.documents:
-            return super().split_keys(task, examples)
-        texts: dict[int, list[str]] = defaultdict(list)
-        for document, words in zip(examples.documents, examples.columns["words"], strict=True):
-            texts[document].append(words)
-        of_document = {document: "\n".join(words) for document, words in texts.items()}
-        return "document", [of_document[document] for document in examples.documents]
-
     def batch(self, strings: Tensors, arrays: list[Any], tokenizer: Any, max_length: int) -> tuple:
         """Windows, with the label and the weight 1 at the first piece of every word."""
         words = words_between_spaces(strings["words"], tokenizer)
@@ -148,14 +128,14 @@ class Tagging(Kind):
         rows = word_rows(words, tf.size(texts), answerer.tokenizer, answerer.max_length)
         logits = map_rows(answerer.predict, rows.inputs)
         probabilities = tf.nn.softmax(tf.gather_nd(logits, rows.first_pieces))  # (W, C)
-        return self._answers(texts, words, probabilities, answerer.labels)
+        return self.word_answers(texts, words, probabilities, answerer.labels)
 
-    def token_answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
+    def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         probabilities = tf.nn.softmax(outputs)
         names = tf.gather(tf.constant(list(labels)), tf.argmax(probabilities, -1))
         return {"label": names, "probability": tf.reduce_max(probabilities, -1)}
 
-    def _answers(
+    def word_answers(
         self, texts: tf.Tensor, words: Words, probabilities: tf.Tensor, labels: Sequence[str]
     ) -> Tensors:
         """Answers from the probabilities, float [W, C], of the words of texts, string [B]."""
@@ -189,62 +169,11 @@ class Tagging(Kind):
         found |= lists("words", every, every, label=names, score=scores, **detail)
         return {**found, "truncated": tf.zeros_like(texts, tf.int32)}
 
-    def in_ensemble(self, kinds: Sequence[Kind]) -> "Tagging":
-        return replace(self, in_detail=True)
-
-    def averaged(
-        self, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
-    ) -> Answers:
-        first = answers[0]
-        is_word = np.arange(first["words_label"].shape[1]) < first["words_count"][:, np.newaxis]
-        probabilities = [
-            each["words_probabilities"][is_word][:, [*map(own.index, labels[0])]]
-            for each, own in zip(answers, labels, strict=True)
-        ]
-        places = (first[f"words_{name}"][is_word] for name in ("start_byte", "end_byte"))
-        words = Words(tf.constant(np.nonzero(is_word)[0]), None, *map(tf.constant, places))
-        mean = tf.constant(np.mean(probabilities, axis=0))
-        found = self._answers(tf.constant(examples.columns["words"]), words, mean, labels[0])
-        return {name: values.numpy() for name, values in found.items()}
-
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         return list(conlleval.entity_score_names(labels))
 
     def scores(self, given: Answered) -> dict[str, float | None]:
-        return dict(_compare(given).scores())
-
-    def report(self, given: Answered) -> Report:
-        found = _compare(given).by_type.items()
-        rows = [[name, *conlleval.defined(own), own.gold, own.found] for name, own in found]
-        columns = ["type", "precision", "recall", "f1", "examples", "predicted"]
-        title = "Scores of entities, as conlleval computes them"
-        table = ReportTable("types", title, columns, rows, brief=True)
-        return [table, *self.words_report(given, lambda label: label.partition("-")[2] or "O")]
-
-    def words_report(self, given: Answered, class_of: Callable[[str], str]) -> Report:
-        """Confusion of the classes of labels, calibration and errors of words."""
-        every = list(self.sentences(given))
-        gold, found = labels_of(every)
-        scores = np.array([score for each in every for score in each.scores])
-        where = [(each, place) for each in every for place in range(len(each.words))]
-        classes = sorted({*map(class_of, given.labels), *map(class_of, gold.tolist())})
-        numbers = [np.array([classes.index(class_of(x)) for x in each]) for each in (gold, found)]
-        shown: dict[str, Any] = {"words": [_in_context(each.words, i) for each, i in where]}
-        shown |= {"label": gold, "predicted": found, "probability": scores}
-        places = [given.examples.place(each.example) for each, _ in where]
-        wrong = "Wrong labels of words with the highest probability"
-        errors = worst(wrong, places.__getitem__, scores, found != gold, shown)
-        return [*confusion(classes, *numbers), *calibration(scores, found == gold), errors]
-
-    def write_predictions(self, folder: Path, given: Answered) -> None:
-        """Writes predictions.conll: word, label and predicted label; for labels conlleval.txt."""
-        lines = []
-        for _, words, gold, predicted, _ in self.sentences(given):
-            columns = [words, predicted] if gold is None else [words, gold, predicted]
-            lines += [" ".join(row) for row in zip(*columns, strict=True)] + [""]
-        write_text(folder / "predictions.conll", "\n".join(lines) + "\n")
-        if self.are_entities and "label" in given.examples.columns:
-            write_text(folder / "conlleval.txt", _compare(given).report())
+        return dict(entity_scores(given).scores())
 
     def sentences(self, given: Answered) -> Iterator["Sentence"]:
         """The sentences of all examples; labels of entities as IOB2; a raw text is one sentence."""
@@ -291,12 +220,6 @@ class Tags(Tagging):
         mean = {"accuracy": float((gold == found).mean()), "f1": mean_known([*of_labels.values()])}
         return {**mean, **{f"f1_{label}": f1 for label, f1 in of_labels.items()}}
 
-    def report(self, given: Answered) -> Report:
-        number_of = {label: number for number, label in enumerate(given.labels)}
-        pair = labels_of([*self.sentences(given)])
-        numbers = [np.array([number_of[x] for x in each]) for each in pair]
-        return [per_class(given.labels, *numbers), *self.words_report(given, str)]
-
 
 def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tuple[tf.Tensor, ...]:
     """First and last word [N] of entities, as `chunks` finds them; entity and word of M in one."""
@@ -320,12 +243,6 @@ def labels_of(sentences: Sequence["Sentence"]) -> tuple[np.ndarray, np.ndarray]:
     return np.array(gold), np.array([label for each in sentences for label in each.predicted])
 
 
-def _in_context(words: list[str], place: int) -> str:
-    """A word in brackets, with five words on both sides."""
-    before, after = words[max(0, place - 5) : place], words[place + 1 : place + 6]
-    return " ".join([*before, f"[{words[place]}]", *after])
-
-
 class Sentence(NamedTuple):
     example: int
     words: list[str]
@@ -334,6 +251,6 @@ class Sentence(NamedTuple):
     scores: list[float]
 
 
-def _compare(given: Answered) -> conlleval.EntityScores:
+def entity_scores(given: Answered) -> conlleval.EntityScores:
     pairs = [(each.gold or [], each.predicted) for each in given.task.kind.sentences(given)]
     return conlleval.score_entities(*zip(*pairs, strict=True))

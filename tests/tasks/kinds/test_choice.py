@@ -10,6 +10,7 @@ from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.serving.predictor import answer
+from bert_tf.tasks.remarks import doubts
 from bert_tf.tasks.table import TASKS
 
 SWAG = """\
@@ -87,7 +88,7 @@ def test_letters_are_choices_and_counting_from_1_is_doubted(labels, targets, is_
     kind = TASKS["choice"].kind
     examples = Examples("d.csv", [*range(len(labels))], {**columns, "label": labels})
     assert kind.targets(examples, []).tolist() == targets
-    assert any("subtract 1" in doubt for doubt in kind.doubts(examples)) is is_doubted
+    assert any("subtract 1" in doubt for doubt in doubts(kind, examples)) is is_doubted
 
 
 def test_every_choice_is_a_row_with_the_context():

@@ -1,12 +1,12 @@
 """How many inputs are cut, said for every kind, by evaluate and predict, for SavedModels, too."""
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_tf import BertTokenizer
 from bert_tf.models.answerer import Answerer
 from bert_tf.tasks.kinds.span import Span
+from bert_tf.tasks.remarks import truncation
 from bert_tf.tasks.table import TASKS
 
 TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "cow"])
@@ -45,17 +45,17 @@ TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", 
 )
 def test_every_kind_says_what_is_cut(task, columns, expected):
     found = truncated(TASKS[task].kind, columns, 8)
-    assert TASKS[task].kind.truncation(np.count_nonzero(found), len(found), 8) == expected
+    assert truncation(TASKS[task].kind, found, 8) == expected
 
 
 def test_questions_are_cut_at_64_pieces():
     columns = {"question": ["sea " * 64, "sea " * 65], "context": ["cow", "cow"]}
     expected = "cut at 64 word pieces: 1 of 2 questions; contexts are read in windows"
     assert truncated(Span(), columns, 384).tolist() == [0, 1]
-    assert Span().truncation(1, 2, 384) == expected
+    assert truncation(Span(), [0, 1], 384) == expected
     shorter = Span().with_settings({"max_query_length": 9})
     assert truncated(shorter, columns, 384).tolist() == [55, 56]
-    assert shorter.truncation(2, 2, 384).startswith("cut at 9 word pieces: 2 of 2")
+    assert truncation(shorter, [55, 56], 384).startswith("cut at 9 word pieces: 2 of 2")
 
 
 def truncated(kind, columns, max_length):

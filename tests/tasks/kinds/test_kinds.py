@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.commands.finetuning_data import split
 from bert_tf.errors import InputError
-from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.pipelines.examples.table import Examples, read_examples
 from bert_tf.serving.predictor import answer
-from bert_tf.tasks.kinds.kind import Answered
+from bert_tf.tasks.kinds.kind import Answered, Kind, RowKind
 from bert_tf.tasks.of_model import read_settings
+from bert_tf.tasks.predictions import write_predictions
+from bert_tf.tasks.remarks import remarks
 from bert_tf.tasks.scoring.metrics import accuracy, macro_f1, matthews_correlation
 from bert_tf.tasks.table import TASKS, find_task
 from bert_tf.tasks.task_options import check_stored
@@ -38,8 +38,8 @@ def test_predictions_are_read_back_whatever_columns_and_labels_are_called(tmp_pa
     examples = task.read(data, "train")
     labels = ["label", "predicted", "text", "x  y", "x y"]
     predicted = ["x y", "x  y", "text"]
-    KIND.write_predictions(
-        tmp_path, Answered(task, examples, answers_of(labels, predicted), labels)
+    write_predictions(
+        KIND, tmp_path, Answered(task, examples, answers_of(labels, predicted), labels)
     )
     header = (tmp_path / "predictions.tsv").read_text().splitlines()[0].split("\t")
     assert header == [
@@ -69,7 +69,7 @@ def test_f1_is_of_the_dataset_s_second_label_whatever_the_model_s_order(tmp_path
     for labels in (["0", "1"], ["1", "0"]):
         given = Answered(task, examples, answers_of(labels, ["1", "1", "0", "0"]), labels)
         assert KIND.scores(given) == {"f1": pytest.approx(2 / 3), "accuracy": 0.75}
-        assert KIND.remarks(given, {"f1": 1.0}) == ["f1 is the F1 score of the label '1'"]
+        assert remarks(given, {"f1": 1.0}) == ["f1 is the F1 score of the label '1'"]
     of_three = CLASSES.score_functions(["a", "b", "c"])
     assert of_three == [accuracy, macro_f1, matthews_correlation]
 
@@ -86,23 +86,18 @@ def test_scores_of_regression_know_order_from_noise(scale):
         assert scores["spearman"] == pytest.approx(1, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_split_is_stratified(seed):
-    """A rare class could miss the validation examples, or be in them alone."""
-    targets = np.random.default_rng(9).permutation([0] * 80 + [1] * 20)
-    kept, aside = split(targets, range(100), 0.1, seed)
-    assert sorted([*kept, *aside]) == list(range(100))
-    assert np.bincount(targets[aside]).tolist() == [8, 2]
-    assert aside.tolist() != split(targets, range(100), 0.1, seed + 1)[1].tolist()
-    assert aside.tolist() == split(targets, range(100), 0.1, seed)[1].tolist()
+def test_kinds_stay_small():
+    """Reports, files, ensembles and remarks are functions of a kind's answers, beside the kinds."""
+    members = {name for name in {*dir(Kind), *Kind.__annotations__} if not name.startswith("_")}
+    assert len(members) < 25
 
 
-def test_label_smoothing_is_cross_entropy_with_smoothed_targets():
-    logits, labels = np.array([[1.0, 2.0, 4.0]], np.float32), np.array([2], np.int32)
-    logs = logits - np.log(np.exp(logits).sum())
-    expected = -(logs * [0.1 / 3, 0.1 / 3, 0.9 + 0.1 / 3]).sum()
-    assert KIND.loss(label_smoothing=0.1)(labels, logits).numpy()[0] == pytest.approx(expected)
-    assert KIND.loss() is cross_entropy
+def test_a_member_that_no_longer_counts_is_refused():
+    with pytest.raises(InputError, match=r"Old\.report has no effect: use .*report\.register"):
+
+        class Old(RowKind):
+            def report(self, given):
+                return []
 
 
 @pytest.mark.parametrize("task", ["classification", "choice", "regression"])
@@ -113,8 +108,9 @@ def test_the_validation_loss_is_that_of_the_model_s_outputs(task):
     outputs = draw.normal(size=(20, 3) if task != "regression" else 20).astype(np.float32)
     targets = draw.integers(0, 3, 20).astype(outputs.dtype if task == "regression" else np.int32)
     answers = {k: v.numpy() for k, v in kind.answers(tf.constant(outputs), labels).items()}
-    found = kind.loss()(targets, kind.to_outputs(answers, labels))
-    np.testing.assert_allclose(found, kind.loss()(targets, outputs), rtol=1e-5, atol=1e-6)
+    loss = kind.losses.loss
+    found = loss(targets, kind.to_outputs(answers, labels))
+    np.testing.assert_allclose(found, loss(targets, outputs), rtol=1e-5, atol=1e-6)
 
 
 def test_settings_come_back_from_task_json():
@@ -200,7 +196,7 @@ def test_many_classes_and_rows_share_the_strings_of_the_labels(tmp_path):
     found = answer(Signature(), {"text": texts}, 32)
     examples = Examples("d.tsv", [*range(600)], {"text": texts, "label": [labels[0]] * 600})
     outputs = KIND.to_outputs(found, labels)
-    KIND.write_predictions(tmp_path, Answered(CLASSES, examples, found, labels))
+    write_predictions(KIND, tmp_path, Answered(CLASSES, examples, found, labels))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 64 * logits.size  # what strings of their own would take, without anything else

@@ -9,8 +9,13 @@ import tensorflow as tf
 from bert_tf.commands.data_in_memory import _rows, examples_in_memory
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
+from bert_tf.tasks.balance import class_weights
+from bert_tf.tasks.ensembles import joint_kind
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.multi_label import MultiLabel
+from bert_tf.tasks.predictions import write_predictions
+from bert_tf.tasks.remarks import doubts
+from bert_tf.tasks.reports.report import report
 from bert_tf.tasks.table import TASKS
 
 TASK = TASKS["multi_label"]
@@ -63,7 +68,7 @@ def test_forms_of_files(tmp_path, name, text, settings):
     examples = task.read(tmp_path / name, "train")
     assert task.kind.label_names(task, examples) == LABELS
     assert task.kind.targets(examples, LABELS).tolist() == [[0, 1, 1], [0, 0, 0], [1, 0, 0]]
-    assert task.kind.doubts(examples)[-1].endswith("1 of 3 examples have no label")
+    assert doubts(task.kind, examples)[-1].endswith("1 of 3 examples have no label")
     if "label_column" not in settings:  # what stays is how the file has them
         unlabelled = task.read(tmp_path / name, "test", labelled=False)
         assert list(unlabelled.columns) == ["text"]
@@ -125,21 +130,21 @@ def test_a_label_never_seen_is_named_with_its_line():
 
 
 def test_labels_in_one_cell_are_doubted_in_classification():
-    doubts = TASKS["classification"].kind.doubts(examples_of("sea,cow", "sea", "cow"))
-    assert doubts[-1].endswith('did you mean --task multi_label --label_separator ","?')
-    doubts = TASKS["classification"].kind.doubts(examples_of("['sea', 'cow']", "['cow']", "[]"))
-    assert doubts[-1].endswith('did you mean --task multi_label --label_separator ","?')
-    assert not TASKS["classification"].kind.doubts(examples_of("yes, of course", "no"))
-    doubts = KIND.doubts(examples_of("sea|cow", "sea", "cow"))
-    assert doubts[-1].endswith("contain '|': did you mean --label_separator \"|\"?")
+    found = doubts(TASKS["classification"].kind, examples_of("sea,cow", "sea", "cow"))
+    assert found[-1].endswith('did you mean --task multi_label --label_separator ","?')
+    found = doubts(TASKS["classification"].kind, examples_of("['sea', 'cow']", "['cow']", "[]"))
+    assert found[-1].endswith('did you mean --task multi_label --label_separator ","?')
+    assert not doubts(TASKS["classification"].kind, examples_of("yes, of course", "no"))
+    found = doubts(KIND, examples_of("sea|cow", "sea", "cow"))
+    assert found[-1].endswith("contain '|': did you mean --label_separator \"|\"?")
 
 
 def test_labels_that_look_wrong_are_doubted():
     """SNLI's mark of no agreed label, and one label in two spellings."""
     columns = {"text": ["a"] * 5, "label": ["pos", "pos", "pos ", "neg", "-"]}
-    doubts = TASKS["classification"].kind.doubts(Examples("d.tsv", [*range(5)], columns))
-    assert doubts[0].startswith("d.tsv: the label 'pos ' is a class beside 'pos'")
-    assert doubts[1].startswith("d.tsv: the label '-' of 1 examples is a class; in SNLI")
+    found = doubts(TASKS["classification"].kind, Examples("d.tsv", [*range(5)], columns))
+    assert found[0].startswith("d.tsv: the label 'pos ' is a class beside 'pos'")
+    assert found[1].startswith("d.tsv: the label '-' of 1 examples is a class; in SNLI")
 
 
 def test_each_label_has_its_threshold():
@@ -167,10 +172,10 @@ def test_thresholds_are_tuned_and_kept():
     other = MultiLabel(thresholds={"cow": 0.9})
     # Odds of 1 : 3 and 9 : 1 have the geometric mean 3 ** 0.5; those of 1 : 3 and 1, its inverse.
     root = 3**0.5
-    assert tuned.in_ensemble([tuned, other]).thresholds == pytest.approx(
+    assert joint_kind(tuned, [tuned, other]).thresholds == pytest.approx(
         {"cow": root / (1 + root), "sea": 1 / (1 + root), "ship": 0.5}
     )
-    assert tuned.in_ensemble([tuned]) == tuned
+    assert joint_kind(tuned, [tuned]) == tuned
 
 
 def test_the_loss_is_known_from_the_answers():
@@ -181,14 +186,12 @@ def test_the_loss_is_known_from_the_answers():
     targets = random.integers(0, 2, outputs.shape)
     shares = 1 / (1 + np.exp(-outputs.astype(float)))
     expected = -np.log(np.where(targets, shares, 1 - shares))
-    np.testing.assert_allclose(KIND.loss()(targets, outputs), expected, rtol=1e-5)
-    with pytest.raises(InputError, match="--label_smoothing"):
-        KIND.loss(label_smoothing=0.1)
+    np.testing.assert_allclose(KIND.losses.loss(targets, outputs), expected, rtol=1e-5)
 
 
 def test_balanced_weights_give_both_decisions_of_a_label_the_same_total():
     targets = np.array([[1, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 0]], np.float32)
-    weights = KIND.class_weights(targets)
+    weights = class_weights(targets)
     assert weights[:, 0].tolist() == pytest.approx([2, 2 / 3, 2 / 3, 2 / 3])
     assert weights[:, 1].tolist() == [1, 1, 1, 1]  # no example has it: nothing to balance
     assert weights[targets == 1].sum() == pytest.approx(2 + 3 * 2 / 3)
@@ -197,7 +200,7 @@ def test_balanced_weights_give_both_decisions_of_a_label_the_same_total():
 def test_reports_and_predictions_have_every_label(tmp_path):
     examples = examples_of("sea", "cow,sea", "")
     given = answered(KIND, examples, [[0.1, 0.8, 0.2], [0.4, 0.9, 0.2], [0.7, 0.2, 0.1]])
-    classes, reliability, _, errors = KIND.report(given)
+    classes, reliability, _, errors = report(KIND, given)
     assert [row[:4] for row in classes.rows] == [
         ["cow", 0, 0, 0],
         ["sea", 1, 1, 1],
@@ -205,7 +208,7 @@ def test_reports_and_predictions_have_every_label(tmp_path):
     ]
     assert sum(row[1] for row in reliability.rows) == 9
     assert [row[0] for row in errors.rows] == ["d.tsv, line 2", "d.tsv, line 1"]
-    KIND.write_predictions(tmp_path, given)
+    write_predictions(KIND, tmp_path, given)
     lines = (tmp_path / "predictions.tsv").read_text().splitlines()
     assert lines[0] == "text\tlabel\tpredicted\tcow\tsea\tship"
     assert lines[2] == "text 1\tcow,sea\tsea\t0.400000\t0.900000\t0.200000"

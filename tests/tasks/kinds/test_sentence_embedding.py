@@ -21,17 +21,13 @@ from bert_tf.commands.finetuning import finetune
 from bert_tf.commands.search_index import vectors_of
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
+from bert_tf.models.classes import class_of_kind
 from bert_tf.models.loading import load_model
 from bert_tf.models.task_models import _SentencePooling
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
-from bert_tf.tasks.kinds.sentence_embedding import (
-    cosent,
-    in_batch_accuracy,
-    in_batch_cross_entropy,
-    squared_cosine_error,
-)
 from bert_tf.tasks.of_model import of_model
+from bert_tf.tasks.reports.report import report
 from bert_tf.tasks.scoring.metrics import retrieval_scores
 from bert_tf.tasks.table import TASKS
 
@@ -58,13 +54,6 @@ def kind(**settings):
     return TASK.kind.with_settings(settings)
 
 
-# Losses.
-
-
-def drawn(texts=2, rows=5, seed=1):
-    return np.random.default_rng(seed).normal(size=(rows, texts, 4)).astype(np.float32)
-
-
 def assert_close(found, expected):
     """Equal but for a block and a pooling in batches of other shapes."""
     assert_equal_but_for_rounding(found, expected, 30, 8)
@@ -73,45 +62,6 @@ def assert_close(found, expected):
 def cosines(one, others):
     one, others = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (one, others))
     return one @ others.T
-
-
-def cross_entropy(logits, right):
-    return np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(logits)), right]
-
-
-@pytest.mark.parametrize("texts", [2, 4])
-def test_infonce_is_cross_entropy_over_the_batch(texts):
-    """With wrong answers of every example as further candidates, in one direction."""
-    x, numbers = drawn(texts), np.arange(10).reshape(5, 2)
-    further = x[:, 2:].reshape(-1, 4)
-    forward = 20 * cosines(x[:, 0], np.concatenate([x[:, 1], further]))
-    back = 20 * cosines(x[:, 1], x[:, 0])
-    found = in_batch_cross_entropy(20.0)(numbers, x).numpy()
-    expected = np.stack([cross_entropy(each, np.arange(5)) for each in (forward, back)], 1)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    right = np.stack([each.argmax(1) == np.arange(5) for each in (forward, back)], 1)
-    assert in_batch_accuracy(numbers, x).numpy().tolist() == right.astype(float).tolist()
-
-
-def test_equal_texts_are_no_wrong_answers():
-    x = drawn()
-    numbers = np.array([[0, 1], [2, 1], [0, 3], [4, 5], [6, 7]])  # 0 shares with 1 and with 2
-    logits = 20 * cosines(x[:, 0], x[:, 1])
-    logits[[0, 1, 0, 2], [1, 0, 2, 0]] = -1e9
-    found = in_batch_cross_entropy(20.0)(numbers, x).numpy()[:, 0]
-    np.testing.assert_allclose(found, cross_entropy(logits, np.arange(5)), rtol=1e-4, atol=1e-5)
-
-
-def test_cosent_and_cosine_are_their_formulae():
-    x, scores = drawn(rows=4), np.array([0.0, 3.0, 3.0, 5.0], np.float32)
-    found = np.array([cosines(a[:1], a[1:])[0, 0] for a in x])
-    pairs = [(i, j) for i in range(4) for j in range(4) if scores[i] > scores[j]]
-    expected = np.log(1 + sum(np.exp(20 * (found[j] - found[i])) for i, j in pairs))
-    np.testing.assert_allclose(cosent(20.0)(scores, x), [expected] * 4, rtol=1e-5)
-    shares = scores / 5
-    np.testing.assert_allclose(
-        squared_cosine_error(20.0)(shares, x), (found - shares) ** 2, rtol=1e-4, atol=1e-6
-    )
 
 
 # Reading.
@@ -333,17 +283,18 @@ def test_prompts_and_similarity_of_others_are_honoured(tmp_path):
     # They are kept, for us and for sentence-transformers.
     assert TASK.with_settings(task.settings()) == task
     (tmp_path / PROMPTS).unlink()
-    task.kind.write_files(tmp_path)
+    replace(plain, task=task).save(tmp_path)
+    (tmp_path / "task.json").unlink()
     assert of_model(tmp_path) == task
 
 
 @pytest.mark.slow
 def test_an_index_and_its_questions_have_their_prompts(tmp_path):
     made(tmp_path)
-    expected, _ = vectors_of(Answerer.open(tmp_path), ["cow sea", "barn sea"], 2)
+    expected, _ = vectors_of(tmp_path, ["cow sea", "barn sea"], 2)
     (tmp_path / PROMPTS).write_text(json.dumps({"prompts": {"query": "cow ", "corpus": "barn "}}))
     for role, vector in zip(("query", "document"), expected, strict=True):
-        assert_close(vectors_of(Answerer.open(tmp_path), ["sea"], 2, role=role)[0], [vector])
+        assert_close(vectors_of(tmp_path, ["sea"], 2, role=role)[0], [vector])
 
 
 def test_newer_files_are_read(tmp_path):
@@ -374,7 +325,7 @@ def test_models_of_pairs_rerank(task):
     """As they answer each pair alone."""
     task = TASKS[task].with_settings({"max_length": 8})
     labels = list(task.labels)
-    model = task.kind.model_class(CONFIG, seed=1, **task.kind.head(labels))
+    model = class_of_kind(task.kind)(CONFIG, seed=1, **task.kind.head(labels))
     tuned = Answerer(task, model, BertTokenizer(PIECES), labels)
     queries, texts = ["sea ship", "cow " * 20], [["cow", "barn " * 20, ""], ["sea", "sea", "ship"]]
     found = tuned.function("rerank")(query=tf.constant(queries), texts=tf.constant(texts))
@@ -476,7 +427,7 @@ import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 from bert_tf import AdamWeightDecay, BertConfig, BertSentenceEncoder
-from bert_tf.tasks.kinds.sentence_embedding import cosent, in_batch_accuracy, in_batch_cross_entropy
+from bert_tf.networks.tensorflow.losses import cosent, in_batch_accuracy, in_batch_cross_entropy
 from bert_tf.training.strategy import distribute_batches, make_strategy
 from bert_tf.training.trainer import Trainer
 
@@ -566,7 +517,7 @@ def test_the_report_names_the_pairs_that_are_furthest_off():
     columns = {"text": ["a", "b", "c"], "text_pair": ["x", "y", "z"], "label": ["1", "2", "3"]}
     answers = {"score": np.array([0.1, 0.9, 0.2], np.float32)}
     given = Answered(TASK, Examples("d.tsv", [2, 3, 4], columns), answers)
-    (errors,) = kind(embedding_loss="cosent").report(given)
+    (errors,) = report(kind(embedding_loss="cosent"), given)
     assert [row[0] for row in errors.rows] == ["d.tsv, line 3", "d.tsv, line 4"]
-    (low,) = kind().report(given)
+    (low,) = report(kind(), given)
     assert low.rows[0][0] == "d.tsv, line 2"

@@ -17,7 +17,8 @@ from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds import span as span_kind
 from bert_tf.tasks.kinds.kind import Answered
-from bert_tf.tasks.kinds.span import Span, span_accuracy, span_loss
+from bert_tf.tasks.kinds.span import Span
+from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.scoring.squad_scores import squad_2_scores
 from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization.windows import QuestionPacker, token_targets
@@ -113,15 +114,6 @@ def test_answers_that_are_not_in_their_contexts_are_not_trained_on(tuned, tmp_pa
         tuned.task.kind.training_rows(tuned.task, examples.take([1]), [], tuned.tokenizer)
 
 
-def test_loss_and_accuracy_are_means_over_start_and_end():
-    logits = np.log(np.array([[[0.5, 0.1], [0.25, 0.8], [0.25, 0.1]]], np.float32))
-    targets = tf.constant([[0, 2]])
-    np.testing.assert_allclose(span_loss(targets, logits), [[-np.log(0.5), -np.log(0.1)]], 1e-5)
-    assert span_accuracy(targets, logits).numpy().tolist() == [[1, 0]]
-    with pytest.raises(InputError, match="--label_smoothing"):
-        Span().loss(label_smoothing=0.1)
-
-
 @pytest.mark.slow
 def test_the_threshold_is_tuned_stored_and_used(tuned, tmp_path):
     questions = [("sea", "sea"), ("cow", ""), ("ship", ""), ("barn", "barn"), ("farm", "")]
@@ -205,7 +197,7 @@ def test_metrics_are_the_official_scores_of_predictions_json(tmp_path):
     """A right answer without words is right where nothing is answered, whatever the odds."""
     gold, odds = [["the"], ["cow"], []], [5.0, -5.0, -5.0]
     kind, questions = judged(gold, ["sea", "cow", "cow"], odds)
-    kind.write_predictions(tmp_path, questions)
+    write_predictions(kind, tmp_path, questions)
     written = json.loads((tmp_path / "predictions.json").read_text())
     assert written == {"0": "", "1": "cow", "2": "cow"}
     official = squad_2_scores(dict(zip("012", gold, strict=True)), written)

@@ -13,8 +13,10 @@ from bert_tf.models.answerer import Answerer
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.examples.tagged_words import chunks
 from bert_tf.serving.predictor import rows
+from bert_tf.tasks.ensembles import joint_kind
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.tagging import Tagging
+from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization.words import words_between_spaces
 
@@ -48,7 +50,7 @@ def examples(words, labels):
 def test_kinds_in_ensembles_answer_with_all_probabilities(tokenizer):
     strings = {"words": tf.constant(["w1 w5"])}
     answerer = Answerer(TASK.with_settings({"max_length": 8}), model, tokenizer, LABELS)
-    found = KIND.in_ensemble([KIND]).respond(strings, answerer)["words_probabilities"].numpy()
+    found = joint_kind(KIND, [KIND]).respond(strings, answerer)["words_probabilities"].numpy()
     assert found.shape == (1, 2, len(LABELS)) and found.argmax(-1).tolist() == [[1, 5]]
     assert "words_probabilities" not in KIND.respond(strings, answerer)
 
@@ -118,7 +120,7 @@ def test_scores_and_files_of_documents(tmp_path):
     scores = KIND.scores(given)
     assert scores["f1"] == pytest.approx(0.8) and scores["accuracy"] == 0.5
     assert scores["f1_LOC"] == 1.0 and scores["f1_PER"] == 0.0
-    KIND.write_predictions(tmp_path, given)
+    write_predictions(KIND, tmp_path, given)
     written = (tmp_path / "predictions.conll").read_text()
     assert written == "a B-LOC B-LOC\nb O O\n\nc I-LOC B-LOC\n\nd O B-PER\n\n"
     assert "found: 3 phrases; correct: 2." in (tmp_path / "conlleval.txt").read_text()
@@ -135,12 +137,12 @@ def test_right_labels_of_another_scheme_are_right(labels, tmp_path):
     given = Answered(TASK, given, answers, LABELS)
     scores = KIND.scores(given)
     assert scores["f1"] == scores["accuracy"] == 1
-    KIND.write_predictions(tmp_path, given)
+    write_predictions(KIND, tmp_path, given)
     written = (tmp_path / "predictions.conll").read_text()
     assert written == "a B-LOC B-LOC\nb I-LOC I-LOC\nc B-LOC B-LOC\nd O O\n\n"
     # Without labels to compare with, they are written as the model gives them.
     given.examples.columns.pop("label")
-    KIND.write_predictions(tmp_path, given)
+    write_predictions(KIND, tmp_path, given)
     assert f"a {labels[0]}\nb {labels[1]}\n" in (tmp_path / "predictions.conll").read_text()
 
 

@@ -13,6 +13,8 @@ from bert_tf.models.presets import open_preset
 from bert_tf.models.task_models import BertTagger
 from bert_tf.serving.predictor import rows
 from bert_tf.tasks.kinds.kind import Answered
+from bert_tf.tasks.predictions import write_predictions
+from bert_tf.tasks.reports.report import report
 from bert_tf.tasks.table import TASKS
 
 TASK = TASKS["tags"]
@@ -67,11 +69,11 @@ def test_answers_scores_report_and_predictions(tmp_path):
         "f1_NN": pytest.approx(2 / 3),
         "f1_VB": pytest.approx(2 / 3),
     }
-    classes, table, *_, errors = KIND.report(given)
+    classes, table, *_, errors = report(KIND, given)
     assert classes.rows[1] == ["NN", 1, 0.5, pytest.approx(2 / 3), 2, 1]
     assert table.rows[1] == ["NN", 0, 1, 1]
     assert [row[1] for row in errors.rows] == ["cow [runs] ,"]
-    KIND.write_predictions(tmp_path, given)
+    write_predictions(KIND, tmp_path, given)
     written = (tmp_path / "predictions.conll").read_text()
     assert written == "cow NN NN\nruns NN VB\n, , ,\n\nruns VB VB\n\n"
     assert not (tmp_path / "conlleval.txt").exists()

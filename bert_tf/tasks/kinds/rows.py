@@ -1,0 +1,107 @@
+"""Rows of tokens in graph: checked, paired, in lists; and the word pieces of texts."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.tasks.signatures import LISTS, TEXTS, Signature, Tensors
+from bert_tf.tasks.task import Task
+from bert_tf.tokenization.packing import Packer
+from bert_tf.tokenization.windows import map_rows
+
+if TYPE_CHECKING:
+    from bert_tf.models.answerer import Answerer
+
+_AT_ONCE = 4096  # texts tokenized
+TEXT_ROLES = ("text", "text_pair", "words")
+
+
+def text_pieces(strings: Tensors, tokenizer: Any) -> list[tf.RaggedTensor]:
+    """Word pieces of the text, and of the second text of a pair."""
+    return [tokenizer.tokenize(strings[name]) for name in TEXT_ROLES if name in strings]
+
+
+def checked_rows(tensors: Tensors, model: Any) -> Tensors:
+    """Refuses, in graph, rows of unequal shapes, too long ones, and ids of tokens that none has."""
+    longest = model.config.max_position_embeddings
+    rows = tf.stack(list(tensors.values()))  # refuses other shapes, where sums would repeat them
+    length = tf.shape(rows)[-1]
+    told = [f"give 1 to {longest} tokens a row, not", length]
+    fits = tf.debugging.Assert((length >= 1) & (length <= longest), told)
+    with tf.control_dependencies([fits]):  # or the model might fail first, and say less
+        checked = dict(zip(tensors, tf.unstack(rows), strict=True))
+    # Some devices would read other ids as vectors of zeros.
+    sizes = {"token_ids": model.config.vocab_size, "segment_ids": model.config.type_vocab_size}
+    if model.config.is_distilbert:
+        del sizes["segment_ids"]  # it reads none
+    is_token, checks = checked["padding_mask"] != 0, []
+    for name, size in sizes.items():
+        ids = tf.boolean_mask(checked[name], is_token)
+        wrong = tf.boolean_mask(ids, (ids < 0) | (ids >= size))
+        told = [f"give {name} of 0 to {size - 1}, not", wrong]
+        checks.append(tf.debugging.Assert(tf.size(wrong) == 0, told, summarize=1))
+    with tf.control_dependencies(checks):
+        return {name: tf.identity(values) for name, values in checked.items()}
+
+
+def paired_rows(
+    texts: tf.Tensor, lists: tf.Tensor, tokenizer: Any, max_length: int
+) -> tuple[Tensors, tf.Tensor]:
+    """Rows [B * n, T] of texts [B] with each of their lists [B, n]; pieces that were cut [B, n]."""
+    batch, number = tf.unstack(tf.shape(lists))
+    one_list_each = (batch == tf.size(texts)) & ((number > 0) | (batch == 0))
+    told = ["give a list of one choice or more for each context, not", tf.shape(lists)]
+    # Or the gathering below might fail first.
+    with tf.control_dependencies([tf.debugging.Assert(one_list_each, told)]):
+        of_entry = tf.repeat(tf.range(batch), number)
+    firsts = tokenizer.tokenize(texts)
+    ids = tokenizer.tokenize(tf.reshape(lists, [-1]))
+    pack = Packer(tokenizer, max_length)
+    # What cannot fit is cut before the copies are made: a text may be long, its list, too.
+    rows = pack(tf.gather(firsts[:, :max_length], of_entry), ids)
+    truncated = pack.truncated(tf.gather(firsts.row_lengths(), of_entry), ids.row_lengths())
+    return rows, tf.reshape(truncated, [batch, number])
+
+
+def with_rerank(own: dict[str, Signature], task: Task, scores: Callable) -> dict[str, Signature]:
+    """Signatures with `rerank` for a task of pairs; `scores` [R] are those of outputs, float32."""
+    if task.pair is not None:
+        respond = functools.partial(_rerank, scores=scores)
+        own["rerank"] = Signature({"query": TEXTS, "texts": LISTS}, respond)
+    return own
+
+
+def _rerank(strings: Tensors, answerer: "Answerer", scores: Callable) -> Tensors:
+    """How well each text of a list goes with a query, by a model of pairs: `scores` [B, n]."""
+    texts = strings["texts"]
+    rows, truncated = paired_rows(strings["query"], texts, answerer.tokenizer, answerer.max_length)
+    found = scores(tf.cast(map_rows(answerer.predict, rows), tf.float32))
+    return {"scores": tf.reshape(found, tf.shape(texts)), "truncated": truncated}
+
+
+def alone(rows: Tensors) -> Tensors:
+    """Rows [R, T] as lists of one row, [R, 1, T]."""
+    return {name: x[:, tf.newaxis] for name, x in rows.items()}
+
+
+def in_lists(rows: Tensors, lists: tf.Tensor) -> Tensors:
+    """The rows [B * n, T] of lists [B, n] as [B, n, T]."""
+    shape = tf.shape(lists)
+    return {n: tf.reshape(x, tf.concat([shape, tf.shape(x)[1:]], 0)) for n, x in rows.items()}
+
+
+def padded_lists(prefix: str, values: Tensors, row: tf.Tensor, count: tf.Tensor) -> Tensors:
+    """Values [N, ...] as lists of `count` rows, padded, and their number; `row` is ascending."""
+    lists = tf.RaggedTensor.from_value_rowids(row, row, nrows=count, validate=False)
+    padded = {f"{prefix}_{name}": lists.with_values(x).to_tensor() for name, x in values.items()}
+    return {f"{prefix}_count": tf.cast(lists.row_lengths(), tf.int32), **padded}
+
+
+def count_pieces(texts: Sequence[str], tokenizer: Any) -> np.ndarray:
+    """Word pieces of each text, int64 [E]."""
+    encoded = [text.encode(errors="replace") for text in texts]
+    parts = (encoded[i : i + _AT_ONCE] for i in range(0, len(encoded), _AT_ONCE))
+    return np.concatenate([tokenizer.tokenize(part).row_lengths().numpy() for part in parts])

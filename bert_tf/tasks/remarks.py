@@ -1,0 +1,137 @@
+"""Remarks, a sentence each: on training data that looks wrong, on cut texts and on scores."""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bert_tf.pipelines.examples.table import Examples
+from bert_tf.tasks.balance import list_separator
+from bert_tf.tasks.kinds.choice import Choice
+from bert_tf.tasks.kinds.classification import Classification
+from bert_tf.tasks.kinds.kind import Answered, Kind
+from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel
+from bert_tf.tasks.kinds.multi_label import MultiLabel
+from bert_tf.tasks.kinds.span import Span
+from bert_tf.tasks.task import Task
+
+
+@functools.singledispatch
+def doubts(kind: Kind, examples: Examples) -> list[str]:
+    """What looks wrong with training examples."""
+    return examples.remarks()
+
+
+@doubts.register
+def _doubts_of_classes(kind: Classification, examples: Examples) -> list[str]:
+    from bert_tf.pipelines.examples.data_faults import spelt_twice  # with SciPy
+
+    remarks, path = examples.remarks(), examples.path
+    labels = set(examples.columns["label"])
+    fractions = sorted(label for label in labels if "." in label)
+    if fractions and all(re.fullmatch(r"-?\d+(\.\d+)?", label) for label in labels):
+        remarks.append(
+            f"{path}: labels such as {fractions[0]} are numbers with decimals; for regression give "
+            "--task regression"
+        )
+    for label, usual in spelt_twice(examples.columns["label"]).items():
+        remarks.append(
+            f"{path}: the label {label!r} is a class beside {usual!r}; to spell both in one way "
+            "run bert-tf check --clean"
+        )
+    if bare := examples.columns["label"].count("-"):
+        remarks.append(
+            f"{path}: the label '-' of {bare} examples is a class; in SNLI and MNLI it marks those "
+            "without an agreed label: remove them"
+        )
+    if lists := list_separator(labels):
+        separator, label = lists
+        remarks.append(
+            f"{path}: labels such as {label!r} contain {separator!r}: did you mean "
+            f'--task multi_label --label_separator "{separator}"?'
+        )
+    return remarks
+
+
+@doubts.register
+def _doubts_of_label_sets(kind: MultiLabel, examples: Examples) -> list[str]:
+    remarks, path = examples.remarks(), examples.path
+    if bare := examples.columns["label"].count(""):
+        remarks.append(f"{path}: {bare:,} of {len(examples):,} examples have no label")
+    labels = {part for text in examples.columns["label"] for part in kind.parts(text)}
+    if lists := list_separator(labels):
+        separator, label = lists
+        remarks.append(
+            f"{path}: labels such as {label!r} contain {separator!r}: did you mean "
+            f'--label_separator "{separator}"?'
+        )
+    return remarks
+
+
+@doubts.register
+def _doubts_of_choices(kind: Choice, examples: Examples) -> list[str]:
+    number = len(examples.columns["choices"][0])
+    if set(examples.columns["label"]) != {str(label) for label in range(1, number)}:
+        return examples.remarks()
+    return [
+        *examples.remarks(),
+        f"{examples.path}: no right choice has the number 0; choices are counted from 0: subtract "
+        "1 if these are counted from 1",
+    ]
+
+
+@functools.singledispatch
+def truncation(kind: Kind, truncated: Sequence[int] | np.ndarray, max_length: int) -> str:
+    """How many examples were truncated, by the word pieces that each of them lost."""
+    number, count = int(np.count_nonzero(truncated)), len(truncated)
+    if kind.reads_windows:
+        return f"cut: 0 of {count} texts; long ones are read in windows"
+    return f"cut at {max_length} tokens: {number} of {count} inputs"
+
+
+@truncation.register
+def _truncated_questions(kind: Span, truncated: Sequence[int] | np.ndarray, max_length: int) -> str:
+    number, count = int(np.count_nonzero(truncated)), len(truncated)
+    longest = min(kind.max_query_length, (max_length - 3) // 2)  # as `QuestionPacker` has it
+    return (
+        f"cut at {longest} word pieces: {number} of {count} questions; contexts are read in windows"
+    )
+
+
+@functools.singledispatch
+def score_remarks(kind: Kind, task: Task, labels: Sequence[str]) -> list[str]:
+    """What the scores of a model with these labels measure."""
+    return []
+
+
+@score_remarks.register
+def _scores_of_classes(kind: Classification, task: Task, labels: Sequence[str]) -> list[str]:
+    if "f1" not in task.score_names(labels):
+        return []
+    return [f"f1 is the F1 score of the label {task.ordered(labels)[-1]!r}"]
+
+
+@score_remarks.register
+def _scores_of_masked_words(
+    kind: MaskedLanguageModel, task: Task, labels: Sequence[str]
+) -> list[str]:
+    return [
+        "accuracy and pseudo_perplexity mask one word piece at a time; masked_lm_accuracy and "
+        "masked_lm_perplexity, that of the paper's table 6, 15% at once as in pre-training"
+    ]
+
+
+def remarks(given: Answered, scores: Mapping[str, float | None]) -> list[str]:
+    """Notes for a reader of the scores."""
+    undefined = [name for name, value in scores.items() if value is None]
+    of_constants = [name for name in undefined if name in ("pearson", "spearman")]
+    of_nothing = [name for name in undefined if name not in of_constants]
+    found = score_remarks(given.task.kind, given.task, given.labels)
+    for names, reason in (
+        (of_constants, "for constant values"),
+        (of_nothing, "without an example"),
+    ):
+        if names:
+            found.append(f"{', '.join(names)}: undefined {reason}")
+    return found

@@ -1,0 +1,93 @@
+"""Reports in files, in TensorBoard and as `evaluate` shows them."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from bert_tf.cli import main
+from bert_tf.commands.report_files import write_report
+from bert_tf.tasks.reports.tables import ReportTable, confusion
+from bert_tf.tasks.table import TASKS
+
+TRUTH, PREDICTED = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
+
+
+def rows(path) -> list[list[str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def test_files_pictures_and_events(tmp_path):
+    long = ReportTable(
+        "long", "A | B", ["a|b", "c"], [["x\n" * 300, None], ["x", np.nan]], note="noted"
+    )
+    write_report([long, *confusion(["a", "한국어"], TRUTH, PREDICTED)], tmp_path)
+    assert rows(tmp_path / "confusion.tsv")[1] == ["a", "1", "2"]
+    header, row, other = rows(tmp_path / "long.tsv")
+    assert header == ["a|b", "c"] and len(row[0]) == 200 and row[1] == other[1] == "-"
+    report = (tmp_path / "report.md").read_text()
+    assert "## A | B\n\nnoted\n\n| a&#124;b " in report
+    assert "| x".ljust(203) + "| - |" in report
+    assert "![confusion](confusion.png)" in report
+    with Image.open(tmp_path / "confusion.png") as image:
+        assert image.format == "PNG" and image.size == (640, 500)
+    (events,) = tmp_path.glob("events.out.tfevents.*")
+    tags = {
+        value.tag
+        for record in tf.data.TFRecordDataset(str(events)).as_numpy_iterator()
+        for value in tf.compat.v1.Event.FromString(record).summary.value
+    }
+    assert tags == {"confusion", "long"}
+
+
+def test_evaluate_shows_and_writes_the_report(finetuned_classifier, tmp_path, capsys):
+    data = tmp_path / "dev.tsv"
+    data.write_text("text\tlabel\nsea\ta\ncow\ta\n")
+    output = tmp_path / "out"
+    arguments = ["--model", finetuned_classifier, "--data", data, "--output", output]
+    assert main(["evaluate", *map(str, arguments)]) == 0
+    captured = capsys.readouterr()
+    scores = json.loads(captured.out)
+    assert scores["matthews_correlation"] == 0  # of constant labels, not NaN
+    assert "Scores of each label" in captured.err
+    assert "no example has the label b" in captured.err
+    assert "expected calibration error" in captured.err
+    assert "cut at 128 tokens: 0 of 2 inputs" in captured.err
+    names = {path.name for path in output.iterdir() if "tfevents" not in path.name}
+    assert names == {
+        "metrics.json",
+        "predictions.tsv",
+        "report.md",
+        "classes.tsv",
+        "confusion.tsv",
+        "confusion.png",
+        "calibration.tsv",
+        "calibration.png",
+        "worst.tsv",
+        ".bert-tf.json",
+    }
+    assert "nan" not in (output / "report.md").read_text().lower()
+
+
+@pytest.fixture
+def finetuned_classifier(tmp_path):
+    from bert_tf import BertClassifier, BertConfig, BertTokenizer
+    from bert_tf.models.answerer import Answerer
+
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "cow"]
+    config = BertConfig(
+        vocab_size=len(pieces),
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=128,
+    )
+    model = BertClassifier(config, labels=["a", "b"])
+    folder = tmp_path / "model"
+    Answerer(TASKS["classification"], model, BertTokenizer(pieces), ["a", "b"]).save(folder)
+    return folder
