@@ -21,8 +21,10 @@ from bert_tf.pipelines.examples.table import (
     format_of,
     read_examples,
 )
+from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Progress, answer
 from bert_tf.tasks.signatures import DEFAULT
+from bert_tf.tokenization.tokenizer import BertTokenizer
 
 VECTORS, TEXTS, ABOUT = "vectors.npy", "texts.jsonl", "index.json"
 _SUFFIXES = (".txt", ".md", ".rst", ".tsv", ".csv", ".jsonl")  # read in a folder
@@ -45,28 +47,28 @@ def read_located_texts(
     header: bool = True,
     remark: Callable[[str], object] = lambda _: None,
 ) -> Iterator[tuple[str, str]]:
-    """Yields texts and where they are: rows of a table or JSON lines, paragraphs of other files.
+    """Yields texts with their locations: rows of a table or JSON lines, paragraphs of other files.
 
-    Of a folder the files with the extensions of texts are read, in the order of their names, but
-    no tables without the column. `remark` is told which, and what looks wrong with a table.
+    Of a folder it reads the files with the extensions of texts, sorted by name, but no tables
+    without the column. `remark` is called with the files that are left out, and with what looks
+    wrong with a table.
     """
-    place = Path(path)
-    of_tables: dict[str, Any] = {"text_column": text_column, "format": format, "header": header}
-    if place.is_dir():
-        for file in sorted(place.rglob("*")):
+    layout: dict[str, Any] = {"format": format, "header": header}
+    if Path(path).is_dir():
+        for file in sorted(Path(path).rglob("*")):
             suffix = Path(file.name.lower().removesuffix(".gz")).suffix
             if not (file.is_file() and suffix in _SUFFIXES):
                 continue
             try:
-                check_columns(file, {"text": text_column}, format=format, header=header)
+                check_columns(file, {"text": text_column}, **layout)
             except MissingColumnError as error:
                 remark(f"left out: {error}")
                 continue
-            yield from read_located_texts(file, remark=remark, **of_tables)
+            yield from read_located_texts(file, text_column=text_column, remark=remark, **layout)
     elif format or format_of(path) or is_dataset_name(str(path)):
-        examples = read_examples(path, {"text": text_column}, format=format, header=header)
-        for each in examples.remarks():
-            remark(each)
+        examples = read_examples(path, {"text": text_column}, **layout)
+        for line in examples.remarks():
+            remark(line)
         for number, text in enumerate(examples.columns["text"]):
             if text.strip():
                 yield text, examples.place(number)
@@ -83,7 +85,7 @@ def read_located_texts(
 def divided(
     located: Sequence[tuple[str, str]], model: Answerer, max_length: int | None
 ) -> list[tuple[str, str]]:
-    """Texts and where they are, those longer than a passage of `max_length` tokens in passages.
+    """Splits located texts into passages of at most `max_length` tokens, each with its location.
 
     By default as many tokens as the model reads; InputError for more.
     """
@@ -96,22 +98,19 @@ def divided(
             "at most these"
         )
     prompt = getattr(kind, "document_prompt", None) or getattr(kind, "prompt", "")
-    size = (max_length or longest) - 2 - len(model.tokenizer.tokenize([prompt]).flat_values)
-    found = []
-    texts = [text for text, _ in located]
-    for (text, place), parts in zip(
-        located, passages(texts, model.tokenizer, max(1, size)), strict=True
-    ):
-        whole = len(parts) == 1
-        found += [
-            (text[i:j].strip(), place if whole else f"{place}, characters {i + 1} to {j}")
-            for i, j in parts
-        ]
-    return found
+    tokenizer = model.tokenizer or BertTokenizer.from_directory(model.model.directory / ASSETS)
+    size = (max_length or longest) - 2 - len(tokenizer.tokenize([prompt]).flat_values)
+    divided = []
+    parts = passages([text for text, _ in located], tokenizer, max(1, size))
+    for (text, location), spans in zip(located, parts, strict=True):
+        for i, j in spans:
+            part = f"{location}, characters {i + 1} to {j}" if len(spans) > 1 else location
+            divided.append((text[i:j].strip(), part))
+    return divided
 
 
 def vectors_of(
-    model: str | Path | Answerer,
+    model: Answerer,
     texts: Sequence[str],
     batch_size: int,
     answered: Progress = lambda _: None,
@@ -125,20 +124,18 @@ def vectors_of(
 
     Raises InputError if the model gives no vectors that can be compared.
     """
-    loaded = model if isinstance(model, Answerer) else Answerer.open(model)
-    signature = loaded.function(role if role in loaded.signatures() else DEFAULT)
-    found: Mapping[str, np.ndarray] = {}
+    signature = model.function(role if role in model.signatures() else DEFAULT)
+    answers: Mapping[str, np.ndarray] = {}
     if list(signature.structured_input_signature[1]) == ["text"]:
-        found = answer(signature, {"text": list(texts)}, batch_size, answered=answered)
-    if "vector" not in found:
-        name = "the model" if isinstance(model, Answerer) else model
+        answers = answer(signature, {"text": list(texts)}, batch_size, answered=answered)
+    if "vector" not in answers:
         raise InputError(
-            f"{name} was not trained for vectors that can be compared: give a model of "
+            "the model was not trained for vectors that can be compared: give a model of "
             "bert-tf finetune --task embedding, or a sentence-transformers directory"
         )
-    truncated = int(np.count_nonzero(found["truncated"]))
-    vectors = found["vector"].astype(np.float32)
-    if getattr(loaded.task.kind, "similarity", "cosine") == "dot":
+    truncated = int(np.count_nonzero(answers["truncated"]))
+    vectors = answers["vector"].astype(np.float32)
+    if getattr(model.task.kind, "similarity", "cosine") == "dot":
         return vectors, truncated
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.maximum(lengths, 1e-12), truncated
@@ -183,11 +180,11 @@ class SearchIndex:
         """Refuses, with InputError, a model that gives the first text another vector."""
         with _named(self.folder):
             text = json.loads(self.lines[0])["text"]
-        own, (made,) = self.vectors[0], vectors_of(model, [text], 1)[0]
-        if made.shape != own.shape:
-            return  # as are a question's: `nearest` says so
-        lengths = np.linalg.norm(own) * np.linalg.norm(made)
-        if not own @ made >= _SAME_MODEL * lengths:
+        stored, (vector,) = self.vectors[0], vectors_of(model, [text], 1)[0]
+        if vector.shape != stored.shape:
+            return  # `nearest` refuses the question's
+        lengths = np.linalg.norm(stored) * np.linalg.norm(vector)
+        if not stored @ vector >= _SAME_MODEL * lengths:
             raise InputError(
                 f"{name} is not the model that made {self.folder}, or has been trained since: "
                 "repeat bert-tf index, or give --model the one of then"
@@ -210,8 +207,7 @@ class SearchIndex:
         best = np.flatnonzero(~(scores < -np.partition(-scores, last)[last]))
         best = best[np.argsort(-scores[best], kind="stable")][:count]
         with _named(self.folder):
-            found = [(i, json.loads(self.lines[i])) for i in best.tolist()]
-            return [Found(float(scores[i]), text["text"], text["source"]) for i, text in found]
+            return [Found(float(scores[i]), **json.loads(self.lines[i])) for i in best]
 
 
 @contextmanager

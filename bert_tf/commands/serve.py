@@ -139,40 +139,36 @@ class Options(CommandOptions):
 
 def translated(arguments: Sequence[str]) -> list[str]:
     """The arguments with ours for tensorflow_model_server's; InputError for unsupported values."""
-    given = [*arguments]
-    found: list[str] = []
-    sources: list[str] = []
-    while given:
-        argument = given.pop(0)
-        flag, equals, value = argument.partition("=")
+    words, result, sources = iter(arguments), list[str](), list[str]()
+    for word in words:
+        flag, equals, value = word.partition("=")
         name = flag.removeprefix("--") if flag.startswith("--") else ""
         if name in _SWITCHES:
             is_off = value.lower() in ("false", "0")
             if name == _SWITCHES[0]:
-                found.append(f"--no_{name}" if is_off else flag)
+                result.append(f"--no_{name}" if is_off else flag)
             elif is_off:
                 raise InputError(f"{flag} cannot be switched off in bert-tf serve: leave it out")
         elif name in _FLAGS:
-            if not equals and not given:
+            if not equals and not (value := next(words, "")):
                 raise InputError(f"{flag} needs a value")
-            value = value if equals else given.pop(0)
             if name == "rest_api_timeout_in_ms":
                 if not value.isdecimal():
                     raise InputError(f"{flag} {value} is not a whole number: correct it")
                 value = str(int(value) / 1000)
             if _FLAGS[name]:
-                found.append(f"--{_FLAGS[name]}={value}")
+                result.append(f"--{_FLAGS[name]}={value}")
             elif _FLAGS[name] == "":
                 sources.append(flag)
-                found.append(value)
+                result.append(value)
         else:
-            found.append(argument)
+            result.append(word)
     if len(sources) > 1:
         raise InputError(f"{' and '.join(sources)} cannot be combined: give one of them")
-    is_named = any(each.partition("=")[0] == "--model_name" for each in found)
+    is_named = any(word.partition("=")[0] == "--model_name" for word in result)
     if sources == ["--model_base_path"] and not is_named:
-        found.append("--model_name=default")  # tensorflow_model_server's own
-    return found
+        result.append("--model_name=default")  # tensorflow_model_server's own
+    return result
 
 
 def prepare(options: Options) -> None:
@@ -248,7 +244,7 @@ def run(options: Options) -> Result:
         ) from error
     request_bytes = options.max_request_mb * 2**20
     held_bytes = max(8 * request_bytes, 2**28)
-    watched: dict[str, Any] = {"tokens": tokens, "access_log": log, "tracer": tracer}
+    shared: dict[str, Any] = {"tokens": tokens, "access_log": log, "tracer": tracer}
     app = make_app(
         models,
         routes=playground.routes(models) if options.playground else (),
@@ -256,7 +252,7 @@ def run(options: Options) -> Result:
         hosts=_hosts(options),
         cors_origins=options.cors_origins,
         metrics_path=metrics_path,
-        **watched,
+        **shared,
     )
 
     loading, grace = contextlib.ExitStack(), 2 * options.deadline
@@ -288,7 +284,7 @@ def run(options: Options) -> Result:
         max_held_bytes=held_bytes,
         most_connections=connections,
         tls=tls,
-        **watched,
+        **shared,
     )
     serving = serve(
         models,
@@ -304,9 +300,10 @@ def run(options: Options) -> Result:
     )
     gc.freeze()  # what is loaded by now stays; unloading a version need not look through it
     with loading, contextlib.ExitStack() as ends:
-        for each in (log, tracer):
-            if each is not None:
-                ends.callback(each.close)
+        if log is not None:
+            ends.callback(log.close)
+        if tracer is not None:
+            ends.callback(tracer.close)
         loading.enter_context(progress("loading and warming up the models"))
         asyncio.run(serving)
     return Result()
@@ -316,9 +313,9 @@ serve = function("serve", Options, run, prepare)
 
 
 def _port(options: Options, name: str, default: int) -> int:
-    given, text = getattr(options, name), os.environ.get(name.upper()) or str(default)
-    if given is not None:
-        return given
+    if (port := getattr(options, name)) is not None:
+        return port
+    text = os.environ.get(name.upper()) or str(default)
     if not (text.isdecimal() and int(text) <= 65535):
         raise InputError(f"${name.upper()} is {text!r}: give a port, or --{name}")
     return int(text)
@@ -337,8 +334,8 @@ def _hosts(options: Options) -> set[str]:
     is_open = not (options.allowed_hosts or _is_loopback(options.host))
     if is_open or "*" in options.allowed_hosts:
         return set()
-    own = ("localhost", "127.0.0.1", "::1", options.host)
-    return {host.lower() for host in (*own, *options.allowed_hosts)}
+    loopback = ("localhost", "127.0.0.1", "::1")
+    return {host.lower() for host in (*loopback, options.host, *options.allowed_hosts)}
 
 
 def _is_loopback(host: str) -> bool:

@@ -10,22 +10,22 @@ import numpy as np
 from bert_tf.errors import InputError
 
 
-def weights_by_place(class_weight: Mapping[Any, float], labels: Sequence[str]) -> list[float]:
-    """The weight of each label, given by name or by place; 1 for those without, as in Keras."""
+def weights_by_number(class_weight: Mapping[Any, float], labels: Sequence[str]) -> list[float]:
+    """The weight of each label, by its name or number; 1 for those without, as in Keras."""
     weights = [1.0] * len(labels)
     for label, weight in class_weight.items():
-        place = labels.index(label) if label in labels else label
-        if not isinstance(place, int | np.integer) or not 0 <= place < len(labels):
+        number = labels.index(label) if label in labels else label
+        if not isinstance(number, int | np.integer) or not 0 <= number < len(labels):
             raise InputError(
                 f"a label of class_weight is {label!r}, none of the model's "
                 f"({', '.join(labels)}): correct it, or open the model with these labels"
             )
-        weights[place] = checked_weight(weight, f"class_weight of {label!r}")
+        weights[number] = checked_weight(weight, f"class_weight of {label!r}")
     return weights
 
 
 def checked_weight(value: Any, name: str) -> float:
-    """A weight, a number of at least 0; else InputError."""
+    """A weight, a number of at least 0; InputError for others."""
     try:
         weight = float(value)
     except (TypeError, ValueError):
@@ -37,20 +37,20 @@ def checked_weight(value: Any, name: str) -> float:
 
 def check_weights(sample_weight: Any) -> None:
     """Refuses arrays of weights that have a negative or non-finite one."""
-    for weights in keras.tree.flatten(sample_weight):
-        found = np.asarray(0.0 if weights is None else weights).reshape(-1)
-        if found.dtype.kind in "iuf":
-            for place in np.flatnonzero(~((found >= 0) & (found < np.inf))):
-                checked_weight(found[place].item(), f"sample_weight {place}")
+    for array in keras.tree.flatten(sample_weight):
+        weights = np.asarray(0.0 if array is None else array).reshape(-1)
+        if weights.dtype.kind in "iuf":
+            for index in np.flatnonzero(~((weights >= 0) & (weights < np.inf))):
+                checked_weight(weights[index].item(), f"sample_weight {index}")
 
 
 def weights_of_labels(y: Any, sample_weight: Any, weights: Sequence[float], kind: str) -> Any:
-    """Weights of an array of labels, int [...] or one-hot [B, C], times those given."""
+    """Weights of an array of labels, int [...] or one-hot [B, C], times those of the examples."""
     ids = np.asarray(y)
     if kind == "classes" and ids.ndim > 1:
         ids = ids[:, 0] if ids.shape[1] == 1 else ids.argmax(-1)
-    of_labels = np.asarray(weights, "float32")[ids.astype("int32")]
+    label_weights = np.asarray(weights, "float32")[ids.astype("int32")]
     if sample_weight is None:
-        return of_labels
-    given = np.asarray(sample_weight, "float32")
-    return of_labels * given.reshape(given.shape + (1,) * (of_labels.ndim - given.ndim))
+        return label_weights
+    own = np.asarray(sample_weight, "float32")
+    return label_weights * own.reshape(own.shape + (1,) * (label_weights.ndim - own.ndim))

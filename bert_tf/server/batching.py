@@ -205,7 +205,7 @@ class BatchQueue:
         Requests with equal keys, types and row shapes may be joined; the key None prevents it.
         Raises ServingError: UNAVAILABLE for too many rows, DEADLINE_EXCEEDED, or the function's.
         """
-        # A request without rows takes a place, too.
+        # A request without rows counts as one.
         rows = max(1, row_count(inputs)) if key is not None else 1
         batches = self.parameters.max_enqueued_batches
         if self.rows and self.rows + rows > batches * self.parameters.max_batch_size:
@@ -246,8 +246,8 @@ class BatchQueue:
                 timeout = self.parameters.batch_timeout_micros / 1e6
                 rows, most = sum(request.rows for request in waiting), self._size(group)
                 ready_at = arrived + (0 if rows >= most else timeout)
-                of_batch = max(waiting[0].rows, min(rows, most)) << group.size
-                yield _Head(self, group, of_batch, arrived, ready_at)
+                size = max(waiting[0].rows, min(rows, most)) << group.size
+                yield _Head(self, group, size, arrived, ready_at)
 
     def _size(self, group: _Group) -> int:
         return max(1, min(self.parameters.max_batch_size, _BATCH_BYTES >> group.size))

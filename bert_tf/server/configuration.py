@@ -96,31 +96,31 @@ def read_batching_parameters(
     """Reads a batching parameters file; fields that it omits are as in `defaults`."""
     message = _BATCHING()
     with _read(path, message, "has no batching parameters"):
-        given = {
+        values = {
             field.name: getattr(message, field.name).value
             for field in dataclasses.fields(BatchingParameters)[:4]
             if message.HasField(field.name)
         }
         if message.allowed_batch_sizes:
-            given["allowed_batch_sizes"] = tuple(message.allowed_batch_sizes)
-        return dataclasses.replace(defaults or BatchingParameters(), **given)
+            values["allowed_batch_sizes"] = tuple(message.allowed_batch_sizes)
+        return dataclasses.replace(defaults or BatchingParameters(), **values)
 
 
 def read_metrics_path(path: str | Path, default: str) -> str | None:
     """Path of the metrics that a monitoring.config gives; None if it switches them off."""
     config: Any = _MONITORING()
     with _read(path, config, "configures no metrics"):
-        found = config.prometheus_config.path or default
-        if not found.startswith("/") or set("{}?#") & set(found):
-            raise ValueError(f"path {found!r} is none of a URL")
-    return found if config.prometheus_config.enable else None
+        url_path = config.prometheus_config.path or default
+        if not url_path.startswith("/") or set("{}?#") & set(url_path):
+            raise ValueError(f"path {url_path!r} is no path of a URL")
+    return url_path if config.prometheus_config.enable else None
 
 
 def read_models_config(path: str | Path) -> ModelServerConfig:
     """Reads a models.config; a relative base_path is relative to the file's folder.
 
-    `bert-tf export` writes those of a container, /models/NAME: where there is no such folder, NAME
-    in the file's own is meant.
+    `bert-tf export` writes a container's paths, /models/NAME. Where there is no such folder, NAME
+    beside the file is taken.
     """
     path, config = Path(path), ModelServerConfig()
     with _read(path, config, "configures no models"):
@@ -136,9 +136,10 @@ def read_models_config(path: str | Path) -> ModelServerConfig:
                 raise ValueError(f"Model {model.name} requests unsupported platform {platform}")
             if not model.base_path:
                 raise ValueError(f"Expected model {model.name} to have a base_path")
-            beside = path.parent.absolute()
-            given, own = beside / model.base_path, beside / Path(model.base_path).name
-            model.base_path = str(own if own.is_dir() and not given.is_dir() else given)
+            folder = path.parent.absolute()
+            base_path, beside = folder / model.base_path, folder / Path(model.base_path).name
+            use_beside = beside.is_dir() and not base_path.is_dir()
+            model.base_path = str(beside if use_beside else base_path)
     if not models:
         raise InputError(f"{path} names no model: add one, as in saved_models/models.config")
     return config

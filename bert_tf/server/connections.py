@@ -23,17 +23,17 @@ _SMALL_ANSWER = 2**16
 
 @dataclass
 class Connections:
-    """What the connections of a server share: each has a file descriptor, which are limited."""
+    """All connections of a server, whose number and unread answers are limited together."""
 
     most: int = 1000
-    every: set["BoundedHttpProtocol"] = field(default_factory=set)
+    open: set["BoundedHttpProtocol"] = field(default_factory=set)
     # Without a request, the one that has been so for the longest time first.
     idle: dict["BoundedHttpProtocol", None] = field(default_factory=dict)
 
     def make_room(self, newest: "BoundedHttpProtocol") -> bool:
         """Whether one more may stay, in place of the one that is idle for the longest time."""
-        self.every.add(newest)
-        if len(self.every) <= self.most:
+        self.open.add(newest)
+        if len(self.open) <= self.most:
             return True
         if self.idle:
             next(iter(self.idle)).give_up()
@@ -42,10 +42,10 @@ class Connections:
 
     def limit_unread(self, newest: "BoundedHttpProtocol") -> None:
         """Gives up the connections with the largest unread answers, as many as is needed."""
-        unread = {each: size for each in self.every if (size := each.unread_bytes)}
+        unread = {x: size for x in self.open if (size := x.unread_bytes)}
         while sum(unread.values()) > UNREAD_BYTES:
-            others = [each for each in unread if each is not newest]
-            largest = max(others, key=lambda each: unread[each], default=newest)
+            others = [other for other in unread if other is not newest]
+            largest = max(others, key=lambda other: unread[other], default=newest)
             if unread.pop(largest) <= _SMALL_ANSWER or largest is newest:
                 return
             largest.give_up()
@@ -80,7 +80,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.give_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._shared.every.discard(self)
+        self._shared.open.discard(self)
         self._shared.idle.pop(self, None)
         for timer in (self._head_timer, self._unread_timer):
             if timer is not None:
@@ -89,7 +89,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def give_up(self) -> None:
         """Frees the connection's descriptor and memory at once."""
-        self._shared.every.discard(self)
+        self._shared.open.discard(self)
         self._shared.idle.pop(self, None)
         self.transport.abort()
 
@@ -119,7 +119,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 # the next request: a new parser reads the head again, without its `Upgrade`.
                 method, version = self.parser.get_method(), self.parser.get_http_version()
                 lines = [b"%s %s HTTP/%s" % (method, self.url, version.encode())]
-                lines += [b"%s: %s" % each for each in self.headers if each[0] != b"upgrade"]
+                lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
                 data = data[upgrade.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
                 self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
@@ -215,8 +215,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def unread_bytes(self) -> int:
         """Bytes that the system has not taken yet, under TLS those of the transport below, too."""
         below = getattr(getattr(self.transport, "_ssl_protocol", None), "_transport", None)
-        layers = [each for each in (self.transport, below) if each is not None]
-        return sum(each.get_write_buffer_size() for each in layers)
+        layers = filter(None, (self.transport, below))
+        return sum(layer.get_write_buffer_size() for layer in layers)
 
     def _watch_reader(self, unread: int) -> None:
         """Gives the connection up if its client reads nothing for a time."""

@@ -121,7 +121,7 @@ def _credentials(tls: Certificate) -> grpc.ServerCredentials:
 
 
 async def _predict(models: Models, request: PredictRequest, deadline: float) -> PredictResponse:
-    with models.servable(*_asked(request.model_spec)) as servable:
+    with models.servable(*_target(request.model_spec)) as servable:
         is_large = request.ByteSize() > LARGE_BODY
         name, arrays = await in_thread_if(is_large, predict_inputs, servable.signatures, request)
         outputs = servable.signatures[name].outputs
@@ -147,7 +147,7 @@ async def _predict(models: Models, request: PredictRequest, deadline: float) -> 
 async def _metadata(models: Models, request: Any, deadline: float) -> Message:
     if {*request.metadata_field} != {"signature_def"}:
         raise invalid("metadata_field must be signature_def")
-    with models.servable(*_asked(request.model_spec)) as servable:
+    with models.servable(*_target(request.model_spec)) as servable:
         spec = ModelSpec(name=servable.name, version={"value": servable.version})
         response = GetModelMetadataResponse(model_spec=spec)
         signatures = SignatureDefMap(signature_def=servable.signatures)
@@ -156,7 +156,7 @@ async def _metadata(models: Models, request: Any, deadline: float) -> Message:
 
 
 async def _status(models: Models, request: GetModelStatusRequest, deadline: float) -> Message:
-    return models.status(*_asked(request.model_spec))
+    return models.status(*_target(request.model_spec))
 
 
 # Calls of others are UNIMPLEMENTED: Classify, Regress and MultiInference, which TensorFlow Serving
@@ -172,10 +172,10 @@ _RPCS: dict[str, dict[str, _Rpc]] = {
 
 @dataclasses.dataclass
 class GrpcServer:
-    """What all calls have in common: tokens, limits, errors, metrics, log and spans; and health.
+    """What all calls share: tokens, limits, errors, metrics, log and spans; and the health service.
 
-    The service grpc.health.v1, which asks for no token, reports whether all models are ready, and
-    each under its name. Its package's own forgets watchers when one of several leaves.
+    grpc.health.v1, which needs no token, reports whether all models are ready, and whether each is,
+    under its name. The package's own service forgets watchers when one of several leaves.
     """
 
     server: grpc.aio.Server
@@ -311,10 +311,10 @@ class GrpcServer:
             raise
 
     def _status(self, service: str) -> int:
-        found, is_whole = self.models.readiness(), service in ("", *_RPCS)
-        if not is_whole and service not in found:
+        readiness, is_whole = self.models.readiness(), service in ("", *_RPCS)
+        if not is_whole and service not in readiness:
             return HealthCheckResponse.SERVICE_UNKNOWN
-        is_ready = self.models.is_ready if is_whole else found[service]
+        is_ready = self.models.is_ready if is_whole else readiness[service]
         if is_ready and not self.is_stopping:
             return HealthCheckResponse.SERVING
         return HealthCheckResponse.NOT_SERVING
@@ -327,12 +327,12 @@ def _parsed(request_type: type[Message], message: bytes) -> Any:
         raise invalid(f"The message is no {request_type.DESCRIPTOR.name}: {error}") from error
 
 
-def _asked(spec: ModelSpec) -> tuple[str, int | None, str | None]:
+def _target(spec: ModelSpec) -> tuple[str, int | None, str | None]:
     version = spec.version.value if spec.HasField("version") else None
     label = spec.version_label if spec.HasField("version_label") else None
     return spec.name, version, label
 
 
-def _spec(servable: Servable, asked: ModelSpec) -> ModelSpec:
-    name, version = asked.signature_name or "serving_default", {"value": servable.version}
+def _spec(servable: Servable, requested: ModelSpec) -> ModelSpec:
+    name, version = requested.signature_name or "serving_default", {"value": servable.version}
     return ModelSpec(name=servable.name, signature_name=name, version=version)

@@ -1,6 +1,6 @@
-"""Metrics for Prometheus: those of tensorflow_serving/servables/tensorflow/util.cc, and our own.
+"""Prometheus metrics: those of tensorflow_serving/servables/tensorflow/util.cc, and `bert_tf_*`.
 
-Our own, `bert_tf_*`, are for autoscalers and operators; `recipes/serving/grafana.json` shows them.
+The latter are for autoscalers and operators; `recipes/serving/grafana.json` shows them.
 """
 
 import contextlib

@@ -34,8 +34,8 @@ class Models:
     """The models of a server. All methods belong to the thread of one event loop.
 
     New versions are found by polling, loaded and warmed up while the old one serves, then take
-    over; the old one is unloaded after its last request. So are versions whose folder is another or
-    whose files have changed. A version that fails to load is tried again once its files change, or
+    over; the old one is unloaded after its last request. The same happens to versions whose folder
+    or files have changed. A version that fails to load is tried again once its files change, or
     after a minute, then two, up to an hour. A model whose whole folder disappears stays loaded, as
     in TensorFlow Serving.
 
@@ -61,8 +61,8 @@ class Models:
         self._folder = Path(source)
         self._name = name or self._folder.resolve().name
         self._source: Path | ModelServerConfig = self._folder
-        self._complaint = ""
-        self._remarks: set[str] = set()
+        self._complaint = ""  # about the models.config, already logged
+        self._warnings: set[str] = set()  # about what it names, already logged
         self._poll_seconds = poll_seconds
         self._workers = Workers(batching.num_batch_threads)
         self._servable = functools.partial(
@@ -75,8 +75,8 @@ class Models:
         )
         # One model loads at a time, or both would need the memory of their loading at once.
         self._loader = ThreadPoolExecutor(1, "load")
-        self._servables: dict[str, dict[int, Servable]] = {}
-        self._former: list[Servable] = []  # of versions that were replaced, until others serve
+        # By name, in the order of their loads: of one version the last counts, once it answers.
+        self._servables: dict[str, list[Servable]] = {}
         self._wanted: dict[str, dict[int, Path]] = {}
         self._labels: dict[str, dict[str, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -104,10 +104,9 @@ class Models:
                 f"{self._source} holds no models: give a folder of exports, as `bert-tf export` "
                 "writes them (<name>/<version>/saved_model.pb)"
             )
-        unloaded = (ModelVersionStatus.START, ModelVersionStatus.LOADING)
-        while any(each.state in unloaded for each in self._all()):
-            await asyncio.sleep(0.01)
-        failed = [f"{each.directory}: {each.error.message}" for each in self._all() if each.error]
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        failed = [f"{x.directory}: {x.error.message}" for x in self._all() if x.error]
         if failed and not self.names:
             await self.close()
             raise InputError(f"no model can be loaded ({'; '.join(failed)}): fix or replace them")
@@ -149,69 +148,56 @@ class Models:
             self._complaint = str(error)
 
     async def _poll(self) -> None:
-        tried = [each for each in self._all() if each.error or each.is_available]
+        tried = [x for x in self._all() if x.error or x.is_available]
         look = functools.partial(_look, self._source, {*self._wanted}, tried, self._is_started)
-        found, changed = await asyncio.to_thread(look)
+        wanted, changed = await asyncio.to_thread(look)
         for servable in changed:
-            if self._servables[servable.name].get(servable.version) is servable:
-                self._supersede(servable)
+            servable.is_outdated = True
         self._label()
-        self._wanted |= found
+        self._wanted |= wanted
         for name in self._wanted:
             self._settle(name)
-        for servable in tried:
-            is_wanted = servable.version in self._wanted.get(servable.name, {})
-            is_due = servable.error and servable.retry_at <= time.monotonic()
-            if servable not in changed and is_wanted and is_due:
-                servable.error, servable.state = None, ModelVersionStatus.START
-                self._begin(self._load(servable))
-        self._former = [each for each in self._former if each.state != ModelVersionStatus.END]
-        self.metrics.models = {name for name, wanted in self._wanted.items() if wanted}
-        self._remark()
+        self.metrics.models = {name for name, versions in self._wanted.items() if versions}
+        self._warn()
 
-    def _supersede(self, servable: Servable) -> None:
-        """Has a version loaded anew; the former one answers until then."""
-        del self._servables[servable.name][servable.version]
-        if servable.state != ModelVersionStatus.END:
-            self._former.append(servable)
-
-    def _remark(self) -> None:
+    def _warn(self) -> None:
         """Warns, once, of what a models.config names and is not there."""
-        remarks = set()
+        warnings = set()
         if isinstance(self._source, ModelServerConfig):
             for model in self._source.model_config_list.config:
-                wanted, place = self._wanted.get(model.name, {}), f"{self._folder}: {model.name}"
-                asked = {*model.model_version_policy.specific.versions}
-                if not wanted or not asked <= wanted.keys():
-                    which = "".join(f" {version}" for version in sorted(asked - wanted.keys()))
+                wanted, entry = self._wanted.get(model.name, {}), f"{self._folder}: {model.name}"
+                pinned = {*model.model_version_policy.specific.versions}
+                if not wanted or not pinned <= wanted.keys():
+                    which = "".join(f" {version}" for version in sorted(pinned - wanted.keys()))
                     cure = f"correct base_path{' or specific' * bool(which)}, or export it there"
-                    remarks.add(f"{place} has no version{which} in {model.base_path}: {cure}")
-                remarks |= {
-                    f"{place} labels version {version} {label}, which it does not serve: add it to "
+                    warnings.add(f"{entry} has no version{which} in {model.base_path}: {cure}")
+                warnings |= {
+                    f"{entry} labels version {version} {label}, which it does not serve: add it to "
                     "specific { versions }, or correct version_labels"
                     for label, version in model.version_labels.items()
                     if wanted and version not in wanted
                 }
-        for remark in sorted(remarks - self._remarks):
-            _LOG.warning(remark)
-        self._remarks = remarks
+        for warning in sorted(warnings - self._warnings):
+            _LOG.warning(warning)
+        self._warnings = warnings
 
     def rows_waiting(self) -> dict[str, int]:
         return {
-            name: sum(each.rows_waiting for each in servables.values())
+            name: sum(servable.rows_waiting for servable in servables)
             for name, servables in self._servables.items()
         }
 
     def readiness(self) -> dict[str, bool]:
         """Whether each configured model is ready.
 
-        It is once all versions that it should serve are loaded, and while one of them, or the one
-        that they replace, answers: a new version that fails takes no server out of service.
+        A model is ready once all versions that it should serve are loaded, and stays ready while
+        any of them, or one that they replace, answers: a new version that fails takes no server out
+        of service.
         """
         names = {name for name, wanted in self._wanted.items() if wanted}
         if isinstance(self._source, ModelServerConfig):
             names = {model.name for model in self._source.model_config_list.config}
-        answering = {each.name for each in self._all() if each.is_available}
+        answering = {servable.name for servable in self._all() if servable.is_available}
         complete = {
             name
             for name in names & answering
@@ -226,17 +212,18 @@ class Models:
         return self._is_started and not self._is_closing and all(self.readiness().values())
 
     def _all(self) -> list[Servable]:
-        newest = [each for versions in self._servables.values() for each in versions.values()]
-        return self._former + newest
+        return [servable for servables in self._servables.values() for servable in servables]
+
+    def _newest(self, name: str) -> dict[int, Servable]:
+        """The last load of each version."""
+        return {servable.version: servable for servable in self._servables.get(name, ())}
 
     def _available(self, name: str) -> dict[int, Servable]:
         """The versions that can be asked, by number."""
-        every = [each for each in self._former if each.name == name]
-        every += self._servables.get(name, {}).values()
-        return {each.version: each for each in every if each.is_available}
+        return {x.version: x for x in self._servables.get(name, ()) if x.is_available}
 
     def _label(self) -> None:
-        """Moves labels; one whose version is not loaded yet names its old version until then."""
+        """Moves labels; each names its old version until the new one is loaded."""
         if isinstance(self._source, ModelServerConfig):
             self._labels, before = {}, self._labels
             for model in self._source.model_config_list.config:
@@ -249,38 +236,39 @@ class Models:
 
     def _settle(self, name: str) -> None:
         """Starts to load the versions that are wanted; retires others when one of these serves."""
-        wanted, servables = self._wanted[name], self._servables.setdefault(name, {})
+        wanted, servables = self._wanted[name], self._servables.setdefault(name, [])
+        newest = self._newest(name)
         for version, directory in wanted.items():
-            known = servables.get(version)
-            if known and known.directory != directory:
-                self._supersede(known)
-                known = None
-            if known is None or (known.state == ModelVersionStatus.END and not known.error):
-                servables[version] = self._servable(name, version, directory)
-                self._begin(self._load(servables[version]))
-        is_served = not wanted or any(servables[version].is_available for version in wanted)
-        ended = []
-        for version, servable in servables.items():
-            if version not in wanted and servable.is_available and is_served:
-                self._retire(servable)
-            elif version not in wanted and servable.state == ModelVersionStatus.END:
-                ended.append(version)
-        for former in self._former:
-            is_replaced = former.version in servables and servables[former.version].is_available
-            is_over = is_replaced or (former.version not in wanted and is_served)
-            if former.name == name and former.is_available and is_over:
-                self._retire(former)
-        for version in sorted(ended)[:-_REMEMBERED]:
-            self.metrics.forget(str(servables.pop(version).directory))
+            last = newest.get(version)
+            if last and last.directory == directory and not last.is_outdated:
+                if last.state != ModelVersionStatus.END:
+                    continue
+                if last.error:
+                    if last.retry_at <= time.monotonic():
+                        last.error, last.state = None, ModelVersionStatus.START
+                        self._begin(self._load(last))
+                    continue
+            newest[version] = self._servable(name, version, directory)
+            servables.append(newest[version])
+            self._begin(self._load(newest[version]))
+        is_served = not wanted or any(newest[version].is_available for version in wanted)
+        for servable in servables:
+            last, is_wanted = newest[servable.version], servable.version in wanted
+            is_replaced = servable is not last and last.is_available
+            if servable.is_available and (is_replaced or (is_served and not is_wanted)):
+                servable.state = ModelVersionStatus.UNLOADING
+                self._begin(self._unload(servable))
+        ended = [x for x in servables if x.state == ModelVersionStatus.END]
+        gone = sorted((x for x in ended if x.version not in wanted), key=lambda x: x.version)
+        for servable in gone[:-_REMEMBERED]:
+            self.metrics.forget(str(servable.directory))
+        dropped = [*gone[:-_REMEMBERED], *(x for x in ended if newest[x.version] is not x)]
+        self._servables[name] = [x for x in servables if x not in dropped]
 
     async def _load(self, servable: Servable) -> None:
         await self._in_loader(servable.load)
         self._label()
         self._settle(servable.name)
-
-    def _retire(self, servable: Servable) -> None:
-        servable.state = ModelVersionStatus.UNLOADING
-        self._begin(self._unload(servable))
 
     async def _unload(self, servable: Servable) -> None:
         await servable.drained()
@@ -298,7 +286,7 @@ class Models:
 
     @property
     def names(self) -> list[str]:
-        return sorted({each.name for each in self._all() if each.is_available})
+        return sorted({servable.name for servable in self._all() if servable.is_available})
 
     def servable(
         self, name: str, version: int | None = None, label: str | None = None
@@ -307,61 +295,60 @@ class Models:
         if self._is_closing or not self._is_started:
             reason, more = ("stopping", "") if self._is_closing else ("loading", " its models")
             raise ServingError(StatusCode.UNAVAILABLE, f"The server is {reason}{more}", reason)
-        version, servables = self._asked(name, version, label)
-        available = self._available(name)
+        version = self._version(name, version, label)
+        available, newest = self._available(name), self._newest(name)
         chosen = max(available, default=-1) if version is None else version
         if chosen not in available:
-            if label is not None and chosen in servables and not servables[chosen].error:
+            if label is not None and chosen in newest and not newest[chosen].error:
                 text = f"Version {version} of {name}, which has the label {label}, is loading"
                 raise ServingError(StatusCode.UNAVAILABLE, text, "loading")
-            asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-            raise ServingError(StatusCode.NOT_FOUND, f"Servable not found for request: {asked}")
+            target = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+            raise ServingError(StatusCode.NOT_FOUND, f"Servable not found for request: {target}")
         return available[chosen].held()
 
-    def _asked(
-        self, name: str, version: int | None, label: str | None
-    ) -> tuple[int | None, dict[int, Servable]]:
-        """The number of the version that is asked for, if any, and the model's versions."""
+    def _version(self, name: str, version: int | None, label: str | None) -> int | None:
+        """The number that a request asks for, if any, by itself or by a label."""
         if not name:
             raise invalid("ModelSpec has no name specified.")
-        if label is not None:
-            version = self._labels.get(name, {}).get(label)
-            if version is None:
-                raise invalid(f"Unrecognized servable version label: {label}")
-        return version, self._servables.get(name, {})
+        if label is None:
+            return version
+        if label not in self._labels.get(name, {}):
+            raise invalid(f"Unrecognized servable version label: {label}")
+        return self._labels[name][label]
 
     def status(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> GetModelStatusResponse:
         """The state of each version of a model, or of one, as ModelService reports it."""
-        version, servables = self._asked(name, version, label)
+        version, newest = self._version(name, version, label), self._newest(name)
         # The newest first, as TensorFlow Serving lists them.
-        asked = sorted(servables, reverse=True) if version is None else [version]
-        if not servables.keys() & asked:
+        numbers = sorted(newest, reverse=True) if version is None else [version]
+        if not newest.keys() & numbers:
             which = "any versions" if version is None else f"version {version}"
             raise ServingError(StatusCode.NOT_FOUND, f"Could not find {which} of model {name}")
-        return GetModelStatusResponse(model_version_status=[servables[x].status() for x in asked])
+        statuses = [newest[number].status() for number in numbers]
+        return GetModelStatusResponse(model_version_status=statuses)
 
 
 def _look(
     source: Path | ModelServerConfig, known: set[str], tried: list[Servable], is_serving: bool
 ) -> tuple[dict[str, dict[int, Path]], list[Servable]]:
     """Finds name -> version -> folder to serve, and those `tried` whose files have changed."""
-    found: dict[str, dict[int, Path]] = {}
+    wanted: dict[str, dict[int, Path]] = {}
     if isinstance(source, ModelServerConfig):
-        listed = source.model_config_list.config
-        found |= {name: {} for name in known - {model.name for model in listed}}
-        for model in listed:
+        configured = source.model_config_list.config
+        wanted |= {name: {} for name in known - {model.name for model in configured}}
+        for model in configured:
             folders = versions(model.base_path)
             if folders or Path(model.base_path).is_dir():
-                found[model.name] = _chosen(model, folders, is_serving)
+                wanted[model.name] = _chosen(model, folders, is_serving)
     elif source.is_dir():
         for path in source.iterdir():
             if folders := versions(path):
-                found[path.name] = _fastest(folders, is_serving)
+                wanted[path.name] = _fastest(folders, is_serving)
             elif path.is_dir() and path.name in known:
-                found[path.name] = {}
-    return found, [servable for servable in tried if servable.has_changed()]
+                wanted[path.name] = {}
+    return wanted, [servable for servable in tried if servable.has_changed()]
 
 
 def _chosen(model: ModelConfig, folders: Mapping[int, Path], is_serving: bool) -> dict[int, Path]:
@@ -370,9 +357,9 @@ def _chosen(model: ModelConfig, folders: Mapping[int, Path], is_serving: bool) -
     if choice is None:
         return _fastest(folders, is_serving) if folders else {}
     if choice == "specific":
-        return {each: folders[each] for each in policy.specific.versions if each in folders}
+        return {number: folders[number] for number in policy.specific.versions if number in folders}
     most = len(folders) if choice == "all" else policy.latest.num_versions or 1
-    return {each: folders[each] for each in sorted(folders)[-most:]}
+    return {number: folders[number] for number in sorted(folders)[-most:]}
 
 
 def _fastest(folders: Mapping[int, Path], is_serving: bool) -> dict[int, Path]:

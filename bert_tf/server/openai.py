@@ -32,8 +32,8 @@ _BATCHES_AT_ONCE = 2
 _VECTORS = ("vector", "mean")
 
 
-class _Asked(NamedTuple):
-    """What a request asks for."""
+class _Body(NamedTuple):
+    """The body of a request."""
 
     texts: list[bytes]
     model: str
@@ -48,19 +48,19 @@ def route(models: Models, bodies: http.Bodies) -> Route:
             raise not_allowed(request.method, "POST")
         access = http.log_fields(request.scope)
 
-        async def from_body(body: bytes, deadline: float) -> bytes:
+        async def from_body(content: bytes, deadline: float) -> bytes:
             with models.metrics.stages.labels("parse").time():
-                document = await in_thread_if(len(body) > LARGE_BODY, json_tensors.parse, body)
-                asked = _asked(document)
-            with _servable(models, asked, access) as servable:
-                texts = np.array(asked.texts, object)
+                is_large = len(content) > LARGE_BODY
+                body = _read(await in_thread_if(is_large, json_tensors.parse, content))
+            with _servable(models, body, access) as servable:
+                texts = np.array(body.texts, object)
                 vectors, pieces = await asyncio.gather(
-                    _vectors(servable, texts, asked.truncate, deadline),
+                    _vectors(servable, texts, body.truncate, deadline),
                     servable.count_pieces(texts, deadline),
                 )
             tokens = int(pieces.sum()) + _SPECIALS * len(texts)
-            found = servable.name, tokens, vectors, asked.in_base64
-            return await http.written(models.metrics, vectors.size, _body, *found)
+            answer = servable.name, tokens, vectors, body.in_base64
+            return await http.written(models.metrics, vectors.size, _answer, *answer)
 
         return await bodies.answered(request, "Embeddings", from_body)
 
@@ -85,7 +85,7 @@ def _error(status: int, message: str) -> str:
     return json.dumps({"error": error})
 
 
-def _asked(document: dict[str, Any]) -> _Asked:
+def _read(document: dict[str, Any]) -> _Body:
     texts, name = _texts(document.get("input")), document.get("model")
     if not isinstance(name, str) or not name:
         raise invalid("'model' is missing: give the name of a model")
@@ -95,7 +95,7 @@ def _asked(document: dict[str, Any]) -> _Asked:
     truncate = document.get("truncate") or False
     if not isinstance(truncate, bool):
         raise invalid("'truncate' must be true or false")
-    return _Asked(texts, name, encoding == "base64", document.get("dimensions"), truncate)
+    return _Body(texts, name, encoding == "base64", document.get("dimensions"), truncate)
 
 
 def _texts(value: Any) -> list[bytes]:
@@ -116,18 +116,18 @@ def _texts(value: Any) -> list[bytes]:
                 "(LangChain's OpenAIEmbeddings does with check_embedding_ctx_length=False)"
             )
         if not isinstance(text, str):
-            raise invalid(f"'input' holds at {number} what is no text")
+            raise invalid(f"'input' has at {number} a value that is no text")
     return [text.encode() for text in texts]
 
 
 @contextlib.contextmanager
-def _servable(models: Models, asked: _Asked, access: dict[str, Any]) -> Iterator[Servable]:
+def _servable(models: Models, body: _Body, access: dict[str, Any]) -> Iterator[Servable]:
     """The model that a request names, or for a name of OpenAI's the one that embeds best.
 
     Raises ServingError: NOT_FOUND without such a model, INVALID_ARGUMENT if it makes no vectors of
     the wanted size, or if several models embed.
     """
-    name = asked.model
+    name = body.model
     if name.startswith(_OPENAI_MODELS) and name not in models.names:
         fits = {}
         for candidate in models.names:
@@ -144,13 +144,13 @@ def _servable(models: Models, asked: _Asked, access: dict[str, Any]) -> Iterator
         if not _fit(servable):
             raise invalid(f"The model {name} cannot make vectors")
         width = _vector(servable)[1]
-        if asked.dimensions not in (None, width):
+        if body.dimensions not in (None, width):
             raise invalid(
-                f"'dimensions' is {json_tensors.shown(asked.dimensions)}: the vectors of "
+                f"'dimensions' is {json_tensors.shown(body.dimensions)}: the vectors of "
                 f"{servable.name} have {width}, which cannot be shortened"
             )
         name = servable.name[: http.LONGEST_NAME]
-        access.update(model=name, version=servable.version, rows=len(asked.texts))
+        access.update(model=name, version=servable.version, rows=len(body.texts))
         yield servable
 
 
@@ -207,7 +207,7 @@ async def _vectors(
     return outputs[_vector(servable)[0]]
 
 
-def _body(model: str, tokens: int, vectors: np.ndarray, in_base64: bool) -> bytes:
+def _answer(model: str, tokens: int, vectors: np.ndarray, in_base64: bool) -> bytes:
     """The answer, written a row at a time: orjson holds Python's lock."""
 
     def row(number: int) -> bytes:

@@ -31,23 +31,23 @@ _CLOSE_SECONDS = 5
 _LOG = logging.getLogger(__name__)
 
 
-def request_id(given: str) -> str:
+def request_id(header: str) -> str:
     """The caller's id, if logs and headers can carry it, or a new one."""
-    return given if re.fullmatch(r"[!-~]{1,128}", given) else uuid.uuid4().hex
+    return header if re.fullmatch(r"[!-~]{1,128}", header) else uuid.uuid4().hex
 
 
 def trace_id(traceparent: str) -> str | None:
     """The trace that a request belongs to; None without a valid one."""
-    found = _TRACE.fullmatch(traceparent)
-    return found and (found[1] or found[2])
+    match = _TRACE.fullmatch(traceparent)
+    return match and (match[1] or match[2])
 
 
 def identity(headers: Mapping[str, str]) -> dict[str, str]:
     """`request_id` and, if the caller has one, `trace_id`: fields of the access log."""
-    found = {"request_id": request_id(headers.get(REQUEST_ID, ""))}
+    fields = {"request_id": request_id(headers.get(REQUEST_ID, ""))}
     if trace := trace_id(headers.get(TRACE_PARENT, "")):
-        found["trace_id"] = trace
-    return found
+        fields["trace_id"] = trace
+    return fields
 
 
 class Tracer:

@@ -34,20 +34,18 @@ from bert_tf.server.configuration import BatchingParameters, read_batching_param
 from bert_tf.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.server.metrics import Metrics
 from bert_tf.server.tensors import predict_inputs, sizes_of
+from bert_tf.server.word_pieces import WordPieces
 from bert_tf.serving.export import ASSETS, BATCHING_FILE
 from bert_tf.serving.precisions import load_error
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.warmup_requests import WARMUP_FILE
 from bert_tf.startup import return_freed_memory
-from bert_tf.tasks.signatures import TEXTS
 from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
-from bert_tf.tokenization.words import code_points
 
 REQUESTS = Path(ASSETS, WARMUP_FILE)
 _MOST = 1000  # of them
 
 _LARGEST_ANSWER = 2**28  # bytes: about the attention of 28 texts of BERT-base
-_MOST_PIECES = 2**18  # of an answer to `:tokenize`: 15 MB of JSON
 # A failure may pass: memory is freed, a network's file system comes back.
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 60.0, 3600.0
 _LOG = logging.getLogger(__name__)
@@ -72,6 +70,7 @@ class Servable:
     state: int = ModelVersionStatus.START
     error: ServingError | None = None  # why loading failed
     retry_at: float = 0.0  # moment of `time.monotonic()`
+    is_outdated: bool = False  # the files have changed: load them anew
     stamp: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # of loaded files
     seen: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # at the last look
 
@@ -122,8 +121,8 @@ class Servable:
                 tokenizer = BertTokenizer.from_directory(self.directory / ASSETS)
                 self._word_pieces = WordPieces(tokenizer)
         self._model = LoadedModel(self.directory)
-        known = self.signatures.items() if is_batched else ()
-        self._joined = {name for name, each in known if each.inputs and can_join(each)}
+        signatures = self.signatures.items() if is_batched else ()
+        self._joined = {name for name, x in signatures if x.inputs and can_join(x)}
         started, requests = time.monotonic(), self.directory / REQUESTS
         try:
             if requests.exists() and _warm_up(self._model, requests):
@@ -135,7 +134,7 @@ class Servable:
         return_freed_memory()
 
     def has_changed(self) -> bool:
-        """Whether the files are others than those loaded, and the same as at the last look."""
+        """Whether the files differ from those loaded, and no longer change since the last look."""
         now, before = stamp(self.directory), self.seen
         self.seen = now
         # A version that serves stays as it is where its files are gone.
@@ -192,12 +191,12 @@ class Servable:
 
         INVALID_ARGUMENT for a version without a tokenizer, too many texts or too many pieces.
         """
-        found = self._word_pieces
-        if found is None:
+        word_pieces = self._word_pieces
+        if word_pieces is None:
             raise invalid(f"{self.name} has no vocab.txt in {ASSETS}: export it with bert-tf")
         self.check_rows(len(texts))
-        columns = await self._queue.run(found.pieces, {"text": texts}, None, deadline)
-        return await in_thread_if(len(columns["id"]) > LARGE_ANSWER, found.rows, columns)
+        columns = await self._queue.run(word_pieces.pieces, {"text": texts}, None, deadline)
+        return await in_thread_if(len(columns["id"]) > LARGE_ANSWER, word_pieces.rows, columns)
 
     async def predict(
         self,
@@ -246,50 +245,6 @@ class Servable:
         return ModelVersionStatus(version=self.version, state=self.state, status=error)
 
 
-class WordPieces:
-    """A tokenizer, with one graph for texts of any number and length."""
-
-    def __init__(self, tokenizer: BertTokenizer) -> None:
-        self._vocabulary = tokenizer.vocabulary
-
-        @tf.function(input_signature=[TEXTS], autograph=False)
-        def pieces(texts: tf.Tensor) -> dict[str, tf.Tensor]:
-            ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
-            rows = ids.value_rowids()
-            places = {"start": starts.flat_values, "end": ends.flat_values}
-            points = {name: code_points(texts, rows, each) for name, each in places.items()}
-            return {"split": ids.row_splits, "id": ids.flat_values, **points}
-
-        @tf.function(input_signature=[TEXTS], autograph=False)
-        def counts(texts: tf.Tensor) -> tf.Tensor:
-            return tokenizer.tokenize(texts).row_lengths()
-
-        self._pieces, self._counts = pieces, counts
-
-    def pieces(self, inputs: Arrays, deadline: float) -> dict[str, np.ndarray]:
-        """Columns of all pieces, and where each text's begin; too many are INVALID_ARGUMENT."""
-        texts = inputs["text"]
-        if sum(map(len, texts)) > _MOST_PIECES:  # a piece has a byte at least
-            count = self.counts(inputs, deadline)["counts"].sum()
-            if count > _MOST_PIECES:
-                message = f"The texts have {count} word pieces, more than {_MOST_PIECES}"
-                raise invalid(f"{message}: send fewer or shorter texts", "answer_bytes")
-        found = self._pieces(tf.constant(texts, tf.string))
-        return {name: each.numpy() for name, each in found.items()}
-
-    def counts(self, inputs: Arrays, deadline: float) -> dict[str, np.ndarray]:
-        """The number of pieces of each text, without [CLS] and [SEP], int64 [B]."""
-        return {"counts": self._counts(tf.constant(inputs["text"], tf.string)).numpy()}
-
-    def rows(self, columns: Arrays) -> list[dict[str, Any]]:
-        split, *lists = (columns[name].tolist() for name in ("split", "id", "start", "end"))
-        pieces = [
-            {"id": number, "text": self._vocabulary[number], "start": start, "end": end}
-            for number, start, end in zip(*lists, strict=True)
-        ]
-        return [{"pieces": pieces[start:end]} for start, end in itertools.pairwise(split)]
-
-
 def _warm_up(model: LoadedModel, path: Path) -> int:
     """Runs the requests of a warm-up file, so that no client waits for a cold model."""
     number = 0
@@ -321,18 +276,18 @@ def _replay(model: LoadedModel, log: PredictionLog) -> None:
 
 def stamp(directory: Path) -> dict[str, tuple[int, int]]:
     """Sizes and times of the files in a folder: a version still being copied changes them."""
-    found = {}
+    files = {}
     for path in directory.rglob("*"):
         with contextlib.suppress(OSError):  # removed meanwhile
             status = path.stat()
-            found[str(path)] = status.st_size, status.st_mtime_ns
-    return found
+            files[str(path)] = status.st_size, status.st_mtime_ns
+    return files
 
 
 def check_inputs(signature: SignatureDef, inputs: Arrays) -> None:
     """Refuses inputs of other names, types or shapes than the signature's, or unequal batches."""
     if set(inputs) != set(signature.inputs):
-        names = (", ".join(sorted(each)) or "none" for each in (inputs, signature.inputs))
+        names = (", ".join(sorted(x)) or "none" for x in (inputs, signature.inputs))
         raise invalid("the inputs are {}: the signature takes {}".format(*names))
     for name, array in inputs.items():
         info = signature.inputs[name]
@@ -379,10 +334,10 @@ def refuse_truncated(outputs: Arrays) -> None:
     """Refuses (INVALID_ARGUMENT) truncated rows; signatures without `truncated` cannot tell."""
     truncated = outputs.get("truncated")
     if truncated is not None and truncated.any():
-        place = tuple(np.argwhere(truncated)[0])
-        text = f", text {place[1]}," if truncated[0].size > 1 else ""  # of a list
+        index = tuple(np.argwhere(truncated)[0])
+        text = f", text {index[1]}," if truncated[0].size > 1 else ""  # of a list
         raise invalid(
-            f"Row {place[0]}{text} is {int(truncated[place])} word pieces longer than the model "
+            f"Row {index[0]}{text} is {int(truncated[index])} word pieces longer than the model "
             "reads: shorten or split it",
             "truncated",
         )

@@ -1,4 +1,4 @@
-"""The server as a process: REST and gRPC in one event loop, until it is told to stop."""
+"""The server as a process: REST and gRPC in one event loop, until a signal stops it."""
 
 import asyncio
 import contextlib

@@ -13,6 +13,7 @@ from bert_tf.commands import search_index
 from bert_tf.commands.search_index import SearchIndex, divided, read_located_texts, write_index
 from bert_tf.commands.text_passages import passages
 from bert_tf.errors import InputError
+from bert_tf.models.answerer import Answerer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 CONFIG = BertConfig(
@@ -93,11 +94,14 @@ def test_long_texts_are_divided_between_sentences_or_words():
         assert max(tokenizer.tokenize(parts).row_lengths().numpy()) <= 7
 
 
-def test_passages_have_their_places_and_leave_room_for_a_prompt():
+@pytest.mark.parametrize("is_exported", [False, True])
+def test_passages_have_their_places_and_leave_room_for_a_prompt(is_exported, tmp_path):
     kind = SimpleNamespace(reads_windows=False, document_prompt="sea ", prompt="")
     tokenizer = BertTokenizer(PIECES)
     task = SimpleNamespace(kind=kind, max_length=5)
-    model = SimpleNamespace(task=task, tokenizer=tokenizer)
+    tokenizer.save(tmp_path / "assets.extra")
+    exported = SimpleNamespace(directory=tmp_path)
+    model = Answerer(task, exported, None if is_exported else tokenizer)
     located = [("ship cow barn", "a.txt, line 7"), ("cow", "a.txt, line 9")]
     assert divided(located, model, None) == [
         ("ship cow", "a.txt, line 7, characters 1 to 9"),

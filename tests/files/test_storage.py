@@ -1,7 +1,12 @@
 """Folders on disks and in object stores: the same files by the same names."""
 
-import pytest
+import errno
 
+import pytest
+from s3_server import Faults, bucket
+
+from bert_tf.errors import InputError
+from bert_tf.files import mirror, storage
 from bert_tf.files.storage import find_objects, open_folder, sha256
 
 
@@ -66,3 +71,82 @@ def test_objects_of_a_store_whose_names_begin_with_a_slash():
         assert [*find_objects(pattern)] == ["memory://bucket/texts/a.txt"]
     assert [*find_objects("memory://bucket/texts")] == [f"{folder}/a.txt", f"{folder}/b.tsv"]
     folder.clear()
+
+
+@pytest.fixture(scope="module")
+def s3():
+    with bucket() as url:
+        yield url
+
+
+def objects(s3):
+    return {name.removeprefix("bucket/") for name in storage._file_system("s3").find("bucket")}
+
+
+def put(s3, *keys):
+    for key in keys:
+        storage._file_system("s3").pipe_file(f"bucket/{key}", b"")
+
+
+def test_a_whole_bucket_is_no_output(s3):
+    put(s3, "others/data")
+    before = objects(s3)
+    folder = storage.open_folder(s3)
+    for change in (
+        folder.clear,
+        lambda: folder.remove(["x"]),
+        lambda: folder.write("x", b""),
+        lambda: mirror.mirrored(f"{s3}/").__enter__(),
+    ):
+        with pytest.raises(InputError, match=r"s3://bucket: is a whole bucket: name a folder"):
+            change()
+    assert objects(s3) == before
+
+
+def test_nothing_in_a_key_is_a_pattern(s3):
+    others = {"exp1/a", "exp2/a", "run1/important.bin", "exp1.txt"}
+    put(s3, *others, "exp?/a", "exp?/a[1].txt", "exp?/a1.txt", "exp?/b*")
+    folder = storage.open_folder(f"{s3}/exp?")
+    folder.remove(["a[1].txt"])
+    assert sorted(folder.all_names()) == ["a", "a1.txt", "b*"]
+    folder.clear()
+    storage.open_folder(f"{s3}/run[1]").clear()
+    assert others <= objects(s3) and not folder.all_names()
+
+
+def test_folders_of_a_console_and_hidden_or_empty_or_patterned_names_are_read(s3, tmp_path):
+    put(s3, "console/", "console/deep/", "console/deep/a", "console/.hidden/b")
+    folder = storage.open_folder(f"{s3}/console")
+    assert folder.all_names() == [".hidden/b", "deep/a"]
+    assert folder.sizes() == {}
+    assert [*storage.find_objects(f"{s3}/console")] == [f"{s3}/console/deep/a"]
+    assert [*storage.find_objects(f"{s3}/console/.hidden")] == [f"{s3}/console/.hidden/b"]
+    assert [*storage.find_objects(f"{s3}/console/.hidden/*")] == [f"{s3}/console/.hidden/b"]
+    put(s3, "text/a[1].txt", "text/a1.txt")
+    assert [*storage.find_objects(f"{s3}/text/a[1].txt")] == [f"{s3}/text/a[1].txt"]
+    assert [*storage.find_objects(f"{s3}/text/a?.txt")] == [f"{s3}/text/a1.txt"]
+    with mirror.mirrored(f"{s3}/console"):
+        copy = mirror.local_path(f"{s3}/console")
+        assert (copy / "deep" / "a").is_file()
+
+
+def test_stores_without_conditional_writes_have_one_writer_too(s3, monkeypatch):
+    """Some refuse the condition, some report in words of their own that it does not hold."""
+    files = storage._file_system("s3")
+    pipe_file = files.pipe_file
+
+    def without(key, content, mode="overwrite"):
+        if mode == "create":
+            raise OSError(errno.ENOSYS, "NotImplemented")
+        pipe_file(key, content)
+
+    monkeypatch.setattr(files, "pipe_file", without)
+    folder = storage.open_folder(f"{s3}/plain")
+    for content in (b"first", b"second"):
+        folder.create("name", content)
+        assert folder.read("name") == b"first"
+    Faults.faults[:] = ["denied"] * 3
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="plain/other: no permission"):
+        folder.create("other", b"")
+    Faults.faults.clear()

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from bert_tf import BertTokenizer
 from bert_tf.server import app as app_module
-from bert_tf.server import json_tensors, openai, servable
+from bert_tf.server import json_tensors, openai, word_pieces
 from bert_tf.server.app import make_app
 from bert_tf.server.errors import ServingError
 from bert_tf.server.http import HTTP_STATUS, Limits
@@ -204,7 +204,7 @@ def test_a_defect_is_a_500_without_its_cause(models, caplog):
 
 
 def test_limits_of_rows_of_answers_and_of_time(toy_models, tmp_path, monkeypatch):
-    monkeypatch.setattr(servable, "_MOST_PIECES", 4)
+    monkeypatch.setattr(word_pieces, "_MOST_PIECES", 4)
     folder = shutil.copytree(toy_models, tmp_path / "models")
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship", "##s"]
     BertTokenizer(pieces).save(folder / "half_plus_three" / "123" / "assets.extra")

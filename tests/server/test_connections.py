@@ -215,7 +215,7 @@ def test_the_longest_idle_connection_makes_room():
             last[1].write(START + b"\r\n")
             assert b"200" in await last[0].readline()
             assert b"200" in await answering[0].readline()
-            assert len(shared.every) == 3
+            assert len(shared.open) == 3
             for _, writer in (answering, old, new, more, last):
                 writer.close()
 
@@ -242,7 +242,7 @@ def test_an_answer_that_nobody_reads_is_given_up(head, limit, monkeypatch):
             for _, writer in clients[: 1 if limit == "UNREAD_SECONDS" else 2]:
                 writer.write((head + b"\r\n") * 2)
             async with asyncio.timeout(10):
-                while len(shared.every) == 2:
+                while len(shared.open) == 2:
                     await asyncio.sleep(0.01)
             assert len(starts) <= 2  # of each client the first
             for _, writer in clients:

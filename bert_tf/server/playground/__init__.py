@@ -31,8 +31,8 @@ def routes(models: Models) -> list[Route]:
     """The page, its files, and JSON with the models and whether the browser had to show a token."""
 
     async def list_models(request: Request) -> Response:
-        found = {"models": describe(models), "token": "authorization" in request.headers}
-        return JSONResponse(found, headers=HEADERS)
+        answer = {"models": describe(models), "token": "authorization" in request.headers}
+        return JSONResponse(answer, headers=HEADERS)
 
     def file_route(file: Traversable) -> Route:
         content, media_type = file.read_bytes(), _TYPES[file.name.rpartition(".")[2]]
@@ -48,15 +48,18 @@ def routes(models: Models) -> list[Route]:
 
 def describe(models: Models) -> list[dict[str, Any]]:
     """The models that can be asked, each with its versions, newest first, and their signatures."""
-    versions: dict[str, list[dict[str, Any]]] = {name: [] for name in models.names}
-    for name, found in versions.items():
+    described = []
+    for name in models.names:
+        versions = []
         with contextlib.suppress(ServingError):  # no version has been loaded yet
-            for number in [each.version for each in models.status(name).model_version_status]:
-                # One that is retired meanwhile is none to ask.
-                with contextlib.suppress(ServingError), models.servable(name, number) as held:
-                    signatures = {key: _described(each) for key, each in held.signatures.items()}
-                    found.append({"version": number, "signatures": signatures})
-    return [{"name": name, "versions": found} for name, found in versions.items() if found]
+            for status in models.status(name).model_version_status:
+                # One that is retired meanwhile cannot be asked.
+                with contextlib.suppress(ServingError), models.servable(name, status.version) as x:
+                    signatures = {key: _described(value) for key, value in x.signatures.items()}
+                    versions.append({"version": status.version, "signatures": signatures})
+        if versions:
+            described.append({"name": name, "versions": versions})
+    return described
 
 
 def _described(signature: SignatureDef) -> dict[str, Any]:
@@ -65,8 +68,8 @@ def _described(signature: SignatureDef) -> dict[str, Any]:
 
 
 def _tensors(tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
-    found = {}
+    described = {}
     for name, info in sorted(tensors.items()):
         shape = None if info.tensor_shape.unknown_rank else sizes_of(info)
-        found[name] = {"dtype": DataType.Name(info.dtype), "shape": shape}
-    return found
+        described[name] = {"dtype": DataType.Name(info.dtype), "shape": shape}
+    return described

@@ -291,10 +291,10 @@ def test_prompts_and_similarity_of_others_are_honoured(tmp_path):
 @pytest.mark.slow
 def test_an_index_and_its_questions_have_their_prompts(tmp_path):
     made(tmp_path)
-    expected, _ = vectors_of(tmp_path, ["cow sea", "barn sea"], 2)
+    expected, _ = vectors_of(Answerer.open(tmp_path), ["cow sea", "barn sea"], 2)
     (tmp_path / PROMPTS).write_text(json.dumps({"prompts": {"query": "cow ", "corpus": "barn "}}))
     for role, vector in zip(("query", "document"), expected, strict=True):
-        assert_close(vectors_of(tmp_path, ["sea"], 2, role=role)[0], [vector])
+        assert_close(vectors_of(Answerer.open(tmp_path), ["sea"], 2, role=role)[0], [vector])
 
 
 def test_newer_files_are_read(tmp_path):

@@ -1,0 +1,156 @@
+"""Local copies of folders in buckets: what is uploaded, removed and refused."""
+
+import json
+import tempfile
+
+import pytest
+from s3_server import bucket
+
+from bert_tf.errors import InputError
+from bert_tf.files import cache as caches
+from bert_tf.files import mirror, storage
+
+
+@pytest.fixture(scope="module")
+def s3():
+    with bucket() as url:
+        yield url
+
+
+def put(s3, *keys):
+    for key in keys:
+        storage._file_system("s3").pipe_file(f"bucket/{key}", b"")
+
+
+@pytest.fixture
+def copies(tmp_path):
+    """A mirror whose bucket is a list of what is done there."""
+    done = []
+
+    class Bucket:
+        def upload(self, path, name):
+            done.append(name)
+
+        def remove(self, names):
+            done.extend(f"-{name}" for name in names)
+
+    made = mirror.Mirror("s3://bucket/run", tmp_path)
+    made.remote = Bucket()
+    return made, done
+
+
+def test_marks_and_checkpoints_are_uploaded_last(copies, tmp_path):
+    copy, done = copies
+    names = ["best/config.json", "best/model.safetensors", "best/vocab.txt", "logs/a"]
+    names += ["checkpoints/step-1", "m/1/saved_model.pb", "m/1/variables/v", ".lock", "b/.x.tmp"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    copy.push()
+    assert done == [
+        "best/model.safetensors",
+        "best/vocab.txt",
+        "logs/a",
+        "m/1/variables/v",
+        "best/config.json",
+        "m/1/saved_model.pb",
+        "checkpoints/step-1",
+    ]
+    done.clear()
+    copy.push()
+    assert not done
+    (tmp_path / "checkpoints" / "step-1").rename(tmp_path / "checkpoints" / "step-2")
+    copy.push()
+    assert done == ["checkpoints/step-2", "-checkpoints/step-1"]
+
+
+def test_a_pushed_copy_removes_the_object_of_that_name_alone(s3, tmp_path):
+    put(s3, "push/a1.txt")
+    made = mirror.Mirror(f"{s3}/push", tmp_path)
+    (tmp_path / "a[1].txt").write_text("x")
+    made.push()
+    (tmp_path / "a[1].txt").unlink()
+    made.push()
+    assert made.remote.all_names() == ["a1.txt"]
+
+
+def test_a_key_that_leaves_the_folder_is_refused(s3, tmp_path):
+    put(s3, "leaves/../w/evil.txt", "leaves/deep//x")
+    url = f"{s3}/leaves"
+    for pulled in (lambda: mirror.mirrored(url).__enter__(), lambda: caches.fetched(url)):
+        with pytest.raises(InputError, match=r"leaves: holds the key '[^']*', which names no"):
+            pulled()
+    with pytest.raises(InputError, match=r"/w/\.\./run: has an empty part, \. or \.\."):
+        mirror.mirrored(f"{s3}/w/../run").__enter__()
+
+
+@pytest.mark.parametrize(
+    ("task", "cluster", "is_other"),
+    [
+        (("worker", 0), {"worker": ["a", "b"]}, False),
+        (("worker", 1), {"worker": ["a", "b"]}, True),
+        (("worker", 0), {"worker": ["a"], "chief": ["b"]}, True),
+        (("chief", 0), {"worker": ["a"], "chief": ["b"]}, False),
+    ],
+)
+def test_of_several_workers_the_chief_alone_is_the_writer(task, cluster, is_other, monkeypatch):
+    config = {"cluster": cluster, "task": dict(zip(("type", "index"), task, strict=True))}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    assert mirror._is_other_worker() is is_other
+    monkeypatch.setenv("TF_CONFIG", "[]")
+    assert mirror._is_other_worker() is False
+
+
+class Denied:
+    """A remote folder that refuses some calls."""
+
+    def __init__(self, folder, *names):
+        self.folder, self.names = folder, set(names)
+
+    def __getattr__(self, name):
+        def refuse(*arguments):
+            raise InputError("s3://bucket: no permission (Access Denied)")
+
+        return refuse if name in self.names else getattr(self.folder, name)
+
+
+def test_a_copy_that_could_not_be_uploaded_is_kept_and_tried_again(
+    s3, caplog, monkeypatch, tmp_path
+):
+    url = f"{s3}/kept"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with (
+        pytest.raises(InputError, match=r"kept: not everything could be uploaded \(.*Denied"),
+        mirror.mirrored(url),
+    ):
+        copy = mirror.local_path(url)
+        (copy / "checkpoint").write_text("1")
+        made = mirror._mirrors[-1]
+        made.remote = Denied(made.remote, "upload")
+        mirror.push(copy)
+        assert "the upload failed (s3://bucket: no permission (Access Denied)): it is tr" in (
+            caplog.text
+        )
+        made.remote = made.remote.folder
+        mirror.push(copy)
+        assert storage.open_folder(url).read("checkpoint") == b"1"
+        (copy / "checkpoint").write_text("22")
+        monkeypatch.setattr(made, "remote", Denied(made.remote, "upload"))
+    assert (copy / "checkpoint").read_text() == "22"
+    with mirror.mirrored(url):
+        assert mirror.local_path(url) != copy
+    assert (copy / "checkpoint").exists()
+
+
+def test_a_bucket_without_the_right_to_delete_is_written(s3, caplog, monkeypatch):
+    url = f"{s3}/nodelete"
+    monkeypatch.setattr(storage.Folder, "remove", Denied(None, "remove").remove)
+    for content in ("1", "2"):  # its lease stays, too, and says that it is released
+        with mirror.mirrored(url):
+            copy = mirror.local_path(url)
+            for name in ("a", "b"):
+                (copy / name).write_text(content)
+                mirror.push(copy)
+                (copy / name).unlink()
+    assert caplog.text.count("what is no longer needed stays there") == 2
+    assert storage.open_folder(url).read("b") == b"2"
