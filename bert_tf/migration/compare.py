@@ -16,7 +16,7 @@ from bert_tf.tokenization.tokenizer import BertTokenizer
 # Float32 rounds each of the thousands of sums of a BERT; other orders of summation give 2e-6.
 TOLERANCE = 1e-5
 # Another GELU (its tanh approximation) makes differences up to this; other weights larger ones.
-_OF_GELU = 3e-2
+_GELU_DIFFERENCE = 3e-2
 # Names of the inputs here and in other libraries.
 _INPUTS = {
     "token_ids": ("token_ids", "input_ids", "input_word_ids"),
@@ -61,7 +61,7 @@ class Comparison:
     @property
     def is_equal(self) -> bool:
         """Whether float32's rounding explains the differences."""
-        return not self.other_ids and all(each.relative <= TOLERANCE for each in self.outputs)
+        return not self.other_ids and all(output.relative <= TOLERANCE for output in self.outputs)
 
     @property
     def cause(self) -> str:
@@ -71,7 +71,7 @@ class Comparison:
                 "copy the files of the old model's tokenizer: vocab.txt, tokenizer_config.json, "
                 "added_tokens.json, special_tokens_map.json, tokenizer.json"
             )
-        if max(each.relative for each in self.outputs) < _OF_GELU:
+        if max(output.relative for output in self.outputs) < _GELU_DIFFERENCE:
             return (
                 "differences of this size come from another GELU or epsilon: see hidden_act and "
                 "layer_norm_eps in config.json (docs/checkpoints.md, which GELU)"
@@ -100,25 +100,24 @@ def compare(file: Path, directory: Path) -> Comparison:
         )
     encoder: Any = None
     model: Any = None
-    for name in arrays.keys() & _OUTPUTS.keys():
-        place = _OUTPUTS[name]
-        if place in ("sequence_output", "pooled_output"):
+    for name in sorted(arrays.keys() & _OUTPUTS.keys()):
+        key = _OUTPUTS[name]
+        if key in ("sequence_output", "pooled_output"):
             encoder = encoder or BertEncoder.from_directory(directory)
-            found = encoder(inputs)[place]
+            output = encoder(inputs)[key]
         else:
             model = model or load_model(directory)
-            found = _output(model, inputs, place, name, file)
-        result.outputs.append(_difference(name, found, arrays[name], inputs, file))
+            output = _output(model, inputs, key, name, file)
+        result.outputs.append(_difference(name, output, arrays[name], inputs, file))
     if not result.outputs:
         raise InputError(f"{file} holds no outputs: save some of {', '.join(_OUTPUTS)}.")
-    result.outputs.sort(key=lambda each: each.name)
     return result
 
 
 def _read(file: Path) -> _Arrays:
     try:
-        with np.load(file, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
+        with np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, AttributeError) as error:
         raise InputError(
             f"{file} is no .npz file of plain arrays ({error}): save it with np.savez."
@@ -161,33 +160,35 @@ def _other_ids(texts: np.ndarray, inputs: _Arrays, directory: Path, file: Path) 
     columns = texts.T if texts.ndim == 2 else [texts]
     pieces = [tokenizer.tokenize(column.tolist()) for column in columns]
     ours = Packer(tokenizer, max_length=ids.shape[1])(*pieces)["token_ids"].numpy()
-    found = []
+    vocabulary = dict(enumerate(tokenizer.vocabulary))
+
+    def shown(row: np.ndarray) -> str:
+        return repr(" ".join(vocabulary.get(number, f"id {number}") for number in row))
+
+    sentences = []
     for row, text in enumerate(texts.tolist()):
-        # Pads of either side: only real tokens are compared.
-        real = ours[row][ours[row] != tokenizer.pad_token_id]
-        theirs = ids[row][mask[row] > 0]
-        if not np.array_equal(real, theirs):
-            named = dict(enumerate(tokenizer.vocabulary))
-            shown = [" ".join(named.get(i, f"id {i}") for i in each) for each in (real, theirs)]
-            found.append(f"{text!r} is {shown[0]!r} here, {shown[1]!r} there")
-    return found
+        # Either side may be padded: only real tokens are compared.
+        here, there = ours[row][ours[row] != tokenizer.pad_token_id], ids[row][mask[row] > 0]
+        if not np.array_equal(here, there):
+            sentences.append(f"{text!r} is {shown(here)} here, {shown(there)} there")
+    return sentences
 
 
-def _output(model: Any, inputs: _Arrays, place: str | int, name: str, file: Path) -> Any:
+def _output(model: Any, inputs: _Arrays, key: str | int, name: str, file: Path) -> Any:
     ids = inputs["token_ids"]
     if "mask_positions" in model.input:
-        every = np.broadcast_to(np.arange(ids.shape[-1], dtype=np.int32), ids.shape)
-        inputs = {**inputs, "mask_positions": every}
-    found = model(inputs)
-    if isinstance(found, dict):
-        if place == "" and len(found) == 1:
-            return next(iter(found.values()))
-        if place in found:
-            return found[place]
-    elif place == "":
-        return found
-    elif isinstance(place, int):
-        return found[..., place]
+        positions = np.broadcast_to(np.arange(ids.shape[-1], dtype=np.int32), ids.shape)
+        inputs = {**inputs, "mask_positions": positions}
+    output = model(inputs)
+    if isinstance(output, dict):
+        if key == "" and len(output) == 1:
+            return next(iter(output.values()))
+        if key in output:
+            return output[key]
+    elif key == "":
+        return output
+    elif isinstance(key, int):
+        return output[..., key]
     raise InputError(
         f"{file} has {name}, which a {type(model).__name__} has not: give the directory of the "
         "model that computed it."
@@ -195,9 +196,9 @@ def _output(model: Any, inputs: _Arrays, place: str | int, name: str, file: Path
 
 
 def _difference(
-    name: str, found: Any, theirs: np.ndarray, inputs: _Arrays, file: Path
+    name: str, output: Any, theirs: np.ndarray, inputs: _Arrays, file: Path
 ) -> Difference:
-    ours = np.asarray(found, dtype=np.float32)
+    ours = np.asarray(output, dtype=np.float32)
     if ours.size == theirs.size:  # a single label or choice: an axis more or less
         ours = ours.reshape(theirs.shape)
     if ours.shape != theirs.shape or theirs.dtype.kind != "f":

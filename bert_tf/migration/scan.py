@@ -13,7 +13,7 @@ import yaml
 from bert_tf.errors import InputError
 from bert_tf.migration.sources import Source, files_at, sources_of
 from bert_tf.migration.symbols import Symbol, find, table
-from bert_tf.migration.values import OF_PREPROCESSOR, Values, chain, last_name
+from bert_tf.migration.values import PREPROCESSOR, Values, chain, last_name
 
 # Modules of the original repository, beside the script or in a package.
 _ORIGINAL = (
@@ -53,7 +53,7 @@ _SCRIPT = re.compile(
     rf"(?<![\w/])(?:{_PATH}/)?({'|'.join(sorted(_SCRIPTS))})\.py\b"
     rf"|-m\s+(official\.[\w.]*nlp[\w.]*)|({_PATH}official/[\w/]*nlp[\w/]*)\.py\b"
 )
-_OF_FLAGS = ("original", "official")
+_FLAG_LIBRARIES = ("original", "official")
 _FLAG = re.compile(r"(?<=\s)--?(\w+)")
 # A line of a shell's or of Windows', with those that continue it.
 _COMMAND = re.compile(r"(?:.*[\\^][^\S\n]*\n)*.*")
@@ -62,7 +62,7 @@ _TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
 _WORD = re.compile(r"[^\s'\"=]+")  # of a shell: a URL, or the name of a variable
 _CLASS = re.compile(r"(?:[\w.]+\.)?((?:TF|Auto|Bert|DistilBert)[A-Z]\w+)")
 # Names that a star import of transformers brings, whatever the architecture.
-_OF_STAR = re.compile(r"TF[A-Z]|\w+(?:Tokenizer|TokenizerFast|Config)$")
+_STAR_NAMES = re.compile(r"TF[A-Z]|\w+(?:Tokenizer|TokenizerFast|Config)$")
 _SIMPLE = (
     ast.Assign,
     ast.AugAssign,
@@ -75,7 +75,7 @@ _SIMPLE = (
 _SAVES = re.compile(r"(?!.*token).*(?:model|classifier|bert|encoder|net)", re.IGNORECASE)
 _LABELS = re.compile(r"label|ignore|target|tag", re.IGNORECASE)
 # What TensorFlow and Keras lost says something of BERT only beside a library of it.
-_OF_TENSORFLOW = {"tensorflow", "keras", "tensorflow_addons"}
+_TENSORFLOW_LIBRARIES = {"tensorflow", "keras", "tensorflow_addons"}
 # Endings of files that Keras 3 takes, by the method or class that is given the path.
 _MODEL_FILES = (".keras", ".h5", ".hdf5")
 _FILES = {
@@ -119,7 +119,7 @@ def scan(path: Path) -> ScanReport:
             if len(files) == 1:
                 raise
             report.unread.append(str(error))
-    if not {each.library for each in report.findings} - _OF_TENSORFLOW:
+    if not {finding.library for finding in report.findings} - _TENSORFLOW_LIBRARIES:
         report.findings.clear()
     return report
 
@@ -132,7 +132,7 @@ class _File:
         self.values = Values()
         self.imported: dict[str, str] = {}  # alias -> place of its import
         self.used: set[str] = set()  # aliases
-        self.found: dict[tuple[str, str, str, Symbol | None], FoundSymbol] = {}
+        self.findings: dict[tuple[str, str, str, Symbol | None], FoundSymbol] = {}
         self.place = ""
         self.is_of_torch = False  # then a package's own modeling.py is no copy of the original's
 
@@ -158,10 +158,12 @@ class _File:
             self._uses(nodes, libraries)
         for alias in self.imported.keys() - self.used:
             self._name(self.values.aliases[alias], self.imported[alias])
-        only_original = {finding.library for finding in self.found.values() if finding.row}
-        for finding in self.found.values():
+        only_original = {finding.library for finding in self.findings.values() if finding.row}
+        for finding in self.findings.values():
             finding.places.sort(key=_by_line)
-        for finding in sorted(self.found.values(), key=lambda each: _by_line(each.places[0])):
+        for finding in sorted(
+            self.findings.values(), key=lambda finding: _by_line(finding.places[0])
+        ):
             # Other packages have modules of those names, too.
             if finding.row or finding.library != "original" or "original" in only_original:
                 self.report.findings.append(finding)
@@ -182,29 +184,29 @@ class _File:
         return f"{self.place}:{node if isinstance(node, int) else node.lineno}"
 
     def _add(self, library: str, form: str, name: str, row: Symbol | None, place: str) -> None:
-        found = FoundSymbol(library, name, row)
-        finding = self.found.setdefault((library, form, name, row), found)
+        new = FoundSymbol(library, name, row)
+        finding = self.findings.setdefault((library, form, name, row), new)
         if place not in finding.places:
             finding.places.append(place)
 
     def _imports(self, nodes: list[ast.AST]) -> None:
         for node in nodes:
             if isinstance(node, ast.Import):
-                for each in node.names:
-                    if (root := each.name.split(".")[0]) in _ROOTS:
-                        self._alias(each.asname or root, each.name if each.asname else root, node)
-                    elif each.asname and (path := self._copied(each.name)):
-                        self._alias(each.asname, path, node)
+                for name in node.names:
+                    if (root := name.name.split(".")[0]) in _ROOTS:
+                        self._alias(name.asname or root, name.name if name.asname else root, node)
+                    elif name.asname and (path := self._copied(name.name)):
+                        self._alias(name.asname, path, node)
             elif isinstance(node, ast.ImportFrom):
                 module = node.module or ""
                 is_known = node.level == 0 and module.split(".")[0] in _ROOTS
-                for each in node.names:
-                    path = f"{module}.{each.name}"
+                for name in node.names:
+                    path = f"{module}.{name.name}"
                     path = path if is_known else self._copied(path)
-                    if path and each.name == "*":
+                    if path and name.name == "*":
                         self.values.stars.append(path.removesuffix(".*"))
                     elif path:
-                        self._alias(each.asname or each.name, path, node)
+                        self._alias(name.asname or name.name, path, node)
             elif isinstance(node, ast.Assign) and isinstance(call := node.value, ast.Call):
                 module = str(getattr((*call.args, None)[0], "value", ""))
                 is_import = last_name(call.func) in ("import_module", "__import__")
@@ -214,8 +216,8 @@ class _File:
     def _copied(self, path: str) -> str:
         """The path from a module of the original on, if a package holds a copy of one; else ""."""
         parts = path.split(".")
-        places = [i for i, part in enumerate(parts) if part in _ORIGINAL]
-        return ".".join(parts[places[-1] :]) if places and not self.is_of_torch else ""
+        starts = [i for i, part in enumerate(parts) if part in _ORIGINAL]
+        return ".".join(parts[starts[-1] :]) if starts and not self.is_of_torch else ""
 
     def _alias(self, alias: str, path: str, node: ast.AST) -> None:
         self.values.aliases[alias] = path
@@ -227,7 +229,7 @@ class _File:
         inner: set[int] = set()
         calls = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
         aliased = {id(node.value) for node in nodes if isinstance(node, ast.Assign)}
-        own = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+        defined = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
         for node in nodes:
             if id(node) in inner or not isinstance(node, ast.Name | ast.Attribute | ast.Call):
                 continue
@@ -240,15 +242,15 @@ class _File:
                 self.used.add(at.id)
                 path = self.values.path(node)
                 if self.values.is_preprocessor(calls.get(id(node))):
-                    path += OF_PREPROCESSOR
+                    path += PREPROCESSOR
                 elif id(node) in aliased and self.values.is_module(node):
                     continue
                 self._name(path, self._at(node))
-            elif isinstance(at.ctx, ast.Load) and at.id not in own:
+            elif isinstance(at.ctx, ast.Load) and at.id not in defined:
                 for star in self.values.stars:
                     library = _ROOTS[star.split(".")[0]]
                     row = find(library, "name", at.id)
-                    is_theirs = library == "transformers" and _OF_STAR.match(at.id)
+                    is_theirs = library == "transformers" and _STAR_NAMES.match(at.id)
                     if row and (is_theirs or not _is_glob(row)):
                         self._add(library, "name", at.id, row, self._at(node))
 
@@ -273,7 +275,7 @@ class _File:
         dynamic = [name for name in parts if name == "getattr"]
         name = next(iter([*exact, *classes, *dynamic, *parts[-1:]]), None)
         # TensorFlow has much beyond BERT: only what the table has is a symbol of its.
-        if name and (rows[name] or library not in _OF_TENSORFLOW):
+        if name and (rows[name] or library not in _TENSORFLOW_LIBRARIES):
             self._add(library, "name", name, rows[name], place)
 
     def _uses(self, nodes: list[ast.AST], libraries: set[str]) -> None:
@@ -299,15 +301,15 @@ class _File:
                 called.add(id(node.func))
                 self._call(node, libraries, add)
             elif isinstance(node, ast.Attribute):
-                of = self.values.of(node.value)
-                if id(node) not in called and of not in ("self", "cls"):
-                    add("attribute", f"{of}.{node.attr}", node, node.attr)
+                owner = self.values.owner(node.value)
+                if id(node) not in called and owner not in ("self", "cls"):
+                    add("attribute", f"{owner}.{node.attr}", node, node.attr)
             elif isinstance(node, ast.Subscript):
-                of, place = self.values.of(node.value), ast.unparse(node.slice)
+                owner, index = self.values.owner(node.value), ast.unparse(node.slice)
                 if isinstance(key := getattr(node.slice, "value", None), str):
-                    add("key", f"{of}.{key}", node, f"[{place}]")
+                    add("key", f"{owner}.{key}", node, f"[{index}]")
                 elif not isinstance(node.slice, ast.Slice) or node.slice.lower:
-                    add("position", f"{of}.{place}", node, f"[{place}]")
+                    add("position", f"{owner}.{index}", node, f"[{index}]")
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
                 what = self.values.what(node.value)
                 for i in range(len(node.targets[0].elts)):
@@ -325,24 +327,24 @@ class _File:
         called, name = values.called(node.func), last_name(node.func)
         if not values.path(node.func):
             if isinstance(node.func, ast.Attribute):
-                add("method", f"{values.of(node.func.value)}.{name}", node, f".{name}")
+                add("method", f"{values.owner(node.func.value)}.{name}", node, f".{name}")
             if "." not in called:
                 add("call", f"{called}()", node, f"{name}()")
                 if len(node.args) > 1 or isinstance((*node.args, None)[0], ast.List | ast.Tuple):
                     add("call", f"{called}(inputs by position)", node, "inputs by position")
-        keywords = {each.arg: each.value for each in node.keywords}
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords}
         for keyword, value in keywords.items():
             if keyword:
-                given = f"{keyword}={value.value if isinstance(value, ast.Constant) else ''!s}"
-                for each in (f"{called}({given}", given):
-                    row = _first(sorted(libraries), "argument", each)
-                    shown = given if row and not _is_glob(row) else f"{keyword}="
-                    if add("argument", each, value, shown):
+                argument = f"{keyword}={value.value if isinstance(value, ast.Constant) else ''!s}"
+                for pattern in (f"{called}({argument}", argument):
+                    row = _first(sorted(libraries), "argument", pattern)
+                    shown = argument if row and not _is_glob(row) else f"{keyword}="
+                    if add("argument", pattern, value, shown):
                         break
         # The second positional argument of `compile` is the loss.
         if name == "compile" and len(node.args) < 2 and not {"loss", None} & keywords.keys():
             imported = [path.rpartition(".")[2] for path in values.aliases.values()]
-            if any(each.startswith("TF") for each in imported):
+            if any(path.startswith("TF") for path in imported):
                 add("call", "compile() without loss", node)
         is_layer = values.path(node.func).endswith(".KerasLayer")
         if is_layer and "trainable" not in keywords and not values.is_preprocessor(node):
@@ -354,8 +356,8 @@ class _File:
             if path and not path.endswith(_FILES["save_weights" if of_weights else name]):
                 add("call", f"{name}() of an older format", node)
         # A flag that a copy of the original's scripts defines.
-        if name.startswith("DEFINE_") and node.args and libraries.intersection(_OF_FLAGS):
-            row = _first(_OF_FLAGS, "flag", values.text(node.args[0]))
+        if name.startswith("DEFINE_") and node.args and libraries.intersection(_FLAG_LIBRARIES):
+            row = _first(_FLAG_LIBRARIES, "flag", values.text(node.args[0]))
             if row:
                 self._add(row.library, "flag", f"--{row.symbol}", row, self._at(node))
 
@@ -377,9 +379,9 @@ class _File:
                 library, form = "official", "name"
                 name = re.split(r"[./]", script[2] or script[3])[-1]
             self._add(library, form, name, find(library, form, name), self._at(first))
-            for found in _FLAG.finditer(command, script.end()):
-                flag, row = found[1], _first((library, *_OF_FLAGS), "flag", found[1])
-                place = self._at(first + command.count("\n", 0, found.start()))
+            for match in _FLAG.finditer(command, script.end()):
+                flag, row = match[1], _first((library, *_FLAG_LIBRARIES), "flag", match[1])
+                place = self._at(first + command.count("\n", 0, match.start()))
                 self._add(row.library if row else library, "flag", f"--{flag}", row, place)
 
     def _yaml(self, text: str) -> None:
@@ -429,5 +431,5 @@ def _keys(node: Any, prefix: str = "") -> Iterator[tuple[str, str, int]]:
             if isinstance(value, yaml.MappingNode) and value.value:
                 yield from _keys(value, f"{name}.")
             else:
-                said = value.value if isinstance(value, yaml.ScalarNode) else ""
-                yield name, said, key.start_mark.line + 1
+                text = value.value if isinstance(value, yaml.ScalarNode) else ""
+                yield name, text, key.start_mark.line + 1

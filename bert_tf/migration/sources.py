@@ -18,7 +18,7 @@ _LANGUAGES = {  # by the file's suffix
 }
 # A fenced block of Markdown: its indent, language and code.
 _BLOCK = re.compile(r"^([ \t]*)(```+|~~~+)[ \t]*\{?\.?(\w*).*\n((?:.*\n)*?)\1\2", re.MULTILINE)
-_OF_BLOCK = {
+_FENCES = {
     **dict.fromkeys(("python", "py", "python3", "pycon", "ipython"), "python"),
     **dict.fromkeys(("sh", "bash", "shell", "console", "bat", "zsh"), "shell"),
     **dict.fromkeys(("yaml", "yml"), "yaml"),
@@ -40,18 +40,18 @@ def files_at(path: Path) -> list[Path]:
     """The file, or every file with code in a folder; hidden folders and environments left out."""
     if not path.is_dir():
         return [path]
-    found = []
+    files = []
     for file in sorted(path.rglob("*")):
         parts = file.relative_to(path).parts
         is_hidden = any(part.startswith(".") or part in _SKIPPED for part in parts)
         if file.suffix in _LANGUAGES and file.is_file() and not is_hidden:
-            found.append(file)
-    if not found:
+            files.append(file)
+    if not files:
         raise InputError(
             f"{path} holds no file to read: give a script, a notebook, or a folder with "
             f"{', '.join(f'*{suffix}' for suffix in _LANGUAGES)}."
         )
-    return found
+    return files
 
 
 def sources_of(path: Path) -> Iterator[Source]:
@@ -71,12 +71,12 @@ def sources_of(path: Path) -> Iterator[Source]:
 def _blocks(text: str, path: Path) -> Iterator[Source]:
     """The code in the fences of a page, each line where it is in the page."""
     for block in _BLOCK.finditer(text):
-        indent, _, said, code = block.groups()
-        language = _OF_BLOCK.get(said.lower())
+        indent, _, fence, code = block.groups()
+        language = _FENCES.get(fence.lower())
         lines = [line.removeprefix(indent) for line in code.split("\n")]
         if any(line.startswith(">>> ") for line in lines):  # a session: the rest are answers
             lines = [line[4:] if line[:4] in (">>> ", "... ") else "" for line in lines]
-        if not said:  # output that is shown, or code
+        if not fence:  # output that is shown, or code
             language = "python" if _is_python("\n".join(lines)) else "shell"
         code = "\n" * (text.count("\n", 0, block.start()) + 1) + "\n".join(lines)
         if language == "python":
@@ -118,8 +118,8 @@ def _languages(code: str, place: str) -> Iterator[Source]:
     if re.match(r"%%(bash|sh|shell|script)\b|%%!", first):
         yield Source("shell", code.replace(first, "", 1), place)
         return
-    if written := re.match(r"%%(?:writefile|file)\s.*?(\.\w+)\s*$", first):
-        if language := _LANGUAGES.get(written[1]):
+    if magic := re.match(r"%%(?:writefile|file)\s.*?(\.\w+)\s*$", first):
+        if language := _LANGUAGES.get(magic[1]):
             yield Source(language, code.replace(first, "", 1), place)
         return
     if re.match(r"%%(?!time|capture|prun|heat)", first):
@@ -127,13 +127,13 @@ def _languages(code: str, place: str) -> Iterator[Source]:
     python, shell = [], []
     is_continued = False
     for line in code.split("\n"):
-        found = None if is_continued else _SHELL.match(line)
-        if found or is_continued:
-            command = line if is_continued else (found and found[1]) or ""
+        match = None if is_continued else _SHELL.match(line)
+        if match or is_continued:
+            command = line if is_continued else (match and match[1]) or ""
             is_continued = command.endswith("\\")
             shell.append(command)
             indent = line[: len(line) - len(line.lstrip())]
-            python.append(f"{indent}pass" if found else "")
+            python.append(f"{indent}pass" if match else "")
         else:
             python.append(line)
             shell.append("")

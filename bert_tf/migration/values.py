@@ -11,7 +11,7 @@ _MAYBE_BERT = re.compile(r"(?:^|[._])(?:model|bert|transformer)$")
 _LABELS = ("labels", "start_positions", "next_sentence_label")
 _KERAS = ("tensorflow.", "keras.", "tf_keras.")
 _FUNCTION = re.compile("(?:build|create|get|init|load|make)_")  # makes a tokenizer, is none
-OF_PREPROCESSOR = " of a preprocessor"
+PREPROCESSOR = " of a preprocessor"
 _FOLLOWED = (
     ast.Assign,
     ast.AnnAssign,
@@ -39,7 +39,7 @@ class Values:
         self._subclasses: dict[str, str] = {}  # name -> path of an imported base class
         self._bound: dict[str, list[tuple[tuple[int, int], str]]] = {}  # expression -> where, what
         self._texts: dict[str, str] = {}  # expression -> the string that it is bound to
-        self._given: dict[tuple[str, str], str] = {}  # function and parameter -> argument
+        self._arguments: dict[tuple[str, str], str] = {}  # function, parameter -> argument
         self._returned: dict[str, list[str]] = {}  # function -> what it returns
 
     def learn(self, cells: Sequence[Sequence[ast.AST]]) -> None:
@@ -49,7 +49,7 @@ class Values:
         owners = {id(node): name for name in functions for node in ast.walk(functions[name])}
         ordered = sorted(
             ((number, node.lineno, node) for number, node in nodes if isinstance(node, _FOLLOWED)),
-            key=lambda each: each[:2],
+            key=lambda item: item[:2],
         )
         for _ in range(2):  # the second time with the arguments of functions defined before
             self._bound.clear()
@@ -63,31 +63,31 @@ class Values:
                     for base in filter(None, map(self.path, node.bases)):
                         self._subclasses[node.name] = base
                 elif isinstance(node, ast.FunctionDef):
-                    for each in node.args.args:
-                        if known := self._given.get((node.name, each.arg)):
-                            self._set(each.arg, node.lineno, known)
+                    for parameter in node.args.args:
+                        if known := self._arguments.get((node.name, parameter.arg)):
+                            self._set(parameter.arg, node.lineno, known)
                 elif isinstance(node, ast.Return) and node.value and id(node) in owners:
                     several = isinstance(node.value, ast.Tuple)
                     values = node.value.elts if several else [node.value]  # type: ignore[attr-defined]
-                    self._returned[owners[id(node)]] = [self.what(each) for each in values]
+                    self._returned[owners[id(node)]] = [self.what(value) for value in values]
                 elif isinstance(node, ast.Call) and (name := last_name(node.func)) in functions:
-                    names = [each.arg for each in functions[name].args.args if each.arg != "self"]
-                    given = [*zip(names, node.args, strict=False)]
-                    given += [(each.arg, each.value) for each in node.keywords if each.arg]
-                    for parameter, value in given:
+                    names = [x.arg for x in functions[name].args.args if x.arg != "self"]
+                    arguments = [*zip(names, node.args, strict=False)]
+                    arguments += [(x.arg, x.value) for x in node.keywords if x.arg]
+                    for argument, value in arguments:
                         if known := self.what(value):
-                            self._given[name, parameter] = known
+                            self._arguments[name, argument] = known
 
     def _bind(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Tuple | ast.List):
             known = self._returned.get(last_name(value), [])
             values: list[Any] = getattr(value, "elts", [])
-            for i, each in enumerate(target.elts):
+            for i, part in enumerate(target.elts):
                 if len(values) == len(target.elts):
-                    self._bind(each, values[i])
+                    self._bind(part, values[i])
                 else:
                     what = known[i] if len(known) == len(target.elts) else ""
-                    self._set(ast.unparse(each), target.lineno, what)
+                    self._set(ast.unparse(part), target.lineno, what)
             return
         name = ast.unparse(target)
         self._set(name, target.lineno, self.what(value))
@@ -118,9 +118,9 @@ class Values:
         """Whether a call loads a preprocessor of TF Hub."""
         if call is None or not self.path(call.func).startswith("tensorflow_hub."):
             return False
-        given = [*call.args, *(each.value for each in call.keywords)]
-        said = " ".join(f"{ast.unparse(each)} {self.text(each)}" for each in given)
-        return bool(re.search("preprocess|tokenize|pack_inputs", said, re.IGNORECASE))
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        text = " ".join(f"{ast.unparse(x)} {self.text(x)}" for x in arguments)
+        return bool(re.search("preprocess|tokenize|pack_inputs", text, re.IGNORECASE))
 
     def what(self, node: ast.expr) -> str:
         """The description of a value; "" if it is not known."""
@@ -130,19 +130,19 @@ class Values:
             if isinstance(node.slice, ast.Slice):
                 return self.what(node.value)
             is_layer = ast.unparse(node).endswith(".layers[0]")  # of transformers: the encoder
-            of = self.what(node.value.value) if is_layer else ""  # type: ignore[attr-defined]
-            return "TFBert" if of.startswith("TFBert") else ""
+            owner = self.what(node.value.value) if is_layer else ""  # type: ignore[attr-defined]
+            return "TFBert" if owner.startswith("TFBert") else ""
         if not isinstance(node, ast.Call):
             return ""
         if self.path(node.func):
             name = self.called(node.func).split(".")[0]
-            return name + OF_PREPROCESSOR if self.is_preprocessor(node) else name
-        of, is_method = self.what(node.func), False
-        if not of and isinstance(node.func, ast.Attribute) and node.func.attr in _CALLS:
-            of, is_method = self.what(node.func.value), True
-        if of and not of.endswith("()"):
-            has_labels = any(each.arg in _LABELS for each in node.keywords)
-            return f"{of}{'WithLabels' if has_labels else ''}()"
+            return name + PREPROCESSOR if self.is_preprocessor(node) else name
+        callee, is_method = self.what(node.func), False
+        if not callee and isinstance(node.func, ast.Attribute) and node.func.attr in _CALLS:
+            callee, is_method = self.what(node.func.value), True
+        if callee and not callee.endswith("()"):
+            has_labels = any(keyword.arg in _LABELS for keyword in node.keywords)
+            return f"{callee}{'WithLabels' if has_labels else ''}()"
         name = last_name(node.func)
         if name == "from_pretrained":
             is_tokenizer = "token" in ast.unparse(node.func).lower()
@@ -155,7 +155,7 @@ class Values:
     def _of_name(self, node: ast.Name | ast.Attribute) -> str:
         name = ast.unparse(node)
         if bound := self._bound.get(name):
-            before = [what for place, what in bound if place < (self.source, node.lineno)]
+            before = [what for position, what in bound if position < (self.source, node.lineno)]
             return before[-1] if before else bound[0][1]
         is_encoder = isinstance(node, ast.Attribute) and node.attr in ("bert", "distilbert")
         if is_encoder and self.what(node.value).startswith("TFBert"):  # type: ignore[union-attr]
@@ -175,11 +175,11 @@ class Values:
         if what := self.what(node):
             return what
         if isinstance(node, ast.Attribute):
-            return f"{self.of(node.value)}.{node.attr}"
+            return f"{self.owner(node.value)}.{node.attr}"
         name = last_name(node).lower()
         return "" if _FUNCTION.match(name) else name
 
-    def of(self, node: ast.expr) -> str:
+    def owner(self, node: ast.expr) -> str:
         """What a method or attribute belongs to: the value, or else its name in small letters."""
         return self.what(node) or last_name(node).lower()
 
@@ -200,10 +200,10 @@ class Values:
 
 def chain(node: ast.expr) -> list[Any]:
     """The expressions a.b.c, a.b and a of a.b.c; getattr(a, "b") is a.b."""
-    found = [node]
-    while (base := _part(found[-1])[0]) is not None:
-        found.append(base)
-    return found
+    nodes = [node]
+    while (base := _part(nodes[-1])[0]) is not None:
+        nodes.append(base)
+    return nodes
 
 
 def _part(node: ast.expr) -> tuple[ast.expr | None, str]:
