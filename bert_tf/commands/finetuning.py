@@ -388,7 +388,7 @@ def _evaluate_best(
     """
     folder = run.directory / "best"
     best = Answerer.from_directory(folder)
-    if run.precision == "float32" and type(best.model.encoder) is BertEncoder:
+    if run.precision == "float32" and isinstance(best.model.encoder, BertEncoder):
         # The trained model computes what a reloaded copy would, and is already traced.
         tuned.model.set_weights(best.model.get_weights())
         best = tuned

@@ -117,6 +117,7 @@ def test_a_finished_model_is_calibrated_and_written_once(tmp_path, monkeypatch, 
 def test_the_metrics_of_a_run_are_those_of_its_best_model(tmp_path, monkeypatch):
     """In float32 the trained model, already traced, is evaluated with the best weights."""
     best, trained, saved = MagicMock(), MagicMock(), tmp_path / "best"
+    best.model.encoder = MagicMock(spec=BertEncoder)
     monkeypatch.setattr(Answerer, "from_directory", {saved: best}.__getitem__)
     trained.evaluate.side_effect = lambda *_: trained.model.set_weights.assert_called_once_with(
         best.model.get_weights.return_value
