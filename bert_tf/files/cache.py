@@ -17,28 +17,28 @@ _KEY_LENGTH = 16  # of the names of copies
 
 def cache_folder(kind: str = "") -> Path:
     """The folder of one kind of cached files; RuntimeError for a user without a home."""
-    if given := os.environ.get(CACHE_FOLDER):
-        return Path(given).expanduser() / kind
-    of_user = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (of_user if of_user.is_absolute() else Path.home() / ".cache") / "bert-tf" / kind
+    if folder := os.environ.get(CACHE_FOLDER):
+        return Path(folder).expanduser() / kind
+    caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (caches if caches.is_absolute() else Path.home() / ".cache") / "bert-tf" / kind
 
 
 def cache_bytes() -> int:
     """The bound of each kind of cached files; InputError if it is no number."""
-    given = os.environ.get(CACHE_GIGABYTES) or "20"
+    gigabytes = os.environ.get(CACHE_GIGABYTES) or "20"
     with contextlib.suppress(ValueError, OverflowError):
-        if (found := int(float(given) * 1e9)) >= 0:
-            return found
-    raise InputError(f"{CACHE_GIGABYTES} is {given!r}: give a number of gigabytes, such as 20")
+        if (bound := int(float(gigabytes) * 1e9)) >= 0:
+            return bound
+    raise InputError(f"{CACHE_GIGABYTES} is {gigabytes!r}: give a number of gigabytes, such as 20")
 
 
 def make_room(
     cache: Path, names: str, bound: float, *, needed: Path | None = None, left: float = 1.0
 ) -> int:
-    """Removes the entries that were used longest ago if all exceed a bound; returns their bytes.
+    """Removes the entries used longest ago if together they exceed a bound; returns the bytes left.
 
-    Entries are the files and folders that match the pattern `names`: all else is another's. Those
-    that stay take at most the share `left` of the bound, unless `needed` alone is larger.
+    Entries are the files and folders that match the pattern `names`. What stays takes at most the
+    share `left` of the bound, unless `needed` alone is larger.
     """
     entries = []
     for entry in cache.glob(names):
@@ -78,7 +78,7 @@ def fetched(url: str) -> Path:
             Folder(url).download(names, copy)
             if find_objects(url) != states:
                 raise InputError(f"{url}: has changed while it was downloaded: try again")
-            if not folder.is_dir():
+            if not folder.is_dir():  # another process may have been first
                 shutil.rmtree(folder.parent, ignore_errors=True)
                 copy.parent.rename(folder.parent)
     os.utime(folder.parent)  # used now

@@ -76,8 +76,8 @@ class Lease:
 
     def _last(self) -> int:
         """The number of the last writer, 0 if there is none."""
-        found = (re.fullmatch(rf"{re.escape(_NAME)}(\d+)", name) for name in self._folder.sizes())
-        return max((int(match[1]) for match in found if match), default=0)
+        matches = (re.fullmatch(rf"{re.escape(_NAME)}(\d+)", name) for name in self._folder.sizes())
+        return max((int(match[1]) for match in matches if match), default=0)
 
     def _content(self) -> bytes:
         self._beats += 1

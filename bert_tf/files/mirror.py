@@ -11,9 +11,9 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import MARK, StrPath
@@ -55,45 +55,41 @@ class Mirror:
         self._uploaded = self._states()
 
     def push(self) -> None:
-        """Uploads what has changed, and removes what is gone."""
+        """Uploads changed files, and removes the objects of deleted ones."""
         self.lacks_files = True
         if self.lease is not None:
             self.lease.check()
-        found = self._states()
-        changed = [name for name, state in found.items() if self._uploaded.get(name) != state]
-        for name in sorted(changed, key=_order):
-            self.remote.upload(self.path / name, name)
-            self._uploaded[name] = found[name]  # also if a later one fails
-        self._remove(self._uploaded.keys() - found.keys())
-        self._uploaded = found
-        self.lacks_files = False
-
-    def _remove(self, names: Collection[str]) -> None:
-        """Removes objects, if the bucket's policy lets it."""
+        states = self._states()
+        for name in sorted(states, key=_order):
+            if self._uploaded.get(name) != states[name]:
+                self.remote.upload(self.path / name, name)
+                self._uploaded[name] = states[name]  # also if a later one fails
         try:
             if self._may_remove:
-                self.remote.remove(names)
-        except InputError as error:
+                self.remote.remove(self._uploaded.keys() - states.keys())
+        except InputError as error:  # the bucket's policy does not allow it
             self._may_remove = False
             _log.warning("what is no longer needed stays there: %s", error)
+        self._uploaded = states
+        self.lacks_files = False
 
     def _states(self) -> dict[str, State]:
         """The files by name, without temporary and other hidden ones."""
-        found = {}
+        states = {}
         for path in self.path.rglob("*"):
             name = path.relative_to(self.path).as_posix()
             with contextlib.suppress(FileNotFoundError):  # removed since
                 if _belongs(name) and path.is_file():
-                    found[name] = state_of(path.stat())
-        return found
+                    states[name] = state_of(path.stat())
+        return states
 
 
 def _belongs(name: str) -> bool:
-    return all(part == MARK or not part.startswith(".") for part in PurePosixPath(name).parts)
+    return all(part == MARK or not part.startswith(".") for part in name.split("/"))
 
 
 def _order(name: str) -> tuple[bool, bool, str]:
-    parts = PurePosixPath(name).parts
+    parts = name.split("/")
     return "checkpoints" in parts, parts[-1] in _MARKS, name
 
 
@@ -101,11 +97,11 @@ def _order(name: str) -> tuple[bool, bool, str]:
 def mirrored(
     output: StrPath, inputs: Iterable[str | None] = (), *, top_alone: bool = False
 ) -> Iterator[None]:
-    """Lets a command write to `output`, if it is a URL, through a local copy in TMPDIR.
+    """Gives a command a local copy in TMPDIR to write to, if `output` is a URL.
 
     The copy begins as the folder there. `check_output_folder` finds it by the URL, and `push`
-    uploads it; so does the end of the block, unless it raises. The copy is deleted, unless not all
-    of it could be uploaded. Raises InputError if another process writes to the URL.
+    uploads it, as does the end of the block, unless it raises. The copy is deleted once all of it
+    is uploaded. Raises InputError if another process writes to the URL.
     """
     if not is_remote(output) or local_path(os.fspath(output)) is not None:
         yield
@@ -140,14 +136,12 @@ def _writing(mirror: Mirror) -> Iterator[None]:
     """Holds the URL against other processes, unless this is a worker of a run whose chief does."""
     if not _is_other_worker():
         mirror.lease = Lease(mirror.remote)
-        mirror.lease.take()
-    _mirrors.append(mirror)
-    try:
-        yield
-    finally:
-        _mirrors.remove(mirror)
-        if mirror.lease is not None:
-            mirror.lease.release()
+    with mirror.lease or contextlib.nullcontext():
+        _mirrors.append(mirror)
+        try:
+            yield
+        finally:
+            _mirrors.remove(mirror)
 
 
 def _is_other_worker() -> bool:
@@ -167,26 +161,31 @@ def local_path(url: str) -> Path | None:
     return None
 
 
-def push(folder: Path) -> None:
-    """Uploads the local copy that holds a folder, if any; a failure is left to the next time."""
-    for mirror in _mirrors:
-        if folder.resolve().is_relative_to(mirror.path):
-            try:
-                mirror.push()
-            except LostLeaseError:
-                raise
-            except (InputError, OSError) as error:
-                _log.warning(
-                    "%s: the upload failed (%s): it is tried again at the next checkpoint; all "
-                    "files are in %s",
-                    mirror.url,
-                    error,
-                    mirror.path,
-                )
+def _mirror_of(folder: Path) -> Mirror | None:
+    folder = folder.resolve()
+    return next((mirror for mirror in _mirrors if folder.is_relative_to(mirror.path)), None)
 
 
 def is_mirrored(folder: Path) -> bool:
-    return any(folder.resolve().is_relative_to(each.path) for each in _mirrors)
+    return _mirror_of(folder) is not None
+
+
+def push(folder: Path) -> None:
+    """Uploads the local copy that holds a folder, if any; a failure is left to the next time."""
+    if (mirror := _mirror_of(folder)) is None:
+        return
+    try:
+        mirror.push()
+    except LostLeaseError:
+        raise
+    except (InputError, OSError) as error:
+        _log.warning(
+            "%s: the upload failed (%s): it is tried again at the next checkpoint; all files are "
+            "in %s",
+            mirror.url,
+            error,
+            mirror.path,
+        )
 
 
 def joined(output: StrPath, *names: str) -> Path | str:

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
 from bert_tf.files.mirror import local_path
-from bert_tf.files.storage import Folder, is_remote, open_folder
+from bert_tf.files.storage import Folder, is_remote, open_folder, refuse_overlap
 
 GIVEN_DATA = "data"  # subfolder of a run for the examples that a Python call was given
 # Files and folders that a command reads; None and "-", standard input, stand for no file.
@@ -116,12 +116,8 @@ def _check_place(path: Path, output: StrPath, inputs: Inputs) -> None:
             f"{output}: no permission to write in {folder}: choose a writable folder, or fix its "
             "permissions"
         )
-    for given in inputs:
-        if given in (None, "-"):
-            continue
-        read = _resolved(given, "input")
-        if path.is_dir() and read.parent == path / GIVEN_DATA:
-            continue
-        if path.is_relative_to(read) or read.is_relative_to(path):
-            words = "is" if path == read else "holds" if read.is_relative_to(path) else "lies in"
-            raise InputError(f"--output {output} {words} the input {given}: name a separate output")
+    for source in inputs:
+        if source not in (None, "-"):
+            read = _resolved(source, "input")
+            if not (path.is_dir() and read.parent == path / GIVEN_DATA):
+                refuse_overlap(output, path, source, read)

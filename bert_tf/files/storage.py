@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, Any
 
 from bert_tf.errors import InputError, pip_install
@@ -151,12 +151,17 @@ def check_output_url(url: str) -> None:
 
 
 def check_apart(url: str, inputs: Iterable[str | None]) -> None:
-    """Raises InputError for an output that holds an input or lies in one."""
-    for read in inputs:
-        if read is not None and f"{read}/".startswith(f"{url}/"):
-            raise InputError(f"--output {url} holds the input {read}: name a separate output")
-        if read is not None and f"{url}/".startswith(f"{read.rstrip('/')}/"):
-            raise InputError(f"--output {url} lies in the input {read}: name a separate output")
+    """Raises InputError for an output URL that is, holds or lies in an input."""
+    for source in inputs:
+        if source is not None:
+            refuse_overlap(url, PurePosixPath(url), source, PurePosixPath(source))
+
+
+def refuse_overlap(output: StrPath, path: PurePath, source: StrPath, read: PurePath) -> None:
+    """Raises InputError if the output's path is, holds or lies in that of an input."""
+    if path.is_relative_to(read) or read.is_relative_to(path):
+        relation = "is" if path == read else "holds" if read.is_relative_to(path) else "lies in"
+        raise InputError(f"--output {output} {relation} the input {source}: name a separate output")
 
 
 def fetch_ranges(urls: list[str], starts: list[int], ends: list[int]) -> list[bytes]:
