@@ -144,7 +144,7 @@ def run(options: Options) -> ExportResult:
             versions, remarks = export_types(model, folder, options, load)
         pinned = pinned_versions(folder.parent, options.name)
         if pinned and (missing := set(versions.values()) - pinned):
-            served, new = (", ".join(map(str, sorted(each))) for each in (pinned, missing))
+            served, new = (", ".join(map(str, sorted(x))) for x in (pinned, missing))
             remarks.append(
                 f"{joined(output, MODELS_CONFIG)} serves only the versions {served} of "
                 f"{options.name}: add {new} to its model_version_policy to have it served"
@@ -166,17 +166,17 @@ def _settings(options: Options) -> dict[str, Any]:
 
 def _export_portable(options: Options) -> ExportResult:
     """The export for a runtime other than TensorFlow: a folder of its own."""
-    of_serving = {
-        "--version": options.version != 0,
+    precisions = ("float32", "int8") if options.format == "litert" else ("float32",)
+    for name, is_set in {
+        "--version": options.version,
         "--explanations": options.explanations,
-        "--calibration": bool(options.calibration),
-        f"--precision {options.precision}": options.precision
-        not in (("float32", "int8") if options.format == "litert" else ("float32",)),
-    }
-    if refused := [name for name, is_given in of_serving.items() if is_given]:
-        raise InputError(
-            f"--format {options.format} and {refused[0]} cannot be combined: leave one of them out"
-        )
+        "--calibration": options.calibration,
+        f"--precision {options.precision}": options.precision not in precisions,
+    }.items():
+        if is_set:
+            raise InputError(
+                f"--format {options.format} and {name} cannot be combined: leave one of them out"
+            )
     output = options.output or "exports"
     with mirrored(output, top_alone=True), progress("exporting", shown=options.shown) as bar:
         from bert_tf.models.answerer import Answerer

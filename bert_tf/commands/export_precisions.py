@@ -31,64 +31,59 @@ _BATCH = 32
 
 
 def export_types(
-    model: Answerer, folder: Path, options: Any, other: Callable[[str], Answerer]
+    model: Answerer, folder: Path, options: Any, load: Callable[[str], Answerer]
 ) -> tuple[dict[str, int], list[str]]:
     """Writes versions of a float32 model into its `folder`; numbers them by type, with remarks.
 
-    `options` are those of `bert-tf export`, with a `precision` of int8, auto or all; `other` makes
+    `options` are those of `bert-tf export`, with a `precision` of int8, auto or all; `load` opens
     the model with a Keras dtype policy. InputError if int8 is asked for and cannot be had.
     """
     precision, directory = options.precision, options.model
-    models, remarks = {"float32": model}, []
+    models, remarks, int8_fact = {"float32": model}, [], ""
     if precision != "int8":
-        models["bfloat16"] = other("mixed_bfloat16")
+        models["bfloat16"] = load("mixed_bfloat16")
     try:
         rows = read_calibration(model, options.calibration, directory)
         plan = make_plan_for(model, rows)
         int8 = replace(model, plan=plan)
-        compared = compare(model, int8, rows)
-        if compared.points > options.max_loss:
+        loss = compare(model, int8, rows)
+        if loss.points > options.max_loss:
             raise InputError(
-                f"int8 loses {compared.points:.2f} points ({compared}), more than --max_loss "
+                f"int8 loses {loss.points:.2f} points ({loss}), more than --max_loss "
                 f"{options.max_loss:g}: calibrate it with other rows, or export in float32 or "
                 "bfloat16"
             )
         models["int8"] = int8
-        remarks += [*rows.remarks(), f"int8: {compared}"]
-        of_int8 = (
+        remarks += [*rows.remarks(), f"int8: {loss}"]
+        int8_fact = (
             f"{len(plan.ranges)} of {plan.products} products of the encoder, ranges from "
-            f"{len(rows.ranges):,} rows of {rows.ranges.path}; {compared} of {rows.scored.path} "
+            f"{len(rows.ranges):,} rows of {rows.ranges.path}; {loss} of {rows.scored.path} "
             "that set no range"
         )
     except InputError as error:
         if precision != "auto" or options.calibration:
             raise
         remarks.append(f"without int8: {error}")
-    times = {name: _times(each) for name, each in models.items()}
-    shown = "; ".join(
-        f"{name} "
-        + ", ".join(f"{work} {t:,.{1 if t < 100 else 0}f} ms" for work, t in each.items())
-        for name, each in times.items()
-    )
+    times = {name: _times(x) for name, x in models.items()}
+    shown = "; ".join(f"{name} {_shown(works)}" for name, works in times.items())
     if precision == "auto":
         fastest = min(times, key=lambda name: geometric_mean(times[name].values()))
         remarks.append(f"precision: {fastest} ({shown}); another processor may differ")
-        kept = {"int8": ("float32", "int8")}.get(fastest, (fastest,))
-        models = {name: each for name, each in models.items() if name in kept}
+        names = ("float32", "int8") if fastest == "int8" else (fastest,)
+        models = {name: models[name] for name in names}
     first = options.version or max(versions(folder), default=0) + 1
-    numbers = {name: first + place for place, name in enumerate(models)}
+    numbers = {name: first + index for index, name in enumerate(models)}
     for number in numbers.values():
         check_export(folder.name, root=folder.parent, version=number)
-    sizes: dict[str, str] = {}
-    for name, each in models.items():
-        facts = {}
+    sizes: list[str] = []
+    for name, answerer in models.items():
+        facts = {"times": f"{shown}; on the exporting machine, another processor may differ"}
         if name == "int8":
-            twin = numbers["float32"]
-            facts["int8"] = f"{of_int8}; elsewhere use version {twin}, the same in float32"
-        facts["times"] = f"{shown}; on the exporting machine, another processor may differ"
+            twin = f"elsewhere use version {numbers['float32']}, the same in float32"
+            facts = {"int8": f"{int8_fact}; {twin}", **facts}
         if sizes:
-            facts["other types"] = ", ".join(sizes.values())
-        path = each.export(
+            facts["other types"] = ", ".join(sizes)
+        path = answerer.export(
             folder.name,
             root=folder.parent,
             version=numbers[name],
@@ -97,12 +92,12 @@ def export_types(
             facts=facts,
         )
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        sizes[name] = f"version {numbers[name]} in {name}, {size / 1e6:,.0f} MB"
+        sizes.append(f"version {numbers[name]} in {name}, {size / 1e6:,.0f} MB")
     if precision == "all" and not set_labels(folder.parent, folder.name, numbers):
+        labels = ", ".join(f"{name} {number}" for name, number in numbers.items())
         remarks.append(
             f"{folder.parent}/models.config has settings of yours for {folder.name}: set its "
-            f"version_labels to {', '.join(f'{name} {number}' for name, number in numbers.items())}"
-            ", and its specific { versions } to the same"
+            f"version_labels to {labels}, and its specific {{ versions }} to the same"
         )
     return numbers, remarks
 
@@ -118,6 +113,10 @@ def _times(model: Answerer) -> dict[str, float]:
         return [x.numpy() for x in outputs.values()]
 
     return milliseconds(run, texts)
+
+
+def _shown(times: dict[str, float]) -> str:
+    return ", ".join(f"{work} {t:,.{1 if t < 100 else 0}f} ms" for work, t in times.items())
 
 
 @dataclass(frozen=True)
@@ -144,26 +143,27 @@ class ScoreComparison:
         return f"{self.name} {scores}, on {self.rows:,} rows"
 
 
-def read_calibration(model: Answerer, given: str | None, directory: str | Path) -> Calibration:
+def read_calibration(model: Answerer, path: str | None, directory: str | Path) -> Calibration:
     """Reads the rows that set int8's ranges, and others to score it on.
 
-    They are halves of `given`, or else what the run of a model directory trained and validated on.
+    They are halves of the file `path`; without one, what the run of the model directory trained and
+    validated on.
     """
-    options = run_options(directory) if given is None else {}
-    source = given or options.get("train") or options.get("data")
+    options = run_options(directory) if path is None else {}
+    source = path or options.get("train") or options.get("data")
     if not source:
         raise InputError(
             f"{directory} names no rows to calibrate int8 with: give --calibration a file of "
             "examples"
         )
-    if given is None and not (":" in source or Path(source).exists()):
+    if path is None and not (":" in source or Path(source).exists()):
         raise InputError(
             f"{source}, which {directory}'s run names, is gone: give --calibration a file of "
             "examples"
         )
     ranges = _read(model, source, "train")
     validation = options.get("validation")
-    if validation or (given is None and model.task.has(source, "validation")):
+    if validation or (path is None and model.task.has(source, "validation")):
         scored = _read(model, validation or source, "validation")
     else:
         kind = model.task.kind
@@ -171,14 +171,14 @@ def read_calibration(model: Answerer, given: str | None, directory: str | Path) 
         targets = kind.targets(ranges, model.labels) if has_targets else np.zeros(len(ranges))
         unit, keys = split_keys(kind, model.task, ranges)
         share = options.get("validation_share", 0.5)  # the run's own, of which no row was trained
-        kept, aside = split(targets, keys, share, options.get("seed", 0), unit=unit)
-        ranges, scored = ranges.take(kept), ranges.take(aside)
+        train, validation = split(targets, keys, share, options.get("seed", 0), unit=unit)
+        ranges, scored = ranges.take(train), ranges.take(validation)
 
-    def some(examples: Examples, most: int) -> Examples:
+    def sample(examples: Examples, most: int) -> Examples:
         order = np.random.default_rng(0).permutation(len(examples))
         return examples.take(np.sort(order[:most]))
 
-    ranges = some(ranges, _CALIBRATING)
+    ranges = sample(ranges, _CALIBRATING)
     known = set(row_keys(model.task, ranges))
     scored = scored.take([i for i, x in enumerate(row_keys(model.task, scored)) if x not in known])
     if not (len(ranges) and len(scored)):
@@ -186,7 +186,7 @@ def read_calibration(model: Answerer, given: str | None, directory: str | Path) 
             f"{source} has too few different rows to set int8's ranges and to score it on others: "
             "give --calibration a file of more"
         )
-    return Calibration(ranges, some(scored, _SCORED))
+    return Calibration(ranges, sample(scored, _SCORED))
 
 
 def _read(model: Answerer, path: str, split: str) -> Examples:
@@ -225,21 +225,21 @@ def compare(model: Answerer, other: Answerer, calibration: Calibration) -> Score
     """
     examples = calibration.scored
     if isinstance(model.task.kind, Embedding):
-        one, two = (each.answers(examples, _BATCH).answers["mean"] for each in (model, other))
+        one, two = (x.answers(examples, _BATCH).answers["mean"] for x in (model, other))
         norms = np.linalg.norm(one, axis=-1) * np.linalg.norm(two, axis=-1)
         cosine = float(np.mean(np.sum(one * two, -1) / np.maximum(norms, 1e-30)))
         return ScoreComparison("cosine", 1.0, cosine, 100 * (1 - cosine), len(examples))
     kind = model.task.kind
     names = {kind.score_names(model.task, model.labels)[0], *kind.tuned_settings.values()}
-    scores = [each.evaluate(examples, _BATCH).scores for each in (model, other)]
-    compared = []
-    for name in sorted(names & scores[0].keys()):
-        first, second = (each[name] for each in scores)
+    exact, rough = (x.evaluate(examples, _BATCH).scores for x in (model, other))
+    comparisons = []
+    for name in sorted(names & exact.keys()):
+        first, second = exact[name], rough[name]
         if first is None or second is None:
             raise InputError(f"{examples.path}: {name} is undefined for these rows: give others")
         points = (first - second) * (1 if isinstance(kind, Span) else 100)
-        compared.append(ScoreComparison(name, first, second, points, len(examples)))
-    return max(compared, key=lambda each: each.points)
+        comparisons.append(ScoreComparison(name, first, second, points, len(examples)))
+    return max(comparisons, key=lambda comparison: comparison.points)
 
 
 def _blocks(model: Answerer) -> list[Layers]:

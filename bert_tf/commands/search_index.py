@@ -207,7 +207,7 @@ class SearchIndex:
         best = np.flatnonzero(~(scores < -np.partition(-scores, last)[last]))
         best = best[np.argsort(-scores[best], kind="stable")][:count]
         with _named(self.folder):
-            return [Found(float(scores[i]), **json.loads(self.lines[i])) for i in best]
+            return [Found(float(scores[i]), **json.loads(self.lines[i])) for i in best.tolist()]
 
 
 @contextmanager
