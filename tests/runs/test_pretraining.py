@@ -15,7 +15,7 @@ from preloaded import start_code
 from pretraining_runs import killed, options, run, two_lengths, weights
 from safetensors.numpy import load_file
 
-import bert_tf.training.trainer
+import bert_tf.training.loss_scale
 from bert_tf.commands.pretraining import pretrain
 from bert_tf.commands.pretraining_data import PretrainingData
 from bert_tf.config import BertConfig
@@ -69,7 +69,7 @@ def test_a_killed_run_in_half_precision_goes_on_as_if_nothing_had_happened(
     shards, small_config, tmp_path, monkeypatch
 ):
     # The scale of the loss changes every so many steps: 2 and 4 of them are half-way when killed.
-    monkeypatch.setattr(bert_tf.training.trainer, "_GROWTH_STEPS", 3)
+    monkeypatch.setattr(bert_tf.training.loss_scale, "_GROWTH_STEPS", 3)
     settings = {"precision": "mixed_float16", "steps": 7, "save_every": 1}
     try:
         output = tmp_path / "run"

@@ -22,7 +22,7 @@ from bert_tf.training.strategy import distribute_batches, make_strategy
 strategy = make_strategy(name)
 
 sys.path.insert(0, tests)
-from test_trainer import *
+from small_trainers import *
 
 def rows(size, worker, workers):
     own = slice(worker * size, (worker + 1) * size)

@@ -12,7 +12,8 @@ replicas, *names = int(sys.argv[2]), *sys.argv[3:]
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
 sys.path.insert(0, sys.argv[1])
-from test_trainer import *
+import pytest
+from small_trainers import *
 from bert_tf.training.optimizer import Lamb
 from bert_tf.training.strategy import make_strategy
 
@@ -81,4 +82,64 @@ print(several, one)
 )
 def test_replicas_train_as_one_device_does(request, replicas, names):
     done = run_code(_REPLICAS, [request.path.parent, replicas, *names.split()])
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+_MIRRORED = """
+import sys
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+sys.path.insert(0, sys.argv[1])
+import pytest
+from small_trainers import *
+from bert_tf.errors import InputError
+from bert_tf.training.strategy import make_strategy
+
+runs, strategies = {}, {name: make_strategy(name) for name in ("one", "mirrored")}
+for name, options in (
+    ("one", {}),
+    ("mirrored", {"gradient_accumulation_steps": 2, "steps_per_execution": 2}),
+):
+    with strategies[name].scope():
+        runs[name] = pretraining(**options)
+    broken = pretraining_batch(4)
+    broken[2]["mlm_logits"][0] = np.nan  # on the first replica alone
+    runs[name].lines = fit(runs[name], [*BATCHES, broken, BATCHES[0]])
+one, mirrored = runs["one"], runs["mirrored"]
+assert mirrored.strategy.num_replicas_in_sync == 2
+assert_close(one, mirrored, atol=CLOSE)
+assert [line["nonfinite"] for line in one.lines] == [0, 0, 0, 0, 1, 0]
+assert [line["nonfinite"] for line in mirrored.lines] == [0, 0, 1]
+for ours, theirs in zip(mirrored.lines[:2], one.lines[1:4:2], strict=True):
+    assert ours == pytest.approx(theirs, rel=ROUNDING)
+for trainer in (one, mirrored):
+    assert keras.ops.convert_to_numpy(trainer.nonfinite_steps) == 1
+    assert keras.ops.convert_to_numpy(trainer.optimizer.iterations) == 6
+rows = tf.data.Dataset.from_tensor_slices(pretraining_batch(9)).batch(3)  # 2 rows are left over
+scores = [run.evaluate(rows) for run in (one, mirrored)]
+assert scores[0] == pytest.approx(scores[1], rel=ROUNDING)
+
+# Replicas drop other units: were they the same, equal rows would give equal outputs.
+with strategies["mirrored"].scope():
+    model = keras.Sequential([
+        keras.Input((64,)),
+        keras.layers.Dropout(0.5, seed=1),
+        keras.layers.Dense(1, kernel_initializer="ones"),
+    ])
+    trainer = Trainer(model, AdamWeightDecay(0.0), loss=lambda labels, outputs: outputs,
+                      metrics={"square": lambda labels, outputs: outputs**2})
+(logs,) = fit(trainer, [(np.ones((2, 64), "float32"), np.zeros((2, 1), "float32"))])
+assert logs["square"] > logs["loss"] ** 2 + 0.5
+
+with pytest.raises(InputError, match="--jit_compile does not work under --strategy mirrored"):
+    with strategies["mirrored"].scope():
+        pretraining(jit_compile=True)
+"""
+
+
+@pytest.mark.slow
+def test_two_replicas_train_as_one_device_does(request):
+    done = run_code(_MIRRORED, [request.path.parent])
     assert done.returncode == 0, done.stderr[-3000:]

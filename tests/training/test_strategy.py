@@ -16,7 +16,7 @@ from bert_tf.training.strategy import (
 )
 
 # Logical devices must be made before TensorFlow starts, hence a process of its own. What training
-# on them gives is in test_trainer.py.
+# on them gives is in test_replicas.py.
 _DEVICES = """
 import os
 import tensorflow as tf

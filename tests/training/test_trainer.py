@@ -6,103 +6,36 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from preloaded import run_code
+from small_trainers import (
+    BATCHES,
+    CLOSE,
+    LOSSES,
+    METRICS,
+    ROUNDING,
+    adam,
+    assert_close,
+    breaking_loss,
+    config,
+    dataset,
+    fit,
+    pretraining,
+    pretraining_batch,
+    small,
+    small_batch,
+    values_of,
+)
 
-from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.networks.tensorflow import inference, passes
-from bert_tf.networks.tensorflow.losses import accuracy, cross_entropy
+from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.training import trainer as trainers
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.plan import Phase
-from bert_tf.training.schedule import WarmupLinearDecay
 from bert_tf.training.strategy import make_strategy, share_batches
 from bert_tf.training.trainer import Trainer
-
-V, T, P = 31, 6, 3
-LOSSES = {"mlm_logits": cross_entropy, "nsp_logits": cross_entropy}
-METRICS = {name: {"accuracy": accuracy} for name in LOSSES}
-
-
-def config(dropout=0.0, layers=1):
-    return BertConfig(
-        vocab_size=V,
-        hidden_size=8,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=T,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
-
-
-# What the 20 products on the way to a gradient, of sums of up to 48 terms (the tokens of a batch),
-# round in float32: a share of losses and of their gradients.
-ROUNDING = 20 * 48 * 2.0**-24
-# How far weights may be apart after the steps of these tests: by that share of their updates, each
-# at most 7.3 times its rate, whose sum is below 0.04.
-CLOSE = 7.3 * 0.04 * ROUNDING
-
-
-def adam(**options):
-    return AdamWeightDecay(WarmupLinearDecay(1e-2, 2, 20), **options)
-
-
-def pretraining(dropout=0.0, optimizer=None, **options):
-    model = BertPreTrainer(config(dropout), seed=3)
-    return Trainer(model, optimizer or adam(), loss=LOSSES, metrics=METRICS, **options)
-
-
-def pretraining_batch(number, rows=8):
-    """The rows have 1 to P masked words, more of them in the later ones."""
-    draw = np.random.default_rng(number)
-    inputs = {
-        "token_ids": draw.integers(V, size=(rows, T)),
-        "segment_ids": draw.integers(2, size=(rows, T)),
-        "padding_mask": np.ones((rows, T)),
-        "mask_positions": draw.integers(T, size=(rows, P)),
-    }
-    masked = 1 + np.arange(rows) * P // rows
-    return (
-        {name: values.astype("int32") for name, values in inputs.items()},
-        {
-            "mlm_logits": draw.integers(V, size=(rows, P)).astype("int32"),
-            "nsp_logits": draw.integers(2, size=rows).astype("int32"),
-        },
-        {
-            "mlm_logits": (np.arange(P) < masked[:, None]).astype("float32"),
-            "nsp_logits": np.ones(rows, "float32"),
-        },
-    )
-
-
-def dataset(batches):
-    stacked = tf.nest.map_structure(lambda *arrays: np.stack(arrays), *batches)
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return tf.data.Dataset.from_tensor_slices(stacked).with_options(options)
-
-
-def fit(trainer, batches, count=None):
-    """Trains on the batches, one after the other; returns the logs of each call."""
-    data = dataset(batches) if isinstance(batches, list) else batches
-    iterator, lines = trainer.iterate(data), []
-    trainer.reset_means()
-    for _ in range((count or int(data.cardinality())) // trainer.steps_per_execution):
-        lines.append({name: float(value) for name, value in trainer.train(iterator).items()})
-    return lines
-
-
-def assert_close(ours, theirs, atol):
-    for one, two in zip(ours.model.get_weights(), theirs.model.get_weights(), strict=True):
-        np.testing.assert_allclose(one, two, rtol=0, atol=atol)
-
-
-BATCHES = [pretraining_batch(number) for number in range(4)]
 
 
 @pytest.fixture(scope="module")
@@ -362,42 +295,6 @@ def test_all_state_is_in_variables(whole):
         assert_close(first, whole[0], atol=1e-4)
 
 
-# A small model for what does not depend on the large one.
-
-
-def breaking_loss(labels, outputs):
-    """The square error; label inf breaks the loss, label -1 the gradient alone."""
-    root = tf.sqrt(tf.where(labels == -1, 0.0, 1.0) * (1 + tf.square(outputs)))  # slope inf at 0
-    return tf.square(labels - outputs) + 1e-9 * root
-
-
-def small(policy="float32", **options):
-    keras.utils.set_random_seed(3)
-    layers = [
-        keras.layers.Dropout(0.5, seed=1),
-        keras.layers.Dense(4, dtype=policy),
-        keras.layers.Dense(1, dtype="float32"),
-    ]
-    model = keras.Sequential([keras.Input((3,)), *layers])
-    return Trainer(model, AdamWeightDecay(1e-2), loss=breaking_loss, **options)
-
-
-def small_batch(number, break_with=None, scale=1.0):
-    draw = np.random.default_rng(number)
-    x = scale * draw.normal(size=(4, 3)).astype("float32")
-    y = x.sum(-1, keepdims=True)
-    if break_with is not None:
-        y[1] = break_with
-    return x, y
-
-
-def values_of(trainer):
-    """Weights and optimizer means."""
-    own = [v for v in trainer.optimizer.variables if "iteration" not in v.path]
-    own = [v for v in own if "learning_rate" not in v.path]
-    return [v.numpy().copy() for v in (*trainer.model.weights, *own)]
-
-
 @pytest.mark.parametrize("break_with", [np.inf, np.nan, -1])
 def test_a_step_that_is_not_finite_is_left_out(break_with):
     trainer = small()
@@ -428,46 +325,6 @@ def test_several_steps_tell_of_one_that_is_not_finite():
     assert int(trainer.nonfinite_steps) == 1
 
 
-def test_float16_overflow_is_no_divergence():
-    trainer = small("mixed_float16")
-    before = values_of(trainer)
-    logs = fit(trainer, [small_batch(0, scale=20.0)] * 12)
-    scales = [line["loss_scale"] for line in logs]
-    assert scales[0] == 2.0**14  # the first scale overflowed: the step was left out
-    assert scales == sorted(scales, reverse=True)
-    assert scales[-1] == scales[-2] > 1  # and in the end one fits
-    assert np.isinf(logs[0]["gradient_norm"]) or np.isnan(logs[0]["gradient_norm"])
-    assert np.isfinite(logs[-1]["gradient_norm"])
-    assert {line["nonfinite"] for line in logs} == {0.0}
-    assert int(trainer.nonfinite_steps) == 0
-    assert not all(map(np.array_equal, values_of(trainer), before))
-
-    # A loss that is not finite is divergence whatever the scale, which it says nothing about.
-    (line,) = fit(trainer, [small_batch(1, np.nan)])
-    assert line["nonfinite"] == 1.0
-    assert line["loss_scale"] == scales[-1]
-    # So is a gradient that no scale can mend.
-    trainer.loss_scale.scale.assign(1.0)
-    (line,) = fit(trainer, [small_batch(1, -1)])
-    assert (line["nonfinite"], line["loss_scale"]) == (1.0, 1.0)
-    assert int(trainer.nonfinite_steps) == 2
-    # After many steps without overflow a larger scale is tried.
-    trainer.loss_scale.steps.assign(1999)
-    (line,) = fit(trainer, [small_batch(1)])
-    assert line["loss_scale"] == 2.0
-    assert int(trainer.loss_scale.steps) == 0
-
-
-def test_an_overflow_restarts_the_count_of_steps_at_a_scale():
-    loss_scale = trainers.LossScale()
-    loss_scale.steps.assign(5)
-    found = []
-    for overflow in (True, False):
-        loss_scale.update(tf.constant(overflow))
-        found.append((float(loss_scale.scale), int(loss_scale.steps)))
-    assert found == [(2.0**14, 0), (2.0**14, 1)]
-
-
 def test_replicas_drop_different_units(monkeypatch):
     trainer, (x, y) = small(), small_batch(0)
     states, found = [seed.numpy() for seed in trainer.seeds], []
@@ -479,28 +336,6 @@ def test_replicas_drop_different_units(monkeypatch):
         sums, _, _ = trainer._gradients((x, y, [tf.ones_like(y)]), tf.reduce_sum)
         found.append(sums.numpy().tolist())
     assert found[0] == found[2] != found[1]
-
-
-def test_half_precision_learns():
-    """For bfloat16 see `test_low_precision_learns_much_the_same`."""
-    model = BertClassifier(config(), num_classes=2, seed=0, dtype="mixed_float16")
-    trainer = Trainer(
-        model,
-        AdamWeightDecay(1e-2),
-        loss=cross_entropy,
-        metrics={"accuracy": accuracy},
-        gradient_accumulation_steps=2,
-    )
-    assert trainer.loss_scale is not None
-    inputs, _, _ = pretraining_batch(0)
-    del inputs["mask_positions"]
-    batch = (inputs, np.arange(8) % 2)  # without weights
-    logs = fit(trainer, [batch] * 30)
-    assert logs[0]["loss"] == pytest.approx(np.log(2), rel=0.1)
-    after = trainer.evaluate(dataset([batch]))
-    assert after["loss"] < 0.1
-    assert after["accuracy"] == 1.0
-    assert {v.dtype for v in trainer.trainable_variables} == {"float32"}
 
 
 def test_weights_of_examples():
@@ -570,49 +405,6 @@ def test_what_the_loss_does_not_depend_on_stays():
         assert logs[-1]["loss"] == logs[-1]["mlm_logits_loss"]
 
 
-def rule(kind):
-    """A Keras optimizer, and its first step at gradient g by the book."""
-    if kind == "sgd":
-        return keras.optimizers.SGD(0.1, momentum=0.9), lambda g: 0.1 * g
-    return keras.optimizers.Adam(0.1), lambda g: 0.1 * g / (np.abs(g) + 1e-7)
-
-
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_any_keras_optimizer_steps_by_its_own_rule(kind):
-    optimizer, step = rule(kind)
-    x, y = np.eye(3, dtype="float32"), np.array([[1.0], [2.0], [np.nan]], "float32")
-    dense = keras.layers.Dense(1, use_bias=False, name="dense")
-    trainer = Trainer(
-        keras.Sequential([keras.Input((3,)), dense]),
-        optimizer,
-        loss=lambda labels, outputs: tf.square(labels - outputs),
-        gradient_accumulation_steps=2,
-    )
-    start = dense.kernel.numpy()
-    fit(trainer, [(x[:2], y[1:])])  # not finite: nothing moves
-    np.testing.assert_array_equal(dense.kernel, start)
-    fit(trainer, [(x[:2], y[:2])])
-    gradient = np.append(start[:2] - y[:2], [[0.0]], 0)
-    if kind == "sgd":  # Adam corrects its bias by the number of batches, the skipped one too
-        np.testing.assert_allclose(dense.kernel, start - step(gradient), rtol=1e-5)
-    assert (np.sign(start - dense.kernel.numpy()) == np.sign(gradient)).all()
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "cause"),
-    [
-        (keras.optimizers.AdamW(), "weight_decay of AdamW"),
-        (keras.optimizers.SGD(global_clipnorm=1.0), "global_clipnorm of SGD"),
-        (keras.optimizers.Nadam(), "cannot use Nadam"),
-        (keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "cannot use LossScale"),
-    ],
-)
-def test_an_optimizer_that_does_more_is_refused_by_name(optimizer, cause):
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    with pytest.raises(ValueError, match=cause):
-        Trainer(model, optimizer, loss=breaking_loss)
-
-
 @pytest.mark.parametrize(
     ("layer", "cause"),
     [
@@ -644,62 +436,3 @@ def test_what_cannot_be():
     trainer = Trainer(model, AdamWeightDecay(1e-2), loss=keras.losses.mean_squared_error)
     with pytest.raises(ValueError, match="give one value per label"):
         fit(trainer, [(np.zeros((2, 3), "float32"), np.zeros((2, 1), "float32"))])
-
-
-# Logical devices must be made before TensorFlow starts, hence a process of its own.
-_MIRRORED = """
-import sys
-import tensorflow as tf
-
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-sys.path.insert(0, sys.argv[1])
-from test_trainer import *
-from bert_tf.training.strategy import make_strategy
-
-runs, strategies = {}, {name: make_strategy(name) for name in ("one", "mirrored")}
-for name, options in (
-    ("one", {}),
-    ("mirrored", {"gradient_accumulation_steps": 2, "steps_per_execution": 2}),
-):
-    with strategies[name].scope():
-        runs[name] = pretraining(**options)
-    broken = pretraining_batch(4)
-    broken[2]["mlm_logits"][0] = np.nan  # on the first replica alone
-    runs[name].lines = fit(runs[name], [*BATCHES, broken, BATCHES[0]])
-one, mirrored = runs["one"], runs["mirrored"]
-assert mirrored.strategy.num_replicas_in_sync == 2
-assert_close(one, mirrored, atol=CLOSE)
-assert [line["nonfinite"] for line in one.lines] == [0, 0, 0, 0, 1, 0]
-assert [line["nonfinite"] for line in mirrored.lines] == [0, 0, 1]
-for ours, theirs in zip(mirrored.lines[:2], one.lines[1:4:2], strict=True):
-    assert ours == pytest.approx(theirs, rel=ROUNDING)
-for trainer in (one, mirrored):
-    assert keras.ops.convert_to_numpy(trainer.nonfinite_steps) == 1
-    assert keras.ops.convert_to_numpy(trainer.optimizer.iterations) == 6
-rows = tf.data.Dataset.from_tensor_slices(pretraining_batch(9)).batch(3)  # 2 rows are left over
-scores = [run.evaluate(rows) for run in (one, mirrored)]
-assert scores[0] == pytest.approx(scores[1], rel=ROUNDING)
-
-# Replicas drop other units: were they the same, equal rows would give equal outputs.
-with strategies["mirrored"].scope():
-    model = keras.Sequential([
-        keras.Input((64,)),
-        keras.layers.Dropout(0.5, seed=1),
-        keras.layers.Dense(1, kernel_initializer="ones"),
-    ])
-    trainer = Trainer(model, AdamWeightDecay(0.0), loss=lambda labels, outputs: outputs,
-                      metrics={"square": lambda labels, outputs: outputs**2})
-(logs,) = fit(trainer, [(np.ones((2, 64), "float32"), np.zeros((2, 1), "float32"))])
-assert logs["square"] > logs["loss"] ** 2 + 0.5
-
-with pytest.raises(InputError, match="--jit_compile does not work under --strategy mirrored"):
-    with strategies["mirrored"].scope():
-        pretraining(jit_compile=True)
-"""
-
-
-@pytest.mark.slow
-def test_two_replicas_train_as_one_device_does(request):
-    done = run_code(_MIRRORED, [request.path.parent])
-    assert done.returncode == 0, done.stderr[-3000:]
