@@ -34,12 +34,12 @@ from bert_tf.tasks.of_model import has_class, of_model
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.device_speed import strategy_peak
-from bert_tf.training.distillation import Taught, distilled, of_student
+from bert_tf.training.distillation import Taught, check_teacher_tokenizer, distilled, student_metric
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
-from bert_tf.training.setup import dropout_settings, make_run, prepare
+from bert_tf.training.setup import dropout_settings, prepare
 from bert_tf.training.strategy import check_batch_size, distribute_batches
 from bert_tf.training.training_options import TEMPERATURE, WEIGHT, save_config
 from bert_tf.training.watcher import Watcher
@@ -71,7 +71,7 @@ def finetune(options: FinetuningOptions, watcher: Watcher | None = None) -> Fine
     the run was stopped, or another worker has gone.
     """
     inputs = [options.model, options.source, options.validation, options.teacher]
-    with make_run(options, watcher, inputs) as run:
+    with Run(options, watcher, inputs) as run:
         return _finetune(run, options)
 
 
@@ -316,7 +316,7 @@ def _taught_by(
         matched,
         None if layers is None else LayerLoss(layers, student.model, teacher.model),
     )
-    return taught, loss, {name: of_student(metric) for name, metric in metrics.items()}
+    return taught, loss, {name: student_metric(metric) for name, metric in metrics.items()}
 
 
 def _trained(tuned: Answerer) -> Any:
@@ -333,13 +333,7 @@ def _matched(path: str, teacher: Answerer, student: Answerer) -> Callable[[Any, 
             f"{path} is a {type(teacher.model).__name__}, and {task.name} trains a "
             f"{class_of_kind(kind).__name__}: give a teacher of the same task"
         )
-    switches = teacher.tokenizer.other_switches(student.tokenizer.settings)
-    if switches or teacher.tokenizer.vocabulary_hash != student.tokenizer.vocabulary_hash:
-        differs = f"tokenizes in another way ({switches})" if switches else "has another vocabulary"
-        raise InputError(
-            f"the teacher {path} {differs}, so its outputs are of other tokens: give one with the "
-            "student's vocab.txt and tokenizer_config.json"
-        )
+    check_teacher_tokenizer(path, teacher.tokenizer, student.tokenizer)
     if sorted(teacher.labels) != sorted(student.labels):
         raise InputError(
             f"the teacher {path} has the labels {', '.join(teacher.labels)}, the student "

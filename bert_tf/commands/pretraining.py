@@ -39,7 +39,7 @@ from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.monitoring import ProjectorLog
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
-from bert_tf.training.setup import dropout_settings, make_run, prepare
+from bert_tf.training.setup import dropout_settings, prepare
 from bert_tf.training.strategy import check_batch_size
 from bert_tf.training.training_options import TEMPERATURE, WEIGHT, save_config
 from bert_tf.training.watcher import Watcher
@@ -78,13 +78,9 @@ def _model(options: PretrainingOptions, data: PretrainingData) -> Any:
 
 def _teacher(directory: str, student: Any, data: PretrainingData) -> Any:
     """The model to learn from; refuses one that tokenizes otherwise or lacks a head."""
-    tokenizer = BertTokenizer.from_directory(directory)
-    switches = tokenizer.other_switches(data.tokenizer.settings)
-    if switches or tokenizer.vocabulary_hash != data.tokenizer.vocabulary_hash:
-        differs = f"tokenizes in another way ({switches})" if switches else "has another vocabulary"
-        raise InputError(
-            f"the teacher {directory} {differs} than the shards: give one with their vocabulary"
-        )
+    distillation.check_teacher_tokenizer(
+        directory, BertTokenizer.from_directory(directory), data.tokenizer
+    )
     is_of_words = data.predicted == ["mlm"]  # then no head of next sentences is needed
     if is_of_words and not read_weights(Path(directory)).has("cls.predictions."):
         raise InputError(f"the teacher {directory} predicts no masked words: give one that does")
@@ -110,7 +106,7 @@ def pretrain(options: PretrainingOptions, watcher: Watcher | None = None) -> Tra
         options.teacher,
     ]
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(make_run(options, watcher, inputs))
+        run = stack.enter_context(Run(options, watcher, inputs))
         data = PretrainingData(options)
         stack.enter_context(shard_errors(*(x for phase in data.phases for x in phase.opened)))
         return _pretrain(run, data, options)
@@ -166,7 +162,7 @@ def _pretrain(
         soft = soft_cross_entropy(options.teacher_temperature or TEMPERATURE)
         weight = options.teacher_weight or WEIGHT
         loss = distillation.distilled(cross_entropy, soft, weight)
-        metric = distillation.of_student(accuracy)
+        metric = distillation.student_metric(accuracy)
         settings["teacher_content"] = content_hash(options.teacher)
     trainer = prepare(
         run,

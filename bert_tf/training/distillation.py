@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert_tf.errors import InputError
 from bert_tf.networks.tensorflow.losses import Values
 
 
@@ -31,10 +32,10 @@ class Taught:
         self._layers = layers
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._student, name)
+        attribute = getattr(self._student, name)
         if self._layers and name in ("weights", "variables", "trainable_variables"):
-            return [*found, *self._layers.variables]
-        return found
+            return [*attribute, *self._layers.variables]
+        return attribute
 
     def _flatten_layers(self) -> list[Any]:
         """Keras', of both models: see `bert_tf.networks.bert_layer.kernels_of`."""
@@ -57,6 +58,17 @@ class Taught:
         return {**pairs, first: (*pairs[first], *more)}
 
 
+def check_teacher_tokenizer(teacher: str, tokenizer: Any, student: Any) -> None:
+    """Raises InputError if the teacher in a directory reads other tokens than the student."""
+    switches = tokenizer.other_switches(student.settings)
+    if switches or tokenizer.vocabulary_hash != student.vocabulary_hash:
+        differs = f"tokenizes in another way ({switches})" if switches else "has another vocabulary"
+        raise InputError(
+            f"the teacher {teacher} {differs} than the student, so its outputs are of other "
+            "tokens: give one with the student's vocab.txt and tokenizer_config.json"
+        )
+
+
 def distilled(loss: Values, soft: Values, weight: float) -> Values:
     """`loss` and, with `weight` of 1, `soft`, (teacher's outputs, outputs) -> like `loss`.
 
@@ -66,17 +78,17 @@ def distilled(loss: Values, soft: Values, weight: float) -> Values:
     def values(labels: Any, outputs: Any) -> Any:
         if not isinstance(outputs, tuple):
             return loss(labels, outputs)
-        own, taught, *layers = outputs
-        found = (1 - weight) * loss(labels, own) + weight * soft(taught, own)
-        for of_rows in layers:  # one or several rows an example
-            of_examples = tf.reduce_mean(tf.reshape(of_rows, [tf.shape(found)[0], -1]), 1)
-            found += tf.reshape(of_examples, [-1, *[1] * (found.shape.rank - 1)])
-        return found
+        logits, targets, *layers = outputs
+        total = (1 - weight) * loss(labels, logits) + weight * soft(targets, logits)
+        for row_losses in layers:  # one or several rows an example
+            losses = tf.reduce_mean(tf.reshape(row_losses, [tf.shape(total)[0], -1]), 1)
+            total += tf.reshape(losses, [-1, *[1] * (total.shape.rank - 1)])
+        return total
 
     return values
 
 
-def of_student(function: Values) -> Values:
+def student_metric(function: Values) -> Values:
     """A metric of the student's part of outputs."""
     return lambda labels, outputs: function(
         labels, outputs[0] if isinstance(outputs, tuple) else outputs

@@ -15,6 +15,7 @@ from tensorflow.python.framework import ops
 from bert_tf.device_errors import memory_errors
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import RUN
+from bert_tf.startup import share_cores
 from bert_tf.training import workers
 from bert_tf.training.device_speed import fast_precision
 from bert_tf.training.loop import TrainingLoop, TrainingResult
@@ -34,7 +35,7 @@ _SMALLER = (
 
 
 class Run(AbstractContextManager):
-    """Everything a training run needs, made once; the process is left as it was found.
+    """Everything a training run needs, made once; leaving it restores the process.
 
     Enter it before TensorFlow runs its first op, as several workers must connect first, then call
     `prepare`, `watch`, `open` and `train`. Nothing is written before `open`. Inside, layers are
@@ -68,6 +69,9 @@ class Run(AbstractContextManager):
             if self._options.deterministic and not tf_config.is_op_determinism_enabled():
                 stack.callback(tf_config.disable_op_determinism)
                 tf.config.experimental.enable_op_determinism()
+            # XLA and workers compute no halves of a batch that could share the cores.
+            if self._options.strategy in ("auto", "one") and self._options.jit_compile is not True:
+                share_cores()
             self.strategy = make_strategy(self._options.strategy)
             if warning := unseen_gpu():
                 self.notice(warning)
@@ -76,7 +80,7 @@ class Run(AbstractContextManager):
                 stack.callback(logger.setLevel, logger.level)
                 logger.setLevel(logging.ERROR)
             if self.precision == "auto":
-                self.precision = self._found_precision()
+                self.precision = self._resolved_precision()
             stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
             keras.config.set_dtype_policy(self.precision)
             stack.callback(random.setstate, random.getstate())
@@ -91,7 +95,7 @@ class Run(AbstractContextManager):
             self._stack.callback(workers.leave, self.strategy)
         return self._stack.__exit__(*error)
 
-    def _found_precision(self) -> str:
+    def _resolved_precision(self) -> str:
         """The policy for "auto"; the chief decides for all workers."""
         policy = "float32"
         if self.is_chief:

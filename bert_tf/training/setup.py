@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from bert_tf.files.storage import is_remote
 from bert_tf.options import identity
-from bert_tf.startup import share_cores
 from bert_tf.training.monitoring import Histograms, HyperParameters, Profile
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.run import Run
@@ -16,7 +15,6 @@ from bert_tf.training.schedule import SCHEDULES
 from bert_tf.training.strategy import compiles_step, reader_count
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
-from bert_tf.training.watcher import Watcher
 from bert_tf.version import TRAJECTORY
 
 _COMPARED_IF_KNOWN = (  # not recorded by earlier versions, or recorded without dropout, too
@@ -47,19 +45,6 @@ def dropout_settings(dropout: float | None) -> dict[str, Any]:
     return {} if dropout is None else dict.fromkeys(names, dropout)
 
 
-def make_run(
-    options: TrainingOptions,
-    watcher: Watcher | None = None,
-    inputs: Iterable[str | None] = (),
-) -> Run:
-    """The run to enter, as of `Run`, on a share of the cores for each half of a batch."""
-    run = Run(options, watcher, inputs)
-    # Not under XLA nor for workers, whose steps have no halves.
-    if options.strategy in ("auto", "one") and options.jit_compile is not True:
-        share_cores()
-    return run
-
-
 def prepare(
     run: Run,
     model: Any,
@@ -85,7 +70,7 @@ def prepare(
     if options.freeze_layers is not None:
         model.encoder.freeze_layers(options.freeze_layers)
     model.encoder.rematerialize = options.rematerialize
-    own = {**identity(options), "precision": run.precision}  # the one that "auto" has found
+    options_identity = {**identity(options), "precision": run.precision}  # "auto" is resolved
     jit_compile = compiles_step(
         options.jit_compile,
         run.strategy,
@@ -119,7 +104,7 @@ def prepare(
         )
     run.prepare(
         trainer,
-        settings={**own, **settings, **_order_of(trainer, options)},
+        settings={**options_identity, **settings, **_data_order(trainer, options)},
         compared_if_known=_COMPARED_IF_KNOWN,
         implied=options.implied(),
         keep=options.keep,
@@ -127,20 +112,20 @@ def prepare(
     )
     values = {"gradient_accumulation_steps": options.gradient_accumulation_steps, **values}
     name = options.output if is_remote(options.output) else str(run.directory)
-    run.watch(HyperParameters(run.state, run.logs, name, own | values, score))
+    run.watch(HyperParameters(run.state, run.logs, name, options_identity | values, score))
     if options.histograms_every is not None:
 
         @functools.cache  # the same examples each time
         def inputs() -> dict[str, tf.Tensor]:
-            given, *_ = next(iter(examples()))
+            batch, *_ = next(iter(examples()))
             # Of several texts an example, [B, N, T], each is a row, unless it is all padding.
-            given = {
+            rows = {
                 n: tf.reshape(x, [-1, tf.shape(x)[-1]])
-                for n, x in given.items()
+                for n, x in batch.items()
                 if not n.endswith("_positions")
             }
-            is_row = tf.reduce_any(given["padding_mask"] != 0, -1)
-            return {n: tf.boolean_mask(x, is_row) for n, x in given.items()}
+            is_text = tf.reduce_any(rows["padding_mask"] != 0, -1)
+            return {n: tf.boolean_mask(x, is_text) for n, x in rows.items()}
 
         def activations() -> dict[str, tf.Tensor]:
             states = model.encoder(inputs(), training=False)["hidden_states"]
@@ -152,15 +137,16 @@ def prepare(
     return trainer
 
 
-def _order_of(trainer: Trainer, options: TrainingOptions) -> dict[str, Any]:
-    """What decides the order of the data and, where there is dropout, what each step draws."""
+def _data_order(trainer: Trainer, options: TrainingOptions) -> dict[str, Any]:
+    """Settings that decide the order of the data and, with dropout, each step's draws."""
     order: dict[str, Any] = {"version": TRAJECTORY, "workers": reader_count(trainer.strategy)}
     if trainer.seeds:
-        late = getattr(options, "long_gradient_accumulation_steps", None)
         order |= {
             "devices": trainer.strategy.num_replicas_in_sync,
             "gradient_accumulation_steps": options.gradient_accumulation_steps,
-            "long.gradient_accumulation_steps": late,
+            "long.gradient_accumulation_steps": getattr(
+                options, "long_gradient_accumulation_steps", None
+            ),
             "jit_compile": trainer.jit_compile,
             "rematerialize": options.rematerialize,
         }

@@ -317,5 +317,5 @@ def test_a_student_learns_a_teachers_guesses(dynamic_shards, small_config, tmp_p
     pieces = (teacher / "last" / "vocab.txt").read_text().split("\n")
     pieces[-2] = "another"
     (teacher / "last" / "vocab.txt").write_text("\n".join(pieces))
-    with pytest.raises(InputError, match="last has another vocabulary than the shards"):
+    with pytest.raises(InputError, match="last has another vocabulary than the student"):
         pretrain(made(tmp_path / "none", teacher=str(teacher / "last")))

@@ -315,7 +315,7 @@ def test_what_no_teacher_can_teach_is_refused(teacher, tmp_path):
     base = {"model": str(teacher / "encoder"), "output": "none"}
     other = Answerer.from_directory(good)
     replace(other, tokenizer=BertTokenizer([*PIECES[:-1], "farm"])).save(tmp_path / "words")
-    with pytest.raises(InputError, match="words has another vocabulary, so its outputs"):
+    with pytest.raises(InputError, match="words has another vocabulary than the student"):
         finetune(options_of(teacher, **base, teacher=str(tmp_path / "words")))
     other.model.labels = ["wet", "cold"]
     other.save(tmp_path / "labels")

@@ -12,7 +12,8 @@ from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
-from bert_tf.training.setup import _layer_factors, make_run, prepare
+from bert_tf.training.run import Run
+from bert_tf.training.setup import _layer_factors, prepare
 
 
 def classifier(dropout=0.1):
@@ -61,7 +62,7 @@ def resume(folder, *, dropout=0.1, settings=None, begin=False, **values):
     shards = {"shards": "s", "long_shards": "l"}
     given = {"model": "m", **shards, "output": str(folder), "strategy": "one", **values}
     options = PretrainingOptions(**given)
-    with make_run(options, Lines()) as run:
+    with Run(options, Lines()) as run:
         prepare(
             run,
             classifier(dropout),
@@ -118,7 +119,7 @@ def test_a_run_of_an_earlier_version_is_resumed(tmp_path, monkeypatch):
     """It has the path of the model, and none of what came later."""
     with monkeypatch.context() as patch:
         old = {"model": "../m", "gradient_accumulation_steps": 1}
-        patch.setattr("bert_tf.training.setup._order_of", lambda *arguments: old)
+        patch.setattr("bert_tf.training.setup._data_order", lambda *arguments: old)
         assert "version" not in resume(tmp_path, begin=True)
     resume(tmp_path, settings={"model_content": "abc"}, rematerialize=True)
     with pytest.raises(InputError, match="gradient_accumulation_steps was 1, is now 2"):
