@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
+from stored_models import assert_same_tensors
 
 import bert_tf
 from bert_tf import load_model
 from bert_tf.checkpoints.formats import content_hash
 from bert_tf.checkpoints.model_directory import read_weights
 from bert_tf.checkpoints.other_formats.conversion import convert, read_model
+from bert_tf.checkpoints.weight_names import SEQUENCES
 from bert_tf.errors import InputError
 
 ARCHIVE = Path(__file__).parents[1] / "golden" / "tfbert.tar.xz"
@@ -110,31 +112,21 @@ def test_every_tensor_is_read(saved, name):
     model = read_weights(homes[0])
     assert not model.notes
     for home in homes[1:]:
-        tensors = read_weights(home).tensors
-        assert tensors.keys() == model.tensors.keys()
-        for key, tensor in tensors.items():
-            np.testing.assert_array_equal(tensor, model.tensors[key], err_msg=key)
+        assert_same_tensors(read_weights(home).tensors, model.tensors)
 
 
-def test_conversion_keeps_labels_and_bits(saved, tmp_path):
-    home = saved / "TFBertForSequenceClassification" / "several_h5"
-    convert(home, tmp_path / "out")
-    ours, theirs = read_model(tmp_path / "out")[1], read_model(home)[1]
-    assert ours.labels == ["no", "perhaps", "yes"]
-    assert ours.tensors.keys() == theirs.tensors.keys()
-    for key, tensor in ours.tensors.items():
-        np.testing.assert_array_equal(tensor, theirs.tensors[key])
-    assert load_model(tmp_path / "out").labels == ["no", "perhaps", "yes"]
-
-
-def test_conversion_of_a_decoder(saved, tmp_path):
-    convert(saved / "TFBertLMHeadModel" / "h5", tmp_path / "out")
-    ours = read_weights(tmp_path / "out")
-    theirs = read_weights(saved / "TFBertLMHeadModel" / "h5")
-    assert ours.architecture == "BertLMHeadModel"
-    assert ours.tensors.keys() == theirs.tensors.keys()
-    for name, tensor in ours.tensors.items():
-        np.testing.assert_array_equal(tensor, theirs.tensors[name], err_msg=name)
+@pytest.mark.parametrize(
+    ("home", "architecture", "labels"),
+    [
+        ("TFBertForSequenceClassification/several_h5", SEQUENCES, ["no", "perhaps", "yes"]),
+        ("TFBertLMHeadModel/h5", "BertLMHeadModel", None),
+    ],
+)
+def test_conversion_keeps_labels_and_bits(saved, tmp_path, home, architecture, labels):
+    convert(saved / home, tmp_path / "out")
+    model = read_weights(tmp_path / "out")
+    assert (model.architecture, model.labels) == (architecture, labels)
+    assert_same_tensors(model.tensors, read_model(saved / home)[1].tensors)
 
 
 def test_names_of_older_versions(copied):
@@ -195,24 +187,21 @@ def test_files_of_keras_3_name_no_variables(copied):
     assert "model.weights.h5 names no variables, as the files of Keras 3: open" in refusal(folder)
 
 
-@pytest.mark.parametrize("is_saved_model", [False, True])
-@pytest.mark.parametrize("name", ["TFBertModel", "TFBertForTokenClassification"])
-def test_tensorflow_s_format(saved, tmp_path, name, is_saved_model):
+@pytest.mark.parametrize(
+    ("name", "is_saved_model"), [("TFBertModel", True), ("TFBertForTokenClassification", False)]
+)
+def test_tensorflows_format(saved, tmp_path, name, is_saved_model):
     """As `save_weights("model")` and `save("folder")` write it."""
     home = saved / name / "h5"
-    variables: dict = {}
-    with h5py.File(home / "tf_model.h5") as file:
-        file.visititems(
-            lambda path, data: (
-                variables.update({path: data[()]}) if isinstance(data, h5py.Dataset) else None
-            )
-        )
     root = tf.train.Checkpoint(optimizer=tf.train.Checkpoint(step=tf.Variable(1, name="iter")))
-    root.layers = [
-        tf.Variable(value, name=path.partition("/")[2].removesuffix(":0"))
-        for path, value in variables.items()
-        if path.endswith(":0")
-    ]
+    root.layers = []
+    with h5py.File(home / "tf_model.h5") as file:
+        paths: list[str] = []
+        file.visit(paths.append)
+        for path in paths:
+            if path.endswith(":0"):
+                name = path.partition("/")[2].removesuffix(":0")
+                root.layers.append(tf.Variable(file[path][()], name=name))
     prefix = tmp_path / "variables" / "variables" if is_saved_model else tmp_path / "model"
     root.write(str(prefix))
     if is_saved_model:
@@ -220,10 +209,8 @@ def test_tensorflow_s_format(saved, tmp_path, name, is_saved_model):
     assert "lacks config.json" in refusal(tmp_path)
     shutil.copy(home / "config.json", tmp_path)
     ours, theirs = read_model(tmp_path)[1], read_model(home)[1]
-    assert ours.tensors.keys() == theirs.tensors.keys()
     assert ours.kind == theirs.kind
-    for key, tensor in ours.tensors.items():
-        np.testing.assert_array_equal(tensor, theirs.tensors[key])
+    assert_same_tensors(ours.tensors, theirs.tensors)
 
 
 def refusal(folder):
