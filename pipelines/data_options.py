@@ -7,14 +7,6 @@ from typing import Any, Literal
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 
-_NEWER = (  # options that shards of the present format were written without
-    "mask_token_share",
-    "random_token_share",
-    "skip_bad_lines",
-    "max_held_out_bytes",
-    "max_tokens",
-)
-
 
 @dataclass(kw_only=True)
 class CorpusOptions(CheckedOptions):
@@ -111,10 +103,6 @@ class PretrainingDataOptions(CorpusOptions):
             predictions = math.ceil(self.masked_lm_prob * self.max_seq_length - 1e-9)
             self.max_predictions_per_seq = max(1, predictions)
 
-    def of_data(self) -> dict[str, Any]:
-        """The options of the data by name; one of `_NEWER` is left out at its default."""
-        return {
-            field.name: value
-            for field in fields(PretrainingDataOptions)
-            if (value := getattr(self, field.name)) != field.default or field.name not in _NEWER
-        }
+    def data_settings(self) -> dict[str, Any]:
+        """The options of the data by name, without those of a subclass."""
+        return {field.name: getattr(self, field.name) for field in fields(PretrainingDataOptions)}

@@ -35,35 +35,35 @@ class Guess(NamedTuple):
 
 def hide_words(batches: Iterable[Any], tokenizer: BertTokenizer, count: int = 5) -> dict[str, str]:
     """Text with one [MASK] -> the word behind it, from `pretraining_batches`, up to `count`."""
-    found: dict[str, str] = {}
+    hidden: dict[str, str] = {}
     for inputs, labels, weights in batches:
         name = next(name for name in _read_at() if name in labels)
         batch = inputs["token_ids"], inputs["mask_positions"], labels[name], weights[name]
         for ids, positions, words, weight in zip(*(x.numpy() for x in batch), strict=True):
-            places = positions[weight > 0]
+            predicted = positions[weight > 0]
             if name == "mlm_logits":
-                ids[places] = words[weight > 0]  # the text as it was
+                ids[predicted] = words[weight > 0]  # the text as it was
             whole = [
-                place
-                for place in places
-                if not tokenizer.is_continuation[ids[place : place + 2]].any()
-                and tokenizer.vocabulary[ids[place]].isalpha()
+                position
+                for position in predicted
+                if not tokenizer.is_continuation[ids[position : position + 2]].any()
+                and tokenizer.vocabulary[ids[position]].isalpha()
             ]
             if whole:
-                place = whole[len(whole) // 2]
-                found[_around(ids, place, tokenizer)] = tokenizer.vocabulary[ids[place]]
-            if len(found) == count:
-                return found
-    return found
+                position = whole[len(whole) // 2]
+                hidden[_around(ids, position, tokenizer)] = tokenizer.vocabulary[ids[position]]
+            if len(hidden) == count:
+                return hidden
+    return hidden
 
 
-def _around(ids: np.ndarray, place: int, tokenizer: BertTokenizer) -> str:
+def _around(ids: np.ndarray, position: int, tokenizer: BertTokenizer) -> str:
     """Some text of the same sentence or segment around a hidden word."""
     ends = np.isin(ids, [tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id])
-    before, after = np.flatnonzero(ends[:place]), np.flatnonzero(ends[place:])
-    first = max(place - _WINDOW, before[-1] + 1 if len(before) else 0)
-    last = min(place + _WINDOW, place + after[0] if len(after) else len(ids))
-    shown = tf.ragged.constant([ids[first:place], ids[place + 1 : last]], dtype=tf.int32)
+    before, after = np.flatnonzero(ends[:position]), np.flatnonzero(ends[position:])
+    first = max(position - _WINDOW, before[-1] + 1 if len(before) else 0)
+    last = min(position + _WINDOW, position + after[0] if len(after) else len(ids))
+    shown = tf.ragged.constant([ids[first:position], ids[position + 1 : last]], dtype=tf.int32)
     left, right = (text.decode() for text in tokenizer.detokenize(shown).numpy())
     return f"{left.removeprefix('##')} [MASK] {right}".strip()
 
@@ -91,15 +91,15 @@ class MaskedWords:
         length = model.encoder.config.max_position_embeddings
 
         def predict(inputs: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
-            found = []
+            probabilities = []
             for name, distance in _read_at().items():
                 if name not in model.output:
                     continue
-                places = inputs["mask_positions"] + distance
-                logits = model({**inputs, "mask_positions": places}, training=training)[name]
+                positions = inputs["mask_positions"] + distance
+                logits = model({**inputs, "mask_positions": positions}, training=training)[name]
                 logits = logits[..., : tokenizer.vocabulary_size]  # tables may be padded
-                found.append(tf.nn.softmax(tf.cast(logits, tf.float32)))
-            return tf.math.log(tf.add_n(found) / len(found))
+                probabilities.append(tf.nn.softmax(tf.cast(logits, tf.float32)))
+            return tf.math.log(tf.add_n(probabilities) / len(probabilities))
 
         task = TASKS["masked_words"].with_settings({"max_length": length})
         answerer = Answerer(task, predict, reads_unknown)
@@ -109,10 +109,10 @@ class MaskedWords:
 
     def __call__(self) -> list[list[list[Guess]]]:
         """The most probable words, by text and gap, the best first."""
-        found = {name: values.numpy().tolist() for name, values in self._guess().items()}
+        outputs = {name: values.numpy().tolist() for name, values in self._guess().items()}
         names = ("masks_count", "masks_words", "masks_probabilities")
         answers = []
-        for count, words, shares in zip(*map(found.get, names), strict=True):
+        for count, words, shares in zip(*map(outputs.get, names), strict=True):
             gaps = zip(words[:count], shares[:count], strict=True)
             answers.append([[Guess(w.decode(), p) for w, p in zip(*g, strict=True)] for g in gaps])
         return answers

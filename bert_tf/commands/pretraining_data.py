@@ -59,11 +59,11 @@ class PhaseShards:
     @property
     def fingerprint(self) -> str:
         """Hash of the manifest, or of the names and sizes of shards without one."""
-        found = _fingerprint(self.train)
+        fingerprint = _fingerprint(self.train)
         if self.mixed:
             mixed = [(_fingerprint(shards), share) for shards, share in self.mixed]
-            found = hashlib.sha256(json.dumps([found, mixed]).encode()).hexdigest()
-        return found
+            fingerprint = hashlib.sha256(json.dumps([fingerprint, mixed]).encode()).hexdigest()
+        return fingerprint
 
     @property
     def opened(self) -> list[ShardFolder]:
@@ -131,7 +131,7 @@ class PretrainingData:
     ) -> Batches:
         """Endless global batches from a step of the phase on."""
 
-        def of_worker(size: int, worker: int, workers: int) -> tf.data.Dataset:
+        def worker_batches(size: int, worker: int, workers: int) -> tf.data.Dataset:
             return pretraining_batches(
                 phase.train,
                 size,
@@ -143,7 +143,7 @@ class PretrainingData:
                 **self._reading,
             )
 
-        return distribute_batches(of_worker, strategy, phase.batch_size)
+        return distribute_batches(worker_batches, strategy, phase.batch_size)
 
     def held_out_batches(
         self, phase: PhaseShards, strategy: tf.distribute.Strategy
@@ -182,9 +182,9 @@ class PretrainingData:
         cure = f"make shards with bert-tf shards --tokenizer {model}"
         differs = self.tokenizer.vocabulary_size > config.vocab_size
         if any(Path(model, name).is_file() for name in ("vocab.txt", "tokenizer.json")):
-            own = BertTokenizer.from_directory(model)
-            differs = own.vocabulary_hash != self.tokenizer.vocabulary_hash
-            if switches := own.other_switches(self.tokenizer.settings):
+            model_tokenizer = BertTokenizer.from_directory(model)
+            differs = model_tokenizer.vocabulary_hash != self.tokenizer.vocabulary_hash
+            if switches := model_tokenizer.other_switches(self.tokenizer.settings):
                 raise InputError(
                     f"{model} tokenizes in another way than {shards}: {switches}: {cure}"
                 )
@@ -209,11 +209,11 @@ def _objective(options: PretrainingOptions, of_pairs: bool) -> str:
     if config.suffix == ".json" and config.is_file():
         sees = BertConfig.from_json(config).attention_direction
     architectures = _architectures()
-    of_model = next((name for name, each in architectures.items() if each.direction == sees), None)
-    objective = options.objective or of_model or ("mlm+nsp" if of_pairs else "mlm")
+    implied = next((name for name, x in architectures.items() if x.direction == sees), None)
+    objective = options.objective or implied or ("mlm+nsp" if of_pairs else "mlm")
     trained = architectures.get(objective, Architecture).direction
-    if trained != sees and (options.model or of_model):
-        fitting = of_model or "mlm+nsp or mlm"
+    if trained != sees and (options.model or implied):
+        fitting = implied or "mlm+nsp or mlm"
         raise InputError(
             f"{options.model or options.size} has attention_direction {sees}, which --objective "
             f"{objective} cannot train: give --objective {fitting}, or another model"
@@ -279,7 +279,7 @@ def _phase(options: PretrainingOptions, folder: str) -> PhaseShards:
         shards = _training_shards(options, other)
         both = (train, shards)
         for name in _SAME_IF_MIXED:
-            one, two = (getattr(each.options, name) for each in both)
+            one, two = (getattr(part.options, name) for part in both)
             if one != two:
                 raise InputError(
                     f"--mix_shards {other}: has {name} {two}, and {folder} {one}: make both with "

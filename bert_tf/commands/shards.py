@@ -112,8 +112,11 @@ class Options(DocumentOptions, PretrainingDataOptions):
             raise InputError(f"{chosen[0]} cannot be combined with {chosen[1]}: give one of them")
         if self.finish and self.units is not None:
             raise InputError("--finish cannot be combined with --units: give it when all are made")
-        lengths = ({"max_seq_length": length} for length in self.max_seq_length)
-        self.of_lengths = [PretrainingDataOptions(**self.of_data() | each) for each in lengths]
+        settings = self.data_settings()
+        self.by_length = [
+            PretrainingDataOptions(**settings | {"max_seq_length": length})
+            for length in self.max_seq_length
+        ]
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -234,7 +237,7 @@ def run(options: Options) -> ShardsResult:
         tokenizer = BertTokenizer.from_directory(options.tokenizer)
         if options.dry_run:
             estimate = writing.estimate_shards(
-                options.corpus, tokenizer, options.of_lengths, threads=_threads(options)
+                options.corpus, tokenizer, options.by_length, threads=_threads(options)
             )
             return ShardsResult(folders=folders, estimate=estimate, notices=bar.notices)
 
@@ -246,7 +249,7 @@ def run(options: Options) -> ShardsResult:
             options.corpus,
             options.output,
             tokenizer,
-            options.of_lengths,
+            options.by_length,
             overwrite=options.overwrite,
             progress=show,
             runner=_runner(options),

@@ -21,10 +21,10 @@ def passages(
     """
     for first in range(0, len(texts), _AT_ONCE):
         some = texts[first : first + _AT_ONCE]
-        _, *places = tokenizer.tokenize_with_offsets([text.encode() for text in some])
-        splits = places[0].row_splits.numpy()
-        starts, ends = (np.split(x.flat_values.numpy(), splits[1:-1]) for x in places)
-        long = [i for i, own in enumerate(starts) if len(own) > size]
+        _, *columns = tokenizer.tokenize_with_offsets([text.encode() for text in some])
+        splits = columns[0].row_splits.numpy()
+        starts, ends = (np.split(x.flat_values.numpy(), splits[1:-1]) for x in columns)
+        long = [i for i, pieces in enumerate(starts) if len(pieces) > size]
         sentences = dict(zip(long, _sentences([some[i] for i in long]), strict=True))
         for i, text in enumerate(some):
             if i in sentences:
@@ -35,13 +35,13 @@ def passages(
 
 def _sentences(texts: Sequence[str]) -> list[np.ndarray]:
     """The characters that the sentences of each text begin with, int64."""
-    found = []
+    beginnings = []
     sentences = split_sentences(tf.constant([text.encode() for text in texts], tf.string))
-    for text, own in zip(texts, sentences.to_list(), strict=True):
-        letters = [len("".join(sentence.decode().split())) for sentence in own]
-        places = np.array([i for i, character in enumerate(text) if not character.isspace()])
-        found.append(places[np.cumsum([0, *letters[:-1]])])
-    return found
+    for text, split in zip(texts, sentences.to_list(), strict=True):
+        letters = [len("".join(sentence.decode().split())) for sentence in split]
+        indices = np.array([i for i, character in enumerate(text) if not character.isspace()])
+        beginnings.append(indices[np.cumsum([0, *letters[:-1]])])
+    return beginnings
 
 
 def _divided(
@@ -49,23 +49,23 @@ def _divided(
 ) -> list[tuple[int, int]]:
     encoded = np.frombuffer(text.encode(), np.uint8)
     character = np.cumsum((encoded & 0xC0) != 0x80) - 1  # of each byte
-    places = character[starts]  # (P,) of the pieces
-    of_characters = np.diff(places, prepend=-1) > 0  # a letter may be several pieces
-    of_words = np.append(True, starts[1:] > ends[:-1])
-    of_sentences = np.isin(places, sentences) & of_characters
+    begins = character[starts]  # (P,) of the pieces
+    at_character = np.diff(begins, prepend=-1) > 0  # a letter may be several pieces
+    at_word = np.append(True, starts[1:] > ends[:-1])
+    at_sentence = np.isin(begins, sentences) & at_character
     # Pieces that may begin a passage, the best first.
-    breaks = [np.flatnonzero(each) for each in (of_sentences, of_words, of_characters)]
-    found: list[tuple[int, int]] = []
+    breaks = [np.flatnonzero(candidates) for candidates in (at_sentence, at_word, at_character)]
+    spans: list[tuple[int, int]] = []
     piece = 0
-    while piece < len(places):
+    while piece < len(begins):
         following = limit = piece + size
-        if limit < len(places):
-            for each in breaks:
-                fitting = each[(each > piece) & (each <= limit)]
+        if limit < len(begins):
+            for candidates in breaks:
+                fitting = candidates[(candidates > piece) & (candidates <= limit)]
                 if len(fitting):
                     following = fitting[-1]
                     break
-        end = len(text) if following >= len(places) else int(places[following])
-        found.append((int(places[piece]) if found else 0, end))
+        end = len(text) if following >= len(begins) else int(begins[following])
+        spans.append((int(begins[piece]) if spans else 0, end))
         piece = following
-    return found
+    return spans

@@ -145,25 +145,25 @@ def run(options: Options) -> VocabularyResult:
         read_as = [options.corpus_format, options.text_field]
         settings = json.dumps([units, *read_as, *switches.values()])
         identity = hashlib.sha256(settings.encode()).hexdigest()
-        kept = output.with_name(f"{output.name}.counts-{identity[:16]}.zst")
-        found: Counter[str] = Counter()
+        counts_file = output.with_name(f"{output.name}.counts-{identity[:16]}.zst")
+        text_faults: Counter[str] = Counter()
         unreadable = set(corpus.unreadable)
-        counts = _read_counts(kept, identity, found)
+        counts = _read_counts(counts_file, identity, text_faults)
         if counts is not None:
-            bar.print(f"The words of an earlier call are taken from {kept}")
+            bar.print(f"The words of an earlier call are taken from {counts_file}")
         else:
             with input_errors():
                 counts = count_words(
-                    read_lines(corpus, found, unreadable),
+                    read_lines(corpus, text_faults, unreadable),
                     **switches,
                     progress=bar.update,
                     notice=bar.print,
                     check=lambda counts: check_alphabet(counts, options.size, corpus.text_bytes),
                     threads=options.threads,
                 )
-            found["unreadable_files"] = len(unreadable)
-            _write_counts(kept, identity, counts, found)
-        for line in faults(found):
+            text_faults["unreadable_files"] = len(unreadable)
+            _write_counts(counts_file, identity, counts, text_faults)
+        for line in faults(text_faults):
             bar.print(line)
     notices = bar.notices
     with progress(
@@ -178,7 +178,7 @@ def run(options: Options) -> VocabularyResult:
         )
         with replace_directory(output) as folder:
             BertTokenizer(pieces, **switches).save(folder)
-        kept.unlink()
+        counts_file.unlink()
     return VocabularyResult(
         output=Path(options.output),
         pieces=list(pieces),
@@ -190,25 +190,25 @@ def run(options: Options) -> VocabularyResult:
     )
 
 
-def faults(found: Mapping[str, int]) -> list[str]:
+def faults(counts: Mapping[str, int]) -> list[str]:
     """A line on the faults of a text by their counts, if there are any."""
-    named = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in found.items() if n)
+    named = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n)
     return [f"Found in the text: {named}"] if named else []
 
 
 def _write_counts(
-    path: Path, identity: str, counts: Mapping[str, int], found: Mapping[str, int]
+    path: Path, identity: str, counts: Mapping[str, int], faults: Mapping[str, int]
 ) -> None:
     """Keeps the counts, in case that the vocabulary cannot be learned from them yet."""
     from backports import zstd
 
     with replace_file(path) as temporary, zstd.open(temporary, "wt", encoding="utf-8") as file:
-        print(identity, json.dumps(found), file=file)
+        print(identity, json.dumps(faults), file=file)
         for word, count in counts.items():
             print(count, word, file=file)
 
 
-def _read_counts(path: Path, identity: str, found: Counter[str]) -> dict[str, int] | None:
+def _read_counts(path: Path, identity: str, faults: Counter[str]) -> dict[str, int] | None:
     """The counts of the same text with the same options; None if there are none.
 
     `found` receives those of the text's faults.
@@ -218,10 +218,10 @@ def _read_counts(path: Path, identity: str, found: Counter[str]) -> dict[str, in
     if not path.is_file():
         return None
     with zstd.open(path, "rt", encoding="utf-8", newline="\n") as file:
-        begin, _, of_text = file.readline().partition(" ")
+        begin, _, faults_json = file.readline().partition(" ")
         if begin != identity:
             return None
-        found.update(json.loads(of_text))
+        faults.update(json.loads(faults_json))
         pairs = (line.rstrip("\n").split(" ", 1) for line in file)
         return {word: int(count) for count, word in pairs}
 
@@ -231,23 +231,23 @@ def show(result: VocabularyResult, options: Options) -> None:
     shards = command_line("shards", *made_for, "--tokenizer", options.output, "--output", "shards/")
     following = f"Next: {shards}"
     if result.loses_letters:
-        kept = replace(options, strip_accents=False, overwrite=True)
-        following = f"Next: {command_line('vocab', *_changed(kept, Options))}"
+        keeping_accents = replace(options, strip_accents=False, overwrite=True)
+        following = f"Next: {command_line('vocab', *_changed(keeping_accents, Options))}"
         following += f"\n  or, to drop the accents: {shards}"
     elif result.is_decomposed:
         following = f"Next: bring each file to NFC, and learn the vocabulary again:\n{_NFC}"
     console.print(f"{result}\n{following}")
 
 
-def _changed(options: Options, declared: type[Any]) -> list[str]:
+def _changed(options: Options, options_class: type[Any]) -> list[str]:
     """The options of a class that differ from their defaults, as they are typed."""
     words = []
-    for each in fields(declared):
-        value = getattr(options, each.name)
-        if value != default_of(each) and not each.metadata.get("python"):
+    for known in fields(options_class):
+        value = getattr(options, known.name)
+        if value != default_of(known) and not known.metadata.get("python"):
             values = value if isinstance(value, list) else [value]
             shown = [str(x).lower() if isinstance(x, bool) else str(x) for x in values]
-            words += [f"--{each.name}", *([] if value is True else shown)]
+            words += [f"--{known.name}", *([] if value is True else shown)]
     return words
 
 

@@ -59,9 +59,9 @@ def plateau_notice(model_directory: str | Path) -> str | None:
         return None
     loss, frequencies = max(losses_per_word(metrics).values()), metrics["word_frequency_loss"]
     is_worse = loss > frequencies / _PLATEAU
-    found = "predicts words worse than" if is_worse else "has learned little beyond"
+    claim = "predicts words worse than" if is_worse else "has learned little beyond"
     return (
-        f"{model_directory} {found} word frequencies (loss {loss:.2f} per word; frequencies alone "
+        f"{model_directory} {claim} word frequencies (loss {loss:.2f} per word; frequencies alone "
         f"give {frequencies:.2f}): pre-train it for more steps, or with "
         f"{'another' if is_worse else 'a higher'} --learning_rate"
     )

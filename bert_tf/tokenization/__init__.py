@@ -7,4 +7,3 @@ from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS as SPECIAL_TOKENS
 from bert_tf.tokenization.vocabulary import count_words as count_words
 from bert_tf.tokenization.vocabulary import learn_vocabulary as learn_vocabulary
 from bert_tf.tokenization.vocabulary import read_vocabulary as read_vocabulary
-from bert_tf.tokenization.vocabulary import write_vocabulary as write_vocabulary

@@ -60,12 +60,12 @@ class AddedTokens(tf.Module):
         self._pattern = "|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))
         with tf.init_scope():
             hashes = [int(_hash(tf.constant(key))) for key in tokens]
-        by_hash = sorted(zip(hashes, tokens.values(), ids, strict=True), key=lambda each: each[0])
-        self._hashes = host_constant([each[0] for each in by_hash])
-        self._ids = host_constant([each[2] for each in by_hash])
+        by_hash = sorted(zip(hashes, tokens.values(), ids, strict=True), key=lambda entry: entry[0])
+        self._hashes = host_constant([entry[0] for entry in by_hash])
+        self._ids = host_constant([entry[2] for entry in by_hash])
         names = ("single_word", "lstrip", "rstrip")
         # One more entry, for text between tokens.
-        flags = {name: [getattr(each[1], name) for each in by_hash] + [False] for name in names}
+        flags = {name: [getattr(entry[1], name) for entry in by_hash] + [False] for name in names}
         self._flags = {name: host_constant(values) for name, values in flags.items() if any(values)}
 
     def __call__(self, texts: tf.Tensor, split: Callable[[tf.Tensor], Pieces]) -> Pieces:
@@ -77,8 +77,8 @@ class AddedTokens(tf.Module):
         parts = tf.strings.split(marked, self._mark)
         strings, text, first = parts.flat_values, parts.value_rowids(), parts.row_splits
         is_token = (tf.range(tf.size(text, tf.int64)) - tf.gather(first, text)) % 2 == 1
-        found = tf.searchsorted(self._hashes, _hash(strings))
-        number = tf.where(is_token, found, tf.size(self._hashes))  # of the token
+        index = tf.searchsorted(self._hashes, _hash(strings))
+        number = tf.where(is_token, index, tf.size(self._hashes))  # of the token
         if "single_word" in self._flags:
             in_word = self._flag("single_word", number) & self._is_in_word(strings, text)
             is_token &= ~in_word
@@ -91,7 +91,7 @@ class AddedTokens(tf.Module):
             )
             first = tf.gather(starts_of(begins), first)
             text, number, is_token = (
-                tf.boolean_mask(each, begins) for each in (text, number, is_token)
+                tf.boolean_mask(values, begins) for values in (text, number, is_token)
             )
         sizes = tf.strings.length(strings, unit="BYTE")
         edges = starts_of(sizes)
@@ -106,7 +106,7 @@ class AddedTokens(tf.Module):
             strings, taken = _strip(strings, takes, rf"[{_SPACE}]+\z")
             starts -= tf.roll(taken, 1, 0)
         token, between = tf.where(is_token)[:, 0], tf.where(~is_token)[:, 0]
-        pieces, splits, *places = split(tf.gather(strings, between))
+        pieces, splits, *offset_columns = split(tf.gather(strings, between))
 
         part = tf.repeat(between, splits[1:] - splits[:-1])  # of each piece
         shift = tf.gather(starts, part)
@@ -114,12 +114,12 @@ class AddedTokens(tf.Module):
         before = tf.range(tf.size(token, tf.int64))  # tokens before each token
         at_token = tf.gather(splits, before + tf.gather(text, token) + 1) + before
         at_piece = tf.range(tf.size(pieces, tf.int64)) + (part - tf.gather(text, part)) // 2
-        at = [tf.cast(each, tf.int32) for each in (at_piece, at_token)]
-        of_tokens = [tf.gather(self._ids, tf.gather(number, token))]
-        of_tokens += [tf.gather(each, token) for each in (starts, ends)]
-        of_pieces = (pieces, *(place + shift for place in places))
+        at = [tf.cast(values, tf.int32) for values in (at_piece, at_token)]
+        token_columns = [tf.gather(self._ids, tf.gather(number, token))]
+        token_columns += [tf.gather(values, token) for values in (starts, ends)]
+        piece_columns = (pieces, *(offsets + shift for offsets in offset_columns))
         ids, starts, ends = (
-            tf.dynamic_stitch(at, both) for both in zip(of_pieces, of_tokens, strict=True)
+            tf.dynamic_stitch(at, both) for both in zip(piece_columns, token_columns, strict=True)
         )
         texts_before = tf.range(tf.size(first, tf.int64))
         tokens_before = (first - texts_before) // 2

@@ -176,10 +176,10 @@ def lost_letters(texts: Iterable[str]) -> tuple[float, list[str]]:
     """The share of letters that `strip_accents` changes, and three frequent words, "für -> fur"."""
     text = " ".join(texts).lower()
     letters = {c: n for c, n in Counter(text).items() if unicodedata.category(c)[0] in "LM"}
-    kept = {c: _replacement(c, True, True) for c in letters}
-    lost = {c for c in letters if kept[c] != c}
+    plain = {c: _replacement(c, True, True) for c in letters}
+    lost = {c for c in letters if plain[c] != c}
     # Letters of Hangul are shown apart, or they would look like the syllable.
-    shown = {c: f" {' '.join(after)} " if len(after) > 1 else after for c, after in kept.items()}
+    shown = {c: f" {' '.join(after)} " if len(after) > 1 else after for c, after in plain.items()}
     counts = Counter(word[:24] for word in text.split())  # Thai has few spaces
     words = [word for word, _ in counts.most_common() if not lost.isdisjoint(word)]
     afters = [" ".join("".join(shown.get(c, c) for c in word).split()) for word in words[:3]]

@@ -121,7 +121,7 @@ class Packer:
     @on_host
     def truncated(self, *lengths: tf.Tensor) -> tf.Tensor:
         """Pieces that do not fit, int32 [batch], of segments with these lengths, int [batch]."""
-        pieces = tf.add_n([tf.cast(each, tf.int32) for each in lengths])
+        pieces = tf.add_n([tf.cast(segment, tf.int32) for segment in lengths])
         return tf.maximum(pieces + len(lengths) + 1 - self.max_length, 0)
 
     def fit(self, *lengths: tf.Tensor) -> list[tf.Tensor]:

@@ -87,23 +87,23 @@ class BertTokenizer(tf.Module):
             token if isinstance(token, AddedToken) else AddedToken(**token)
             for token in added_tokens
         )
-        of_words = tuple(self._vocabulary.pieces)
-        self._words = len(of_words)
+        word_pieces = tuple(self._vocabulary.pieces)
+        self._words = len(word_pieces)
         self._vocabulary.add([token.content for token in self._added])
         self._kept_config = "{}"  # the rest of tokenizer_config.json, as JSON
         strips = do_lower_case if strip_accents is None else strip_accents
-        _warn_of_unreachable(tuple(unreachable_pieces(of_words, do_lower_case, strips)))
+        _warn_of_unreachable(tuple(unreachable_pieces(word_pieces, do_lower_case, strips)))
 
         marks = "unsplit" if tokenize_chinese_chars else "all"
         self._normalizer = Normalizer(do_lower_case, strip_accents, isolate_punctuation=marks)
-        found = [t for t in self._added if t.content not in SPECIAL_TOKENS]
+        tokens_in_text = [t for t in self._added if t.content not in SPECIAL_TOKENS]
         if special_tokens_in_text:
             recorded = {token.content: token for token in self._added}
             plain = {t: AddedToken(t, normalized=False, special=True) for t in SPECIAL_TOKENS}
-            found += [recorded.get(t, plain[t]) for t in SPECIAL_TOKENS]
-        self._tokens_in_text = self._finder([t for t in found if not t.normalized])
+            tokens_in_text += [recorded.get(t, plain[t]) for t in SPECIAL_TOKENS]
+        self._tokens_in_text = self._finder([t for t in tokens_in_text if not t.normalized])
         self._tokens_in_normalized = None
-        if in_normalized := [t for t in found if t.normalized]:
+        if in_normalized := [t for t in tokens_in_text if t.normalized]:
             # Tokens are found after the text is normalized and before punctuation is split off.
             self._first_normalizer = Normalizer(
                 do_lower_case, strip_accents, tokenize_chinese_chars, isolate_punctuation="no"
@@ -113,7 +113,7 @@ class BertTokenizer(tf.Module):
         pieces = self._vocabulary.pieces
         # No word has a blank piece: added tokens beyond the vocabulary are no part of words.
         self._wordpiece = WordPiece(
-            [*of_words, *" " * (len(pieces) - self._words)],
+            [*word_pieces, *" " * (len(pieces) - self._words)],
             self.unk_token,
             splits_words=tokenize_chinese_chars,
         )
@@ -198,8 +198,8 @@ class BertTokenizer(tf.Module):
         """
         batch, is_single = self._batch(texts)
         ids, row_splits, starts, ends = self._split(batch, get_offsets=True)
-        places = (ids, starts, ends)
-        return places if is_single else tuple(_ragged(each, row_splits) for each in places)
+        columns = (ids, starts, ends)
+        return columns if is_single else tuple(_ragged(values, row_splits) for values in columns)
 
     @on_host
     def detokenize(self, ids: Any) -> tf.Tensor:
@@ -343,7 +343,7 @@ class BertTokenizer(tf.Module):
             if tokens is None:
                 return words(texts)
             return _normalized(
-                texts, self._first_normalizer, lambda found: tokens(found, words), get_offsets
+                texts, self._first_normalizer, lambda x: tokens(x, words), get_offsets
             )
 
         tokens = self._tokens_in_text

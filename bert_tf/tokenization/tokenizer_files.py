@@ -104,9 +104,9 @@ def _check(folder: Path, said: dict[str, Any], has_json: bool) -> None:
     name = str(said.get("tokenizer_class") or "BertTokenizer")
     has_code = isinstance(said.get("auto_map"), dict) and "AutoTokenizer" in said["auto_map"]
     if has_code or not (_CLASSES.fullmatch(name) or (has_json and name in _OF_JSON)):
-        what = "code of its own (auto_map)" if has_code else f"a {name}"
+        kind = "code of its own (auto_map)" if has_code else f"a {name}"
         raise InputError(
-            f"{folder} asks for {what} as its tokenizer, and only BERT's is computed here: give a "
+            f"{folder} asks for {kind} as its tokenizer, and only BERT's is computed here: give a "
             "model with a BertTokenizer"
         )
     for key, expected in _FIXED.items():
@@ -161,9 +161,9 @@ def _of_tokenizer_json(path: Path, values: dict[str, Any]) -> _TokenizerJson:
                 "model"
             )
     try:
-        of_words = dict(model["vocab"])
-        added = [dict(each) for each in values.get("added_tokens") or ()]
-        ids = of_words | {t["content"]: t["id"] for t in added if t["content"] not in of_words}
+        word_ids = dict(model["vocab"])
+        added = [dict(token) for token in values.get("added_tokens") or ()]
+        ids = word_ids | {t["content"]: t["id"] for t in added if t["content"] not in word_ids}
         pieces = sorted(ids, key=ids.__getitem__)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
@@ -173,7 +173,7 @@ def _of_tokenizer_json(path: Path, values: dict[str, Any]) -> _TokenizerJson:
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise InputError(f"{path}: its ids do not run from 0 to {len(pieces) - 1}; save it again")
     # A word's pieces do not include added tokens, but these may fill places among them.
-    last = max(of_words.values(), default=-1)
+    last = max(word_ids.values(), default=-1)
     switches = {
         "do_lower_case": normalizer.get("lowercase", True),
         "strip_accents": normalizer.get("strip_accents"),
@@ -189,17 +189,17 @@ def _packed(post_processor: dict[str, Any]) -> list[str]:
             return [str(post_processor[key][0]) for key in ("cls", "sep")]
         if post_processor.get("type") == "TemplateProcessing":
             first, text, last = post_processor["single"]
-            return [each["SpecialToken"]["id"] for each in (first, last) if text["Sequence"]]
+            return [part["SpecialToken"]["id"] for part in (first, last) if text["Sequence"]]
     return ["[CLS]", "[SEP]"] if not post_processor else [str(post_processor.get("type"))]
 
 
-def _check_same(pieces: list[str], of_json: _TokenizerJson, path: Path) -> None:
+def _check_same(pieces: list[str], in_json: _TokenizerJson, path: Path) -> None:
     """Refuses a vocab.txt and a tokenizer.json of different models."""
-    for place, piece in enumerate(of_json.vocabulary):
-        mine = pieces[place] if place < len(pieces) else None
+    for index, piece in enumerate(in_json.vocabulary):
+        mine = pieces[index] if index < len(pieces) else None
         if mine != (piece.strip() or piece):
             raise InputError(
-                f"{path}: line {place + 1} is {mine!r}, and {TOKENIZER_JSON} beside it has "
+                f"{path}: line {index + 1} is {mine!r}, and {TOKENIZER_JSON} beside it has "
                 f"{piece!r} for this id: delete the one that is not the model's"
             )
 
@@ -208,15 +208,15 @@ Records = dict[str, tuple[int | None, AddedToken]]  # by content: the id, if a f
 
 
 def _added_tokens(
-    folder: Path, said: dict[str, Any], of_json: _TokenizerJson | None, older: dict[str, Any]
+    folder: Path, said: dict[str, Any], in_json: _TokenizerJson | None, older: dict[str, Any]
 ) -> Records:
     """What all files say of added tokens; as in Hugging Face, tokenizer_config.json comes first."""
     records: Records = {}
 
-    def add(each: Any, number: Any, **flags: Any) -> None:
-        each = each if isinstance(each, dict) else {"content": each}
-        content = each.get("content")
-        flags |= {name: each[name] for name in _FLAGS & each.keys()}
+    def add(token: Any, number: Any, **flags: Any) -> None:
+        token = token if isinstance(token, dict) else {"content": token}
+        content = token.get("content")
+        flags |= {name: token[name] for name in _FLAGS & token.keys()}
         is_number = number is None or (isinstance(number, int) and not isinstance(number, bool))
         if (
             not isinstance(content, str)
@@ -225,7 +225,7 @@ def _added_tokens(
             or not all(isinstance(value, bool) for value in flags.values())
         ):
             raise InputError(
-                f"{folder}: the added token {each} is not in Hugging Face's form: restore the file"
+                f"{folder}: the added token {token} is not in Hugging Face's form: restore the file"
             )
         known, _ = records.get(content, (None, None))
         if known is not None and number not in (known, None):
@@ -235,21 +235,21 @@ def _added_tokens(
             )
         records[content] = (known if number is None else number, AddedToken(content, **flags))
 
-    for each in of_json.added if of_json else ():
-        add(each, each.get("id"))
-    for key, each in (said.get("added_tokens_decoder") or {}).items():
-        add(each, int(key) if key.isdecimal() else key)
+    for token in in_json.added if in_json else ():
+        add(token, token.get("id"))
+    for key, token in (said.get("added_tokens_decoder") or {}).items():
+        add(token, int(key) if key.isdecimal() else key)
     extra = said.get("extra_special_tokens") or ()
     named = [*(said.get("additional_special_tokens") or ())]
     named += extra.values() if isinstance(extra, dict) else extra
-    contents = [each.get("content") if isinstance(each, dict) else each for each in named]
+    contents = [token.get("content") if isinstance(token, dict) else token for token in named]
     for content, number in older.items():
         if content not in records:
             special = content in contents or content in SPECIAL_TOKENS
             add(content, number, normalized=not special, special=special)
-    for each in named:
-        if (each.get("content") if isinstance(each, dict) else each) not in records:
-            add(each, None, normalized=False, special=True)
+    for name, token in zip(contents, named, strict=True):
+        if name not in records:
+            add(token, None, normalized=False, special=True)
     return records
 
 
@@ -258,7 +258,8 @@ def _in_order(folder: Path, records: Records, pieces: list[str], rows: Any) -> l
     ids = Vocabulary(pieces).ids
     tokens = []
     numbered = sorted(
-        records.values(), key=lambda each: (each[0] is None, ids.get(each[1].content, each[0] or 0))
+        records.values(),
+        key=lambda record: (record[0] is None, ids.get(record[1].content, record[0] or 0)),
     )
     count = len(pieces)
     for number, token in numbered:

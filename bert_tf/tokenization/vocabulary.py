@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.config import read_small_file
 from bert_tf.errors import InputError
-from bert_tf.files.atomic import StrPath, write_text
+from bert_tf.files.atomic import StrPath
 from bert_tf.startup import available_cores
 from bert_tf.tokenization.normalizer import Normalizer
 from bert_tf.tokenization.wordpiece import LONGEST_WORD
@@ -38,8 +38,8 @@ class Vocabulary:
         for index, piece in enumerate(self.pieces):
             cure = f"put another in line {index + 1}, such as [unused line {index + 1}]"
             if not piece or "\n" in piece or "\r" in piece:
-                found = "a piece with a line end" if piece else "no piece"
-                raise InputError(f"{source}: line {index + 1} holds {found}; {cure}: ids must stay")
+                fault = "a piece with a line end" if piece else "no piece"
+                raise InputError(f"{source}: line {index + 1} holds {fault}; {cure}: ids must stay")
             if self.ids[piece] != index:
                 raise InputError(
                     f"{source}: line {self.ids[piece] + 1} repeats line {index + 1}, {piece!r}; "
@@ -94,11 +94,6 @@ def read_vocabulary(path: StrPath) -> Vocabulary:
             cure = "save it with one kind of line end"
             raise InputError(f"{place} ends otherwise than the others; {cure}")
     return Vocabulary(pieces, str(path))
-
-
-def write_vocabulary(path: StrPath, pieces: Sequence[str]) -> None:
-    """Writes a `vocab.txt`, whole or not at all."""
-    write_text(path, file_text(pieces))
 
 
 def file_text(pieces: Sequence[str]) -> str:
@@ -219,14 +214,14 @@ def learn_vocabulary(
     vocabulary_size: int,
     *,
     min_frequency: int = 2,
-    character_min_frequency: int | None = None,
     reserved: Sequence[str] = (),
     notice: Notice = print,
 ) -> list[str]:
     """Learns WordPiece pieces from the words of a corpus; InputError if there are none.
 
-    The result holds the special and the `reserved` tokens, frequent characters as `c`, those within
-    words as `##c`, then the pieces from byte-pair merges, the most frequent first. Merges as
+    The result holds the special and the `reserved` tokens, characters as `c`, those within words as
+    `##c`, then the pieces from byte-pair merges, the most frequent first. A character gets a piece
+    if it occurs twice, or more often than once in ten million characters. Merges as
     Sennrich et al. (2016), with the `tokenizers` library: the original's learner was never
     published, and TF Text's takes tens of times as long (`benchmarks/vocabulary.py`).
 
@@ -235,8 +230,6 @@ def learn_vocabulary(
             the rarest words above 5 million characters in different words.
         vocabulary_size: maximum number of pieces, at least those of one character.
         min_frequency: minimum number of occurrences for a merge.
-        character_min_frequency: minimum number of occurrences for a character to get a piece; by
-            default 2, or a ten-millionth of all characters if that is more.
         reserved: further tokens, after the special ones.
         notice: called with a line if rare characters or words are left out, or scaling raises
             `min_frequency`.
@@ -248,9 +241,7 @@ def learn_vocabulary(
             "it, with spaces or punctuation between words"
         )
     known = ((word, counts[word]) for word in words)
-    alphabet, rare, characters = _alphabet(
-        known, vocabulary_size, character_min_frequency, reserved
-    )
+    alphabet, rare, characters = _alphabet(known, vocabulary_size, None, reserved)
     if rare:
         examples = " ".join(character for character, _ in rare.most_common(_SHOWN))
         notice(
@@ -300,8 +291,8 @@ def _most_frequent(words: Sequence[str], counts: Mapping[str, int]) -> list[str]
     keys = np.fromiter((zlib.crc32(word.encode()) for word in words), np.int64, len(words))
     frequencies = np.fromiter((counts[word] for word in words), np.int64, len(words))
     order = np.lexsort((keys, -frequencies))
-    kept = order[: np.searchsorted(np.cumsum(lengths[order]), MOST_LEARNED, side="right")]
-    return [words[index] for index in np.sort(kept)]
+    chosen = order[: np.searchsorted(np.cumsum(lengths[order]), MOST_LEARNED, side="right")]
+    return [words[index] for index in np.sort(chosen)]
 
 
 def _occurrences(

@@ -34,7 +34,7 @@ def windows(lengths: tf.Tensor, size: Any, stride: Any, number: tf.Tensor | None
     if number is None:
         counts += tf.maximum(lengths - size + stride - 1, 0) // stride
         text, number = tf.repeat(text, counts), tf.ragged.range(counts).flat_values
-    size, stride = (tf.gather(tf.zeros_like(lengths) + each, text) for each in (size, stride))
+    size, stride = (tf.gather(tf.zeros_like(lengths) + values, text) for values in (size, stride))
     start = number * stride
     end = tf.minimum(start + size, tf.gather(lengths, text))
     first = tf.gather(tf.cumsum(lengths, exclusive=True), text)
@@ -55,17 +55,17 @@ def word_rows(words: Words, texts: tf.Tensor, tokenizer: BertTokenizer, length: 
     stride = max(1, size // 2)
     text = tf.repeat(words.text, words.pieces.row_lengths())  # (P,)
     lengths = tf.math.unsorted_segment_sum(tf.ones_like(text), text, texts)  # (B,)
-    found = windows(lengths, size, stride)
-    tokens = tf.ragged.range(found.starts, found.ends)  # (R, None)
+    cover = windows(lengths, size, stride)
+    tokens = tf.ragged.range(cover.starts, cover.ends)  # (R, None)
     ids = tokens.with_flat_values(tf.gather(words.pieces.flat_values, tokens.flat_values))
 
     # Inside a text, a window has the most context around the `stride` tokens in its middle.
     piece = tf.range(tf.size(text, tf.int64))
     place = piece - tf.gather(tf.cumsum(lengths, exclusive=True), text)
     number = (place - (size - stride) // 2) // stride
-    number = tf.clip_by_value(number, 0, tf.gather(found.counts, text) - 1)
-    row = tf.gather(tf.cumsum(found.counts, exclusive=True), text) + number
-    pieces = tf.stack([row, 1 + piece - tf.gather(found.starts, row)], axis=1)  # 1 for [CLS]
+    number = tf.clip_by_value(number, 0, tf.gather(cover.counts, text) - 1)
+    row = tf.gather(tf.cumsum(cover.counts, exclusive=True), text) + number
+    pieces = tf.stack([row, 1 + piece - tf.gather(cover.starts, row)], axis=1)  # 1 for [CLS]
     first_pieces = tf.gather(pieces, words.pieces.row_starts())
     return WordRows(Packer(tokenizer, length)(ids), pieces, first_pieces)
 
@@ -177,10 +177,10 @@ def map_rows(
     )
     parts = (rows + one + size - 1) // size
 
-    def compute(number: tf.Tensor, found: Any) -> Any:
+    def compute(number: tf.Tensor, written: Any) -> Any:
         start = number * size
         computed = traced({name: x[start : start + size] for name, x in padded.items()})
-        write = tf.nest.map_structure(lambda array, x: array.write(number, x), found, computed)
+        write = tf.nest.map_structure(lambda array, x: array.write(number, x), written, computed)
         return number + 1, write
 
     def array(output: tf.Tensor) -> tf.TensorArray:
@@ -189,6 +189,6 @@ def map_rows(
 
     arrays = tf.nest.map_structure(array, traced.structured_outputs)
     _, arrays = tf.while_loop(
-        lambda number, found: number < parts, compute, [0, arrays], parallel_iterations=1
+        lambda number, written: number < parts, compute, [0, arrays], parallel_iterations=1
     )
     return tf.nest.map_structure(lambda array: array.concat()[:rows], arrays)

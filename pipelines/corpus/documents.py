@@ -127,18 +127,18 @@ def _drawn(corpus: Corpus, below: float, seed: int, for_pairs: bool) -> tuple[Do
     def each_side_has(number: int) -> bool:
         return counts[0] >= number and (counts[1] >= number or not below)
 
-    is_of_files = corpus.options.corpus_format == "text"  # which are a document each
-    for most in (math.inf,) if is_of_files else (_BEGINNING_BYTES, math.inf):
+    files_are_documents = corpus.options.corpus_format == "text"
+    for most in (math.inf,) if files_are_documents else (_BEGINNING_BYTES, math.inf):
         counts[:] = 0, 0
         draws: list[float] = []
-        found: list[Part] = []
+        parts: list[Part] = []
         for part in _beginnings(corpus, seed, most):
             counts[part.draw < below] += 1
             draws.append(part.draw)
-            found.append(part)
-            if len(found) > 4 * DONORS:
-                found.sort(key=lambda part: part.draw)
-                del found[DONORS:-DONORS]
+            parts.append(part)
+            if len(parts) > 4 * DONORS:
+                parts.sort(key=lambda part: part.draw)
+                del parts[DONORS:-DONORS]
             if each_side_has(FEW_DOCUMENTS):
                 break
         if each_side_has(2):
@@ -162,8 +162,8 @@ def _drawn(corpus: Corpus, below: float, seed: int, for_pairs: bool) -> tuple[Do
     share = counts[1] / len(draws) if counts[1] >= FEW_DOCUMENTS else 0.0
     donors = []
     for is_held_out in (False, True):
-        of_side = [part for part in found if for_pairs and (part.draw < below) == is_held_out]
-        for part in of_side[:DONORS]:
+        side = [part for part in parts if for_pairs and (part.draw < below) == is_held_out]
+        for part in side[:DONORS]:
             lines = _passage(part.lines, random.Random(repr((seed, *part.document))))
             donors.append(Donor(part.document, is_held_out, [line.decode() for line in lines]))
     return DocumentPlan(seed, below, donors), share
@@ -172,7 +172,7 @@ def _drawn(corpus: Corpus, below: float, seed: int, for_pairs: bool) -> tuple[Do
 def _beginnings(corpus: Corpus, seed: int, most: float) -> Iterator[Part]:
     """The first parts of the documents in the first `most` bytes of slices, in random order."""
     rng = random.Random(seed)
-    places = [(unit, number) for unit, of in enumerate(corpus.units) for number in range(len(of))]
+    places = [(unit, n) for unit, slices in enumerate(corpus.units) for n in range(len(slices))]
     places.sort(key=lambda _: rng.random())
     for unit, number in places:
         slice_, options, size = corpus.units[unit][number], corpus.options, 0

@@ -69,8 +69,8 @@ def read_slice(
         yield Lines([b""], slice_.size)
 
 
-def _blocks(slice_: Slice, counts: Counter, **how: Any) -> Iterator[Block]:
-    return read_blocks(*slice_[:3], state=slice_.state, counts=counts, **how)
+def _blocks(slice_: Slice, counts: Counter, **settings: Any) -> Iterator[Block]:
+    return read_blocks(*slice_[:3], state=slice_.state, counts=counts, **settings)
 
 
 def _sentences(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
@@ -188,10 +188,10 @@ def _text_of(record: Any, options: CorpusOptions, counts: Counter) -> str:
     return texts[0] if len(texts) == 1 else "\n\n".join(texts)
 
 
-def _count_missing(found: Iterable[str], options: CorpusOptions, counts: Counter) -> None:
+def _count_missing(present: Iterable[str], options: CorpusOptions, counts: Counter) -> None:
     """Counts the fields that a document lacks: one that all lack may be misspelt."""
     for name in options.text_fields:
-        if name not in found:
+        if name not in present:
             counts[f"{WITHOUT}{name}"] += 1
 
 
@@ -233,8 +233,8 @@ def _dataset_texts(slice_: Slice, options: CorpusOptions, counts: Counter) -> It
     builder = tfds.builder(full_name, data_dir=options.tfds_data_dir)
     examples = builder.as_dataset(split=part, shuffle_files=False)
     for number, example in enumerate(examples.as_numpy_iterator(), slice_.start):
-        found = example if isinstance(example, dict) else {}
-        fields = [name for name in options.text_fields if isinstance(found.get(name), bytes)]
+        features = example if isinstance(example, dict) else {}
+        fields = [name for name in options.text_fields if isinstance(features.get(name), bytes)]
         if not fields:
             raise InputError(
                 f"{slice_.source}, example {number}: no text in the feature "
@@ -242,7 +242,7 @@ def _dataset_texts(slice_: Slice, options: CorpusOptions, counts: Counter) -> It
             )
         done = (number + 1 - slice_.start) * slice_.size // (end - slice_.start)
         _count_missing(fields, options, counts)
-        text = b"\n\n".join(found[name] for name in fields).decode("utf-8", "ignore")
+        text = b"\n\n".join(features[name] for name in fields).decode("utf-8", "ignore")
         yield Lines(_document(text, counts), done)
 
 
@@ -269,11 +269,11 @@ def read_lines(
 
     `counts` and `unreadable` as in `read_slice`.
     """
-    found = Counter[str]() if counts is None else counts
+    counted = Counter[str]() if counts is None else counts
 
     def batches() -> Iterator[list[bytes]]:
         slices = itertools.chain.from_iterable(corpus.units)
-        parts = (read_slice(each, corpus.options, found, unreadable) for each in slices)
+        parts = (read_slice(slice_, corpus.options, counted, unreadable) for slice_ in slices)
         reads = (read.lines for read in itertools.chain.from_iterable(parts))
         filled = filter(None, (list(filter(None, lines)) for lines in reads))
         group: list[list[bytes]] | None = None

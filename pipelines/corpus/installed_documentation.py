@@ -105,8 +105,8 @@ def _docstrings(source: tuple[str, Path]) -> list[list[str]]:
         tree = ast.parse(source[1].read_bytes())
     except (SyntaxError, ValueError, OSError):  # a template, a source of another Python version
         return []
-    found = (ast.get_docstring(node) or "" for node in _documented(tree))
-    proses = ([*_prose(each)] for each in found if len(each) >= _SHORTEST_DOCSTRING)
+    docstrings = (ast.get_docstring(node) or "" for node in _documented(tree))
+    proses = ([*_prose(text)] for text in docstrings if len(text) >= _SHORTEST_DOCSTRING)
     return [prose for prose in proses if prose]
 
 
@@ -125,8 +125,8 @@ def installed_documentation(
 
     # Spawned, not forked: TensorFlow may have threads in this process already.
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        found = pool.map(_docstrings, sources, chunksize=64)
-        for done, ((package, _), docstrings) in enumerate(zip(sources, found, strict=True), 1):
+        results = pool.map(_docstrings, sources, chunksize=64)
+        for done, ((package, _), docstrings) in enumerate(zip(sources, results, strict=True), 1):
             progress(done, len(sources))
             paragraphs = []
             for sentences in docstrings:

@@ -96,38 +96,38 @@ def unit_hash(slices: Sequence[Slice]) -> str:
 
 
 def listed(inputs: CorpusInputs) -> list[str]:
-    each = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
-    return [os.fspath(given) for given in each]
+    paths = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+    return [os.fspath(path) for path in paths]
 
 
 def find_files(inputs: CorpusInputs) -> list[str]:
     """Sorted files, each once, of files, folders (without hidden files) and globs."""
-    found: dict[str, str] = {}
-    for given in listed(inputs):
-        path, files = Path(given).expanduser(), list[str]()
+    files_by_path: dict[str, str] = {}
+    for path in listed(inputs):
+        expanded, files = Path(path).expanduser(), list[str]()
         fault = "no such file or folder: check the path"
-        if is_remote(given):
+        if is_remote(path):
             fault = "no object there: check the name"
-            files = list(find_objects(given))
-        elif path.is_file():
-            files = [str(path)]
-        elif path.is_dir():
+            files = list(find_objects(path))
+        elif expanded.is_file():
+            files = [str(expanded)]
+        elif expanded.is_dir():
             fault = "the folder holds no files: put the text files there"
-            files = list(map(str, _files_below(path)))
-        elif glob.has_magic(given):
+            files = list(map(str, _files_below(expanded)))
+        elif glob.has_magic(path):
             fault = "the pattern matches no file: check it with ls"
             # Not Path.glob, which takes no absolute pattern.
-            matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
+            matches = glob.glob(str(expanded), recursive=True)  # noqa: PTH207
             files = [match for match in sorted(matches) if Path(match).is_file()]
-        elif given == "-" or path.exists():  # a name that the shell gave, such as /dev/fd/63
+        elif path == "-" or expanded.exists():  # a name that the shell gave, such as /dev/fd/63
             fault = "is no file, and text is read more than once: write it to one first"
         if not files:
-            raise InputError(f"{given}: {fault}")
+            raise InputError(f"{path}: {fault}")
         for file in files:
-            found.setdefault(file if is_remote(file) else os.path.realpath(file), file)
-    if not found:
+            files_by_path.setdefault(file if is_remote(file) else os.path.realpath(file), file)
+    if not files_by_path:
         raise InputError("no corpus given: name at least one text file, folder or glob")
-    return sorted(found.values())
+    return sorted(files_by_path.values())
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -223,11 +223,11 @@ def parquet_file(path: str) -> Any:
 
 def _row_groups(whole: Slice, unit_bytes: int) -> list[Slice]:
     with text_files.read_errors(whole.source), parquet_file(whole.source) as file:
-        of_group = [file.metadata.row_group(n).total_byte_size for n in range(file.num_row_groups)]
-    total, slices, begin, size = max(1, sum(of_group)), [], 0, 0
-    for group, group_bytes in enumerate(of_group):
+        groups = [file.metadata.row_group(n).total_byte_size for n in range(file.num_row_groups)]
+    total, slices, begin, size = max(1, sum(groups)), [], 0, 0
+    for group, group_bytes in enumerate(groups):
         size += group_bytes * whole.size // total
-        if size >= unit_bytes or group == len(of_group) - 1:
+        if size >= unit_bytes or group == len(groups) - 1:
             slices.append(Slice(whole.source, begin, group + 1, size, whole.state))
             begin, size = group + 1, 0
     return slices or [whole]

@@ -96,8 +96,8 @@ def _replaced(
 ) -> tf.Tensor:
     """The tokens [B, T] with `values` at `positions`, [B, P] each, where these are `valid`."""
     row = tf.cast(tf.where(valid)[:, 0], tf.int32)  # (predictions in all,)
-    places = tf.stack([row, tf.boolean_mask(positions, valid)], axis=-1)
-    return tf.tensor_scatter_nd_update(token_ids, places, tf.boolean_mask(values, valid))
+    indices = tf.stack([row, tf.boolean_mask(positions, valid)], axis=-1)
+    return tf.tensor_scatter_nd_update(token_ids, indices, tf.boolean_mask(values, valid))
 
 
 class _Units(NamedTuple):
@@ -180,8 +180,8 @@ def _choose_units(units: _Units, wanted: tf.Tensor, seed: tf.Tensor) -> tuple[tf
     return positions.to_tensor(), number
 
 
-def as_it_was(masked: MaskedTokens) -> MaskedTokens:
-    """The batch with the original tokens, the labels, in place of the masks."""
+def unmask(masked: MaskedTokens) -> MaskedTokens:
+    """Puts the original tokens, the labels, back in place of the masks."""
     token_ids, positions, labels, weights = masked
     return masked._replace(token_ids=_replaced(token_ids, positions, labels, weights > 0))
 
@@ -196,12 +196,12 @@ def next_tokens(inputs: Tensors, objective: Objective) -> tuple[Tensors, Tensors
     `rtl_logits` int32 [B, T], or both; weights float32 [B, T] are 0 where nothing is predicted.
     """
     token_ids, instances = inputs["token_ids"], inputs["padding_mask"]
-    places = tf.zeros_like(token_ids) + tf.range(tf.shape(token_ids)[1])
+    positions = tf.zeros_like(token_ids) + tf.range(tf.shape(token_ids)[1])
     labels, weights = {}, {}
     for name in objective.split("+"):
         neighbours = _after if name == "ltr" else _before
         is_same = (neighbours(instances) == instances) & (instances != 0)
         labels[f"{name}_logits"] = tf.where(is_same, neighbours(token_ids), 0)
         weights[f"{name}_logits"] = tf.cast(is_same, tf.float32)
-    kept = {name: x for name, x in inputs.items() if name != "first_positions"}
-    return {**kept, "mask_positions": places}, labels, weights
+    unpacked = {name: x for name, x in inputs.items() if name != "first_positions"}
+    return {**unpacked, "mask_positions": positions}, labels, weights

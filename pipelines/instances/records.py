@@ -6,6 +6,7 @@ A batch is tokenized once, however many rounds of `dupe_factor` and sequence len
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 from bert_tf.pipelines.corpus.documents import MOST_BATCHES, DocumentBatch
 from bert_tf.pipelines.corpus.sentence_splitting import split_sentences
-from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.data_options import CorpusOptions, PretrainingDataOptions
 from bert_tf.pipelines.datasets import dataset_options
 from bert_tf.pipelines.instances import sentence_pairs as pairing
 from bert_tf.pipelines.instances.masking import MaskedTokens, mask_tokens
@@ -38,6 +39,9 @@ class InstanceCounts(NamedTuple):
 
     def __add__(self, other: "InstanceCounts") -> "InstanceCounts":  # type: ignore[override]
         return InstanceCounts(*(np.add(a, b) for a, b in zip(self, other, strict=True)))
+
+    def __radd__(self, zero: int) -> "InstanceCounts":
+        return self
 
 
 class Records(NamedTuple):
@@ -72,47 +76,38 @@ def record_batches(
             yield *batch[:4], batch.unit * MOST_BATCHES + batch.number, batch.held_out
 
     @tf.autograph.experimental.do_not_convert  # slow, and nothing branches on tensors
-    def in_rounds(made: dict[str, Any]) -> tf.data.Dataset:
-        return tf.data.Dataset.range(rounds).map(lambda index: (made, index))
+    def in_rounds(outputs: dict[str, Any]) -> tf.data.Dataset:
+        return tf.data.Dataset.range(rounds).map(lambda index: (outputs, index))
 
-    of_lines = [tf.TensorSpec([None], kind) for kind in (tf.string, tf.int32, tf.int32, tf.bool)]
-    signature = (*of_lines, tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.bool))
+    line_specs = [tf.TensorSpec([None], kind) for kind in (tf.string, tf.int32, tf.int32, tf.bool)]
+    signature = (*line_specs, tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.bool))
     dataset = tf.data.Dataset.from_generator(texts, output_signature=signature)
     dataset = dataset.map(tokenize, threads).flat_map(in_rounds).map(serialize, threads).prefetch(1)
     settings = dataset_options()
     # tf.data's rewriting of the graph finds nothing to improve here, and takes most of a second.
     settings.experimental_optimization.apply_default_optimizations = False
-    for number, made in enumerate(dataset.with_options(settings).as_numpy_iterator()):
+    for number, outputs in enumerate(dataset.with_options(settings).as_numpy_iterator()):
         if number % rounds == 0:
             batch = in_graph.popleft()
-        yield RecordBatch(batch, number % rounds, *made)
+        yield RecordBatch(batch, number % rounds, *outputs)
 
 
 # Tracing takes seconds, and a worker process writes many units with the same settings.
 _TRACED: dict[tuple, tuple[Callable, Callable]] = {}
 _MOST_TRACED = 4
 # Options that the graph does not depend on.
-_OUTSIDE = {
-    "corpus_format",
-    "text_field",
-    "tfds_data_dir",
-    "skip_unreadable",
-    "skip_bad_lines",
-    "dupe_factor",
-    "held_out_share",
-    "max_held_out_bytes",
-    "max_tokens",
-    "num_shards",
-    "buffer_bytes",
-}
+_OUTSIDE = {field.name for field in fields(CorpusOptions)} | {"dupe_factor", "held_out_share"}
+_OUTSIDE |= {"max_held_out_bytes", "max_tokens", "num_shards", "buffer_bytes"}
 
 
 def _traced(
     tokenizer: BertTokenizer, options: Sequence[PretrainingDataOptions], split_paragraphs: bool
 ) -> tuple[Callable, Callable]:
     """The functions of `_functions`, the same ones for equal arguments."""
-    of_graph = [{k: v for k, v in x.of_data().items() if k not in _OUTSIDE} for x in options]
-    settings = json.dumps([tokenizer.settings, *of_graph])
+    graph_options = [
+        {k: v for k, v in x.data_settings().items() if k not in _OUTSIDE} for x in options
+    ]
+    settings = json.dumps([tokenizer.settings, *graph_options])
     key = (type(tokenizer), tokenizer.vocabulary_hash, settings, split_paragraphs)
     traced = _TRACED.get(key)
     if traced is None:
@@ -127,15 +122,15 @@ def _functions(
 ) -> tuple[Callable, Callable]:
     @tf.function(autograph=False)
     def tokenize(lines: tf.Tensor, *about: tf.Tensor) -> dict[str, Any]:
-        *of_lines, number, held_out = about
+        *columns, number, held_out = about
         if split_paragraphs:
             in_paragraphs = split_sentences(lines)
             lines = in_paragraphs.flat_values
-            of_lines = [tf.repeat(values, in_paragraphs.row_lengths()) for values in of_lines]
-        documents, passages, is_donor = of_lines
+            columns = [tf.repeat(values, in_paragraphs.row_lengths()) for values in columns]
+        documents, passages, is_donor = columns
         token_ids = tokenizer.tokenize(lines)
         is_unknown = token_ids.flat_values == tokenizer.unk_token_id
-        own = ~is_donor
+        is_text = ~is_donor
         tokens = tf.cast(token_ids.row_lengths(), tf.int32)
         indexed = tuple(
             pairing.index_sentences(
@@ -148,9 +143,9 @@ def _functions(
             )
             for variant in options
         )
-        of_document = tf.math.segment_sum(tf.where(own, tokens, 0), documents)
+        sizes = tf.math.segment_sum(tf.where(is_text, tokens, 0), documents)
         short = tuple(
-            tf.math.count_nonzero((of_document > 0) & (of_document < variant.max_seq_length - 3))
+            tf.math.count_nonzero((sizes > 0) & (sizes < variant.max_seq_length - 3))
             for variant in options
         )
         return {
@@ -158,10 +153,10 @@ def _functions(
             "held_out": held_out,
             "indexed": indexed,
             "short": short,
-            "tokens": tf.reduce_sum(tf.cast(of_document, tf.int64)),
-            "unknown": tf.math.count_nonzero(is_unknown & tf.repeat(own, tokens)),
-            "sentences": tf.math.count_nonzero(own),
-            "without_tokens": tf.math.count_nonzero(own & (tokens == 0)),
+            "tokens": tf.reduce_sum(tf.cast(sizes, tf.int64)),
+            "unknown": tf.math.count_nonzero(is_unknown & tf.repeat(is_text, tokens)),
+            "sentences": tf.math.count_nonzero(is_text),
+            "without_tokens": tf.math.count_nonzero(is_text & (tokens == 0)),
         }
 
     @tf.function(autograph=False)
@@ -191,12 +186,12 @@ def _make_records(
     pair_seed, truncation_seed, order_seed, mask_seed = tf.unstack(tf.random.split(seed, 4))
     length, token_ids = options.max_seq_length, sentences.token_ids
     packer = Packer(tokenizer, length, pad_to_max_length=True)
-    how = {"max_seq_length": length, "short_seq_prob": options.short_seq_prob, "seed": pair_seed}
+    rules = {"max_seq_length": length, "short_seq_prob": options.short_seq_prob, "seed": pair_seed}
     if options.instances == "full_sentences":
         sep = tokenizer.sep_token_id
-        token_ids, pairs = pairing.full_sentences(sentences, sep_token_id=sep, **how)
+        token_ids, pairs = pairing.full_sentences(sentences, sep_token_id=sep, **rules)
     else:
-        pairs = pairing.sentence_pairs(sentences, **how)
+        pairs = pairing.sentence_pairs(sentences, **rules)
         pairs = pairing.truncate_pairs(pairs, packer, truncation_seed)
     pairs = pairing.shuffle_pairs(pairs, order_seed)
     segments = 1 if options.instances == "full_sentences" else 2
@@ -225,21 +220,21 @@ def _count_instances(
     """Counts truncated pairs and their masks, if any; `tokens` is those of the text, int64."""
     size = max_seq_length + 1
     count = tf.math.count_nonzero
-    of_masks = [tf.constant(0, tf.int64)] * 3
+    mask_counts = [tf.constant(0, tf.int64)] * 3
     if masked is not None:
         predicted = masked.weights > 0
         shown = tf.gather(masked.token_ids, masked.positions, batch_dims=1)
-        places = (predicted, shown == mask_token_id, shown == masked.labels)
-        of_masks = [count(predicted & each) for each in places]
+        outcomes = (predicted, shown == mask_token_id, shown == masked.labels)
+        mask_counts = [count(predicted & matches) for matches in outcomes]
     # Pairing takes a token once as A or the true B. A batch of full sentences drops none; its [SEP]
     # between documents count here as text.
     used = pairs.a_length + tf.where(pairs.is_random_next, 0, pairs.b_length)
     dropped = tf.maximum(tokens - tf.reduce_sum(tf.cast(used, tf.int64)), 0)
-    of_lengths = [
+    histograms = [
         tf.math.bincount(lengths, minlength=size, maxlength=size, dtype=tf.int64)
         for lengths in (pairs.lengths, pairs.a_length, pairs.b_length)
     ]
-    counts = [*of_lengths, count(pairs.is_random_next), *of_masks, tokens, dropped]
+    counts = [*histograms, count(pairs.is_random_next), *mask_counts, tokens, dropped]
     return InstanceCounts(*counts)
 
 

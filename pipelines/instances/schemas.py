@@ -97,8 +97,8 @@ def parse_masked(
     weights = features.pop("masked_lm_weights")
     ints = {name: tf.cast(values, tf.int32) for name, values in features.items()}
     packed = PackedPairs(ints["input_ids"], ints["segment_ids"], ints["input_mask"])
-    of_masks = ("input_ids", "masked_lm_positions", "masked_lm_ids")
-    ids, positions, labels = (ints[name] for name in of_masks)
+    mask_names = ("input_ids", "masked_lm_positions", "masked_lm_ids")
+    ids, positions, labels = (ints[name] for name in mask_names)
     masked = MaskedTokens(ids, positions, labels, weights)
     return packed, masked, ints["next_sentence_labels"][:, 0]
 
@@ -143,13 +143,13 @@ def _message(kind: str, lengths: tf.Tensor | None = None, **fields: tf.Tensor) -
 
 def row_predictions(options: PretrainingDataOptions) -> int:
     """Predictions in a record, padding included."""
-    of_instance = options.max_predictions_per_seq
-    assert of_instance is not None  # filled in by the options
+    per_instance = options.max_predictions_per_seq
+    assert per_instance is not None  # filled in by the options
     if options.instances_per_row == 1:
-        return of_instance
+        return per_instance
     # Each instance has `masked_lm_prob` of its tokens, rounded, and at least one.
-    of_tokens = math.floor(options.masked_lm_prob * options.max_seq_length)
-    return min(of_tokens + options.instances_per_row, options.instances_per_row * of_instance)
+    per_tokens = math.floor(options.masked_lm_prob * options.max_seq_length)
+    return min(per_tokens + options.instances_per_row, options.instances_per_row * per_instance)
 
 
 def fill_rows(lengths: tf.Tensor, options: PretrainingDataOptions) -> tf.Tensor:
@@ -160,21 +160,21 @@ def fill_rows(lengths: tf.Tensor, options: PretrainingDataOptions) -> tf.Tensor:
 
 def _fill_rows(lengths: np.ndarray, options: PretrainingDataOptions) -> np.ndarray:
     rows = np.zeros(len(lengths), np.int32)
-    of_room: list[list[tuple[int, int]]] = [[] for _ in range(options.max_seq_length + 1)]
+    rows_by_room: list[list[tuple[int, int]]] = [[] for _ in range(options.max_seq_length + 1)]
     rooms = used = 0  # a bit for each amount of room that some row has; rows so far
     for index in np.argsort(-lengths, kind="stable"):
         length = int(lengths[index])
         if fitting := rooms >> length:
             room = length + (fitting & -fitting).bit_length() - 1  # the least that is enough
-            row, free = heapq.heappop(of_room[room])
-            if not of_room[room]:
+            row, free = heapq.heappop(rows_by_room[room])
+            if not rows_by_room[room]:
                 rooms ^= 1 << room
         else:
             room, row, free = options.max_seq_length, used, options.instances_per_row
             used += 1
         rows[index] = row
         if free > 1:
-            heapq.heappush(of_room[room - length], (row, free - 1))
+            heapq.heappush(rows_by_room[room - length], (row, free - 1))
             rooms |= 1 << (room - length)
     return rows
 
@@ -189,8 +189,8 @@ def serialize_rows(
     records, rows = tf.gather(records, order), tf.gather(rows, order)
     in_rows = tf.RaggedTensor.from_value_rowids(records, rows, nrows=used)
     instances = tf.cast(in_rows.row_lengths(), tf.int32)
-    made = serialize_examples({"instances": in_rows.to_tensor()}, {"instances": instances})
-    return tf.random.experimental.stateless_shuffle(made, seed)
+    serialized = serialize_examples({"instances": in_rows.to_tensor()}, {"instances": instances})
+    return tf.random.experimental.stateless_shuffle(serialized, seed)
 
 
 def parse_rows(records: tf.Tensor) -> tf.RaggedTensor:
@@ -236,23 +236,23 @@ def lay_out_rows(
     slot = (row * predictions + before(predicted))[:, None] + tf.range(tf.shape(is_prediction)[1])
     to_predictions = tf.boolean_mask(slot, is_prediction)
 
-    def spread(values: tf.Tensor, kept: tf.Tensor, places: tf.Tensor, width: int) -> tf.Tensor:
-        kept_values = tf.boolean_mask(tf.broadcast_to(values, tf.shape(kept)), kept)
-        flat = tf.scatter_nd(places[:, None], kept_values, [rows * width])
+    def spread(values: tf.Tensor, is_used: tf.Tensor, places: tf.Tensor, width: int) -> tf.Tensor:
+        used_values = tf.boolean_mask(tf.broadcast_to(values, tf.shape(is_used)), is_used)
+        flat = tf.scatter_nd(places[:, None], used_values, [rows * width])
         return tf.ensure_shape(tf.reshape(flat, [rows, width]), [None, width])
 
-    tokens = partial(spread, kept=is_token, places=to_tokens, width=length)
-    words = partial(spread, kept=is_prediction, places=to_predictions, width=predictions)
+    tokens = partial(spread, is_used=is_token, places=to_tokens, width=length)
+    words = partial(spread, is_used=is_prediction, places=to_predictions, width=predictions)
     every = tf.ones_like(row, tf.bool)
-    of_instances = partial(spread, kept=every, places=row * most + number, width=most)
+    per_instance = partial(spread, is_used=every, places=row * most + number, width=most)
     inputs = {
         "token_ids": tokens(masked.token_ids),
         "segment_ids": tokens(packed.segment_ids),
         "padding_mask": tokens(number[:, None] + 1),
         "position_ids": tokens(place),
         "mask_positions": words(masked.positions + offset[:, None]),
-        "first_positions": of_instances(offset),
+        "first_positions": per_instance(offset),
     }
-    labels = {"mlm_logits": words(masked.labels), "nsp_logits": of_instances(is_random_next)}
-    used = of_instances(tf.ones_like(row, tf.float32))
+    labels = {"mlm_logits": words(masked.labels), "nsp_logits": per_instance(is_random_next)}
+    used = per_instance(tf.ones_like(row, tf.float32))
     return inputs, labels, {"mlm_logits": words(masked.weights), "nsp_logits": used}

@@ -219,11 +219,11 @@ def _random_next(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Sentences of another document, for each A at sentence `first`: one, or more for `tokens`."""
     document_seed, sentence_seed = tf.unstack(tf.random.split(seed, 2))
-    own = tf.gather(sentences.document, first)
+    a_document = tf.gather(sentences.document, first)
     others, shape = tf.size(sentences.document_first) - 2, tf.shape(first)
     number = tf.maximum(others, 1)
     document = tf.random.stateless_uniform(shape, document_seed, 0, number, dtype=tf.int32)
-    document = tf.where(document >= own, document + 1, document)
+    document = tf.where(document >= a_document, document + 1, document)
     document = tf.minimum(document, others)  # for a batch of one document
     document_first = tf.gather(sentences.document_first, document)
     size = tf.gather(sentences.document_first, document + 1) - document_first
@@ -265,8 +265,8 @@ def full_sentences(
     target = tf.gather(target, stream)  # (n,)
 
     # Stretches of the text are walked in parallel; no instance crosses from one to the next.
-    of_sentence = starts[:-1] // (INSTANCES_PER_STREAM * max_seq_length)
-    bounds = tf.gather(starts, _run_bounds(_changes(of_sentence)))  # (stretches + 1,)
+    stretch_of_sentence = starts[:-1] // (INSTANCES_PER_STREAM * max_seq_length)
+    bounds = tf.gather(starts, _run_bounds(_changes(stretch_of_sentence)))  # (stretches + 1,)
     stretch_end = bounds[1:]
 
     # Each step takes one instance from every stretch: tokens from `at` to the end of a sentence.

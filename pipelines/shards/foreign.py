@@ -42,7 +42,7 @@ def foreign_manifest(folder: Path, *, skip_corrupt: bool) -> tuple[Manifest, dic
     options, names = _options(folder, blocks)
     length, instances = options.max_seq_length, sum(shard.instances for shard in shards)
     manifest = Manifest(
-        options=options.of_data(),
+        options=options.data_settings(),
         vocabulary={"hash": None, "settings": {}},
         corpus=[],
         documents=0,

@@ -51,7 +51,7 @@ class FinishedGroup:
 
     @property
     def entry(self) -> str:
-        """The name of its entry, which tells all that a list of the journal must know."""
+        """The name of its entry: unit, group, and whether it ends the unit."""
         return f"{self.unit:05d}-{self.group:05d}{'-last' if self.ends_unit else ''}.json"
 
     def all_shards(self) -> Iterator[tuple[int, Shard]]:
@@ -71,16 +71,16 @@ class Journal:
 
     def entries(self) -> defaultdict[int, dict[int, str]]:
         """The names of the entries, by unit and group."""
-        found: defaultdict[int, dict[int, str]] = defaultdict(dict)
+        entries: defaultdict[int, dict[int, str]] = defaultdict(dict)
         for name in self._place.sizes():
             if match := _ENTRY.fullmatch(name):
-                found[int(match[1])][int(match[2])] = name
-        return found
+                entries[int(match[1])][int(match[2])] = name
+        return entries
 
     def missing(self, units: Iterable[int]) -> list[int]:
         """Those of some units that have groups to make."""
-        of = self.entries()
-        return [unit for unit in units if "-last" not in of[unit].get(len(of[unit]) - 1, "")]
+        entries = self.entries()
+        return [n for n in units if "-last" not in entries[n].get(len(entries[n]) - 1, "")]
 
     def groups(self, units: Iterable[int] | None = None) -> Iterator[FinishedGroup]:
         """The finished groups of all or some units, in order of the corpus, one by one."""

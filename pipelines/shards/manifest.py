@@ -53,12 +53,12 @@ class Shard:
 
     @classmethod
     def of_splits(cls, content: dict[str, list[dict[str, Any]]]) -> "dict[str, list[Shard]]":
-        return {split: [cls.of_json(each) for each in shards] for split, shards in content.items()}
+        return {split: list(map(cls.of_json, shards)) for split, shards in content.items()}
 
 
 @dataclass
 class Manifest:
-    options: dict[str, Any]  # see `PretrainingDataOptions.of_data`
+    options: dict[str, Any]  # see `PretrainingDataOptions.data_settings`
     # `hash` (None if it is not known) and `size`, and the `settings` of the tokenizer
     vocabulary: dict[str, Any]
     # `file` (in the common folder) and `bytes` of each; of many, folders and numbers of `files`

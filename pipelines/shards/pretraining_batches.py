@@ -5,16 +5,9 @@ loaded together and their records shuffled. Batches run across windows and epoch
 full. Shards of the compact form are masked here, with new masks in every epoch.
 """
 
-import contextlib
-import hashlib
-import os
 import re
-import shutil
 import socket
-import tempfile
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,15 +17,13 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
-from bert_tf.files.cache import cache_bytes, cache_folder, make_room
-from bert_tf.files.lock import locked
-from bert_tf.files.storage import fetch_ranges, is_remote
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.datasets import dataset_options
-from bert_tf.pipelines.instances.masking import Objective, as_it_was, mask_tokens, next_tokens
+from bert_tf.pipelines.instances.masking import Objective, mask_tokens, next_tokens, unmask
 from bert_tf.pipelines.instances.schemas import lay_out_rows, parse_rows
+from bert_tf.pipelines.shards.block_cache import LOADS_AT_ONCE, Fetcher, block_fetcher
 from bert_tf.pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
-from bert_tf.pipelines.shards.record_blocks import RecordBlocks, are_records
+from bert_tf.pipelines.shards.record_blocks import RecordBlocks
 from bert_tf.startup import available_cores
 from bert_tf.tokenization import BertTokenizer
 
@@ -42,10 +33,6 @@ WINDOW_BLOCKS = 64  # loaded and shuffled together: 16,384 records
 MOST_SHUFFLED = 1 << 16
 MIXED = 10_000  # records in which sources have exactly their shares
 _ANSWER_SECONDS = 10  # of a tf.data service
-_CLEARED_SHARE = 0.1  # of the bound of a cache, at once
-_LINKS = ".bert-tf-reading-"  # beginning of a folder's name
-_LOADS_AT_ONCE = 2  # windows
-_KEPT_LOADS = 2 * _LOADS_AT_ONCE  # two iterators may overlap
 _SAMPLE_SEED = 12345  # of held-out instances, so that runs with other seeds compare
 
 
@@ -121,8 +108,8 @@ def pretraining_batches(
         InputError: the shards, their tokenizer or the tf.data service cannot be used; or the split
             is smaller than a batch, has too few blocks for the workers, or has masks already.
     """
-    given = shard_directory
-    shards = given if isinstance(given, ShardFolder) else open_shards(given, split)
+    source = shard_directory
+    shards = source if isinstance(source, ShardFolder) else open_shards(source, split)
     if shards is None:
         return None
     worker, num_workers = share
@@ -149,7 +136,7 @@ def pretraining_batches(
         instances = records if rows is None else rows.flat_values
         packed, masked, is_random_next = shards.parse_instances(instances, pad_token_id)
         if objective is not None:
-            masked = as_it_was(masked)
+            masked = unmask(masked)
         elif mask_tokenizer is not None:
             # No other batch begins at the same place.
             seed = tf.random.fold_in(mask_seed, places[0])
@@ -167,8 +154,8 @@ def pretraining_batches(
                 "mask_positions": masked.positions,
             }
             labels = {"mlm_logits": masked.labels, "nsp_logits": is_random_next}
-            of_pairs = tf.ones_like(is_random_next, tf.float32)
-            weights = {"mlm_logits": masked.weights, "nsp_logits": of_pairs}
+            pair_weights = tf.ones_like(is_random_next, tf.float32)
+            weights = {"mlm_logits": masked.weights, "nsp_logits": pair_weights}
         if objective is not None:
             return next_tokens(inputs, objective)
         if not shards.has_next_sentences:
@@ -176,7 +163,7 @@ def pretraining_batches(
         return inputs, labels, weights
 
     first = start_step * batch_size  # record in the endless stream
-    fetch = _block_fetcher(shards)
+    fetch = block_fetcher(shards)
     if fetch is not None and data_service is not None:
         raise InputError(
             f"{shards.directory}: a tf.data service reads from file systems only: copy the "
@@ -185,8 +172,8 @@ def pretraining_batches(
     if mixed:
         assert repeat and shuffle
         sources = [(blocks, fetch)]
-        sources += [(_blocks_of(each, share), _block_fetcher(each)) for each, _ in mixed]
-        records = _mixed_records(sources, [each for _, each in mixed], order_seed, first)
+        sources += [(_blocks_of(other, share), block_fetcher(other)) for other, _ in mixed]
+        records = _mixed_records(sources, [part for _, part in mixed], order_seed, first)
         batches = records.batch(batch_size, drop_remainder=True)
     else:
         order = order_seed if shuffle else None
@@ -253,7 +240,7 @@ def _masks(
 
 
 def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
-    """Lets the workers of a tf.data service, `grpc://host:port` of its dispatcher, make batches.
+    """Makes the batches on the workers of a tf.data service, `grpc://host:port`.
 
     One worker keeps their order; several yield batches of their own windows as they are ready.
     """
@@ -263,8 +250,8 @@ def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Datase
             f"{address}: not the address of a tf.data service: give it as grpc://host:port"
         )
     try:
-        place = match[1].strip("[]"), int(match[2])
-        socket.create_connection(place, timeout=_ANSWER_SECONDS).close()
+        host_and_port = match[1].strip("[]"), int(match[2])
+        socket.create_connection(host_and_port, timeout=_ANSWER_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise InputError(
             f"{address}: no tf.data service answers ({error}): start its dispatcher and workers "
@@ -274,99 +261,7 @@ def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Datase
     return batches.apply(service.distribute(service.ShardingPolicy.DYNAMIC, address))
 
 
-class BlockCache:
-    """Blocks of remote shards in a folder of bounded size, which sources and processes share.
-
-    Each is a file of its own, which TensorFlow reads as a shard; those used longest ago go first.
-    Readers get hard links, which keep a block that anyone removes from the cache.
-    """
-
-    def __init__(self, folder: Path, most_bytes: int):
-        self._folder, self._most = folder, most_bytes
-        self._lock = threading.Lock()
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder.parent, waits=True):  # else the new folder is free for a moment
-            for left in folder.parent.glob(f"{_LINKS}*"):
-                with locked(left) as is_mine:
-                    if is_mine:  # its process has ended
-                        shutil.rmtree(left, ignore_errors=True)
-            self._links = tempfile.TemporaryDirectory(prefix=_LINKS, dir=folder.parent)
-            self._reading = contextlib.ExitStack()  # until this process ends
-            self._reading.enter_context(locked(Path(self._links.name)))
-        self._loads: deque[str] = deque()  # folders of the links of the last calls
-        self._bytes = self._added = 0  # in the cache, and by this process since it was counted
-        self._make_room()
-
-    def fetch(
-        self, urls: Sequence[str], hashes: Sequence[str], offsets: np.ndarray, sizes: np.ndarray
-    ) -> list[str]:
-        """The local files of blocks, by the URLs and checksums of their shards and their places.
-
-        They stay until `_KEPT_LOADS` further calls. InputError for a shard that was replaced.
-        """
-        load = tempfile.mkdtemp(dir=self._links.name)
-        paths: list[Path] = []
-        missing: list[int] = []
-        for number, place in enumerate(zip(hashes, offsets, sizes, strict=True)):
-            key = hashlib.sha256(" ".join(map(str, place)).encode()).hexdigest()
-            paths.append(Path(load, f"{key}.block"))
-            try:
-                os.link(self._folder / paths[-1].name, paths[-1])
-                os.utime(paths[-1])  # used now
-                if paths[-1].stat().st_size != sizes[number]:  # a power failure cut it
-                    (self._folder / paths[-1].name).unlink(missing_ok=True)
-                    paths[-1].unlink()
-                    missing.append(number)
-            except FileNotFoundError:
-                missing.append(number)
-        starts, ends = (each[missing].tolist() for each in (offsets, offsets + sizes))
-        contents = fetch_ranges([urls[n] for n in missing], starts, ends)
-        for number, content in zip(missing, contents, strict=True):
-            if len(content) != sizes[number] or not are_records(content):
-                raise InputError(
-                    f"{urls[number]}: bytes {offsets[number]} to {offsets[number] + sizes[number]} "
-                    "are not the records that were there: restore the shard, or make it again"
-                )
-            paths[number].write_bytes(content)
-            with contextlib.suppress(FileExistsError):  # another source was first
-                os.link(paths[number], self._folder / paths[number].name)
-        with self._lock:
-            self._loads.append(load)
-            if len(self._loads) > _KEPT_LOADS:
-                shutil.rmtree(self._loads.popleft())
-            added = sum(map(len, contents))
-            self._bytes, self._added = self._bytes + added, self._added + added
-            # Others add blocks, too: count again after a part of the bound.
-            if self._bytes > self._most or self._added > self._most * _CLEARED_SHARE:
-                self._make_room()
-        return [str(path) for path in paths]
-
-    def _make_room(self) -> None:
-        left = 1 - _CLEARED_SHARE
-        self._bytes = make_room(self._folder, "*.block", self._most, left=left)
-        self._added = 0
-
-
-Fetcher = Callable[..., np.ndarray]
 Source = tuple[RecordBlocks, Fetcher | None]
-
-
-def _block_fetcher(shards: ShardFolder) -> Fetcher | None:
-    """Gets local files of remote blocks, by the indices of their files and their places in them."""
-    if not is_remote(str(shards.directory)):
-        return None
-    cache = BlockCache(cache_folder("blocks"), cache_bytes())
-    written = shards.manifest.shards[shards.split]
-
-    def fetch(file: np.ndarray, offset: np.ndarray, size: np.ndarray) -> np.ndarray:
-        urls, hashes = [shards.files[n] for n in file], [written[n].sha256 for n in file]
-        try:
-            return np.array(cache.fetch(urls, hashes, offset, size), object)
-        except (InputError, OSError) as error:  # which TensorFlow raises as an error of its own
-            shards.failures.append(error)
-            raise
-
-    return fetch
 
 
 def _mixed_records(
@@ -390,14 +285,14 @@ def _mixed_records(
     part, passed = divmod(first, MIXED)
     with tf.device("CPU"):
         before = source_of(tf.constant(part, tf.int64)).numpy()[:passed]
-        seeds = [seed, *(tf.random.fold_in(seed, -n) for n in range(1, len(counts)))]
+        seeds = [seed, *(tf.random.fold_in(seed, -skipped) for skipped in range(1, len(counts)))]
     before = part * counts + np.bincount(before, minlength=len(counts))
     choice = tf.data.Dataset.range(part, tf.int64.max).flat_map(
         lambda number: tf.data.Dataset.from_tensor_slices(source_of(number))
     )
     streams = [
-        _records(source, own, first=int(n), repeat=True).unbatch()
-        for source, own, n in zip(sources, seeds, before, strict=True)
+        _records(source, source_seed, first=int(skipped), repeat=True).unbatch()
+        for source, source_seed, skipped in zip(sources, seeds, before, strict=True)
     ]
     records = tf.data.Dataset.choose_from_datasets(streams, choice.skip(passed))
     places = tf.data.Dataset.range(first, tf.int64.max)
@@ -438,7 +333,7 @@ def _records(source: Source, seed: tf.Tensor | None, first: int, repeat: bool) -
 
     first_epoch, passed = divmod(first, int(blocks.records.sum()))
     with tf.device("CPU"):
-        whole = (tf.constant(each, tf.int64) for each in (first_epoch, 0, in_windows))
+        whole = (tf.constant(number, tf.int64) for number in (first_epoch, 0, in_windows))
         order = block_order(*whole).numpy()
     ends = np.cumsum(blocks.records[order])[bounds(np.arange(1, windows + 1)) - 1]
     del order
@@ -469,4 +364,4 @@ def _records(source: Source, seed: tf.Tensor | None, first: int, repeat: bool) -
         return tf.gather(loaded, index), number * 2**32 + index
 
     last = tf.int64.max if repeat else windows
-    return tf.data.Dataset.range(first_window, last).map(load, num_parallel_calls=_LOADS_AT_ONCE)
+    return tf.data.Dataset.range(first_window, last).map(load, num_parallel_calls=LOADS_AT_ONCE)

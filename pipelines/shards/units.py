@@ -76,15 +76,15 @@ def write_units(
     """
     _allow_open_files()
     options, journal = job.options[0], job.journal
-    sizes: Any = {"buffer_bytes": options.buffer_bytes, "group_bytes": job.group_bytes}
+    limits: Any = {"buffer_bytes": options.buffer_bytes, "group_bytes": job.group_bytes}
     batches = itertools.chain.from_iterable(
-        UnitReader(unit.number, unit.slices, options, documents, finished=unit.finished, **sizes)
+        UnitReader(unit.number, unit.slices, options, documents, finished=unit.finished, **limits)
         for unit in units
     )
     with input_errors(), full_disk_errors(job.disk), ThreadPoolExecutor(max_workers=1) as threads:
-        made = record_batches(batches, tokenizer, job.options, job.split_sentences, job.threads)
+        outputs = record_batches(batches, tokenizer, job.options, job.split_sentences, job.threads)
         finishing = threads.submit(lambda: None)  # the group before the first
-        by_group = itertools.groupby(made, lambda x: (x.batch.unit, x.batch.group))
+        by_group = itertools.groupby(outputs, lambda x: (x.batch.unit, x.batch.group))
         for (unit, number), in_group in by_group:
             with _OpenGroup(job, journal, unit, number) as group:
                 for records in in_group:
@@ -95,7 +95,7 @@ def write_units(
 
 
 def _allow_open_files() -> None:
-    """Lifts the limit that shells set: each round, part and length of a group is two open files."""
+    """Raises the limit of open files: a group has two for each round, part and length."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
@@ -122,25 +122,25 @@ class _OpenGroup(contextlib.ExitStack):
             group.text.update(batch.counts)
             group.text["sentences"] += int(records.sentences)
             group.text["sentences_without_tokens"] += int(records.without_tokens)
-        for index, made in enumerate(records.lengths):
+        for index, instances in enumerate(records.lengths):
             counts = group.counts[index]
-            counts[split] = counts[split] + made.counts if split in counts else made.counts
+            counts[split] = counts.get(split, 0) + instances.counts
             if records.round == 0:
-                group.short_documents[index] += int(made.short_documents)
-            if len(made.records):
-                self._write(index, split, records.round, made.records)
-        return sum(len(made.records) for made in records.lengths)
+                group.short_documents[index] += int(instances.short_documents)
+            if len(instances.records):
+                self._write(index, split, records.round, instances.records)
+        return sum(len(instances.records) for instances in records.lengths)
 
     def _write(self, index: int, split: str, round_: int, records: np.ndarray) -> None:
         """Deals records out to the shards of a round in turn, continuing after the last batch."""
-        parts, made = self._job.parts, self._made
+        parts, group = self._job.parts, self._made
         if split == "held_out":
             round_, parts = 0, 1
         opened, folder = self._shards[index], self._journal.folders[index]
         keys = [(split, round_, part) for part in range(parts)]
         for key in keys:
             if key not in opened:
-                place = f"{made.unit:05d}-{made.group:05d}-{round_:02d}-{key[2]:02d}"
+                place = f"{group.unit:05d}-{group.group:05d}-{round_:02d}-{key[2]:02d}"
                 opened[key] = _OpenShard(folder, f"{split}-{place}.tfrecord")
                 self.push(opened[key].abandon)
         shards = [opened[key] for key in keys]

@@ -64,10 +64,10 @@ def work(task: Task) -> int:
     from bert_tf.pipelines.shards.units import write_units
 
     job, unit = pickle.loads(pickled)
-    made: list[int] = []
+    counts: list[int] = []
     shared = _shared(job.folder, job.plan_hash)
-    write_units(job, [unit], *shared, lambda unit, read, instances: made.append(instances))
-    return sum(made)
+    write_units(job, [unit], *shared, lambda unit, read, instances: counts.append(instances))
+    return sum(counts)
 
 
 @functools.lru_cache(maxsize=1)
@@ -150,17 +150,6 @@ class ExecutorRunner:
                 future.cancel()
 
 
-@contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 class _DaskExecutor(Executor):
     """Runs tasks on the workers of a dask.distributed cluster, which may go."""
 
@@ -188,8 +177,8 @@ class _DaskExecutor(Executor):
 
 def process_pool(workers: int) -> Callable[[], ProcessPoolExecutor]:
     """Opens pools of processes on this machine."""
-    how = {"mp_context": multiprocessing.get_context("forkserver"), "initializer": _follow_parent}
-    return functools.partial(ProcessPoolExecutor, workers, **how)
+    context = multiprocessing.get_context("forkserver")
+    return functools.partial(ProcessPoolExecutor, workers, context, _follow_parent)
 
 
 def _follow_parent() -> None:
@@ -212,6 +201,9 @@ def dask_workers(address: str) -> Callable[[], AbstractContextManager[Executor]]
     except ImportError as error:
         raise InputError(f"--dask needs dask.distributed: {pip_install('dask')}") from error
 
+    # It logs a trace for what is raised.
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
+
     @contextmanager
     def open_executor() -> Iterator[Executor]:
         try:
@@ -221,7 +213,7 @@ def dask_workers(address: str) -> Callable[[], AbstractContextManager[Executor]]
                 f"--dask {address}: no scheduler answers ({error}): start dask scheduler and dask "
                 "worker, or correct the address"
             ) from error
-        with client, _quiet("distributed.client"):  # it logs a trace for what is raised
+        with client:
             if not client.scheduler_info()["workers"]:
                 cause = "the scheduler has no workers: start dask worker"
                 raise InputError(f"--dask {address}: {cause}")
@@ -242,10 +234,10 @@ class BeamRunner:
         except ImportError as error:
             raise InputError(f"--runner beam needs Apache Beam: {pip_install('beam')}") from error
         try:
-            given = shlex.split(_BEAM_HERE if options is None else options)
+            arguments = shlex.split(_BEAM_HERE if options is None else options)
         except ValueError as error:
             raise InputError(f"--beam_options {options}: {error}: check the quotes") from error
-        self._options = ["--default_sdk_harness_log_level=ERROR", *given]
+        self._options = ["--default_sdk_harness_log_level=ERROR", *arguments]
 
     def __call__(self, job: "ShardsJob", units: "Sequence[Unit]", report: "Report") -> None:
         import apache_beam as beam

@@ -133,15 +133,15 @@ def write_shards_of_lengths(
     Args:
         inputs: files, folders, globs and datasets.
         output_directory: folder to make, with a subfolder for each of several lengths.
-        tokenizer: its vocabulary.
+        tokenizer: tokenizer of the text.
         options: one for each length; they may differ in max_seq_length and max_predictions_per_seq.
         overwrite: remove an older folder of shards as soon as the inputs are found to be sound.
-        progress: is called after each batch of documents or, with a runner, each unit.
+        progress: called after each batch of documents or, with a runner, each unit.
         runner: makes the units; by default this process does.
         share: make these units only, and no manifest; other processes make the others.
         finish: make no units: check the files of all, and write the manifests.
         threads: number of threads of a process; by default one per core.
-        notice: is called with a line on what the options or the vocabulary do not suit.
+        notice: called with a warning about the options or the vocabulary.
 
     Returns:
         The manifests, in order of length; none for a share. The same call continues a stopped run.
@@ -151,12 +151,12 @@ def write_shards_of_lengths(
             still running; units are missing at the end.
         OSError: the disk is full.
     """
-    options = sorted(options, key=lambda one: one.max_seq_length)
-    names = _folder_names([one.max_seq_length for one in options])
-    if len({one.max_seq_length for one in options}) < len(options):
+    options = sorted(options, key=lambda variant: variant.max_seq_length)
+    names = _folder_names([variant.max_seq_length for variant in options])
+    if len({variant.max_seq_length for variant in options}) < len(options):
         raise InputError("a max_seq_length is given twice: give each once")
     for name in {field.name for field in fields(PretrainingDataOptions)} - _OF_LENGTH:
-        if len({getattr(one, name) for one in options}) > 1:
+        if len({getattr(variant, name) for variant in options}) > 1:
             raise InputError(
                 f"{name} differs between sequence lengths: give one value, or write each length "
                 "separately"
@@ -167,7 +167,7 @@ def write_shards_of_lengths(
     folder = _output_folder(output_directory, corpus, listed(inputs))
     vocabulary = {"hash": tokenizer.vocabulary_hash, "size": tokenizer.vocabulary_size}
     plan: dict[str, Any] = {
-        "options": [one.of_data() for one in options],
+        "options": [variant.data_settings() for variant in options],
         "vocabulary": {**vocabulary, "settings": tokenizer.settings},
         "units": [unit_hash(unit) for unit in corpus.units],
         "bert_tf_version": __version__,
@@ -178,15 +178,15 @@ def write_shards_of_lengths(
     begun = journal.plan
     is_complete = begun is not None and all(
         FILE_NAME in (folder / name if name else folder).sizes()
-        for name in _folder_names([one["max_seq_length"] for one in begun["options"]])
+        for name in _folder_names([variant["max_seq_length"] for variant in begun["options"]])
     )
     if is_complete and begun == plan:  # an earlier run was killed just before its last step
         journal.remove()
         return [Manifest.load(f"{folder}/{name}") for name in names]
-    there = folder.all_names()
-    is_begun = not is_complete and any(name.startswith(f"{JOURNAL}/") for name in there)
+    names_there = folder.all_names()
+    is_begun = not is_complete and any(name.startswith(f"{JOURNAL}/") for name in names_there)
     # Where jobs share an empty folder, another may have begun in it since.
-    begins_together = share is not None and not there
+    begins_together = share is not None and not names_there
     _check_content(folder, overwrite=is_begun or overwrite or begins_together)
     if finish and not is_begun:
         raise InputError(f"{output_directory}: holds no units: make them before --finish")
@@ -270,7 +270,7 @@ def _corpus_of(
 def _unsuited(
     corpus: Corpus, tokenizer: BertTokenizer, options: PretrainingDataOptions
 ) -> Iterator[str]:
-    """Lines on text that the vocabulary or the options do not suit, by a sample."""
+    """Warnings if a sample of the text does not suit the vocabulary or the options."""
     settings = {"tokenize_chinese_chars": True, "strip_accents": None, **tokenizer.settings}
     keeps_accents = not settings["do_lower_case"] or settings["strip_accents"] is False
     finds_words = options.whole_word_masking and settings["tokenize_chinese_chars"]
@@ -322,13 +322,13 @@ def _make_units(
     units = [Unit(n, corpus.units[n], frozenset(entries[n])) for n in missing]
     total = sum(slice_.size for n in numbers for slice_ in corpus.units[n])
     read = total - sum(unit.size for unit in units)
-    of_unit: Counter[int] = Counter()
+    read_of_unit: Counter[int] = Counter()
 
-    def report(unit: int, bytes_read: int, made: int) -> None:
+    def report(unit: int, bytes_read: int, new_instances: int) -> None:
         nonlocal read, instances
-        read += bytes_read - of_unit[unit]
-        of_unit[unit] = bytes_read
-        instances += made
+        read += bytes_read - read_of_unit[unit]
+        read_of_unit[unit] = bytes_read
+        instances += new_instances
         progress(ShardsProgress(read, total, instances))
 
     if runner is None:
@@ -351,12 +351,12 @@ def _finish(
     for group in journal.groups():
         text.update(group.text)
         unreadable.update(group.unreadable)
-        for index, (made, counted) in enumerate(zip(group.shards, group.counts, strict=True)):
+        for index, totals in enumerate(counts):
             short[index] += group.short_documents[index]
-            for split, of_split in made.items():
-                shards[index].setdefault(split, []).extend(of_split)
-            for split, one in counted.items():
-                counts[index][split] = counts[index][split] + one if split in counts[index] else one
+            for split, written in group.shards[index].items():
+                shards[index].setdefault(split, []).extend(written)
+            for split, counted in group.counts[index].items():
+                totals[split] = totals.get(split, 0) + counted
     if not text["documents"]:
         raise empty_corpus(corpus.name)
     manifests = []
@@ -367,7 +367,7 @@ def _finish(
                 "vocabulary fits its language"
             )
         manifest = Manifest(
-            options=options.of_data(),
+            options=options.data_settings(),
             vocabulary=plan["vocabulary"],
             corpus=_sources(corpus),
             documents=text["documents"],
@@ -375,8 +375,8 @@ def _finish(
             irregularities={
                 "documents_shorter_than_an_instance": short[index],
                 "sentences_without_tokens": text["sentences_without_tokens"],
-                **{what: text[what] for what in documents.COUNTED if what != "documents"},
-                **{what: n for what, n in text.items() if what.startswith(WITHOUT)},
+                **{name: text[name] for name in documents.COUNTED if name != "documents"},
+                **{name: count for name, count in text.items() if name.startswith(WITHOUT)},
                 "unreadable_files": len(unreadable),
             },
             shards=shards[index],
@@ -432,25 +432,25 @@ def estimate_shards(
 
     def batches() -> Iterator[documents.DocumentBatch]:
         middle = len(corpus.units) // 2
-        how: Any = {"buffer_bytes": first.buffer_bytes, "group_bytes": _SAMPLED_BYTES}
+        settings: Any = {"buffer_bytes": first.buffer_bytes, "group_bytes": _SAMPLED_BYTES}
         for unit in [*range(middle, len(corpus.units)), *range(middle)]:
-            for batch in documents.UnitReader(unit, corpus.units[unit], first, plan, **how):
+            for batch in documents.UnitReader(unit, corpus.units[unit], first, plan, **settings):
                 sizes.append(sum(map(len, batch.lines[~batch.is_donor])))
                 yield batch
                 if sum(sizes) >= _SAMPLED_BYTES:
                     return
 
-    began, traced, made = time.monotonic(), 0.0, 0
+    began, traced, shard_size = time.monotonic(), 0.0, 0
     with input_errors():
         for batch in record_batches(batches(), tokenizer, options, corpus.split_sentences, threads):
             traced = traced or time.monotonic() - began  # of the first batch
-            for each in batch.lengths:
-                made += sum(map(len, each.records)) + FRAME_BYTES * len(each.records)
+            for records in batch.lengths:
+                shard_size += sum(map(len, records.records)) + FRAME_BYTES * len(records.records)
     if not sum(sizes):
         raise empty_corpus(corpus.name)
     rest = len(sizes) - 1 or 1
     seconds = time.monotonic() - began - (traced if len(sizes) > 1 else 0.0)
     speed = sum(sizes[-rest:]) / seconds
     text_bytes = corpus.text_bytes
-    shard_bytes = round(made / sum(sizes) * text_bytes)
+    shard_bytes = round(shard_size / sum(sizes) * text_bytes)
     return Estimate(text_bytes, len(corpus.units), text_bytes / speed, shard_bytes)

@@ -17,29 +17,8 @@ SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [*SPECIALS, "a", "man", "e", "##1", "1", "[", "]", "f", "##o", "学", "!", "_", "-"]
 MAN = "a [E1] man"
 # What tokens meet: capitals, accents, white space, letters and marks beside them, one another.
-PARTS = [
-    "a",
-    "A",
-    " ",
-    "  ",
-    "\n",
-    "\u00a0",
-    "[E1]",
-    "[e1]",
-    "[E",
-    "foo",
-    "foob",
-    "é!",
-    "É",
-    "学校",
-    "学",
-    "-",
-    "_",
-    "1",
-    "a b",
-    "é",
-    "ⓐ",
-]
+PARTS = ["a", "A", " ", "  ", "\n", "\u00a0", "[E1]", "[e1]", "[E", "foo", "foob", "é!", "É"]
+PARTS += ["学校", "学", "-", "_", "1", "a b", "é", "ⓐ"]
 TOKENS = [
     [AddedToken("[E1]", normalized=False, special=True), AddedToken("foo", single_word=True)],
     [AddedToken("[E1]", lstrip=True), AddedToken("[E", rstrip=True), AddedToken("é!")],

@@ -150,16 +150,6 @@ def test_masks_are_a_function_of_the_seed(what):
     assert not np.array_equal(first[1][0], first[1][1])
 
 
-def test_masks_of_tokens_are_what_they_were():
-    token_ids = np.arange(100, 112)[None].repeat(2, 0)
-    shown, positions, *_ = mask(token_ids, np.ones_like(token_ids), predictions=5, prob=0.4)
-    assert positions.tolist() == [[0, 5, 6, 7, 9], [0, 1, 7, 8, 10]]
-    assert shown.tolist() == [
-        [4, 101, 102, 103, 104, 4, 4, 4, 108, 4, 110, 111],
-        [100, 4, 102, 103, 104, 105, 106, 107, 4, 109, 4, 111],
-    ]
-
-
 def plain_words(row):
     """Lists of positions, one for each word."""
     words = []

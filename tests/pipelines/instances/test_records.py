@@ -1,8 +1,6 @@
-import functools
 import gzip
 import json
 import math
-import operator
 from collections import Counter
 from pathlib import Path
 
@@ -62,7 +60,7 @@ def test_statistics_match_the_original_within_the_noise_of_its_five_rounds(
     ]
     assert len(rounds) == ROUNDS
     each = [_by_golden_names(summarize(counts)) for counts in rounds]
-    whole = _by_golden_names(summarize(functools.reduce(operator.add, rounds)))
+    whole = _by_golden_names(summarize(sum(rounds)))
     whole["instances_per_dupe"] /= ROUNDS
     for name, ours in whole.items():
         noise = np.std([one[name] for one in each], axis=0, ddof=1)

@@ -13,7 +13,7 @@ from bert_tf.commands.inspect import displayed_instances
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import encoder_for
 from bert_tf.pipelines.data_options import PretrainingDataOptions
-from bert_tf.pipelines.instances.schemas import fill_rows, row_predictions
+from bert_tf.pipelines.instances.schemas import fill_rows, row_predictions, serialize_examples
 from bert_tf.pipelines.shards.folder import open_shards, shard_errors
 from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
@@ -32,24 +32,6 @@ def filling(most):
     made = options(instances_per_row=most)
     lengths = tf.TensorSpec([None], tf.int32)
     return tf.function(lambda each: fill_rows(each, made), [lengths], autograph=False)
-
-
-@given(
-    lengths=st.lists(st.integers(3, LENGTH), max_size=50),
-    most=st.sampled_from([2, MOST]),
-)
-@settings(deadline=None, max_examples=60)
-def test_instances_fit_in_their_rows_and_few_rows_are_used(lengths, most):
-    rows = filling(most)(np.array(lengths, np.int32)).numpy()
-    used = np.bincount(rows, minlength=0)
-    assert len(rows) == len(lengths)
-    assert (used > 0).all()
-    assert (used <= most).all()
-    tokens = np.bincount(rows, weights=lengths)
-    assert (tokens <= LENGTH).all()
-    # No two rows could be one.
-    open_rows = sorted(t for t, n in zip(tokens, used, strict=True) if 2 * n <= most)
-    assert len(open_rows) < 2 or sum(open_rows[:2]) > LENGTH
 
 
 def least_room_first(lengths, most):
@@ -250,3 +232,29 @@ def test_a_damaged_row_is_named(folders, tokenizer, tmp_path):
             whole_epoch(tmp_path, tokenizer)
     found = open_shards(tmp_path, skip_corrupt=True)
     assert found.left_out == {str(shard): open_shards(folders[1]).instances - found.instances}
+
+
+def test_records_parse_to_the_examples_python_would_make():
+    rng = np.random.default_rng(1)
+    features = {
+        "input_ids": rng.integers(-5, 2**40, [7, 12]),
+        "masked_lm_weights": rng.random([7, 3], np.float32),
+        "next_sentence_labels": rng.integers(0, 2, [7, 1]),
+    }
+    records = tf.function(serialize_examples)({k: tf.constant(v) for k, v in features.items()})
+    for index, record in enumerate(records.numpy()):
+        expected = tf.train.Example()
+        for name, values in features.items():
+            kind = "float_list" if values.dtype == np.float32 else "int64_list"
+            feature = expected.features.feature[name]
+            getattr(feature, kind).value.extend(values[index].tolist())
+        assert tf.train.Example.FromString(record) == expected
+
+
+def test_an_empty_batch_gives_no_records():
+    assert serialize_examples({"ids": tf.zeros([0, 4], tf.int64)}).shape == [0]
+
+
+def test_other_dtypes_are_refused():
+    with pytest.raises(TypeError, match="ids is int32"):
+        serialize_examples({"ids": tf.zeros([1, 1], tf.int32)})

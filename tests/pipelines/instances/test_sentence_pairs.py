@@ -464,14 +464,6 @@ def test_no_text_gives_no_full_sentences():
         assert token_ids.tolist() == []
 
 
-def test_full_sentences_in_a_graph():
-    sentences = index([[5, 9, 30], [4, 80]], 32)
-    _, token_ids, ranges = full(sentences, 32, 0.1)
-    found_ids, found = in_graph(32)(sentences, seed_of(1))
-    assert np.array_equal(found_ids, token_ids)
-    assert all(np.array_equal(a, b) for a, b in zip(found, ranges, strict=True))
-
-
 def test_shuffling_keeps_pairs_whole():
     numbers = np.arange(100, dtype=np.int32)
     pairs = SentencePairs(*map(tf.constant, (*[numbers] * 4, numbers % 2 == 0)))

@@ -1,15 +1,14 @@
 import itertools
+import shutil
 import socket
 import time
 
-import numpy as np
 import pytest
-import tensorflow as tf
 from preloaded import start_code
+from shard_files import assert_equal, file_of, flip, unmasked
 
 from bert_tf.errors import InputError
 from bert_tf.pipelines.shards.folder import open_shards, shard_errors
-from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
@@ -63,11 +62,6 @@ def arrays(dataset, batches=None):
     return list(itertools.islice(dataset.as_numpy_iterator(), batches))
 
 
-def assert_equal(batches, others):
-    assert len(batches) == len(others)
-    tf.nest.map_structure(np.testing.assert_array_equal, batches, others)
-
-
 @pytest.mark.slow
 def test_one_worker_keeps_the_order(dynamic, batches, one_worker):
     steps = 2 * open_shards(dynamic).instances // 7 + 3
@@ -88,26 +82,16 @@ def test_several_workers_share_the_windows(dynamic, batches, service):
     address = service(2)
 
     def texts(**named):
-        found = []
-        for inputs, labels, weights in arrays(batches(dynamic, 7, repeat=False, **named)):
-            for row in range(len(inputs["token_ids"])):
-                ids = inputs["token_ids"][row].copy()
-                hidden = weights["mlm_logits"][row] > 0
-                ids[inputs["mask_positions"][row][hidden]] = labels["mlm_logits"][row][hidden]
-                found.append(tuple(ids))
-        return found
+        return unmasked(arrays(batches(dynamic, 7, repeat=False, **named)))
 
     assert sorted(texts(data_service=address)) == sorted(texts())
 
 
 @pytest.mark.slow
 def test_a_corrupt_record_met_by_a_worker_is_named(dynamic, batches, one_worker, tmp_path):
-    for path in dynamic.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    file = tmp_path / Manifest.load(tmp_path).shards["train"][0].file
-    content = bytearray(file.read_bytes())
-    content[20] ^= 1  # of the first record's data
-    file.write_bytes(content)
+    shutil.copytree(dynamic, tmp_path, dirs_exist_ok=True)
+    file = file_of(tmp_path, 0)
+    flip(file, 20)  # of the first record's data
     with (
         pytest.raises(InputError, match=rf"{file.name}: record 1 is"),
         shard_errors(open_shards(tmp_path)),

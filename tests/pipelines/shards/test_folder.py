@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shard_files import examples, file_of, flip, records_of
 
 from bert_tf.errors import InputError
 from bert_tf.files.storage import Folder, open_folder
@@ -38,14 +39,6 @@ def foreign(static, tmp_path):
     for number, shard in enumerate(Manifest.load(static).shards["train"]):
         shutil.copy(static / shard.file, tmp_path / "foreign" / f"{number}.tfrecord")
     return tmp_path / "foreign"
-
-
-def file_of(folder, number=1, split="train"):
-    return folder / Manifest.load(folder).shards[split][number].file
-
-
-def records_of(path):
-    return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
 
 
 def starts_of(records):
@@ -255,9 +248,7 @@ def test_a_flipped_byte_is_named_by_file_and_record(copied, number_tokenizer, pl
     number = 11
     begin, end = starts_of(records)[number : number + 2]
     byte = {"length": begin, "length checksum": begin + 8, "data": begin + 40}.get(place, end - 1)
-    content = bytearray(shard.read_bytes())
-    content[byte] ^= 0x10
-    shard.write_bytes(content)
+    flip(shard, byte)
     with (
         pytest.raises(InputError, match=rf"{shard.name}: record {number + 1} is") as raised,
         shard_errors(open_shards(copied)),
@@ -340,10 +331,11 @@ def test_whatever_happens_to_a_shard_the_other_blocks_are_read(made, copied, dat
 def test_the_blocks_that_are_left_keep_their_order(static, tmp_path, monkeypatch):
     copied = Path(shutil.copytree(static, tmp_path / "shards"))
     monkeypatch.setattr(batches_module, "WINDOW_BLOCKS", 1)
+    texts = (tuple(example["input_ids"]) for example in examples(copied))
     block = {
-        record: (shard.file, i // 8)
+        next(texts): (shard.file, i // 8)
         for shard in Manifest.load(copied).shards["train"]
-        for i, record in enumerate(examples_of(copied / shard.file))
+        for i in range(shard.instances)
     }
 
     def blocks_in_turn(**named):
@@ -361,14 +353,6 @@ def test_the_blocks_that_are_left_keep_their_order(static, tmp_path, monkeypatch
     assert blocks_in_turn(skip_corrupt=True) == [b for b in before if b != (shard.name, 1)]
 
 
-def examples_of(path):
-    """The token ids of a shard's records."""
-    return [
-        tuple(tf.train.Example.FromString(record).features.feature["input_ids"].int64_list.value)
-        for record in records_of(path)
-    ]
-
-
 def test_a_split_without_a_sound_record_is_refused(copied):
     for shard in Manifest.load(copied).shards["held_out"]:
         (copied / shard.file).write_bytes(bytes(shard.bytes))
@@ -384,17 +368,13 @@ def test_a_shard_of_another_run_is_named(copied, number_tokenizer):
     shard = file_of(copied)
     records = records_of(shard)
     rewrite(shard, [records[1], records[0], *records[2:]])  # sound, of the same size
-    records = records_of(file_of(copied, 0))
-    content = bytearray(file_of(copied, 0).read_bytes())
-    content[100] ^= 1
-    file_of(copied, 0).write_bytes(content)
+    flip(file_of(copied, 0), 100)
     with (
         pytest.raises(InputError, match=rf"{file_of(copied, 0).name}: record"),
         shard_errors(open_shards(copied)),
     ):
         read_all(copied, number_tokenizer)
-    content[100] ^= 1
-    file_of(copied, 0).write_bytes(content)
+    flip(file_of(copied, 0), 100)
     with (
         pytest.raises(InputError, match=rf"{shard.name}: checksum mismatch"),
         shard_errors(open_shards(copied)),
@@ -456,7 +436,7 @@ def test_a_store_that_fails_while_shards_are_read_is_named(
     def fail(*ranges):
         raise OSError(errno.EIO, "the store failed", "memory://bucket/failing")
 
-    monkeypatch.setattr(batches_module, "fetch_ranges", fail)
+    monkeypatch.setattr("bert_tf.pipelines.shards.block_cache.fetch_ranges", fail)
     with (
         pytest.raises(OSError, match="the store failed: 'memory://bucket/failing'"),
         shard_errors(opened),

@@ -1,16 +1,12 @@
 """Corpora and shards in object stores: an S3 server and a GCS emulator, with faults."""
 
 import gzip
-import os
 import socket
-import struct
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,24 +16,32 @@ from s3_server import Faults, bucket
 from bert_tf.errors import InputError
 from bert_tf.files import lease, storage
 from bert_tf.pipelines.data_options import PretrainingDataOptions
-from bert_tf.pipelines.shards import pretraining_batches as reading
 from bert_tf.pipelines.shards.folder import open_shards, tokenizer_of_shards
 from bert_tf.pipelines.shards.journal import Journal
 from bert_tf.pipelines.shards.manifest import Manifest, verify
-from bert_tf.pipelines.shards.pretraining_batches import BlockCache, pretraining_batches
+from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 from bert_tf.pipelines.shards.writing import UnitShare, write_shards, write_shards_of_lengths
-from bert_tf.tokenization import BertTokenizer
 
-WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"
 OPTIONS = PretrainingDataOptions(max_seq_length=32, num_shards=2, held_out_share=0.1)
+pytestmark = pytest.mark.usefixtures("small_units")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def small_units():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 10_000)
-        patch.setattr("bert_tf.pipelines.corpus.documents.GROUP_BYTES", 6_000)
-        yield
+@pytest.fixture(scope="module")
+def tokenizer(word_tokenizer):
+    return word_tokenizer
+
+
+@pytest.fixture(scope="module")
+def texts(text):
+    return {path.name: path.read_bytes() for path in sorted(text.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory, text, tokenizer, small_units):
+    """Shards of the same text in files."""
+    out = tmp_path_factory.mktemp("local") / "out"
+    write_shards(text, out, tokenizer, OPTIONS)
+    return out
 
 
 @pytest.fixture(scope="module")
@@ -47,41 +51,10 @@ def s3():
 
 
 @pytest.fixture(scope="module")
-def texts():
-    words = WORDS.split()
-    return {
-        f"{file}.txt": "\n\n".join(
-            "\n".join(
-                " ".join(words[(file + document * sentence + i) % len(words)] for i in range(9))
-                for sentence in range(12)
-            )
-            for document in range(20)
-        ).encode()
-        for file in range(3)
-    }
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()])
-
-
-@pytest.fixture(scope="module")
 def corpus(s3, texts):
     for name, content in texts.items():
         storage.open_folder(f"{s3}/text").write(name, content)
     return f"{s3}/text"
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory, texts, tokenizer):
-    """Shards of the same text in files."""
-    folder = tmp_path_factory.mktemp("local")
-    (folder / "text").mkdir()
-    for name, content in texts.items():
-        (folder / "text" / name).write_bytes(content)
-    write_shards(folder / "text", folder / "out", tokenizer, OPTIONS)
-    return folder / "out"
 
 
 def assert_same(url, folder):
@@ -111,27 +84,6 @@ def test_faults_of_the_store_change_nothing(s3, corpus, tokenizer, local):
     write_shards(corpus, f"{s3}/faults", tokenizer, OPTIONS)
     assert not Faults.faults
     assert_same(f"{s3}/faults", local)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["manifest.json", "tokenizer_config.json"])
-def test_a_request_denied_at_the_end_loses_nothing(s3, corpus, tokenizer, local, monkeypatch, name):
-    out = f"{s3}/denied-{name}"
-    files = storage._file_system("s3")
-    write = files.pipe_file
-
-    def deny(key, content):
-        if key.endswith(name):
-            raise PermissionError("Access Denied")
-        write(key, content)
-
-    with monkeypatch.context() as patch, pytest.raises(InputError, match="no permission"):
-        patch.setattr(files, "pipe_file", deny)
-        write_shards(corpus, out, tokenizer, OPTIONS)
-    with monkeypatch.context() as patch:
-        patch.setattr("bert_tf.pipelines.shards.units._OpenGroup", None)  # makes none again
-        write_shards(corpus, out, tokenizer, OPTIONS)
-    assert_same(out, local)
 
 
 @pytest.mark.slow
@@ -227,120 +179,6 @@ def test_training_reads_through_a_cache_of_bounded_size(
         for one, other in zip(batches(out), batches(local), strict=True):
             np.testing.assert_array_equal(one, other)
     assert list((tmp_path / "cache" / "blocks").glob("*.block"))
-
-
-def a_record(size):
-    return struct.pack("<Q", size - 16) + b"x" * (size - 8)
-
-
-@pytest.fixture
-def fetched(monkeypatch):
-    """The places of the blocks that caches did not have."""
-    fetched = []
-
-    def fetch_ranges(urls, starts, ends):
-        fetched.extend(starts)
-        return [a_record(end - start) for start, end in zip(starts, ends, strict=True)]
-
-    monkeypatch.setattr("bert_tf.pipelines.shards.pretraining_batches.fetch_ranges", fetch_ranges)
-    return fetched
-
-
-def fetch_from(cache, *places):
-    """Paths of blocks of 100 bytes."""
-    offsets = np.array(places)
-    paths = cache.fetch(
-        ["s3://a"] * len(places), ["hash"] * len(places), offsets, offsets * 0 + 100
-    )
-    time.sleep(0.01)  # times of use differ
-    return paths
-
-
-def held(folder):
-    return sum(path.stat().st_size for path in folder.iterdir())
-
-
-def test_blocks_stay_while_they_are_read_whoever_clears_the_cache(tmp_path, fetched):
-    """Two windows are read at once, and another source, or process, has a window of its own."""
-    folder = tmp_path / "blocks"
-    cache, other = BlockCache(folder, 1000), BlockCache(folder, 1000)
-    windows = [fetch_from(cache, *range(0, 8)), fetch_from(cache, *range(8, 16))]
-    fetch_from(other, *range(16, 24))
-    assert held(folder) <= 1000
-    for path in (path for window in windows for path in window):
-        assert Path(path).stat().st_size == 100
-    for place in range(8):
-        fetch_from(cache, place)
-    assert not any(Path(path).exists() for window in windows for path in window)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [a_record(60), a_record(100)[1:] + b"x", b""],
-    ids=["another record", "within a record", "past the end"],
-)
-def test_blocks_of_a_shard_that_was_replaced_are_not_kept(tmp_path, fetched, monkeypatch, content):
-    cache = BlockCache(tmp_path / "blocks", 1000)
-    with monkeypatch.context() as patch:
-        patch.setattr(reading, "fetch_ranges", lambda urls, starts, ends: [content])
-        with pytest.raises(InputError, match="s3://a: bytes 3 to 103 are not the records"):
-            fetch_from(cache, 3)
-    (path,) = fetch_from(cache, 3)  # of the shard as it was
-    (kept,) = (tmp_path / "blocks").iterdir()
-    kept.write_bytes(b"")  # as a power failure may leave it
-    (path,) = fetch_from(cache, 3)
-    assert Path(path).stat().st_size == kept.stat().st_size == 100
-    assert fetched == [3, 3]
-
-
-def test_what_a_killed_reader_left_is_removed_whatever_the_clock_says(tmp_path, fetched):
-    folder = tmp_path / "blocks"
-    cache = BlockCache(folder, 1000)
-    (path,) = fetch_from(cache, 0)
-    (reading,) = tmp_path.glob(".bert-tf-reading-*")
-    os.utime(reading, (0, 0))  # as if the clock had jumped from 1970 to today
-    left = tmp_path / ".bert-tf-reading-left"
-    (left / "load").mkdir(parents=True)
-    BlockCache(folder, 1000)
-    assert Path(path).exists() and not left.exists()
-    cache._reading.close()  # as when its process is killed
-    BlockCache(folder, 1000)
-    assert not Path(path).exists()
-
-
-def test_what_others_have_added_counts(tmp_path, fetched):
-    """Two processes, neither of which has added more than the bound."""
-    folder = tmp_path / "blocks"
-    one, other = BlockCache(folder, 1000), BlockCache(folder, 1000)
-    fetch_from(one, *range(0, 6))
-    fetch_from(other, *range(6, 12))
-    assert 0 < held(folder) <= 1000
-
-
-def test_sources_share_the_bound_of_a_cache(tmp_path, fetched):
-    folder = tmp_path / "blocks"
-    caches = [BlockCache(folder, 1000) for _ in range(3)]
-    for place in range(9):
-        for number, cache in enumerate(caches):
-            fetch_from(cache, 100 * number + place)
-    assert held(folder) <= 1000 + 3 * 100  # each may add a tenth before it looks again
-
-
-def test_a_cache_keeps_what_was_used_last(tmp_path, fetched):
-    cache = BlockCache(tmp_path, 1000)
-    fetch = partial(fetch_from, cache)
-    for place in range(9):
-        (path,) = fetch(place)
-        assert Path(path).stat().st_size == 100
-    fetch(0)
-    assert fetched == list(range(9))
-    fetch(10, 11)  # 1,100 bytes: the oldest ones go
-    fetch(0)
-    assert fetched == [*range(9), 10, 11]
-    fetch(1)
-    assert fetched[-1] == 1
-    assert held(tmp_path) <= 1000
-    assert BlockCache(tmp_path, 1000)._bytes == cache._bytes
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 from preloaded import run_code, run_command, start_command
+from shard_files import contents, flip
 
 from bert_tf import make_shards
 from bert_tf.cli import main
@@ -26,54 +27,26 @@ from bert_tf.files.storage import Folder, open_folder, sha256
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards import workers
 from bert_tf.pipelines.shards.journal import Journal
-from bert_tf.pipelines.shards.workers import ExecutorRunner, dask_workers, process_pool
-from bert_tf.pipelines.shards.writing import UnitShare, write_shards
-from bert_tf.tokenization import BertTokenizer
+from bert_tf.pipelines.shards.manifest import Manifest
+from bert_tf.pipelines.shards.workers import (
+    BeamRunner,
+    ExecutorRunner,
+    dask_workers,
+    process_pool,
+)
+from bert_tf.pipelines.shards.writing import UnitShare, write_shards, write_shards_of_lengths
 
-WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"
 OPTIONS = PretrainingDataOptions(max_seq_length=32, num_shards=2, held_out_share=0.1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_units():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 10_000)
-        patch.setattr("bert_tf.pipelines.corpus.documents.GROUP_BYTES", 6_000)
-        yield
+pytestmark = pytest.mark.usefixtures("small_units")
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    words = WORDS.split()
-    folder = tmp_path_factory.mktemp("text") / "text"
-    folder.mkdir()
-    for file in range(4):
-        documents = [
-            "\n".join(
-                " ".join(words[(file + document * sentence + i) % len(words)] for i in range(9))
-                for sentence in range(12)
-            )
-            for document in range(20)
-        ]
-        (folder / f"{file}.txt").write_text("\n\n".join(documents))
-    return folder
+def tokenizer(word_tokenizer):
+    return word_tokenizer
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()])
-
-
-def contents(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, text, tokenizer):
+def whole(tmp_path_factory, text, tokenizer, small_units):
     """What one process makes."""
     out = tmp_path_factory.mktemp("whole") / "out"
     write_shards(text, out, tokenizer, OPTIONS)
@@ -152,27 +125,6 @@ def test_a_unit_that_fails_is_tried_again(tmp_path, text, tokenizer, whole, monk
         write_shards(text, tmp_path / "no", tokenizer, OPTIONS, runner=runner)
 
 
-@pytest.mark.slow
-def test_a_full_disk_of_a_worker_loses_nothing(tmp_path, text, tokenizer, whole, monkeypatch):
-    work, calls = workers.work, []
-
-    def failing(task):
-        calls.append(task)
-        if len(calls) == 3:
-            raise OSError(28, "No space left on device", "/data/shards")
-        return work(task)
-
-    monkeypatch.setattr(workers, "work", failing)
-    runner = ExecutorRunner(lambda: ThreadPoolExecutor(1))
-    with pytest.raises(OSError, match="No space left"):
-        write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
-    made = len(list((tmp_path / "out").glob("train-*")))
-    assert made
-    calls[:] = [None] * 3
-    write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
-    assert contents(tmp_path / "out") == whole
-
-
 def test_a_worker_of_another_version_is_refused(tmp_path, text, tokenizer, monkeypatch):
     task = workers.task
     monkeypatch.setattr(workers, "task", lambda *given: ("0.0.1", *task(*given)[1:]))
@@ -181,12 +133,20 @@ def test_a_worker_of_another_version_is_refused(tmp_path, text, tokenizer, monke
         write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
 
 
-def test_bad_text_of_a_worker_is_named(tmp_path, text, tokenizer):
+@pytest.mark.parametrize(
+    "make_runner",
+    [
+        lambda: ExecutorRunner(lambda: ThreadPoolExecutor(2)),
+        lambda: BeamRunner("--runner=FnApiRunner --direct_running_mode=in_memory"),
+    ],
+    ids=["executor", "beam"],
+)
+def test_bad_text_of_a_worker_is_named(tmp_path, text, tokenizer, make_runner):
     bad = shutil.copytree(text, tmp_path / "text")
     (bad / "9.txt").write_bytes(b"\xff\n" * 100)
-    runner = ExecutorRunner(lambda: ThreadPoolExecutor(2))
-    with pytest.raises(InputError, match=r"9\.txt, line 1: invalid UTF-8"):
-        write_shards(bad, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
+    with pytest.raises(InputError, match=r"9\.txt, line 1: invalid UTF-8") as raised:
+        write_shards(bad, tmp_path / "out", tokenizer, OPTIONS, runner=make_runner())
+    assert "\n" not in str(raised.value)
 
 
 def test_two_processes_that_make_the_same_file(tmp_path):
@@ -235,9 +195,7 @@ def test_units_in_any_order(tmp_path, text, tokenizer, whole):
     with pytest.raises(InputError, match=r"are missing \(2(, \d+)*\): make them with --units"):
         write_shards(text, out, tokenizer, OPTIONS, **finish)
     write_shards_of_share(text, out, tokenizer, 2)
-    damaged = sorted(out.glob("train-*"))[2]
-    content = damaged.read_bytes()
-    damaged.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
+    flip(sorted(out.glob("train-*"))[2], 50)
     with pytest.raises(InputError, match=r"shards of 1 of \d+ units"):
         write_shards(text, out, tokenizer, OPTIONS, **finish)
     for number in (1, 2, 3):
@@ -249,8 +207,6 @@ def test_units_in_any_order(tmp_path, text, tokenizer, whole):
 
 
 def write_shards_of_share(text, out, tokenizer, number):
-    from bert_tf.pipelines.shards.writing import write_shards_of_lengths
-
     share = UnitShare(number, 3)
     assert write_shards_of_lengths(text, out, tokenizer, [OPTIONS], share=share) == []
 
@@ -300,23 +256,15 @@ def test_wrong_shares_are_named(units):
 
 def test_options_that_exclude_each_other(tmp_path, text, tokenizer, capsys):
     tokenizer.save(tmp_path / "vocab")
-    command = [
-        "shards",
-        "--corpus",
-        str(text),
-        "--tokenizer",
-        str(tmp_path / "vocab"),
-        "--output",
-        str(tmp_path / "out"),
-    ]
-    for given, message in {
+    command = f"shards --corpus {text} --tokenizer {tmp_path}/vocab --output {tmp_path}/out"
+    for options, message in {
         "--workers 2 --dask tcp://a:1": "--workers cannot be combined with --dask",
         "--workers 2 --finish": "--workers cannot be combined with --finish",
         "--units 1/2 --finish": "--finish cannot be combined with --units",
         "--units 1/2 --overwrite": "--overwrite cannot be combined with --units",
         "--units 17/16": "--units is 17/16",
     }.items():
-        assert main([*command, *given.split()]) == 2
+        assert main([*command.split(), *options.split()]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -332,46 +280,40 @@ def test_jobs_that_are_killed(tmp_path, text, tokenizer, whole):
     )
     out = tmp_path / "out"
 
-    def command(*more):
-        return [
-            "shards",
-            "--corpus",
-            text,
-            "--tokenizer",
-            tmp_path / "vocab",
-            "--output",
-            out,
-            "--max-seq-length",
-            "32",
-            "--num-shards",
-            "2",
-            "--held-out-share",
-            "0.1",
-            *more,
-        ]
+    command = (
+        f"shards --corpus {text} --tokenizer {tmp_path}/vocab --output {out} --max_seq_length 32 "
+        "--num_shards 2 --held_out_share 0.1"
+    ).split()
 
     def job(number):
-        process = start_command(command("--units", f"{number}/3"), setup=setup)
+        process = start_command([*command, "--units", f"{number}/3"], setup=setup)
         while process.poll() is None and not list(
             (out / ".journal").glob(f"{number - 1:05d}-*-last.json")
         ):
             time.sleep(0.002)
         process.kill()
         process.wait()
-        done = run_command(command("--units", f"{number}/3"), setup=setup)
+        done = run_command([*command, "--units", f"{number}/3"], setup=setup)
         assert done.returncode == 0, done.stderr
 
     with ThreadPoolExecutor(3) as jobs:
         list(jobs.map(job, (1, 2, 3)))
-    done = run_command(command("--finish"), setup=setup)
+    done = run_command([*command, "--finish"], setup=setup)
     assert done.returncode == 0, done.stderr
     assert contents(out) == whole
 
 
-def test_without_dask_the_cure_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InputError, match=r"pip install 'distributed>=2026\.1'"):
-        dask_workers("tcp://localhost:8786")
+@pytest.mark.parametrize(
+    ("module", "make_runner", "cure"),
+    [
+        ("distributed", lambda: dask_workers("tcp://a:1"), r"'distributed>=2026\.1'"),
+        ("apache_beam", BeamRunner, r"'apache-beam<3,>=2\.77'"),
+    ],
+)
+def test_a_missing_package_is_named(monkeypatch, module, make_runner, cure):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InputError, match=f"pip install {cure}"):
+        make_runner()
 
 
 def test_a_scheduler_that_is_not_there(tmp_path, text, tokenizer, monkeypatch):
@@ -480,3 +422,24 @@ def test_a_dry_run_estimates_and_writes_nothing(tmp_path, text, tokenizer, whole
     assert result.estimate.text_bytes == sum(path.stat().st_size for path in text.iterdir())
     assert result.estimate.seconds > 0
     assert "GB of shards" in str(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["in_memory", "multi_processing"])
+def test_beam_makes_what_one_process_makes(tmp_path, text, tokenizer, whole, mode):
+    runner = BeamRunner(f"--runner=FnApiRunner --direct_num_workers=2 --direct_running_mode={mode}")
+    write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
+    assert contents(tmp_path / "out") == whole
+
+
+@pytest.mark.slow
+def test_the_command_with_beam(tmp_path, text, tokenizer):
+    tokenizer.save(tmp_path / "vocab")
+    command = f"shards --corpus {text} --tokenizer {tmp_path}/vocab --output {tmp_path}/shards"
+    command = [sys.executable, "-m", "bert_tf.cli", *command.split(), "--runner", "beam"]
+    command += ["--max-seq-length", "32", "64"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for length in ("32", "64"):
+        assert Manifest.load(tmp_path / "shards" / length).instances() > 0
+    assert "cudart" not in done.stderr

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary, write_vocabulary
+from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
 from bert_tf.tokenization import vocabulary as vocabulary_module
 from bert_tf.tokenization.vocabulary import check_alphabet
 
@@ -143,10 +143,8 @@ def tokenizer_length(vocabulary, words):
 
 def test_frequent_characters_are_covered_where_they_are_met():
     counts = {"ab": 3, "ba": 1, "cd": 2, "é": 1, "aé": 1, "ü": 1, "bü": 1, "!": 9, "zz": 1}
-    learned = learn_vocabulary(counts, 100, character_min_frequency=2, min_frequency=100)
+    learned = learn_vocabulary(counts, 100, min_frequency=100)
     assert learned == [*SPECIALS, *"!abcdzéü", *("##" + c for c in "abdzéü")]
-    fewer = learn_vocabulary(counts, 100, character_min_frequency=3, min_frequency=100)
-    assert fewer == [*SPECIALS, *"!ab", "##a", "##b"]
 
 
 def test_characters_without_a_piece_are_counted():
@@ -172,7 +170,6 @@ def test_rare_characters_are_let_go_in_a_large_corpus(monkeypatch):
     counts = {"a" * 10: 5_000_000, "é": 4, "ö": 5}
     assert "é" not in learn_vocabulary(counts, 30)
     assert "ö" in learn_vocabulary(counts, 30)
-    assert "é" in learn_vocabulary(counts, 30, character_min_frequency=4)
 
 
 def test_min_frequency():
@@ -237,12 +234,3 @@ def test_the_same_in_every_process():
         check=True,
     )
     assert result.stdout.split() == learn_vocabulary(WORDS, 250)
-
-
-def test_written_vocabulary_is_read_back(tmp_path):
-    pieces = learn_vocabulary(count_words(batches(TEXTS)), 60, min_frequency=1)
-    path = tmp_path / "new" / "vocab.txt"
-    write_vocabulary(path, pieces)
-    assert path.read_text(encoding="utf-8").splitlines() == pieces
-    assert BertTokenizer(path).vocabulary == pieces
-    assert list(path.parent.iterdir()) == [path]

@@ -8,7 +8,9 @@ import tensorflow as tf
 
 from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
-from bert_tf.tokenization.windows import QuestionPacker
+from bert_tf.tokenization import windows as windows_module
+from bert_tf.tokenization.windows import QuestionPacker, windows, word_rows
+from bert_tf.tokenization.words import words_between_spaces
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
 TEXTS = [
@@ -65,7 +67,7 @@ def test_windows_are_the_originals(tokenizer, max_length, stride):
     contexts = [" ".join(draw.choices(WORDS, k=k)) for k in [0, 1, *range(3, 60, 4)]]
     questions = [" ".join(draw.choices(WORDS, k=k % 9)) for k in range(len(contexts))]
     pack = QuestionPacker(tokenizer, max_length, stride, max_question=6)
-    windows = pack(tf.constant(questions), tf.constant(contexts))
+    found = pack(tf.constant(questions), tf.constant(contexts))
     row = 0
     for number, (question, context) in enumerate(zip(questions, contexts, strict=True)):
         cut = min(6, (max_length - 3) // 2)
@@ -75,19 +77,19 @@ def test_windows_are_the_originals(tokenizer, max_length, stride):
         for index, (start, length) in enumerate(spans):
             cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
             tokens = [cls, *asked, sep, *ids[start : start + length], sep]
-            padding = [0] * (windows.inputs["token_ids"].shape[1] - len(tokens))
-            assert windows.inputs["token_ids"][row].numpy().tolist() == tokens + padding
+            padding = [0] * (found.inputs["token_ids"].shape[1] - len(tokens))
+            assert found.inputs["token_ids"][row].numpy().tolist() == tokens + padding
             segments = [0] * (len(asked) + 2) + [1] * (length + 1)
-            assert windows.inputs["segment_ids"][row].numpy().tolist() == segments + padding
-            assert windows.question[row] == number and windows.number[row] == index
+            assert found.inputs["segment_ids"][row].numpy().tolist() == segments + padding
+            assert found.question[row] == number and found.number[row] == index
             before, after = len(asked) + 2, len(padding) + 1
             expected = [-1] * before + starts[start : start + length] + [-1] * after
-            assert windows.starts[row].numpy().tolist() == expected
+            assert found.starts[row].numpy().tolist() == expected
             most = [is_max_context(spans, index, start + i) for i in range(length)]
             expected = [False] * before + most + [False] * after
-            assert windows.has_most_context[row].numpy().tolist() == expected
+            assert found.has_most_context[row].numpy().tolist() == expected
             row += 1
-    assert row == len(windows.question)
+    assert row == len(found.question)
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -122,3 +124,70 @@ def test_one_window_of_each_question(tokenizer):
 def test_too_short_windows_are_refused(tokenizer):
     with pytest.raises(InputError, match="max_length is 4; windows need at least 5"):
         QuestionPacker(tokenizer, 4)
+
+
+@pytest.mark.parametrize(("max_length", "stride"), [(9, 3), (3, 1)])
+def test_windows_cover_a_text_and_the_best_has_the_most_context(max_length, stride, tokenizer):
+    size = max_length - 2
+    for length in range(1, 30):
+        texts = tf.constant(["a " * 3, "e " * length])
+        rows = word_rows(words_between_spaces(texts, tokenizer), 2, tokenizer, max_length)
+        found = windows(tf.constant([3, length], tf.int64), size, stride)
+        ranges = {
+            row: range(int(found.starts[row]) - 3, int(found.ends[row]) - 3)
+            for row in np.flatnonzero(found.text == 1)
+        }
+        assert set().union(*ranges.values()) == set(range(length))
+        for row, window in ranges.items():
+            ids = rows.inputs["token_ids"][row].numpy()
+            assert (ids == tokenizer.token_to_id("e")).sum() == len(window)
+
+        def context(row, place, length=length, ranges=ranges):
+            """The poorer side; the text's own ends do not count."""
+            window = ranges[row]
+            if place not in window:
+                return -1
+            left = size if window.start == 0 else place - window.start
+            right = size if window.stop == length else window.stop - 1 - place
+            return min(left, right)
+
+        np.testing.assert_array_equal(rows.pieces, rows.first_pieces)
+        for place, (row, column) in enumerate(rows.pieces[3:].numpy()):
+            assert ranges[row][column - 1] == place
+            most = max(context(r, place) for r in ranges)
+            assert context(row, place) >= max(0, most - 1)  # an odd rest has no exact middle
+
+
+def test_windows_of_any_stride():
+    for size, stride in ((8, 8), (8, 3), (1, 1)):
+        found = windows(tf.range(20, dtype=tf.int64), size, stride)
+        first = np.cumsum(np.arange(20)) - np.arange(20)
+        for length in range(20):
+            rows = np.flatnonzero(found.text == length)
+            assert found.number.numpy()[rows].tolist() == list(range(len(rows)))
+            assert len(rows) == found.counts[length] == 1 + max(0, -(-(length - size) // stride))
+            starts = first[length] + stride * np.arange(len(rows))
+            np.testing.assert_array_equal(found.starts.numpy()[rows], starts)
+            ends = np.minimum(starts + size, first[length] + length)
+            np.testing.assert_array_equal(found.ends.numpy()[rows], ends)
+
+
+def test_rows_are_computed_in_parts_of_any_number(monkeypatch):
+    monkeypatch.setattr(windows_module, "_MOST_TOKENS", 6)
+    parts = []
+
+    @tf.function
+    def doubled(x):
+        def function(part):
+            tf.py_function(lambda x: parts.append(len(x)), [part["x"]], [])
+            return 2 * part["x"], tf.strings.as_string(part["x"][:, 0])
+
+        return windows_module.map_rows(function, {"x": x})
+
+    for rows, wanted in ((0, [1]), (1, [1]), (3, [3]), (7, [3, 3, 1])):
+        x = tf.reshape(tf.range(2 * rows), [rows, 2])
+        parts.clear()
+        twice, first = doubled(x)
+        np.testing.assert_array_equal(twice, 2 * x)
+        assert [text.decode() for text in first.numpy()] == [str(2 * n) for n in range(rows)]
+        assert parts == wanted

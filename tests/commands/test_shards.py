@@ -12,7 +12,7 @@ def lost(dropped, random_next, unknown=None, **changed):
     if unknown is not None:  # older manifests do not say
         statistics["unknown_token_share"] = unknown
     manifest = Manifest(
-        options=made.of_data(),
+        options=made.data_settings(),
         vocabulary={},
         corpus=[],
         documents=1,

@@ -1,0 +1,85 @@
+"""What files and folders of shards hold, for tests."""
+
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.shards.manifest import Manifest
+
+
+def options(**changed: Any) -> PretrainingDataOptions:
+    settings = {"max_seq_length": 32, "num_shards": 3, "held_out_share": 0.1, **changed}
+    return PretrainingDataOptions(**settings)
+
+
+def many_options(**changed: Any) -> PretrainingDataOptions:
+    return options(**{"buffer_bytes": 2000, "num_shards": 4, "dupe_factor": 2, **changed})
+
+
+def write_many(folder: Path, number_corpus: Callable[..., str], files: int = 5) -> Path:
+    """Some files of thirty documents, 18 kB each."""
+    folder.mkdir()
+    for index in range(files):
+        text = number_corpus(30, first=10 + index * 30 * 12 * 9)
+        (folder / f"{index}.txt").write_text(text)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files below a folder, by their names."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def records_of(path: Path) -> list[bytes]:
+    """The records of a file, without a graph: the checksums are verified elsewhere."""
+    content, place, records = path.read_bytes(), 0, []
+    while place < len(content):
+        (size,) = struct.unpack_from("<Q", content, place)
+        records.append(content[place + 12 : place + 12 + size])
+        place += 12 + size + 4
+    return records
+
+
+def file_of(folder: Path, number: int = 1, split: str = "train") -> Path:
+    """The path of a shard."""
+    return folder / Manifest.load(folder).shards[split][number].file
+
+
+def examples(folder: Path, split: str = "train") -> Iterator[dict[str, list]]:
+    """The features of the records of a split, in the order of the files."""
+    for shard in Manifest.load(folder).shards[split]:
+        for record in records_of(folder / shard.file):
+            features = tf.train.Example.FromString(record).features.feature.items()
+            yield {
+                name: list(feature.int64_list.value or feature.float_list.value)
+                for name, feature in features
+            }
+
+
+def unmasked(batches: list[Any]) -> list[tuple]:
+    """The instances of batches as they were before masking, each a tuple of ids."""
+    instances: list[tuple] = []
+    for inputs, labels, weights in batches:
+        ids = inputs["token_ids"].copy()
+        for row, position in zip(*np.nonzero(weights["mlm_logits"]), strict=True):
+            ids[row, inputs["mask_positions"][row, position]] = labels["mlm_logits"][row, position]
+        instances += map(tuple, ids)
+    return instances
+
+
+def flip(path: Path, place: int) -> None:
+    """Changes a bit of a byte."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def assert_equal(batches: list, others: list) -> None:
+    assert len(batches) == len(others)
+    tf.nest.map_structure(np.testing.assert_array_equal, batches, others)
