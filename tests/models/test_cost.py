@@ -1,5 +1,4 @@
 import math
-import re
 from dataclasses import replace
 
 import pytest
@@ -7,10 +6,8 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig
 from bert_tf.models.cost import classification_flops, pretraining_flops
-from bert_tf.models.encoder import encoder_for
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.paper.cost import lstm_flops
 from bert_tf.paper.language_model import BertLanguageModel
 
 CONFIG = BertConfig(
@@ -68,29 +65,3 @@ def test_the_forward_pass_of_a_classifier_is_a_third_of_what_tensorflow_counts(c
     counted = matrix_products(model.encoder, INPUTS) + 2 * 5 * config.width * 4
     ours = 5 * classification_flops(config, length=48, classes=4)
     assert ours / 3 == pytest.approx(counted, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {},
-        {"feature_lstm_layers": 1},
-        {"feature_layers": ["embeddings", "2"], "feature_lstm_layers": 2},
-        {"feature_layers": ["mix"], "feature_lstm_layers": 2},
-        {"attention_direction": "recurrent"},
-        {"attention_direction": "recurrent", "feature_lstm_layers": 1},
-    ],
-    ids=str,
-)
-def test_an_lstm_multiplies_each_token_by_each_weight_of_its_kernels(changed):
-    config = replace(CONFIG, **changed)
-    encoder, _ = encoder_for(config, seed=1, dtype=None, of_task=True)
-    kernels = [
-        variable.shape.num_elements()
-        for variable in encoder.trainable_variables
-        if re.search(r"lstm|\b(forward|backward)\b", variable.path) and len(variable.shape) == 2
-    ]
-    assert bool(kernels) == bool(changed)
-    assert lstm_flops(config, length=48) == 3 * 2 * 48 * sum(kernels)
-    others = classification_flops(config, length=48, classes=4) - lstm_flops(config, length=48)
-    assert others > 0

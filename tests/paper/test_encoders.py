@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from rounding import rounding
-from small_data import LABELS, SIZES, TAG_NAMES, TAGS, TEXTS, WORDS
+from small_data import LABELS, SIZES, TAG_NAMES, TAGS, TEXTS, VOCABULARY, WORDS
 
 from bert_tf import (
     BertClassifier,
@@ -26,15 +26,16 @@ DIRECTIONS = {TwoEncoders: "left_to_right+right_to_left", LstmEncoder: "recurren
 
 
 @pytest.fixture(scope="module")
-def presets(preset, tmp_path_factory):
+def presets(tmp_path_factory):
     """Encoder class -> a model directory that holds one."""
-    made = {BertEncoder: preset}
-    tokenizer = BertTokenizer.from_directory(preset)
-    for model_class, direction in DIRECTIONS.items():
+    folder, tokenizer = tmp_path_factory.mktemp("presets"), BertTokenizer(VOCABULARY)
+    for model_class, direction in {BertEncoder: "both", **DIRECTIONS}.items():
         config = BertConfig(**SIZES, attention_direction=direction)
-        made[model_class] = tmp_path_factory.mktemp("presets") / model_class.__name__
-        save_model(encoder_for(config, seed=1, dtype=None)[0], made[model_class], tokenizer)
-    return made
+        encoder, _ = encoder_for(config, seed=1, dtype=None)
+        save_model(encoder, folder / model_class.__name__, tokenizer)
+    return {
+        model_class: folder / model_class.__name__ for model_class in (BertEncoder, *DIRECTIONS)
+    }
 
 
 def eager(model):
@@ -66,23 +67,17 @@ def saved_and_loaded(model, folder):
 CLASSIFIERS = {
     "two encoders": (TwoEncoders, TwoEncoders, {}),
     "LSTMs": (LstmEncoder, LstmEncoder, {}),
-    "a frozen encoder": (FeatureEncoder, BertEncoder, {"feature_layers": ["last", "0"]}),
     "a mix of frozen layers under an LSTM": (
         FeatureEncoder,
         BertEncoder,
         {"feature_layers": ["mix"], "feature_lstm_layers": 1},
     ),
-    "an LSTM on an encoder": (FeatureEncoder, BertEncoder, {"feature_lstm_layers": 1}),
     "two frozen encoders": (FeatureEncoder, TwoEncoders, {"feature_layers": ["last"]}),
 }
 
 
-# The rest is made of the same parts.
-_FAST = ("LSTMs",)
-
-
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x not in _FAST)) for x in CLASSIFIERS]
+    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x != "LSTMs")) for x in CLASSIFIERS]
 )
 def test_a_classifier_is_trained_saved_and_loaded(name, presets, tmp_path):
     expected, held, settings = CLASSIFIERS[name]
@@ -153,10 +148,10 @@ def test_another_encoder_than_the_directorys(presets):
     refused(lambda: FeatureEncoder.from_preset(plain), "BertEncoder, not FeatureEncoder: open")
 
 
-def test_a_feature_encoder_without_a_task(preset, tmp_path):
+def test_a_feature_encoder_without_a_task(presets, tmp_path):
     """It predicts, and Keras files hold it; no model directory does."""
-    preprocessor = BertPreprocessor(preset, "vectors", max_length=24)
-    encoder = BertEncoder.from_preset(preset)
+    preprocessor = BertPreprocessor(presets[BertEncoder], "vectors", max_length=24)
+    encoder = BertEncoder.from_preset(presets[BertEncoder])
     model = eager(FeatureEncoder(encoder, ["last", "0"], preprocessor=preprocessor))
     found = model.predict(TEXTS, verbose=0)["pooled_output"]
     assert found.shape == (8, 32)
