@@ -48,7 +48,7 @@ def refused(call, *texts):
     else:
         raise AssertionError(texts)
 
-refused(lambda: bert_tf.load_model("two_encoders/last"), "model_type", "left_to_right+right_to_left")
+refused(lambda: bert_tf.load_model("two_encoders/last"), "model_type", "+right_to_left")
 refused(lambda: bert_tf.BertConfig(attention_direction="recurrent"), "'recurrent'", "both")
 refused(lambda: bert_tf.BertConfig.from_dict({"is_decoder": True}), "is_decoder")
 refused(lambda: bert_tf.BertConfig(feature_layers=["last"]), "feature_layers", "bert_tf.paper")
