@@ -1,15 +1,36 @@
-"""The class of models that a kind of tasks names."""
+"""The classes of models that model directories hold and kinds of tasks name."""
 
-import importlib
 from typing import Any
 
-from bert_tf.keras_classes import NAMES
+from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
+from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.models.task_models import (
+    BertChooser,
+    BertClassifier,
+    BertMultiLabelClassifier,
+    BertRegressor,
+    BertSentenceEncoder,
+    BertSpanClassifier,
+    BertTagger,
+)
+
+# The first class of an architecture and problem type is made from a directory.
+STORED: tuple[type[PretrainedModel], ...] = (
+    BertEncoder,
+    BertPreTrainer,
+    BertMaskedLanguageModel,
+    BertClassifier,
+    BertMultiLabelClassifier,
+    BertRegressor,
+    BertChooser,
+    BertTagger,
+    BertSpanClassifier,
+    BertSentenceEncoder,
+)
 
 
 def class_of_kind(kind: Any) -> Any:
-    """The class of the models that a kind trains: one here by its name, or a user's own."""
+    """The class of the models that a kind trains: one of these by its name, or a user's own."""
     named = kind.model_class
-    if not isinstance(named, str):
-        return named
-    home, name = NAMES[f"bert_tf>{named}"]
-    return getattr(importlib.import_module(home), name)
+    return {cls.__name__: cls for cls in STORED}.get(named, named)

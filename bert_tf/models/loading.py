@@ -19,19 +19,10 @@ from bert_tf.config import BertConfig, read_small_file
 from bert_tf.errors import InputError
 from bert_tf.extensions import added
 from bert_tf.files.atomic import StrPath
+from bert_tf.models.classes import STORED
 from bert_tf.models.encoder import BertEncoder, encoder_for
-from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel
-from bert_tf.models.task_models import (
-    BertChooser,
-    BertClassifier,
-    BertMultiLabelClassifier,
-    BertRegressor,
-    BertSentenceEncoder,
-    BertSpanClassifier,
-    BertTagger,
-    TaskModel,
-)
+from bert_tf.models.task_models import BertSentenceEncoder, TaskModel
 
 if TYPE_CHECKING:
     from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -39,18 +30,6 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=PretrainedModel)
 _log = logging.getLogger(__name__)
 _NEW = "%s: %s initialized at random: train before you use the answers."
-# What a directory may hold; the first class of an architecture and problem type is made.
-_CLASSES: tuple[type[PretrainedModel], ...] = (
-    BertEncoder,
-    BertPreTrainer,
-    BertMaskedLanguageModel,
-    BertClassifier,
-    BertMultiLabelClassifier,
-    BertRegressor,
-    BertChooser,
-    BertTagger,
-    BertSpanClassifier,
-)
 
 
 def save_model(
@@ -132,7 +111,7 @@ def load_model(
             raise InputError(f"{vocabulary} cannot be read: {error.strerror}.") from None
         check_vocabulary(pieces, stored.config, vocabulary)
     if model_class is None:
-        known_classes = (*_CLASSES, *added("models"))
+        known_classes = (*STORED, *added("models"))
         kinds: Any = {weight_names.head_of(cls).kind: cls for cls in reversed(known_classes)}
         if stored.kind not in kinds:
             raise InputError(

@@ -1,7 +1,7 @@
 """What each word piece adds to a classifier's answer: integrated gradients, in graph."""
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -9,13 +9,10 @@ import tensorflow as tf
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import is_replaced
 from bert_tf.tasks.kinds.long_texts import LongTextKind
-from bert_tf.tasks.signatures import DEFAULT, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, Answerer, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
-
-if TYPE_CHECKING:
-    from bert_tf.models.answerer import Answerer
 
 # The way is cut into parts, twice as many each time, with the nodes of Gauss and Legendre in each:
 # until the sum of every text's pieces is as exact as this, relative or absolute, or no more.
@@ -34,7 +31,7 @@ def explanation(task: Task) -> Signature | None:
     return Signature(kind.signatures(task)[DEFAULT].inputs, respond)
 
 
-def _explain(strings: Tensors, answerer: "Answerer", kind: LongTextKind) -> Tensors:
+def _explain(strings: Tensors, answerer: Answerer, kind: LongTextKind) -> Tensors:
     """The most probable label of each text or pair, and what each of its T tokens adds to it.
 
     Of several labels, the same for each of the P labels that the text gets.
@@ -105,7 +102,7 @@ def _explain(strings: Tensors, answerer: "Answerer", kind: LongTextKind) -> Tens
     return told
 
 
-def _of_rows(rows: Tensors, answerer: "Answerer") -> tuple[tf.Tensor, ...]:
+def _of_rows(rows: Tensors, answerer: Answerer) -> tuple[tf.Tensor, ...]:
     """Attributions [r, T] of a `label` [r], and its logits of texts of [MASK]s [r]."""
     rows = dict(rows)
     labels, logit = rows.pop("label"), rows.pop("logit")
@@ -150,7 +147,7 @@ def _of_rows(rows: Tensors, answerer: "Answerer") -> tuple[tf.Tensor, ...]:
 
 
 def _logits_after(
-    shares: tf.Tensor, rows: Tensors, answerer: "Answerer", labels: tf.Tensor
+    shares: tf.Tensor, rows: Tensors, answerer: Answerer, labels: tf.Tensor
 ) -> tf.Tensor:
     """The labels' logits [r] after shares [n, 1] of the way from [MASK] to each token's vector."""
     vocabulary = answerer.tokenizer.vocabulary

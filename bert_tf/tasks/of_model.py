@@ -16,19 +16,8 @@ TASK_FILE = "task.json"
 _ASSETS = "assets.extra"  # of exports
 _DEFAULT = "classification"
 _OF_SENTENCES = "embedding"  # the task of files of sentence-transformers
-# Classes of models -> the task that they are opened for.
-_OF_CLASSES = {
-    "BertClassifier": "classification",
-    "BertMultiLabelClassifier": "multi_label",
-    "BertRegressor": "regression",
-    "BertChooser": "choice",
-    "BertSpanClassifier": "squad",
-    "BertTagger": "tagging",
-    "BertMaskedLanguageModel": "masked_words",
-    "BertPreTrainer": "masked_words",
-    "BertSentenceEncoder": "embedding",
-    "Encoder": "vectors",
-}
+# Classes of models that no kind trains -> the task that they are opened for.
+_UNTRAINED = {"BertPreTrainer": "masked_words", "Encoder": "vectors"}
 
 
 def of_model(
@@ -115,13 +104,16 @@ def _class_names(model: Any) -> list[str]:
 
 
 def _task_of_class(model: Any) -> str | None:
+    """The first task that trains such a model, or else that it is opened for."""
     from bert_tf.pipelines.examples.tagged_words import are_entities  # with TensorFlow
 
-    names = (_OF_CLASSES.get(name) for name in _class_names(model))
-    task = next(filter(None, names), None)
-    if task is None and isinstance(model, added("models")):
+    for name, task in TASKS.items():
+        if has_class(model, task):
+            is_tag = name == "tagging" and not are_entities(model.label_names)
+            return "tags" if is_tag else name
+    if isinstance(model, added("models")):
         return "vectors"
-    return "tags" if task == "tagging" and not are_entities(model.label_names) else task
+    return next((_UNTRAINED[x] for x in _class_names(model) if x in _UNTRAINED), None)
 
 
 def read_settings(directory: str | Path) -> dict[str, Any] | None:

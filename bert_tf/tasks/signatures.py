@@ -1,8 +1,8 @@
 """A model that takes raw strings: tokenizer, model and answers in one graph."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -10,9 +10,6 @@ from bert_tf.errors import InputError
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.tensorflow.inference import CopiedWeights
 from bert_tf.networks.tensorflow.int8 import Int8
-
-if TYPE_CHECKING:
-    from bert_tf.models.answerer import Answerer
 
 DEFAULT = "serving_default"
 TEXTS = tf.TensorSpec([None], tf.string)
@@ -26,6 +23,28 @@ REGRESS = tf.saved_model.REGRESS_METHOD_NAME
 Tensors = dict[str, tf.Tensor]
 
 
+class Answerer(Protocol):
+    """What signatures compute with; `bert_tf.models.answerer` has it."""
+
+    @property
+    def model(self) -> Any: ...
+
+    @property
+    def tokenizer(self) -> Any: ...
+
+    @property
+    def labels(self) -> Sequence[str]: ...  # in the order of the outputs
+
+    @property
+    def max_length(self) -> int: ...
+
+    @property
+    def plan(self) -> Any: ...  # of products in int8; None for none
+
+    def predict(self, rows: Any) -> Any:
+        """The model's outputs for rows of tokens, in graph."""
+
+
 @dataclass(frozen=True)
 class Signature:
     """A function that a model is asked by, in an export and in evaluation."""
@@ -36,7 +55,7 @@ class Signature:
     respond: Callable[[Tensors, Any], Tensors]
     method_name: str = PREDICT  # the API of TensorFlow Serving that asks it
 
-    def trace(self, answerer: "Answerer") -> Any:
+    def trace(self, answerer: Answerer) -> Any:
         specs = {n: tf.TensorSpec(x.shape, x.dtype, n) for n, x in self.inputs.items()}
 
         def answer(**inputs: tf.Tensor) -> Tensors:
@@ -59,7 +78,7 @@ def of_examples(signature: Signature, method_name: str, outputs: Mapping[str, st
 class RawTextModel(tf.Module):
     """What evaluation runs and what an export saves."""
 
-    def __init__(self, answerer: "Answerer", signatures: Mapping[str, Signature]) -> None:
+    def __init__(self, answerer: Answerer, signatures: Mapping[str, Signature]) -> None:
         super().__init__()
         # A SavedModel holds the variables of what it tracks. TensorFlow's own, not the Keras model:
         # Keras would have a server restore copies that no signature reads (keras.Variable's

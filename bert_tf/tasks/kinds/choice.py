@@ -4,7 +4,7 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,12 +14,9 @@ from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import TOKENS, Answered, Answers, RowKind
 from bert_tf.tasks.kinds.rows import alone, count_pieces, in_lists, paired_rows
-from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Answerer, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.windows import map_rows
-
-if TYPE_CHECKING:
-    from bert_tf.models.answerer import Answerer
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class Choice(RowKind):
         rows, _ = paired_rows(strings["context"], choices, tokenizer, max_length)
         return in_lists(rows, choices)
 
-    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
+    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
         context, choices = strings["context"], strings["choices"]
         rows, truncated = paired_rows(context, choices, answerer.tokenizer, answerer.max_length)
         scores = map_rows(answerer.predict, alone(rows))  # (B * n, 1)

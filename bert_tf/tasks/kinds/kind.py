@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import tensorflow as tf
@@ -15,13 +15,10 @@ from bert_tf.networks.tensorflow.losses import CLASSES
 from bert_tf.options import CheckedOptions
 from bert_tf.pipelines.examples.table import Examples, MissingColumnError
 from bert_tf.tasks.kinds.rows import checked_rows, count_pieces, text_pieces
-from bert_tf.tasks.signatures import DEFAULT, TEXTS, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, TEXTS, Answerer, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
-
-if TYPE_CHECKING:
-    from bert_tf.models.answerer import Answerer
 
 Answers = dict[str, np.ndarray]
 
@@ -145,10 +142,10 @@ class Kind(ABC):
         }
 
     @abstractmethod
-    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
+    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
         """Answers to strings, in graph; `truncated`, int32 [B], are the pieces that did not fit."""
 
-    def respond_to_tokens(self, tensors: Tensors, answerer: "Answerer") -> Tensors:
+    def respond_to_tokens(self, tensors: Tensors, answerer: Answerer) -> Tensors:
         """Answers to rows of tokens, [B, T] or [B, n, T], T at most the model's positions."""
         inputs = checked_rows(tensors, answerer.model)
         return self.answers(map_rows(answerer.predict, inputs), answerer.labels)
@@ -180,7 +177,7 @@ class RowKind(Kind):
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
         return Packer(tokenizer, max_length)(*self.pieces(strings, tokenizer))
 
-    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
+    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
         segments = self.pieces(strings, answerer.tokenizer)
         pack = Packer(answerer.tokenizer, answerer.max_length)
         outputs = map_rows(answerer.predict, pack(*segments))

@@ -2,19 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.tasks.kinds.kind import Kind, RowKind
-from bert_tf.tasks.signatures import Tensors
+from bert_tf.tasks.signatures import Answerer, Tensors
 from bert_tf.tasks.task_options import LongTextOptions
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows, windows
-
-if TYPE_CHECKING:
-    from bert_tf.models.answerer import Answerer
 
 _POOL: Mapping[str, tuple[Callable, Callable]] = {  # for any order of windows, for theirs
     "mean": (tf.math.unsorted_segment_mean, tf.math.segment_mean),
@@ -94,7 +91,7 @@ class LongTextKind(WindowedKind, RowKind):
         (ids,) = self.pieces(strings, tokenizer)
         return (self.padded_windows(ids, tokenizer, max_length), *arrays)
 
-    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
+    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
         if self.long_texts is None:
             return super().respond(strings, answerer)
         (ids,) = self.pieces(strings, answerer.tokenizer)

@@ -2,18 +2,15 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.tasks.signatures import LISTS, TEXTS, Signature, Tensors
+from bert_tf.tasks.signatures import LISTS, TEXTS, Answerer, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
-
-if TYPE_CHECKING:
-    from bert_tf.models.answerer import Answerer
 
 _AT_ONCE = 4096  # texts tokenized
 TEXT_ROLES = ("text", "text_pair", "words")
@@ -74,7 +71,7 @@ def with_rerank(own: dict[str, Signature], task: Task, scores: Callable) -> dict
     return own
 
 
-def _rerank(strings: Tensors, answerer: "Answerer", scores: Callable) -> Tensors:
+def _rerank(strings: Tensors, answerer: Answerer, scores: Callable) -> Tensors:
     """How well each text of a list goes with a query, by a model of pairs: `scores` [B, n]."""
     texts = strings["texts"]
     rows, truncated = paired_rows(strings["query"], texts, answerer.tokenizer, answerer.max_length)

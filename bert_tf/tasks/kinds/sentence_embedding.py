@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -16,14 +16,11 @@ from bert_tf.tasks.kinds.kind import TOKENS, Answered, Kind, numbers
 from bert_tf.tasks.kinds.long_texts import WindowedKind
 from bert_tf.tasks.kinds.rows import alone, checked_rows, count_pieces, in_lists
 from bert_tf.tasks.scoring.metrics import pearson, retrieval_scores, spearman
-from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Answerer, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tasks.task_options import EmbeddingOptions
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
-
-if TYPE_CHECKING:
-    from bert_tf.models.answerer import Answerer
 
 RECORDED = ("similarity", "prompt", "query_prompt", "document_prompt")
 
@@ -37,10 +34,10 @@ class Embedding(Kind):
     def signatures(self, task: Task) -> dict[str, Signature]:
         return super().signatures(task) | {DEFAULT: encoder_signatures.ENCODER_SIGNATURES["embed"]}
 
-    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
+    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
         return encoder_signatures.embed(strings, answerer)
 
-    def respond_to_tokens(self, tensors: Tensors, answerer: "Answerer") -> Tensors:
+    def respond_to_tokens(self, tensors: Tensors, answerer: Answerer) -> Tensors:
         return encoder_signatures.vectors(checked_rows(tensors, answerer.model), answerer.model)
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
@@ -190,12 +187,12 @@ class SentenceEmbedding(WindowedKind):
         ]
         return 2 + np.max([count_pieces(values, tokenizer) for values in texts], axis=0)
 
-    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
+    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
         texts = self._prompted(strings["text"], self.prompt)
         found, truncated = self._vectors(texts[:, tf.newaxis], answerer)
         return {"vector": found[:, 0], "truncated": truncated[:, 0]}
 
-    def compare(self, strings: Tensors, answerer: "Answerer") -> Tensors:
+    def compare(self, strings: Tensors, answerer: Answerer) -> Tensors:
         """The similarity of both texts of a pair, and their vectors."""
         texts = tf.stack([strings["text"], strings["text_pair"]], 1)
         found, truncated = self._vectors(self._prompted(texts, self.prompt), answerer)
@@ -203,7 +200,7 @@ class SentenceEmbedding(WindowedKind):
         vectors = {"vector": found[:, 0], "vector_pair": found[:, 1]}
         return {"score": score, **vectors, "truncated": tf.reduce_max(truncated, -1)}
 
-    def rerank(self, strings: Tensors, answerer: "Answerer") -> Tensors:
+    def rerank(self, strings: Tensors, answerer: Answerer) -> Tensors:
         of_query, of_texts = (
             self.prompt if own is None else own for own in (self.query_prompt, self.document_prompt)
         )
@@ -213,7 +210,7 @@ class SentenceEmbedding(WindowedKind):
         scores = self._similarities(found[:, :1], found[:, 1:])
         return {"scores": scores, "truncated": truncated[:, 1:]}
 
-    def respond_to_tokens(self, tensors: Tensors, answerer: "Answerer") -> Tensors:
+    def respond_to_tokens(self, tensors: Tensors, answerer: Answerer) -> Tensors:
         inputs = checked_rows(tensors, answerer.model)
         return {"vector": map_rows(answerer.predict, alone(inputs))[:, 0]}
 
@@ -227,7 +224,7 @@ class SentenceEmbedding(WindowedKind):
             return tf.reduce_sum(one * others, -1)
         return tf.reduce_sum(tf.nn.l2_normalize(one, -1) * tf.nn.l2_normalize(others, -1), -1)
 
-    def _vectors(self, texts: tf.Tensor, answerer: "Answerer") -> tuple[tf.Tensor, tf.Tensor]:
+    def _vectors(self, texts: tf.Tensor, answerer: Answerer) -> tuple[tf.Tensor, tf.Tensor]:
         """Vectors of texts [B, N], float32 [B, N, W], and the word pieces they lost [B, N]."""
         ids = answerer.tokenizer.tokenize(tf.reshape(texts, [-1]))
         if self.reads_windows:

@@ -4,7 +4,7 @@ import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -16,13 +16,10 @@ from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, best_answers
 from bert_tf.tasks.kinds.kind import Answered, Answers, Kind
 from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2, squad_1_scores, squad_2_scores
-from bert_tf.tasks.signatures import DEFAULT, TEXTS, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, TEXTS, Answerer, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tasks.task_options import SpanOptions
 from bert_tf.tokenization.windows import QuestionPacker, map_rows, token_targets
-
-if TYPE_CHECKING:
-    from bert_tf.models.answerer import Answerer
 
 _CHUNK = 64  # questions whose windows are made at once
 
@@ -85,7 +82,7 @@ class Span(Kind):
         number = strings.get("window", tf.zeros_like(strings["question"], tf.int64))
         return pack(strings["question"], strings["context"], number).inputs
 
-    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
+    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
         pack = self._packer(answerer.tokenizer, answerer.max_length)
         windows = pack(strings["question"], strings["context"])
         answers = best_answers(

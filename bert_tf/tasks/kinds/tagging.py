@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,7 +19,7 @@ from bert_tf.tasks.kinds.kind import Answered, Kind
 from bert_tf.tasks.kinds.rows import padded_lists
 from bert_tf.tasks.scoring import conlleval
 from bert_tf.tasks.scoring.metrics import Counts, mean_known
-from bert_tf.tasks.signatures import DEFAULT, TEXTS, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, TEXTS, Answerer, Signature, Tensors
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.windows import map_rows, word_rows
 from bert_tf.tokenization.words import (
@@ -30,9 +30,6 @@ from bert_tf.tokenization.words import (
     words_between_spaces,
     words_of_raw_text,
 )
-
-if TYPE_CHECKING:
-    from bert_tf.models.answerer import Answerer
 
 _SPACE = re.compile("[ \n]")  # between two words or labels of an example
 
@@ -121,7 +118,7 @@ class Tagging(Kind):
         in_rows = [tf.scatter_nd(rows.first_pieces, x, shape) for x in (of_words, weights)]
         return rows.inputs, *in_rows
 
-    def respond(self, strings: Tensors, answerer: "Answerer") -> Tensors:
+    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
         ((name, texts),) = strings.items()
         split = words_of_raw_text if name == "text" else words_between_spaces
         words = split(texts, answerer.tokenizer)
