@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,14 +10,10 @@ import pytest
 import tensorflow as tf
 from starlette.testclient import TestClient
 
-from bert_tf import BertConfig, BertTokenizer
+from bert_tf import BertClassifier, BertConfig, BertSentenceEncoder, BertTokenizer
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.task_models import BertClassifier
 from bert_tf.server.app import make_app
 from bert_tf.server.models import Models
-from bert_tf.serving.export import export
-from bert_tf.tasks.kinds.classification import Classification
-from bert_tf.tasks.signatures import DEFAULT, TEXTS, RawTextModel, Signature
 from bert_tf.tasks.table import TASKS
 
 
@@ -31,34 +28,35 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "the", "é", "。"]
+PIECES += ["a", "raw", "string", "first", "second"]  # of the pages' requests
+CONFIG = BertConfig(
+    vocab_size=len(PIECES),
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=32,
+    initializer_range=1.0,
+)
 
 
 @pytest.fixture(scope="session")
-def saved_models(made_once) -> Path:
-    """A folder with version 1 of the classifier `where`, which takes `text`."""
+def page_models(made_once, exports_of) -> Path:
+    """The models of the pages: `classifier`, `messages` and the sentence encoder `encoder`."""
 
     def make(folder: Path) -> None:
-        config = BertConfig(
-            vocab_size=len(PIECES),
-            hidden_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=16,
-            initializer_range=1.0,
-        )
-        labels = ["land", "wasser", "日"]
-        kind, tokenizer = Classification(), BertTokenizer(PIECES)
-        model = BertClassifier(config, labels=labels, seed=0)
-        signature = Signature(
-            {"text": TEXTS},
-            lambda texts, _: kind.answers(model(kind.model_inputs(texts, tokenizer, 8)), labels),
-        )
-        module = RawTextModel(
-            Answerer(TASKS["classification"], model, tokenizer), {DEFAULT: signature}
-        )
-        export(module, "where", root=folder)
+        tokenizer, labels = BertTokenizer(PIECES), ["bad", "good"]
+        for name, task, model in (
+            ("classifier", "classification", BertClassifier(CONFIG, labels=labels, seed=0)),
+            ("encoder", "embedding", BertSentenceEncoder(CONFIG, seed=0)),
+        ):
+            settings = TASKS[task].with_settings({"max_length": 16})
+            names = labels if name == "classifier" else []
+            with exports_of("serving_default", "embed"):
+                Answerer(settings, model, tokenizer, names).export(name, root=folder)
+        shutil.copytree(folder / "classifier", folder / "messages")
 
-    return made_once("served", make)
+    return made_once("page_models", make)
 
 
 class Toy(tf.Module):

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +12,6 @@ import pytest
 import requests
 from peer_programs import find_peer
 from running_server import grpc_port, running
-
-from bert_tf import BertClassifier, BertConfig, BertSentenceEncoder, BertTokenizer
-from bert_tf.models.answerer import Answerer
-from bert_tf.tasks.table import TASKS
 
 pytestmark = pytest.mark.slow  # two exports and a process
 
@@ -28,7 +23,6 @@ PAGES = [
     "docs/serving.md",
     "saved_models/README.md",
 ]
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "raw", "string", "first", "second"]
 
 
 class Server(NamedTuple):
@@ -43,32 +37,9 @@ class Server(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def served(made_once, exports_of) -> Iterator[Server]:
-    """The models of the pages: `classifier`, `messages` and the sentence encoder `encoder`."""
-
-    def make(folder: Path) -> None:
-        config = BertConfig(
-            vocab_size=len(PIECES),
-            hidden_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=16,
-            max_position_embeddings=32,
-            initializer_range=1.0,
-        )
-        tokenizer, labels = BertTokenizer(PIECES), ["bad", "good"]
-        classifier = BertClassifier(config, labels=labels, seed=0)
-        encoder = BertSentenceEncoder(config, seed=0)
-        with exports_of("serving_default", "embed"):
-            task = TASKS["classification"].with_settings({"max_length": 16})
-            Answerer(task, classifier, tokenizer, labels).export("classifier", root=folder)
-            task = TASKS["embedding"].with_settings({"max_length": 16})
-            Answerer(task, encoder, tokenizer, []).export("encoder", root=folder)
-        shutil.copytree(folder / "classifier", folder / "messages")
-
-    models = made_once("clients", make)
-    with running(models) as (port, process):
-        yield Server(models, f"http://127.0.0.1:{port}", f"127.0.0.1:{grpc_port(process)}")
+def served(page_models) -> Iterator[Server]:
+    with running(page_models) as (port, process):
+        yield Server(page_models, f"http://127.0.0.1:{port}", f"127.0.0.1:{grpc_port(process)}")
 
 
 def curls(page: Path) -> list[str]:

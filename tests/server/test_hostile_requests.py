@@ -126,9 +126,9 @@ def expensive_bodies() -> Iterator[bytes]:
 
 
 @pytest.mark.slow
-def test_small_questions_are_answered_beside_expensive_ones(saved_models):
-    path, done, problems = "/v1/models/where:predict", threading.Event(), []
-    with running(saved_models, "--max_request_mb=2") as (port, process):
+def test_small_questions_are_answered_beside_expensive_ones(page_models):
+    path, done, problems = "/v1/models/classifier:predict", threading.Event(), []
+    with running(page_models, "--max_request_mb=2") as (port, process):
         options = [("grpc.max_receive_message_length", -1)]
         address = f"127.0.0.1:{grpc_port(process)}"
 
@@ -143,7 +143,7 @@ def test_small_questions_are_answered_beside_expensive_ones(saved_models):
 
         def call(stub: PredictionServiceStub, rows: int) -> str:
             """Asks with some 50 bytes, which stand for so many rows."""
-            request = PredictRequest(model_spec={"name": "where"})
+            request = PredictRequest(model_spec={"name": "classifier"})
             tensor = request.inputs["text"]
             tensor.dtype = 7  # DT_STRING
             tensor.tensor_shape.dim.add(size=rows)

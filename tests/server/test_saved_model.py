@@ -10,16 +10,16 @@ from bert_tf.serving.saved_model import LoadedModel
 TEXTS = np.array([b"the seas", b"", b"farm " * 50, "été".encode()], object)
 
 
-def test_a_session_answers_as_python_does(saved_models):
+def test_a_session_answers_as_python_does(page_models):
     """The restore op of the export gave values to copies of the variables: servers had none."""
-    model = LoadedModel(saved_models / "where" / "1")
-    found = model.run("serving_default", {"text": TEXTS})
-    signature = tf.saved_model.load(str(saved_models / "where" / "1")).signatures["serving_default"]
+    version = page_models / "classifier" / "1"
+    model = LoadedModel(version)
+    outputs = model.run("serving_default", {"text": TEXTS})
+    signature = tf.saved_model.load(str(version)).signatures["serving_default"]
+    predicted = Predictor(version.parent).signature()(text=TEXTS.tolist())
     for name, value in signature(text=tf.constant(TEXTS)).items():
-        np.testing.assert_array_equal(found[name], value.numpy())
-    own = Predictor(saved_models / "where").signature()(text=TEXTS.tolist())
-    for name, value in own.items():
-        np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(outputs[name], value.numpy())
+        np.testing.assert_array_equal(outputs[name], predicted[name])
     model.close()
 
 
