@@ -61,8 +61,7 @@ class LayerNames:
     shape: tuple[str, ...]  # fields of the config; [out, in] of a dense layer
     ours: str  # attribute of `BertEncoder`, or of a block
     keras_hub: str = ""  # attribute of KerasHub's backbone, or of a block
-    model_garden: str = ""  # edges from Model Garden's encoder, or from a block
-    tf_hub: str = ""  # scope of the variables in TF Hub's SavedModels, or in a block
+    model_garden: str = ""  # scope of Model Garden's variables, or in its block
 
 
 _H, _INNER = "hidden_size", "intermediate_size"
@@ -72,7 +71,6 @@ EMBEDDINGS = (
         ("vocab_size", _H),
         "embeddings.word_embeddings",
         "token_embedding",
-        "_embedding_layer",
         "word_embeddings",
     ),
     LayerNames(
@@ -80,7 +78,6 @@ EMBEDDINGS = (
         ("max_position_embeddings", _H),
         "embeddings.position_embeddings",
         "position_embedding",
-        "_position_embedding_layer",
         "position_embedding",
     ),
     LayerNames(
@@ -88,7 +85,6 @@ EMBEDDINGS = (
         ("type_vocab_size", _H),
         "embeddings.segment_embeddings",
         "segment_embedding",
-        "_type_embedding_layer",
         "type_embeddings",
     ),
     LayerNames(
@@ -96,7 +92,6 @@ EMBEDDINGS = (
         (_H,),
         "embeddings.layer_norm",
         "embeddings_layer_norm",
-        "_embedding_norm_layer",
         "embeddings/layer_norm",
     ),
 )
@@ -107,7 +102,6 @@ BLOCK = (
             (_H, _H),
             f"attention.{name}",
             f"_self_attention_layer.{name}_dense",
-            f"_attention_layer._{name}_dense",
             f"self_attention/{name}",
         )
         for name in ("query", "key", "value")
@@ -117,7 +111,6 @@ BLOCK = (
         (_H, _H),
         "attention.output_dense",
         "_self_attention_layer.output_dense",
-        "_attention_layer._output_dense",
         "self_attention/attention_output",
     ),
     LayerNames(
@@ -125,7 +118,6 @@ BLOCK = (
         (_H,),
         "attention_layer_norm",
         "_self_attention_layer_norm",
-        "_attention_layer_norm",
         "self_attention_layer_norm",
     ),
     LayerNames(
@@ -133,7 +125,6 @@ BLOCK = (
         (_INNER, _H),
         "feed_forward.intermediate",
         "_feedforward_intermediate_dense",
-        "_intermediate_dense",
         "intermediate",
     ),
     LayerNames(
@@ -141,7 +132,6 @@ BLOCK = (
         (_H, _INNER),
         "feed_forward.output_dense",
         "_feedforward_output_dense",
-        "_output_dense",
         "output",
     ),
     LayerNames(
@@ -149,13 +139,10 @@ BLOCK = (
         (_H,),
         "feed_forward_layer_norm",
         "_feedforward_layer_norm",
-        "_output_layer_norm",
         "output_layer_norm",
     ),
 )
-POOLER = LayerNames(
-    "pooler.dense", (_H, _H), "pooler.dense", "pooled_dense", "_pooler_layer", "pooler_transform"
-)
+POOLER = LayerNames("pooler.dense", (_H, _H), "pooler.dense", "pooled_dense", "pooler_transform")
 # BERT's names -> DistilBERT's, each replaced in the order of the table.
 _DISTILBERT_NAMES = {
     "bert.pooler.dense.": "pre_classifier.",

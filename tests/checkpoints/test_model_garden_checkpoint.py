@@ -11,8 +11,10 @@ from stored_models import (
     refusal,
     tensors_of,
 )
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from bert_tf import BertConfig, BertEncoder
+from bert_tf.checkpoints.other_formats import tensorflow_checkpoint
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.models.language_model import BertPreTrainer
 
@@ -42,52 +44,31 @@ def test_model_garden_computed_the_same(out, encoder):
     assert {name: config.to_dict()[name] for name in expected} == expected
 
 
-def numbered_layers():
-    """The encoder's variables, as before its layers had named attributes."""
-    reader = tf.train.load_checkpoint(str(MODEL_GARDEN / "functional" / "bert_model.ckpt"))
-    root: dict = {}
-    for key in reader.get_variable_to_shape_map():
-        *path, leaf = key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE").split("/")
-        node = root
-        for part in path:
-            node = node.setdefault(part, {})
-        if path:
-            node[leaf] = tf.Variable(reader.get_tensor(key))
-    return root
+FUNCTIONAL = MODEL_GARDEN / "functional"
 
 
-def write(node, folder):
-    """Writes a graph of objects, given as dicts and variables."""
+def variables():
+    """The variables of the functional encoder."""
+    checkpoint = tensorflow_checkpoint.Checkpoint(FUNCTIONAL / "bert_model.ckpt")
+    graph = TrackableObjectGraph()
+    graph.ParseFromString(checkpoint.read(tensorflow_checkpoint.OBJECT_GRAPH))
+    values = (attribute for node in graph.nodes for attribute in node.attributes)
+    return [tf.Variable(checkpoint.read(x.checkpoint_key), name=x.full_name) for x in values]
 
-    def objects(node):
-        if isinstance(node, tf.Variable):
-            return node
-        return tf.train.Checkpoint(**{name: objects(child) for name, child in node.items()})
 
+def write(folder, **objects):
     folder.mkdir()
-    objects(node).write(str(folder / "ckpt"))
-
-
-def test_layers_known_by_number_alone(tmp_path):
-    write(numbered_layers(), tmp_path / "old")
-    assert_same_tensors(tensors_of(tmp_path / "old"), tensors_of(MODEL_GARDEN / "functional"))
+    tf.train.Checkpoint(**objects).write(str(folder / "ckpt"))
 
 
 @pytest.mark.parametrize("head", ["next_sentence", "sentence_prediction"])
 def test_heads_are_read_or_named(out, tmp_path, head):
-    """A checkpoint of the model alone, as of `tf.train.Checkpoint(model=model)`."""
-
-    def dense(name, units):
-        values = {"kernel": tf.ones((8, units)), "bias": tf.ones(units)}
-        return {key: tf.Variable(x, name=f"{head}/{name}/{key}") for key, x in values.items()}
-
-    heads = {"dense": dense("pooler_dense", 8), "out_proj": dense("logits", 2)}
-    network = numbered_layers()["encoder"]
-    root = {
-        "model": {"encoder_network": network, "classification_heads": {"0": heads}},
-        "optimizer": {"iterations": tf.Variable(3.0, name="iter")},
-    }
-    write(root, tmp_path / "model")
+    """A checkpoint of a model in a scope of its own, and of its optimizer."""
+    dense = {"pooler_dense": 8, "logits": 2}
+    heads = [tf.Variable(tf.ones((8, n)), name=f"{head}/{k}/kernel") for k, n in dense.items()]
+    heads += [tf.Variable(tf.ones(n), name=f"{head}/{k}/bias") for k, n in dense.items()]
+    slots = tf.train.Checkpoint(m=[tf.Variable(x, name=f"Adam/m/{x.name}") for x in variables()])
+    write(tmp_path / "model", model=variables(), heads=heads, optimizer=slots)
     done = convert(tmp_path / "model", out)
     tensors = tensors_of(out)
     assert any("pre-LayerNorm" in note for note in done.model.notes)
@@ -97,17 +78,21 @@ def test_heads_are_read_or_named(out, tmp_path, head):
         np.testing.assert_array_equal(tensors["pooler.dense.weight"], np.ones((8, 8)))
         assert not left_out
     else:
-        assert_same_tensors(tensors, tensors_of(MODEL_GARDEN / "functional"))
+        assert_same_tensors(tensors, tensors_of(FUNCTIONAL))
         assert f"{head}/logits/bias, {head}/logits/kernel, {head}/pooler_dense/bias" in left_out[0]
-        assert "iter" not in left_out[0]
+        assert "Adam" not in left_out[0]
     (tmp_path / "model" / "params.yaml").write_text("task: {model: {norm_first: true}}")
     assert "norm_first" in refusal(tmp_path / "model", tmp_path / "no")
 
 
 def test_checkpoints_of_other_objects(out, tmp_path):
-    write({"step": tf.Variable(3.0)}, tmp_path / "step")
+    write(tmp_path / "step", step=tf.Variable(3.0))
     assert "no BERT encoder" in refusal(tmp_path / "step", out)
-    write(numbered_layers(), tmp_path / "model")
+    write(tmp_path / "half", model=variables()[:3])
+    assert "holds only parts of a BERT encoder" in refusal(tmp_path / "half", out)
+    write(tmp_path / "two", model=variables(), teacher=variables())
+    assert "holds word_embeddings/embeddings twice" in refusal(tmp_path / "two", out)
+    write(tmp_path / "model", model=variables())
     config = BertConfig(**{**vars(CONFIG), "vocab_size": 23, "num_attention_heads": 4})
     config.to_json(tmp_path / "model" / "bert_config.json")
     assert "num_attention_heads 4" in refusal(tmp_path / "model", out)
