@@ -90,9 +90,10 @@ def divided(
     By default as many tokens as the model reads; InputError for more.
     """
     kind, longest = model.task.kind, model.task.max_length
-    if max_length is None and kind.reads_windows:
+    reads_windows = getattr(kind, "reads_windows", False)
+    if max_length is None and reads_windows:
         return list(located)
-    if (max_length or 0) > longest and not kind.reads_windows:
+    if (max_length or 0) > longest and not reads_windows:
         raise InputError(
             f"--max_length {max_length} is above the {longest} tokens that the model reads: give "
             "at most these"

@@ -11,9 +11,11 @@ from bert_tf.tasks.balance import list_separator
 from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.kinds.kind import Answered, Kind
+from bert_tf.tasks.kinds.long_texts import WindowedKind
 from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel
 from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.kinds.span import Span
+from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.task import Task
 
 
@@ -84,18 +86,24 @@ def _doubts_of_choices(kind: Choice, examples: Examples) -> list[str]:
 @functools.singledispatch
 def truncation(kind: Kind, truncated: Sequence[int] | np.ndarray, max_length: int) -> str:
     """How many examples were truncated, by the word pieces that each of them lost."""
-    number, count = int(np.count_nonzero(truncated)), len(truncated)
-    if kind.reads_windows:
-        return f"cut: 0 of {count} texts; long ones are read in windows"
-    return f"cut at {max_length} tokens: {number} of {count} inputs"
+    return f"cut at {max_length} tokens: {np.count_nonzero(truncated)} of {len(truncated)} inputs"
+
+
+@truncation.register(MaskedLanguageModel)
+@truncation.register(Tagging)
+@truncation.register(WindowedKind)
+def _truncated_texts(kind: Kind, truncated: Sequence[int] | np.ndarray, max_length: int) -> str:
+    if isinstance(kind, WindowedKind) and not kind.reads_windows:
+        return truncation.dispatch(Kind)(kind, truncated, max_length)
+    return f"cut: 0 of {len(truncated)} texts; long ones are read in windows"
 
 
 @truncation.register
 def _truncated_questions(kind: Span, truncated: Sequence[int] | np.ndarray, max_length: int) -> str:
-    number, count = int(np.count_nonzero(truncated)), len(truncated)
     longest = min(kind.max_query_length, (max_length - 3) // 2)  # as `QuestionPacker` has it
     return (
-        f"cut at {longest} word pieces: {number} of {count} questions; contexts are read in windows"
+        f"cut at {longest} word pieces: {np.count_nonzero(truncated)} of {len(truncated)} "
+        "questions; contexts are read in windows"
     )
 
 

@@ -66,7 +66,6 @@ class Kind(ABC):
     is_trained: ClassVar[bool] = True  # by fine-tuning
     evaluated: ClassVar[str] = DEFAULT  # the signature that evaluation asks
     losses: Any = CLASSES  # `Losses`; a property where settings choose them
-    reads_windows: Any = False  # long texts are read in windows, so that nothing is cut
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)

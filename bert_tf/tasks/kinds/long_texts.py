@@ -31,6 +31,7 @@ class WindowedKind(Kind):
 
     @property
     def reads_windows(self) -> bool:
+        """Whether long texts are read in windows, so that nothing is cut."""
         return self.long_texts is not None
 
     def settings(self) -> dict[str, Any]:

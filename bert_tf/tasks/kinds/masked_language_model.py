@@ -33,7 +33,6 @@ class MaskedLanguageModel(Kind):
 
     model_class = "BertMaskedLanguageModel"
     is_trained = False
-    reads_windows = True
     evaluated = "pseudo_likelihood"
 
     def signatures(self, task: Task) -> dict[str, Signature]:

@@ -40,7 +40,6 @@ class Tagging(Kind):
 
     model_class = "BertTagger"
     losses = WORDS
-    reads_windows = True
     evaluated = "words"
     are_entities: ClassVar[bool] = True  # whether labels are those of entities, or any tags
     documents: bool = False  # an example is a document of a column file, instead of a sentence
