@@ -87,10 +87,6 @@ Every command takes --config FILE.yaml and explains itself with --help.
 Pages that help and messages name (docs/serving.md) are in the repository."""
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the line breaks of descriptions and of the examples."""
-
-
 class _Switch(argparse.Action):
     """Takes no value: `--NAME` is true, `--no_NAME` false."""
 
@@ -136,7 +132,7 @@ def _parser(
     parser = argparse.ArgumentParser(
         usage=usage(called, options),
         description=command_module(called).__doc__,
-        formatter_class=_Formatter,
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # keeps the examples' lines
         add_help=False,
         exit_on_error=False,
         argument_default=argparse.SUPPRESS,
@@ -245,15 +241,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command again; 130 interrupted, saved likewise; 141 the reader of standard output has left, as
     `head` does. Any other exception is a defect and is raised.
     """
-    given = [  # `--batch-size=8` as `--batch_size=8`; a value may begin with dashes, too
+    typed = [  # `--batch-size=8` as `--batch_size=8`; a value may begin with dashes, too
         re.sub(r"^--[a-z][\w-]*(?==|$)", lambda flag: "--" + flag[0][2:].replace("-", "_"), each)
         for each in (sys.argv[1:] if arguments is None else arguments)
     ]
-    called = next((argument for argument in given if not argument.startswith("-")), None)
+    called = next((argument for argument in typed if not argument.startswith("-")), None)
     if arguments is None and sys.stdout.errors == "strict":  # it may lack the text's letters
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        _run(called, given, is_own_process=arguments is None)
+        _run(called, typed, is_own_process=arguments is None)
         sys.stdout.flush()
         return 0
     except InputError as error:
@@ -286,8 +282,8 @@ def _run(called: str | None, arguments: Sequence[str], is_own_process: bool) -> 
         print(f"bert-tf {__version__}" if arguments[0] == "--version" else _HELP)
         raise SystemExit(0)
     if called is None:
-        given = " ".join(arguments)
-        raise InputError(f"there is no command in {given!r}: bert-tf --help lists them")
+        typed = " ".join(arguments)
+        raise InputError(f"there is no command in {typed!r}: bert-tf --help lists them")
     if called not in COMMANDS:
         cure = nearest(called, COMMANDS) or f"one of {', '.join(COMMANDS)}"
         raise InputError(f"there is no command {called!r}: give {cure}")

@@ -26,17 +26,17 @@ _OF_TABLES = ("classification", "multi_label", "regression")  # columns "text", 
 
 def open_models(options: Any) -> Iterator[Path]:
     """Replaces URLs and hub names of models or tokenizers with local folders, which it yields."""
-    for field, given in _values(options, "model"):
-        if Path(given).exists():
+    for field, path in _values(options, "model"):
+        if Path(path).exists():
             continue
         from bert_tf.checkpoints.hub import find_model
 
-        is_url = is_remote(given) and not given.startswith("hf://")
-        folder = fetched(given) if is_url else find_model(given)
+        is_url = is_remote(path) and not path.startswith("hf://")
+        folder = fetched(path) if is_url else find_model(path)
         value = getattr(options, field.name)
-        if folder != Path(given):
-            own = [str(folder) if each == given else each for each in value]
-            setattr(options, field.name, own if isinstance(value, list) else str(folder))
+        if folder != Path(path):
+            paths = [str(folder) if each == path else each for each in value]
+            setattr(options, field.name, paths if isinstance(value, list) else str(folder))
             yield folder
 
 
@@ -69,9 +69,9 @@ def _values(options: Any, mark: str) -> Iterator[tuple[dataclasses.Field, str]]:
                     yield field, each
 
 
-def _check_exists(given: str, option: str, is_model: bool) -> None:
-    path = Path(given)
-    if given == "-" or ":" in given or set(given) & set("*?["):  # a stream, a data set, a glob
+def _check_exists(name: str, option: str, is_model: bool) -> None:
+    path = Path(name)
+    if name == "-" or ":" in name or set(name) & set("*?["):  # a stream, a data set, a glob
         return
     if not path.exists():
         missing = [each for each in (path, *path.parents) if not each.exists()][-1]
@@ -79,25 +79,25 @@ def _check_exists(given: str, option: str, is_model: bool) -> None:
         prefix, journal = missing.with_name(f"{missing.name}.index"), missing.parent / ".journal"
         if prefix.exists() or journal.exists():
             return
-        there: list[str] = []
+        siblings: list[str] = []
         with contextlib.suppress(OSError):
-            there = sorted(each.name for each in missing.parent.iterdir())
-        near = [name for name in there if name.startswith(f"{missing.name}.")]
-        near += difflib.get_close_matches(missing.name, there, n=1, cutoff=0.5)
+            siblings = sorted(each.name for each in missing.parent.iterdir())
+        near = [x for x in siblings if x.startswith(f"{missing.name}.")]
+        near += difflib.get_close_matches(missing.name, siblings, n=1, cutoff=0.5)
         cure = f"did you mean {missing.with_name(near[0])}?" if near else "check the path"
         if is_model and not near:
             from bert_tf.checkpoints.hub import hub_hint
 
-            cure += hub_hint(given)
-        raise InputError(f"{option}{given}: no such file or folder; {cure}")
+            cure += hub_hint(name)
+        raise InputError(f"{option}{name}: no such file or folder; {cure}")
     if is_model and path.is_dir() and not (path / _CONFIG).exists():
         best = path / "best"
         if (best / _CONFIG).is_file():
-            raise InputError(f"{given} is a run directory, not a model: did you mean {best}?")
+            raise InputError(f"{name} is a run directory, not a model: did you mean {best}?")
         # Other models are SavedModels, in versions or alone, and checkpoints of TensorFlow.
         if not any(x.suffix in (".pb", ".index") or x.name.isdecimal() for x in path.iterdir()):
             raise InputError(
-                f"{given} holds neither {_CONFIG} nor a SavedModel: give a model directory or, to "
+                f"{name} holds neither {_CONFIG} nor a SavedModel: give a model directory or, to "
                 "bert-tf predict, saved_models/NAME"
             )
 

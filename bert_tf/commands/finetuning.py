@@ -89,7 +89,7 @@ def run_identity(options: FinetuningSetup, task: Task) -> dict[str, Any]:
     which options may leave to the model's task.json.
     """
     tokenizer = BertTokenizer.from_directory(options.model)
-    found = {
+    identity = {
         "task": task.name,
         "max_length": task.max_length,
         **task.kind.settings(),
@@ -97,8 +97,8 @@ def run_identity(options: FinetuningSetup, task: Task) -> dict[str, Any]:
         "model_content": content_hash(options.model),
     }
     if options.teacher is not None:
-        found["teacher_content"] = content_hash(options.teacher)
-    return found
+        identity["teacher_content"] = content_hash(options.teacher)
+    return identity
 
 
 def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
@@ -265,13 +265,13 @@ def _check_data(task: Task, options: FinetuningOptions, validation: Examples) ->
     kind.check_scored(validation)
 
 
-def best_temperature(given: Answered) -> float:
+def best_temperature(answered: Answered) -> float:
     """What to divide the outputs by for the least loss on these examples (Guo et al. 2017)."""
     from scipy.optimize import minimize_scalar
 
-    kind = given.task.kind
-    outputs = kind.to_outputs(given.answers, given.labels)
-    targets = kind.targets(given.examples, given.labels)
+    kind = answered.task.kind
+    outputs = kind.to_outputs(answered.answers, answered.labels)
+    targets = kind.targets(answered.examples, answered.labels)
 
     def loss(logarithm: float) -> float:
         scaled = (outputs * np.exp(-logarithm)).astype(np.float32)
@@ -365,10 +365,10 @@ def _validation_scores(
     tuned: Answerer, examples: Examples, loss: Values, size: int
 ) -> dict[str, float]:
     """Scores on the validation examples, without undefined ones, and their loss if it is known."""
-    kind, given = tuned.task.kind, tuned.answers(examples, size)
-    scores = {name: value for name, value in kind.scores(given).items() if value is not None}
+    kind, answered = tuned.task.kind, tuned.answers(examples, size)
+    scores = {name: value for name, value in kind.scores(answered).items() if value is not None}
     if isinstance(kind, RowKind):
-        outputs = kind.to_outputs(given.answers, tuned.labels)
+        outputs = kind.to_outputs(answered.answers, tuned.labels)
         scores["loss"] = float(np.mean(loss(kind.targets(examples, tuned.labels), outputs)))
     return scores
 

@@ -56,8 +56,8 @@ class FinetuningData:
         kept_whole = None
         if held_out is not None:
             doubts += held_out.remarks()
-            found = label_counts(kind.targets(held_out, labels), labels)  # refuses unknown ones
-            if missing := [x for x, count in zip(labels, found, strict=True) if not count]:
+            counts = label_counts(kind.targets(held_out, labels), labels)  # refuses unknown ones
+            if missing := [x for x, count in zip(labels, counts, strict=True) if not count]:
                 doubts.append(f"{held_out.path}: no example has the label {', '.join(missing)}")
         else:
             unit, keys = split_keys(kind, task, examples)
@@ -93,8 +93,8 @@ class FinetuningData:
     def score_remarks(self) -> list[str]:
         """What helps to judge the validation scores, a sentence each."""
         targets = self.task.kind.targets(self.validation, self.labels)
-        own = baseline(self.labels, self.arrays[0], targets, "validation examples")
-        return [*own, *score_remarks(self.task.kind, self.task, self.labels)]
+        remarks = baseline(self.labels, self.arrays[0], targets, "validation examples")
+        return [*remarks, *score_remarks(self.task.kind, self.task, self.labels)]
 
     def settings(self) -> dict[str, Any]:
         """What must be the same when a run is resumed, beside its `run_identity`."""
@@ -125,8 +125,8 @@ class FinetuningData:
         def batch(
             strings: dict[str, tf.Tensor], arrays: list[tf.Tensor], fixed_length: bool
         ) -> tuple:
-            made = self.task.kind.batch(strings, arrays, self.tokenizer, length)
-            return tf.nest.map_structure(padded, made) if fixed_length else made
+            tensors = self.task.kind.batch(strings, arrays, self.tokenizer, length)
+            return tf.nest.map_structure(padded, tensors) if fixed_length else tensors
 
         def padded(x: tf.Tensor) -> tf.Tensor:
             if x.shape.rank < 2 or x.shape[-1] is not None:  # not [..., T]

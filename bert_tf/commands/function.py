@@ -111,8 +111,8 @@ def with_kind(options: type, task: object, model: object) -> type:
         if name is not None and name not in TASKS:
             check_name(name)
             import_tensorflow()
-            own = of_model(directory, {"task": said})
-            return options if own is None else joined(options, own.kind.options)
+            users_task = of_model(directory, {"task": said})
+            return options if users_task is None else joined(options, users_task.kind.options)
     return options
 
 

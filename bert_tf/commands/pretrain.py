@@ -176,19 +176,19 @@ class Options(CommandOptions, TrainingOptions, TeacherOptions):
     def mixed(self) -> dict[str, float]:
         """The folders of `mix_shards`, and their shares."""
         shares: dict[str, float] = {}
-        for given in self.mix_shards:
-            folder, _, number = given.rpartition("=")
+        for entry in self.mix_shards:
+            folder, _, number = entry.rpartition("=")
             try:
                 share = float(number)
             except ValueError:
                 share = 0.0
             if not folder or not _LEAST_SHARE <= share < 1:
                 raise InputError(
-                    f"--mix_shards {given}: give a folder and its share of the examples, from "
+                    f"--mix_shards {entry}: give a folder and its share of the examples, from "
                     f"{_LEAST_SHARE} to 1, such as books/=0.3"
                 )
             if folder.rstrip("/") in {each.rstrip("/") for each in (self.shards, *shares)}:
-                raise InputError(f"--mix_shards {given}: the folder is given twice: name it once")
+                raise InputError(f"--mix_shards {entry}: the folder is given twice: name it once")
             shares[folder] = share
         return shares
 

@@ -38,7 +38,7 @@ class Restarts:
     def make(
         self, options: FinetuningOptions, watcher: Watcher, run: OneRun, title: str = ""
     ) -> None:
-        """Makes the run of a seed and adds its outcome; tells the watcher if it diverged."""
+        """Makes the run of a seed and adds its outcome; notifies the watcher if it diverged."""
         try:
             result = run(options, watcher)
         except DivergedError as error:
@@ -63,26 +63,26 @@ class Restarts:
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """Score -> "mean", "deviation" (of the sample), "best", "runs", and "scores" by seed."""
-        found = {}
+        summary = {}
         for name in dict.fromkeys(name for run in self.runs.values() for name in run):
             scores = {seed: run[name] for seed, run in self.runs.items() if name in run}
             values = list(scores.values())
-            found[name] = {
+            summary[name] = {
                 "mean": statistics.fmean(values),
                 "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
                 "best": max(values),
                 "runs": len(values),
                 "scores": scores,
             }
-        return found
+        return summary
 
     def lines(self) -> Iterator[str]:
         """The summary, a line for each score."""
-        for name, each in self.summary().items():
-            scores = ", ".join(f"{value:.4g}" for value in each["scores"].values())
+        for name, score in self.summary().items():
+            scores = ", ".join(f"{value:.4g}" for value in score["scores"].values())
             yield (
-                f"{name}: mean {each['mean']:.4g}, deviation {each['deviation']:.2g}, "
-                f"best {each['best']:.4g} of {scores}"
+                f"{name}: mean {score['mean']:.4g}, deviation {score['deviation']:.2g}, "
+                f"best {score['best']:.4g} of {scores}"
             )
         if several := best_of(self.evaluations.values()):
             yield f"Each run's scores are those of the {self.best_by} that is the {several}"
@@ -108,8 +108,8 @@ def finetune_seeds(
     refuse_workers(options, "--seeds")
     restarts = Restarts()
     if options.dry_run:
-        for one in seed_options(options):
-            run(one, watcher)
+        for seed_run in seed_options(options):
+            run(seed_run, watcher)
         return restarts
     inputs = [options.model, options.source, options.validation]
     output = check_output_folder(options.output, inputs)
@@ -127,8 +127,8 @@ def finetune_seeds(
             )
         mark.settings = settings
         mark.write()
-        for one in seed_options(options):
-            restarts.make(one, watcher, run)
+        for seed_run in seed_options(options):
+            restarts.make(seed_run, watcher, run)
         finished = [seed for seed, scores in restarts.runs.items() if scores]
         if not finished:
             raise DivergedError("every seed diverged: give a smaller --learning_rate")

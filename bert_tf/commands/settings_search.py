@@ -162,7 +162,7 @@ def picture(trials: Sequence[Trial]) -> np.ndarray:
 
 
 def search(options: SearchOptions, watcher: Watcher, run: OneRun = finetune) -> list[Trial]:
-    """Fine-tunes with one setting after another, in `<output>/<setting>/seed-N`.
+    """Fine-tunes with seed_run setting after another, in `<output>/<setting>/seed-N`.
 
     The search of the folder goes on, perhaps with more values, trials or seeds; no finished run is
     repeated. Returns the settings tried, in their order; none for a dry run. Raises InputError if
@@ -171,25 +171,25 @@ def search(options: SearchOptions, watcher: Watcher, run: OneRun = finetune) -> 
     refuse_workers(options, "a search")
     inputs = [options.model, options.source, options.validation]
     output = check_output_folder(options.output, inputs)
-    found = _Search(options, output)
+    state = _Search(options, output)
     if options.dry_run:
-        run(next(found.runs(found.grid[0])), watcher)
-        watcher.notice(f"The search has {found.size} settings with {options.seeds} run(s) each")
+        run(next(state.runs(state.grid[0])), watcher)
+        watcher.notice(f"The search has {state.size} settings with {options.seeds} run(s) each")
         return []
     with hold_run_directory(output, tf.distribute.get_strategy(), SEARCH):
-        found.read()
-        for trial in found.unfinished():
-            watcher.started(str(trial.setting), found.trials.index(trial) + 1, found.size)
-            for one in found.runs(trial.setting):
-                if one.seed not in trial.runs:
-                    trial.make(one, watcher, run, f"{trial.setting}: ")
-                    found.write()
+        state.read()
+        for trial in state.unfinished():
+            watcher.started(str(trial.setting), state.trials.index(trial) + 1, state.size)
+            for seed_run in state.runs(trial.setting):
+                if seed_run.seed not in trial.runs:
+                    trial.make(seed_run, watcher, run, f"{trial.setting}: ")
+                    state.write()
                     save_config(options, output)
-            found.report()
-        found.report()
-        for line in found.remarks():
+            state.report()
+        state.report()
+        for line in state.remarks():
             watcher.notice(line)
-    return found.trials
+    return state.trials
 
 
 class _Search:
@@ -206,7 +206,7 @@ class _Search:
     def identity(self) -> dict[str, Any]:
         """What must be the same when the search goes on."""
         options = self.options
-        own = {
+        settings = {
             **identity(options, FinetuningSetup),
             **{name: getattr(options, name) for name in _DATA},
             "content": data_content(options),
@@ -215,14 +215,14 @@ class _Search:
             "teacher_content": None,
             **run_identity(options, self.task),
         }
-        del own["seed"]  # more seeds may be added
+        del settings["seed"]  # more seeds may be added
         if not (options.validation or self.task.has(options.source, "validation")):
-            own["split"] = "undivided texts, contexts and documents"
-        return json.loads(json.dumps(own))  # as it will be read again
+            settings["split"] = "undivided texts, contexts and documents"
+        return json.loads(json.dumps(settings))  # as it will be read again
 
     def read(self) -> None:
         """Takes up the search of the folder, if there is one."""
-        own, path = self.identity, self.output / _RECORD
+        settings, path = self.identity, self.output / _RECORD
         if not path.exists():
             return
         try:
@@ -234,14 +234,21 @@ class _Search:
                 )
                 setting = Setting(**trial["setting"])
                 self.trials.append(Trial(trial["best_by"], runs, evaluations, setting=setting))
-            kept, self.best = {"split": "by example", **stored["options"]}, stored.get("best")
+            stored_settings, self.best = (
+                {"split": "by example", **stored["options"]},
+                stored.get("best"),
+            )
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
         # Searches of earlier versions lack some, and have options in place of what they mean.
-        if "tokenizer" not in kept:
-            own = own | {name: getattr(self.options, name) for name in ("task", "max_length")}
+        if "tokenizer" not in stored_settings:
+            settings = settings | {
+                name: getattr(self.options, name) for name in ("task", "max_length")
+            }
         changed = [
-            x for x in differing(kept, own, self.options.implied()) if x in own and x in kept
+            name
+            for name in differing(stored_settings, settings, self.options.implied())
+            if name in settings and name in stored_settings
         ]
         if changed and not self.options.override:
             listed = ", ".join(_SHOWN.get(name, f"--{name}") for name in changed)
@@ -252,8 +259,8 @@ class _Search:
 
     def write(self) -> None:
         trials = [asdict(trial) for trial in self.trials]
-        found = {"options": self.identity, "best": self.best, "trials": trials}
-        write_json(self.output / _RECORD, found)
+        record = {"options": self.identity, "best": self.best, "trials": trials}
+        write_json(self.output / _RECORD, record)
 
     @property
     def size(self) -> int:
@@ -262,10 +269,10 @@ class _Search:
         return max(self.options.trials or len(known.union(self.grid)), len(known))
 
     def runs(self, setting: Setting) -> Iterator[FinetuningOptions]:
-        of_run = joined(FinetuningOptions, self.task.kind.options)
-        values = {each.name: getattr(self.options, each.name) for each in fields(of_run)}
+        run_class = joined(FinetuningOptions, self.task.kind.options)
+        values = {x.name: getattr(self.options, x.name) for x in fields(run_class)}
         values |= {"output": str(self.output / setting.folder), **asdict(setting)}
-        return seed_options(of_run(**values))
+        return seed_options(run_class(**values))
 
     def unfinished(self) -> Iterator[Trial]:
         """The trials of the given values with a run to make: known ones, then new ones."""
@@ -296,12 +303,12 @@ class _Search:
         except ImportError as error:
             raise InputError(f"--trials needs Optuna: {pip_install('search')}") from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        options, of = self.options, optuna.distributions
+        options, distributions = self.options, optuna.distributions
         rates, epochs = options.rates, options.epochs
-        space: dict[str, of.BaseDistribution] = {
-            "batch_size": of.CategoricalDistribution(options.batch_size),
-            "learning_rate": of.FloatDistribution(min(rates), max(rates), log=True),
-            "epochs": of.IntDistribution(min(epochs), max(epochs)),
+        space: dict[str, distributions.BaseDistribution] = {
+            "batch_size": distributions.CategoricalDistribution(options.batch_size),
+            "learning_rate": distributions.FloatDistribution(min(rates), max(rates), log=True),
+            "epochs": distributions.IntDistribution(min(epochs), max(epochs)),
         }
         sampler = optuna.samplers.TPESampler(
             seed=options.seed + _ATTEMPTS * len(self.trials) + attempt
@@ -312,9 +319,11 @@ class _Search:
             with contextlib.suppress(ValueError):  # it is outside the given values
                 known = optuna.create_trial(params=params, distributions=space, value=trial.score)
                 study.add_trial(known)
-        found = study.ask(space).params
-        rate = float(f"{found['learning_rate']:.3g}")  # as short as its folder's name
-        return Setting(found["batch_size"], min(max(rate, min(rates)), max(rates)), found["epochs"])
+        proposed = study.ask(space).params
+        rate = float(f"{proposed['learning_rate']:.3g}")  # as short as its folder's name
+        return Setting(
+            proposed["batch_size"], min(max(rate, min(rates)), max(rates)), proposed["epochs"]
+        )
 
     def report(self) -> None:
         """Writes best/, the table, the picture and the columns; deletes what is not kept.
@@ -324,11 +333,11 @@ class _Search:
         """
         options, output, trials = self.options, self.output, self.trials
         complete = not self._lacking()
-        kept = self._keep_best() if complete else []
+        best_runs = self._keep_best() if complete else []
         for trial in trials:
             for seed in trial.runs:
                 folder = self._folder(trial, seed)
-                is_kept = not complete or folder in kept
+                is_kept = not complete or folder in best_runs
                 mark = Mark.find(folder)
                 for name in ("checkpoints", "last", *(() if is_kept else ("best",))):
                     if mark is not None:
@@ -363,12 +372,12 @@ class _Search:
     def _best_kept(self, trial: Trial) -> Path | None:
         """The run of the best seed whose model is there: further seeds may find it deleted."""
         runs = trial.runs.items()
-        kept = {s: scores for s, scores in runs if (self._folder(trial, s) / "best").is_dir()}
-        seed = Restarts(trial.best_by, kept).best_seed
+        runs_left = {s: scores for s, scores in runs if (self._folder(trial, s) / "best").is_dir()}
+        seed = Restarts(trial.best_by, runs_left).best_seed
         return None if seed is None else self._folder(trial, seed)
 
     def remarks(self) -> Iterator[str]:
-        """Sentences on settings that lack, and on where best/ comes from."""
+        """Sentences on missing settings, and on where best/ comes from."""
         if len(self.trials) < (self.options.trials or 0):
             yield (
                 f"{len(self.trials)} of {self.options.trials} trials were made: no further setting "
@@ -386,9 +395,9 @@ class _Search:
 
 def data_content(options: SearchOptions) -> str:
     """SHA-256 of the files with training and validation examples; of a dataset's name no more."""
-    task, found = task_to_train(options), hashlib.sha256()
+    task, digest = task_to_train(options), hashlib.sha256()
     for data, split in ((options.source, "train"), (options.validation, "validation")):
         data = data or (options.source if task.has(options.source, split) else None)
         if data and not is_dataset_name(data) and (path := task.file(data, split)).is_file():
-            found.update(path.read_bytes())
-    return found.hexdigest()
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -160,7 +160,7 @@ class HyperParameters(TensorBoardLog):
 def write_columns(directory: str | Path, values: Mapping[str, Sequence[float]], score: str) -> None:
     """Names the columns of the HParams tab; values are lists, or tuples of smallest and largest."""
     summary = hparams_api.hparams_config_pb(
-        [hparams_api.HParam(name, _domain(given)) for name, given in values.items()],
+        [hparams_api.HParam(name, _domain(value)) for name, value in values.items()],
         [hparams_api.Metric(score)],
     )
     _write_summary(Path(directory) / _COLUMNS, summary, time.time())

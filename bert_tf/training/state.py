@@ -211,8 +211,8 @@ def _files(directory: Path) -> list[tuple[int, Path]]:
         raise InputError(
             f"the checkpoints cannot be read ({error}): fix that, or give another --output"
         ) from error
-    found = [re.fullmatch(r"step-(\d+)\.safetensors", name) for name in names]
-    return sorted(((int(m[1]), directory / m[0]) for m in found if m), reverse=True)
+    matches = [re.fullmatch(r"step-(\d+)\.safetensors", name) for name in names]
+    return sorted(((int(m[1]), directory / m[0]) for m in matches if m), reverse=True)
 
 
 def stored_settings(directory: Path) -> dict[str, Any]:
@@ -256,10 +256,10 @@ def _by_name(variables: Sequence[keras.Variable]) -> dict[str, keras.Variable]:
         rank = sorted(numbers[word.string[: word.end(1)]]).index(int(word[2] or 0))
         return word[1] + (f"_{rank}" if rank else "") + word[3]
 
-    found = {_WORD.sub(counted_from_0, variable.path): variable for variable in variables}
-    if len(found) < len(variables):
+    by_name = {_WORD.sub(counted_from_0, variable.path): variable for variable in variables}
+    if len(by_name) < len(variables):
         raise ValueError("two variables have one path: give each layer a name of its own")
-    return found
+    return by_name
 
 
 def _flattened(settings: dict, prefix: str = "") -> dict[str, Any]:

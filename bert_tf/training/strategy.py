@@ -111,22 +111,22 @@ def distribute_batches(
     weight 0 instead: what XLA compiles has fixed shapes.
     """
     if fixed_rows or device_type(strategy) == "TPU":
-        of_any_rows = batches
+        uneven_batches = batches
 
         def batches(size: int, *worker: int) -> tf.data.Dataset:
-            return _with_fixed_rows(of_any_rows(size, *worker), size)
+            return _with_fixed_rows(uneven_batches(size, *worker), size)
 
     if not isinstance(strategy, _READERS):
         return without_autotuning(batches(batch_size, 0, 1))
 
-    def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    def worker_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
         workers = context.num_input_pipelines
         size = batch_size // workers
         dataset = batches(size, context.input_pipeline_id, workers)
         replicas = context.num_replicas_in_sync // workers
         return without_autotuning(_parts(dataset, replicas, size // replicas))
 
-    return strategy.distribute_datasets_from_function(of_worker)
+    return strategy.distribute_datasets_from_function(worker_batches)
 
 
 def reader_count(strategy: tf.distribute.Strategy) -> int:
@@ -146,23 +146,23 @@ def share_batches(
 ) -> Batches:
     """`distribute_batches` of a dataset of tuples, which every worker reads whole."""
 
-    def of_worker(size: int, worker: int, workers: int) -> tf.data.Dataset:
+    def worker_batches(size: int, worker: int, workers: int) -> tf.data.Dataset:
         rows = functools.partial(_rows, worker * size, size)
         return dataset.map(rows) if workers > 1 else dataset
 
-    return distribute_batches(of_worker, strategy, batch_size, fixed_rows=fixed_rows)
+    return distribute_batches(worker_batches, strategy, batch_size, fixed_rows=fixed_rows)
 
 
 def _parts(dataset: tf.data.Dataset, replicas: int, size: int) -> tf.data.Dataset:
     """A worker's batches cut into a part of up to `size` rows, perhaps none, for each replica."""
     if replicas == 1:
         return dataset
-    places = tf.data.Dataset.range(replicas)
+    numbers = tf.data.Dataset.range(replicas)
 
     @tf.autograph.experimental.do_not_convert
     def parts(*batch: Any) -> tf.data.Dataset:
         part = tf.autograph.experimental.do_not_convert(lambda n: _rows(n * size, size, *batch))
-        return places.map(part)
+        return numbers.map(part)
 
     cut_up = dataset.flat_map(parts)
     batches = int(dataset.cardinality())

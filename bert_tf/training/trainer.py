@@ -104,7 +104,7 @@ class Trainer:
         self._weights_of_mean = [
             2 * n + (name != "loss") for n, (_, each) in enumerate(self._outputs) for name in each
         ]
-        self._loss_places = [self._weights_of_mean.index(2 * n) for n in range(len(self._outputs))]
+        self._losses = [self._weights_of_mean.index(2 * n) for n in range(len(self._outputs))]
 
         weights = {id(variable) for variable in model.weights}
         # Dropout generators; none where steps draw no random numbers.
@@ -120,8 +120,8 @@ class Trainer:
     @property
     def variables(self) -> list[keras.Variable]:
         """All state of the training but the means: the model's, the optimizer's and its own."""
-        own = [self.nonfinite_steps, *(self.loss_scale.variables if self.loss_scale else [])]
-        return [*self.model.variables, *own, *self.optimizer.variables]
+        scale = self.loss_scale.variables if self.loss_scale else []
+        return [*self.model.variables, self.nonfinite_steps, *scale, *self.optimizer.variables]
 
     def accumulate_gradients(self, steps: int | None) -> None:
         """Cuts a replica's batch into this number of micro-batches from now on; None for as now."""
@@ -238,14 +238,16 @@ class Trainer:
         """Losses and metrics of this replica's part of a batch."""
         data = self._unpack(data)
 
-        def of_rows(inputs: Any, labels: Any, weights: Any, states: list) -> tuple:
+        def run_rows(inputs: Any, labels: Any, weights: Any, states: list) -> tuple:
             return self._sums(labels, weights, self.model(inputs, training=False)), states
 
         # Whatever training has memory for: its micro-batches, if the rows divide into them.
         rows = keras.tree.flatten(data)[0].shape[0]
         pieces = math.gcd(rows or 0, self.gradient_accumulation_steps)
         zeros = [tf.zeros([len(self._names)])]
-        (sums,), _ = self._over_pieces(of_rows, lambda parts: [sum(parts)], data, pieces, zeros, [])
+        (sums,), _ = self._over_pieces(
+            run_rows, lambda parts: [sum(parts)], data, pieces, zeros, []
+        )
         sums, stop_asked = self._over_replicas(sums)
         return {**self._logs(tf.stack([sums, self._weight_sums(data[2])])), **stop_asked}
 
@@ -260,14 +262,14 @@ class Trainer:
 
     def _unpack(self, data: Any) -> tuple[Any, Any, list[tf.Tensor]]:
         """Inputs, labels, and a float32 weight of the labels' shape for each output."""
-        inputs, labels, given = keras.utils.unpack_x_y_sample_weight(data)
+        inputs, labels, sample_weights = keras.utils.unpack_x_y_sample_weight(data)
         weights = []
         for name, _ in self._outputs:
             weight = tf.ones_like(_of(name, labels), tf.float32)
-            if given is not None:
-                own = tf.cast(_of(name, given), tf.float32)
-                missing = [1] * (weight.shape.rank - own.shape.rank)
-                weight *= tf.reshape(own, tf.concat([tf.shape(own), missing], 0))
+            if sample_weights is not None:
+                factors = tf.cast(_of(name, sample_weights), tf.float32)
+                missing = [1] * (weight.shape.rank - factors.shape.rank)
+                weight *= tf.reshape(factors, tf.concat([tf.shape(factors), missing], 0))
             weights.append(weight)
         return inputs, labels, weights
 
@@ -281,19 +283,19 @@ class Trainer:
         sums = []
         for (name, functions), weight in zip(self._outputs, weights, strict=True):
             counted = _is_counted(weight)
-            for place, function in enumerate(functions.values()):
+            for number, function in enumerate(functions.values()):
                 values = tf.cast(function(_of(name, labels), _of(name, outputs)), tf.float32)
                 if not values.shape.is_compatible_with(weight.shape):
                     raise ValueError(
                         f"{function} gives values of shape {values.shape} for labels of shape "
                         f"{weight.shape}: losses and metrics give one value per label"
                     )
-                sums.append(tf.reduce_sum(values * (counted if place else weight)))
+                sums.append(tf.reduce_sum(values * (counted if number else weight)))
         return tf.stack(sums)
 
     def _loss(self, sums: tf.Tensor, weight_sums: tf.Tensor) -> tf.Tensor:
         """The sum of the outputs' mean losses, float32 []."""
-        return tf.add_n([tf.math.divide_no_nan(sums[i], weight_sums[i]) for i in self._loss_places])
+        return tf.add_n([tf.math.divide_no_nan(sums[i], weight_sums[i]) for i in self._losses])
 
     def _logs(self, sums: tf.Tensor) -> dict[str, tf.Tensor]:
         """Adds a batch's sums [2, means]; returns the means."""
@@ -301,7 +303,7 @@ class Trainer:
         self.means.assign_add(sums)
         total, weight = tf.unstack(tf.convert_to_tensor(self.means))
         means = tf.unstack(total / weight)
-        loss = tf.add_n([means[place] for place in self._loss_places])
+        loss = tf.add_n([means[i] for i in self._losses])
         return {"loss": loss, **dict(zip(self._names, means, strict=True))}
 
     def _gradients(
@@ -313,14 +315,14 @@ class Trainer:
         offsets = [tf.stack([tf.cast(replica, v.dtype) * _REPLICA_SEEDS, 0]) for v in self.seeds]
         states = [v.value + offset for v, offset in zip(self.seeds, offsets, strict=True)]
 
-        def of_rows(inputs: Any, labels: Any, weights: Any, states: list) -> tuple:
-            # Dropout draws from states given and returned: loops and replicas can have their own.
+        def run_rows(inputs: Any, labels: Any, weights: Any, states: list) -> tuple:
+            # Dropout states are arguments and results, so that loops and replicas have their own.
             mapping = list(zip(self.seeds, states, strict=True))
             with tf.GradientTape() as tape:
 
-                def change(of_layer: Kernels) -> Kernels:
+                def change(kernels: Kernels) -> Kernels:
                     # Without halves, these rows are a half already, or a device's.
-                    return of_layer.in_halves(self._encoder_halves).reading(cast.under(tape))
+                    return kernels.in_halves(self._encoder_halves).reading(cast.under(tape))
 
                 with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
                     with kernels_of(self.model, change):
@@ -337,7 +339,7 @@ class Trainer:
 
         zeros = [tf.zeros([len(self._names)]), *(tf.zeros(v.shape, v.dtype) for v in variables)]
         pieces = self.gradient_accumulation_steps
-        (sums, *gradients), states = self._over_pieces(of_rows, added, data, pieces, zeros, states)
+        (sums, *gradients), states = self._over_pieces(run_rows, added, data, pieces, zeros, states)
         for variable, state, offset in zip(self.seeds, states, offsets, strict=True):
             variable.assign(state - offset)
         # Variables that the loss does not depend on stay unchanged: no weight decay either.
@@ -362,19 +364,19 @@ class Trainer:
 
     def _over_pieces(
         self,
-        of_rows: Callable,
+        run_rows: Callable,
         added: Callable[[list], list],
         data: tuple[Any, Any, Any],
         pieces: int,
         zeros: list[tf.Tensor],
         states: list[tf.Tensor],
     ) -> tuple[list[tf.Tensor | None], list[tf.Tensor]]:
-        """What `added` makes of `of_rows`, or None, summed over micro-batches, and last states."""
-        of_half = tf.function(of_rows, autograph=False)  # traced once for halves of one shape
+        """What `added` makes of `run_rows`, or None, summed over micro-batches, and last states."""
+        run_half = tf.function(run_rows, autograph=False)  # traced once for halves of one shape
 
-        def of_piece(*arguments: Any) -> tuple[list, list]:
+        def run_piece(*arguments: Any) -> tuple[list, list]:
             if not self._halves:
-                part, states = of_rows(*arguments)
+                part, states = run_rows(*arguments)
                 return added([part]), states
             *data, states = arguments
             offset = tf.constant([_HALF_SEEDS, 0], tf.int64)
@@ -382,12 +384,12 @@ class Trainer:
             first = keras.tree.flatten(data)[0]
             rows = tf.shape(first)[0] if first.shape[0] is None else first.shape[0]
             middle = (rows + 1) // 2
-            one, after = of_half(*keras.tree.map_structure(lambda x: x[:middle], data), states)
-            other, _ = of_half(*keras.tree.map_structure(lambda x: x[middle:], data), others)
+            one, after = run_half(*keras.tree.map_structure(lambda x: x[:middle], data), states)
+            other, _ = run_half(*keras.tree.map_structure(lambda x: x[middle:], data), others)
             return added([one, other]), after
 
         if pieces == 1:
-            return of_piece(*data, states)
+            return run_piece(*data, states)
         reached = [True] * len(zeros)
         first = keras.tree.flatten(data)[0]
         rows = first.shape[0]
@@ -410,7 +412,7 @@ class Trainer:
             return keras.tree.map_structure(cut, data)
 
         def body(number: tf.Tensor, totals: list[tf.Tensor], states: Any) -> tuple:
-            sums, states = of_piece(*part(number), states)
+            sums, states = run_piece(*part(number), states)
             reached[:] = [x is not None for x in sums]
             # Totals are negative. TensorFlow would join `total + (first half + second half)` into
             # one `AddN`, whose order, and so whose rounding, follows from which of its inputs

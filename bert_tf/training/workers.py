@@ -16,7 +16,7 @@ from bert_tf.files.lock import locked
 from bert_tf.files.owners import Layout, Mark
 from bert_tf.training.preemption import Preempted
 
-_HELD, _OF_ANOTHER = 1, 2  # why the chief cannot use a folder, for all workers
+_HELD, _REFUSED = 1, 2  # why the chief cannot use a folder, for all workers
 _LOCK = ".lock"
 
 
@@ -41,16 +41,16 @@ def from_all_replicas(strategy: tf.distribute.Strategy, number: int) -> list[int
 def _exchange(strategy: tf.distribute.Strategy) -> tf.types.experimental.PolymorphicFunction:
     """A function, traced once, from this worker's number () to those of all replicas (R,)."""
 
-    def of_replica(number: tf.Tensor) -> tf.Tensor:
+    def numbers_of_replica(number: tf.Tensor) -> tf.Tensor:
         replica = tf.distribute.get_replica_context()
         count = strategy.num_replicas_in_sync
-        place = tf.one_hot(replica.replica_id_in_sync_group, count, dtype=tf.int64)
-        return replica.all_reduce(tf.distribute.ReduceOp.SUM, place * number)
+        position = tf.one_hot(replica.replica_id_in_sync_group, count, dtype=tf.int64)
+        return replica.all_reduce(tf.distribute.ReduceOp.SUM, position * number)
 
     @tf.function
     @tf.autograph.experimental.do_not_convert
     def exchange(number: tf.Tensor) -> tf.Tensor:
-        return strategy.experimental_local_results(strategy.run(of_replica, [number]))[0]
+        return strategy.experimental_local_results(strategy.run(numbers_of_replica, [number]))[0]
 
     return exchange
 
@@ -76,8 +76,8 @@ class StopFlag:
 
     def ask(self) -> None:
         """Makes the sum positive from the next step on."""
-        for own in self._strategy.experimental_local_results(self.asked):
-            own.assign(1.0)
+        for copy in self._strategy.experimental_local_results(self.asked):
+            copy.assign(1.0)
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def hold_run_directory(
                 try:
                     mark = None if layout is None else Mark.of(directory, layout)
                 except InputError as error:
-                    fault, message = _OF_ANOTHER, str(error)
+                    fault, message = _REFUSED, str(error)
         if fault := max(from_all_replicas(strategy, fault)):
             leave(strategy)
             if fault == _HELD:
