@@ -16,26 +16,26 @@ def is_table(path: str | Path) -> bool:
 
 
 def beside(
-    inputs: Mapping[str, Any], answer: Mapping[str, Any], read: Mapping[str, Any] | None = None
+    columns: Mapping[str, Any], answer: Mapping[str, Any], read: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What was read of an input, its other columns, and its answer.
+    """What was read of an input, its other columns, and its answer, by name.
 
-    Names that the answer has, also in a table of answers, and columns that have the name of what
+    Names of the answer, also those that it has in a table, and columns that have the name of what
     was read, become `input_NAME`.
     """
-    lists = [name for name, value in answer.items() if isinstance(value, dict)]
-    taken = {*answer, *(f"{name}_{key}" for name in lists for key in answer[name])}
-    shown: dict[str, Any] = {}
-    for given in (read or {}, inputs):
-        clashing = given.keys() & taken
-        taken |= given.keys()
-        for name, value in given.items():
-            new = name
-            while name in clashing and new in taken:
-                new = f"input_{new}"
-            taken.add(new)
-            shown[new] = value
-    return {**shown, **answer}
+    objects = [name for name, value in answer.items() if isinstance(value, dict)]
+    taken = {*answer, *(f"{name}_{key}" for name in objects for key in answer[name])}
+    row: dict[str, Any] = {}
+    for values in (read or {}, columns):
+        clashing = values.keys() & taken
+        taken |= values.keys()
+        for name, value in values.items():
+            free = name
+            while name in clashing and free in taken:
+                free = f"input_{free}"
+            taken.add(free)
+            row[free] = value
+    return {**row, **answer}
 
 
 def json_line(value: Any) -> str:

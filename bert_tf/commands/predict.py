@@ -165,44 +165,44 @@ def run(options: Options) -> Predictions:
                 columns = columns_of(source)
             if folder:
                 check_submission(task, split, examples, model.labels)
-            given = model.strings(examples, options.signature)
+            strings = model.strings(examples, options.signature)
         else:
             names = (*model.inputs_of(options.signature), "text_pair")
-            strings = zip(names, (options.text, options.pair), strict=False)
-            given = {name: texts for name, texts in strings if texts}
+            pairs = zip(names, (options.text, options.pair), strict=False)
+            strings = {name: texts for name, texts in pairs if texts}
             columns = {}
-        count = len(next(iter(given.values())))
-        signature = model.function(options.signature or model.signature_for(given))
+        count = len(next(iter(strings.values())))
+        signature = model.function(options.signature or model.signature_for(strings))
         answered = functools.partial(bar.update, total=count, note="and answering")
         if folder:
-            answers = answer(signature, given, options.batch_size, answered=answered)
-            found = list(rows(answers))
+            answers = answer(signature, strings, options.batch_size, answered=answered)
+            predictions = list(rows(answers))
         else:
-            found = answer_rows(signature, given, options.batch_size, answered=answered)
-        read: dict[str, Sequence[Any]] = {}
-        if not (columns and output and is_table(output)):  # these texts have names of their own
-            read = {name.removeprefix("text_"): texts for name, texts in given.items()}
+            predictions = answer_rows(signature, strings, options.batch_size, answered=answered)
+        inputs: dict[str, Sequence[Any]] = {}
+        if not (columns and output and is_table(output)):  # a table's columns name its texts
+            inputs = {name.removeprefix("text_"): texts for name, texts in strings.items()}
             if examples:
-                read = {n: x for n, x in examples.columns.items() if n == "id"} | read
+                inputs = {n: x for n, x in examples.columns.items() if n == "id"} | inputs
                 for name in [*columns]:
                     role = (examples.source.role_of(name) or "").removeprefix("text_")
                     if role == name:  # as the input has it, such as a list of words
-                        read[name] = columns.pop(name)
-                    elif role in read:
+                        inputs[name] = columns.pop(name)
+                    elif role in inputs:
                         del columns[name]
-        for i, row in enumerate(found):
-            texts, more = ({n: x[i] for n, x in each.items()} for each in (read, columns))
-            found[i] = beside(more, row, texts)
+        for i, row in enumerate(predictions):
+            read, others = ({n: x[i] for n, x in table.items()} for table in (inputs, columns))
+            predictions[i] = beside(others, row, read)
         if folder and examples:
             write_submission(folder, split, Answered(task, examples, answers, model.labels))
         remarks = examples.remarks() if examples else []
-        truncated = [row["truncated"] for row in found if "truncated" in row]
+        truncated = [row["truncated"] for row in predictions if "truncated" in row]
         if options.signature is None and truncated and (examples or any(truncated)):
             remarks.append(model.truncation(truncated))
     if output:
-        write_answers(output, found)
+        write_answers(output, predictions)
     return Predictions(
-        rows=found,
+        rows=predictions,
         remarks=remarks,
         notices=bar.notices,
         output=Path(options.output) if options.output else None,
