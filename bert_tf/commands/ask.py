@@ -69,10 +69,10 @@ def run(options: Options) -> AskResult:
         model = Answerer.open(name)
         index.check_model(name, model)
         vectors, _ = vectors_of(model, options.text, count, role="query")
-        found = [index.nearest(vector, options.count) for vector in vectors]
+        texts = [index.nearest(vector, options.count) for vector in vectors]
     answers = []
-    for question, nearest in zip(options.text, found, strict=True):
-        rows = [{**each._asdict(), "score": round(each.score, 6)} for each in nearest]
+    for question, nearest in zip(options.text, texts, strict=True):
+        rows = [{**text._asdict(), "score": round(text.score, 6)} for text in nearest]
         answers.append({"question": question, "texts": rows})
     return AskResult(answers=answers)
 

@@ -69,12 +69,12 @@ class EnsembleResult(Result):
 
     def lines(self) -> list[str]:
         lines = list(self.evaluation.remarks)
-        for what, folder in (
+        for files, folder in (
             ("Scores, predictions and report.md", self.output),
             ("Official files", self.submission),
         ):
             if folder is not None:
-                lines.append(f"{what} of {self.models} models together: {folder}")
+                lines.append(f"{files} of {self.models} models together: {folder}")
         return lines
 
 
@@ -146,15 +146,15 @@ def load_members(
 
     members = [Answerer.from_directory(directory, settings) for directory in directories]
     for directory, member in zip(directories, members, strict=True):
-        for what, (own, others) in {
+        for noun, (value, expected) in {
             "task": (member.task.name, members[0].task.name),
             "inputs": (member.inputs, members[0].inputs),
             "labels": (sorted(member.labels), sorted(members[0].labels)),
         }.items():
-            if own != others:
+            if value != expected:
                 raise InputError(
-                    f"the {what} of {directory} ({_listed(own)}) and of {directories[0]} "
-                    f"({_listed(others)}) differ: give models of one task"
+                    f"the {noun} of {directory} ({_listed(value)}) and of {directories[0]} "
+                    f"({_listed(expected)}) differ: give models of one task"
                 )
     return members
 
@@ -186,13 +186,14 @@ def evaluate_together(
         # Decided with its own thresholds: only the joint answers are decided with their means.
         kind = joint_kind(member.task.kind, [member.task.kind])
         detailed = replace(member.task, kind=kind)
-        given = replace(member, task=detailed).answers(examples, batch_size)
-        answers.append(given.answers)
-        answered(member.judged(replace(given, task=member.task), labelled=labelled))
+        detailed_answers = replace(member, task=detailed).answers(examples, batch_size)
+        answers.append(detailed_answers.answers)
+        own = replace(detailed_answers, task=member.task)
+        answered(member.judged(own, labelled=labelled))
     kind = joint_kind(first.task.kind, [member.task.kind for member in members])
     together = averaged(kind, examples, answers, [member.labels for member in members])
     if "truncated" in answers[0]:
-        together["truncated"] = np.max([each["truncated"] for each in answers], axis=0)
+        together["truncated"] = np.max([x["truncated"] for x in answers], axis=0)
     joint = replace(first, task=replace(first.task, kind=kind))
     return joint.judged(Answered(joint.task, examples, together, first.labels), labelled=labelled)
 

@@ -135,15 +135,15 @@ class FeatureExtractor:
         rows = word_rows(words, tf.size(texts), self._tokenizer, self.max_length)
         vectors = map_rows(self._vectors, rows.inputs)  # (R, T, W)
         if self._pooling == "first":
-            of_words = tf.gather_nd(vectors, rows.first_pieces)
+            word_vectors = tf.gather_nd(vectors, rows.first_pieces)
         else:
-            of_pieces = tf.gather_nd(vectors, rows.pieces)  # (P, W)
-            of_words = tf.math.segment_mean(of_pieces, words.pieces.value_rowids())
+            piece_vectors = tf.gather_nd(vectors, rows.pieces)  # (P, W)
+            word_vectors = tf.math.segment_mean(piece_vectors, words.pieces.value_rowids())
         return {
             "words": spans(texts, words.text, words.starts, words.ends),
             "starts": code_points(texts, words.text, words.starts),
             "ends": code_points(texts, words.text, words.ends),
-            "vectors": of_words,
+            "vectors": word_vectors,
             "counts": tf.math.unsorted_segment_sum(
                 tf.ones_like(words.text), words.text, tf.size(texts)
             ),
@@ -151,20 +151,20 @@ class FeatureExtractor:
         }
 
 
-def _records(batch: Strings, found: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:
+def _records(batch: Strings, units: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:
     """The records of a batch, from the units of all texts one after another."""
-    cut, counts = found.pop("cut"), found.pop("counts", None)
-    parts: Mapping[str, Any] = found
+    cut, counts = units.pop("cut"), units.pop("counts", None)
+    parts: Mapping[str, Any] = units
     if counts is not None:
         ends = np.cumsum(counts)[:-1]
-        parts = {name: np.split(values, ends) for name, values in found.items()}
+        parts = {name: np.split(values, ends) for name, values in units.items()}
     keys = {"words": "text", "text": "text", "text_pair": "pair"}
     for number in range(len(cut)):
         texts = {keys[name]: values[number] for name, values in batch.items()}
-        of_text = {name: values[number] for name, values in parts.items()}
-        for name in {"tokens", "words"} & of_text.keys():
-            of_text[name] = [unit.decode("utf-8", "replace") for unit in of_text[name]]
-        yield {**texts, **of_text, "cut": bool(cut[number])}
+        record = {name: values[number] for name, values in parts.items()}
+        for name in {"tokens", "words"} & record.keys():
+            record[name] = [unit.decode("utf-8", "replace") for unit in record[name]]
+        yield {**texts, **record, "cut": bool(cut[number])}
 
 
 def written_files(path: Path, per: Per) -> list[Path]:

@@ -28,7 +28,7 @@ from bert_tf.serving.portable import SUFFIXES, export_portable
 from bert_tf.serving.precisions import TYPES_FILE, types_text, versions
 from bert_tf.serving.predictor import Predictor, Progress, answer
 from bert_tf.tasks import predictions
-from bert_tf.tasks import remarks as of_scores
+from bert_tf.tasks import remarks as remarks_of_scores
 from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES, all_signatures
 from bert_tf.tasks.explanations import explanation
 from bert_tf.tasks.kinds.kind import Answered
@@ -280,12 +280,12 @@ class Answerer:
         if not labelled:
             return Evaluation(given, {}, remarks)
         scores = self.task.kind.scores(given)
-        remarks += of_scores.remarks(given, scores)
+        remarks += remarks_of_scores.remarks(given, scores)
         return Evaluation(given, {"examples": len(given.examples), **scores}, remarks)
 
     def truncation(self, truncated: Sequence[int] | np.ndarray) -> str:
         """A sentence that says how many examples were truncated, by the pieces that each lost."""
-        return of_scores.truncation(self.task.kind, truncated, self.max_length)
+        return remarks_of_scores.truncation(self.task.kind, truncated, self.max_length)
 
     def tuned(self, evaluation: Evaluation) -> "Answerer":
         """The same model with the settings of its kind that are best for these examples."""

@@ -193,7 +193,7 @@ def number_of_batches(x: Any, batch_size: int | None, validation_split: float) -
         return int(size) if (size := x.cardinality()) > 0 else None
     if isinstance(x, keras.utils.PyDataset):
         return x.num_batches
-    arrays = [each for each in keras.tree.flatten(x) if hasattr(each, "shape")]
+    arrays = [array for array in keras.tree.flatten(x) if hasattr(array, "shape")]
     if not arrays or not arrays[0].shape:
         return None
     return -(-int(arrays[0].shape[0] * (1.0 - validation_split)) // (batch_size or _BATCH_SIZE))

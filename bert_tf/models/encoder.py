@@ -123,10 +123,10 @@ class BertEncoder(Encoder):
         states = [embeddings(inputs["token_ids"], inputs["segment_ids"])]
         probabilities: list[Any] = []
         for block in blocks:
-            found = block(states[-1], mask, return_probabilities=attention_probabilities)
-            x, *of_block = found if attention_probabilities else (found,)
+            result = block(states[-1], mask, return_probabilities=attention_probabilities)
+            x, *weights = result if attention_probabilities else (result,)
             states.append(x)
-            probabilities += of_block
+            probabilities += weights
         outputs: dict[str, Any] = {
             "sequence_output": states[-1],
             "pooled_output": pooler(states[-1], mask),

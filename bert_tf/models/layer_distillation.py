@@ -39,57 +39,59 @@ class LayerLoss:
 
     def __init__(self, of: str, student: Any, teacher: Any):
         encoders = student.encoder, teacher.encoder
-        if not all(isinstance(each, BertEncoder) for each in encoders):
+        if not all(isinstance(encoder, BertEncoder) for encoder in encoders):
             raise InputError(
                 "--teacher_layers is for student and teacher of one Transformer each, without "
                 "LSTMs or a second encoder: leave it out"
             )
-        self._own, self._taught = encoders
-        own, taught = (each.config.hidden_size for each in encoders)
+        self._student, self._teacher = encoders
+        width, teacher_width = (encoder.config.hidden_size for encoder in encoders)
         self.variables: list[keras.Variable] = []
         self._to_width: Any = lambda states: states
-        if of == "hidden_states" and own != taught:
-            spread = self._own.config.initializer_range
+        if of == "hidden_states" and width != teacher_width:
+            spread = self._student.config.initializer_range
             self._to_width = keras.layers.Dense(
-                taught,
+                teacher_width,
                 use_bias=False,
                 dtype="float32",
                 name="teacher_width",
                 kernel_initializer=keras.initializers.TruncatedNormal(stddev=spread, seed=0),
             )
-            self._to_width.build((None, own))
+            self._to_width.build((None, width))
             self.variables = self._to_width.variables
-        heads = self._taught.config.num_attention_heads
-        self._heads = next(n for n in range(heads, 0, -1) if math.gcd(own, taught) % n == 0)
+        heads = self._teacher.config.num_attention_heads
+        self._heads = next(
+            n for n in range(heads, 0, -1) if math.gcd(width, teacher_width) % n == 0
+        )
         self._compare: Any = self._states if of == "hidden_states" else self._relations
 
     def __call__(
         self, student: Callable[[], Any], teacher: Callable[[], Any], padding_mask: Any
     ) -> tuple[Any, Any, Any]:
         """Outputs of both, and the loss of each row of the padding mask [..., T], float32 [R]."""
-        outputs, own = _observe(self._own, student)
-        soft, taught = _observe(self._taught, teacher)
+        outputs, student_layers = _observe(self._student, student)
+        soft, teacher_layers = _observe(self._teacher, teacher)
         mask = ops.not_equal(ops.reshape(padding_mask, (-1, ops.shape(padding_mask)[-1])), 0)
         weights = ops.cast(mask, "float32")  # (R, T)
-        values = self._compare(own, taught, mask) * weights
+        values = self._compare(student_layers, teacher_layers, mask) * weights
         return outputs, soft, ops.sum(values, 1) / ops.maximum(ops.sum(weights, 1), 1)
 
-    def _states(self, own: Any, taught: Any, mask: Any) -> Any:
-        ratio = len(self._taught.blocks) / len(self._own.blocks)
+    def _states(self, student: _Observed, teacher: _Observed, mask: Any) -> Any:
+        ratio = len(self._teacher.blocks) / len(self._student.blocks)
         total: Any = 0.0
         # Where the last block computes one token of each row, it has none to compare.
-        for number, states in enumerate(own.states):
-            others = taught.states[round(number * ratio)]
-            pair = (own.places.spread(states), taught.places.spread(others))
+        for number, states in enumerate(student.states):
+            others = teacher.states[round(number * ratio)]
+            pair = (student.places.spread(states), teacher.places.spread(others))
             one, other = (ops.cast(x, "float32") for x in pair)
             total += ops.mean(ops.square(self._to_width(one) - ops.stop_gradient(other)), -1)
         return total  # (R, T)
 
-    def _relations(self, own: Any, taught: Any, mask: Any) -> Any:
+    def _relations(self, student: _Observed, teacher: _Observed, mask: Any) -> Any:
         total: Any = 0.0
         for name in ("query", "key", "value"):
-            logs = self._relation(self._own, own, name, mask)
-            others = ops.stop_gradient(self._relation(self._taught, taught, name, mask))
+            logs = self._relation(self._student, student, name, mask)
+            others = ops.stop_gradient(self._relation(self._teacher, teacher, name, mask))
             total += ops.mean(ops.sum(ops.exp(others) * (others - logs), -1), 1)
         return total / 3  # (R, T)
 

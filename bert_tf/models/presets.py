@@ -30,8 +30,8 @@ def open_preset(
         raise InputError(f"the preset is {preset!r:.40}: give a folder, or a name on the hub")
     directory = find_model(preset)
     if directory.is_file():
-        found = locate(directory)  # InputError for most files
-        raise InputError(f"{preset} is a file: give its folder, {found.folder}")
+        folder = locate(directory).folder  # InputError for most files
+        raise InputError(f"{preset} is a file: give its folder, {folder}")
     if not directory.is_dir():
         raise InputError(f"{preset}: no such folder: check the path{hub_hint(str(preset))}")
     settings.setdefault("allow_new_head", True)
@@ -46,12 +46,12 @@ def open_preset(
         )
     model: Any = load_model(directory, model_class, **settings)
     if is_auto:
-        own, is_settled = _task_in(directory, model, task)
-        length = max_length or min(own.max_length, model.config.max_position_embeddings)
+        model_task, is_settled = _task_in(directory, model, task)
+        length = max_length or min(model_task.max_length, model.config.max_position_embeddings)
         if length < 3:
             raise InputError(f"max_length is {length}: give 3 or more, [CLS] and [SEP] included")
-        model.config.check_fits(length=length, pairs=own.pair is not None)
-        preprocessor = BertPreprocessor(directory, own, length, is_settled)
+        model.config.check_fits(length=length, pairs=model_task.pair is not None)
+        preprocessor = BertPreprocessor(directory, model_task, length, is_settled)
     model.preprocessor = preprocessor
     return model
 

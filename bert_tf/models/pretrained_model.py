@@ -101,10 +101,10 @@ class PretrainedModel(TextModel):
         return model
 
     @classmethod
-    def refuse_unknown(cls, given: Iterable[str], known: Iterable[str] = ()) -> None:
+    def refuse_unknown(cls, keywords: Iterable[str], known: Iterable[str] = ()) -> None:
         """Refuses keywords that are neither `known` nor the class's own; proposes the nearest."""
         names = {*known, *_KEYWORDS, *cls.arguments} - {"config", "encoder"}
-        for name in sorted(set(given) - names):
+        for name in sorted(set(keywords) - names):
             meant = _MEANT.get(name)
             near = meant if meant in names else nearest(name, sorted(names))
             cure = f"did you mean {near}?" if near else f"give one of {', '.join(sorted(names))}"

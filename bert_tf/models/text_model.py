@@ -220,20 +220,20 @@ class TextModel(CompiledModel):
 
         Without an optimizer in `compile` the learning rate is that of the last `fit`, or constant.
         """
-        given = self._one_batch(
+        batch = self._one_batch(
             x, y, sample_weight, class_weight=class_weight, is_training=True, shuffle=True
         )
-        given = given or (x, y, *self._weights(y, sample_weight, class_weight))
+        batch = batch or (x, y, *self._weights(y, sample_weight, class_weight))
         with self._messages(is_text=False):
-            return super().train_on_batch(*given, return_dict=return_dict)
+            return super().train_on_batch(*batch, return_dict=return_dict)
 
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
     ) -> Any:
         """Keras' `test_on_batch`, on raw text and labels or on token ids, as of `evaluate`."""
         check_weights(sample_weight)
-        given = self._one_batch(x, y, sample_weight) or (x, y, sample_weight)
-        return super().test_on_batch(*given, return_dict=return_dict)
+        batch = self._one_batch(x, y, sample_weight) or (x, y, sample_weight)
+        return super().test_on_batch(*batch, return_dict=return_dict)
 
     def predict_on_batch(self, x: Any) -> Any:
         """Keras' `predict_on_batch`, on raw text or on token ids; see `predict`."""
@@ -342,14 +342,14 @@ class TextModel(CompiledModel):
         x, is_text = self._checked(x, None)
         if not is_text:
             return None
-        made = self.preprocessor.batches(self, x, y, weights, batch_size=_WHOLE, **options)
+        batches = self.preprocessor.batches(self, x, y, weights, batch_size=_WHOLE, **options)
         with self._messages(is_text):
-            return next(made.dataset.as_numpy_iterator())
+            return next(batches.dataset.as_numpy_iterator())
 
     def _validation(self, data: Any, batch_size: int | None) -> Any:
         if data is None or self.preprocessor is None:
             return data
-        is_x = not isinstance(data, tuple | list) or all(isinstance(each, str) for each in data)
+        is_x = not isinstance(data, tuple | list) or all(isinstance(x, str) for x in data)
         x, y, weights = keras.utils.unpack_x_y_sample_weight((data,) if is_x else tuple(data))
         x, is_text = self._checked(x, batch_size, y)
         if not is_text:
@@ -360,8 +360,8 @@ class TextModel(CompiledModel):
     @contextlib.contextmanager
     def _messages(self, is_text: bool) -> Iterator[None]:
         """Errors of a graph of strings in a line, and no warning of poolers."""
-        of_text = self.preprocessor.plain_errors() if is_text else contextlib.nullcontext()
-        with warnings.catch_warnings(), of_text:
+        errors = self.preprocessor.plain_errors() if is_text else contextlib.nullcontext()
+        with warnings.catch_warnings(), errors:
             warnings.filterwarnings("ignore", _OF_THE_POOLER)
             yield
 

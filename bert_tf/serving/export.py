@@ -143,7 +143,7 @@ def refuse_unservable(saved_model: str | Path) -> None:
     compiled = {node.name for node in nodes if node.attr[_COMPILED].b}
     for meta_graph in proto.meta_graphs:
         functions = meta_graph.graph_def.library.function
-        compiled |= {each.signature.name for each in functions if each.attr[_COMPILED].b}
+        compiled |= {x.signature.name for x in functions if x.attr[_COMPILED].b}
     if compiled:
         raise InputError(
             f"TensorFlow Serving does not compile with XLA, which {', '.join(sorted(compiled))} "
@@ -165,11 +165,11 @@ def _prepare_for_servers(
 ) -> None:
     """Runs the warm-up requests as a server will, and writes the files that go with a version."""
     with contextlib.closing(LoadedModel(directory)) as model:
-        made = list(requests(model.signatures, module.tokenizer, module.positions))
-        check_requests(model, made)
+        warmup = list(requests(model.signatures, module.tokenizer, module.positions))
+        check_requests(model, warmup)
     (directory / ASSETS).mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(directory / ASSETS / WARMUP_FILE)) as writer:
-        for request in made:
+        for request in warmup:
             writer.write(prediction_log(name, request))
     if parameters := batching_parameters(model.signatures):
         (directory / BATCHING_FILE).write_text(parameters, encoding="utf-8")
@@ -216,10 +216,10 @@ def set_labels(root: str | Path, name: str, labels: Mapping[str, int]) -> bool:
     lines = f"    model_version_policy {{ specific {{ {numbers} }} }}\n"
     for label, number in labels.items():
         lines += f'    version_labels {{ key: "{label}" value: {number} }}\n'
-    own = re.search(f"{re.escape(block)}({_LABELLED})?{re.escape(end)}", text)
-    if own is None or re.findall(r"s: (\d+)", own[0]) != re.findall(r"value: (\d+)", own[0]):
+    entry = re.search(f"{re.escape(block)}({_LABELLED})?{re.escape(end)}", text)
+    if entry is None or re.findall(r"s: (\d+)", entry[0]) != re.findall(r"value: (\d+)", entry[0]):
         return False
-    write_text(path, text.replace(own[0], block + lines + end))
+    write_text(path, text.replace(entry[0], block + lines + end))
     return True
 
 
@@ -228,7 +228,7 @@ def pinned_versions(root: str | Path, name: str) -> set[int]:
     path = Path(root) / MODELS_CONFIG
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     entries = re.split(r"\bconfig\s*:?\s*\{", _code(text))
-    entry = next((each for each in entries if _names(each, name)), "")
+    entry = next((text for text in entries if _names(text, name)), "")
     pinned = re.search(r"\bspecific\s*:?\s*\{([^{}]*)\}", entry)
     return set(map(int, re.findall(r"\d+", pinned[1]))) if pinned else set()
 
@@ -254,14 +254,14 @@ def list_model(root: str | Path, name: str) -> bool:
     if not re.search(r"\bmodel_config_list\b", code) or end < 0:
         return False
     line = text.rfind("\n", 0, end) + 1
-    place = line if not text[line:end].strip() else end  # `{}` may stand on one line
-    separator = "" if place == line else "\n"
-    write_text(path, text[:place] + separator + _block(name) + text[place:])
+    offset = line if not text[line:end].strip() else end  # `{}` may stand on one line
+    separator = "" if offset == line else "\n"
+    write_text(path, text[:offset] + separator + _block(name) + text[offset:])
     return True
 
 
 def _code(text: str) -> str:
-    """Blanks comments, which may speak of models and hold brackets; all places stay."""
+    """Blanks comments, which may speak of models and hold brackets; all offsets stay."""
     return re.sub(r"#[^\n]*", lambda comment: " " * len(comment[0]), text)
 
 

@@ -54,11 +54,11 @@ def pack_weights(types: Iterable[str]) -> None:
 
 def types_of(models: Iterable[str | Path]) -> set[str]:
     """What models compute in: folders of versions or of one version, or model directories."""
-    found = set()
+    types = set()
     for model in models:
         newest = [Path(model), *versions(model).values()][-1]
-        found |= set(same_in_other_types(newest)) or {type_of(newest)}
-    return found
+        types |= set(same_in_other_types(newest)) or {type_of(newest)}
+    return types
 
 
 def measure(dtypes: Sequence[str]) -> dict[str, float]:

@@ -221,13 +221,13 @@ def named(outputs: Any) -> dict[str, tf.Tensor]:
     """A model's outputs by name: `outputs` for the only one, NAME_0, NAME_1, ... of several."""
     if not isinstance(outputs, Mapping):
         outputs = {"outputs": outputs}
-    found: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     for name, value in outputs.items():
         if isinstance(value, tuple | list):
-            found |= {f"{name}_{number}": each for number, each in enumerate(value)}
+            tensors |= {f"{name}_{number}": tensor for number, tensor in enumerate(value)}
         elif value is not None:
-            found[name] = value
-    return {name: tf.identity(value) for name, value in found.items()}
+            tensors[name] = value
+    return {name: tf.identity(tensor) for name, tensor in tensors.items()}
 
 
 @contextlib.contextmanager
@@ -287,8 +287,8 @@ def _write_onnx(model: Any, function: Any, names: list[str], path: Path, int8: b
     )
     renamed = dict(zip((output.name for output in proto.graph.output), names, strict=True))
     for node in proto.graph.node:
-        for place in (node.input, node.output):
-            place[:] = [renamed.get(name, name) for name in place]
+        for tensors in (node.input, node.output):
+            tensors[:] = [renamed.get(name, name) for name in tensors]
     for output in proto.graph.output:
         output.name = renamed[output.name]
     onnx.checker.check_model(proto)
@@ -313,8 +313,8 @@ def _write_openvino(model: Any, function: Any, names: list[str], path: Path, int
         with tempfile.TemporaryDirectory(dir=path.parent) as beside:
             openvino.save_model(converted, f"{beside}/{path.name}", compress_to_fp16=False)
             for suffix in (".bin", path.suffix):
-                made = (Path(beside) / path.name).with_suffix(suffix)
-                made.replace(path.with_suffix(suffix))
+                temporary = (Path(beside) / path.name).with_suffix(suffix)
+                temporary.replace(path.with_suffix(suffix))
 
 
 def _package(name: str, extra: str) -> ModuleType:

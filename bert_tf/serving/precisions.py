@@ -26,8 +26,8 @@ def versions(folder: str | Path) -> dict[int, Path]:
     folder = Path(folder)
     children = [*folder.iterdir()] if folder.is_dir() else []
     numbered = [path for path in children if path.name.isascii() and path.name.isdecimal()]
-    found = sorted((int(path.name), path) for path in numbered if path.is_dir())
-    return {number: path for number, path in found if number < 2**63}
+    versions = sorted((int(path.name), path) for path in numbered if path.is_dir())
+    return {number: path for number, path in versions if number < 2**63}
 
 
 def type_of(directory: Path) -> str:
@@ -37,16 +37,16 @@ def type_of(directory: Path) -> str:
 
 def same_in_other_types(directory: Path) -> dict[str, Path]:
     """Type -> version of the same model, this one among them, those that are there."""
-    versions = _read(directory).get("versions", {})
-    found = {dtype: directory.parent / str(number) for dtype, number in versions.items()}
-    return {dtype: path for dtype, path in found.items() if (path / "saved_model.pb").is_file()}
+    numbers = _read(directory).get("versions", {})
+    paths = {dtype: directory.parent / str(number) for dtype, number in numbers.items()}
+    return {dtype: path for dtype, path in paths.items() if (path / "saved_model.pb").is_file()}
 
 
 def _read(directory: Path) -> dict[str, Any]:
-    found = None
+    content = None
     with contextlib.suppress(OSError, ValueError):
-        found = json.loads((directory / TYPES_FILE).read_text(encoding="utf-8"))
-    return found if isinstance(found, dict) else {}
+        content = json.loads((directory / TYPES_FILE).read_text(encoding="utf-8"))
+    return content if isinstance(content, dict) else {}
 
 
 def types_text(dtype: str, versions: Mapping[str, int]) -> str:
@@ -110,7 +110,7 @@ def milliseconds(
 
     batch = [lengthened(texts, words) for words in np.linspace(9, _LONG, _BATCH).astype(int)]
     works = {"short": [texts], "long": [lengthened(texts, _LONG)], "batch": batch}
-    found = {}
+    times = {}
     for name, rows in works.items():
         inputs = batch_of(rows)
         run(inputs)
@@ -119,5 +119,5 @@ def milliseconds(
             begun = time.perf_counter()
             run(inputs)
             spent.append(time.perf_counter() - begun)
-        found[name] = 1e3 * float(np.median(spent))
-    return found
+        times[name] = 1e3 * float(np.median(spent))
+    return times

@@ -95,13 +95,13 @@ def answer(
     batches: list[dict[str, np.ndarray]] = []
     order: list[int] = []
     known: dict[bytes, bytes] = {}
-    for places, outputs in _answer_batches(signature, strings, batch_size, lengths, answered):
+    for indices, outputs in _answer_batches(signature, strings, batch_size, lengths, answered):
         for name, values in outputs.items():
             if values.dtype == object:  # equal strings once: every answer has all labels
                 shared = (known.setdefault(value, value) for value in values.flat)
                 outputs[name] = np.fromiter(shared, object, values.size).reshape(values.shape)
         batches.append(outputs)
-        order += places.tolist()
+        order += indices.tolist()
     back = np.argsort(order)
     names = list(batches[0]) if batches else []
     return {name: _join([batch.pop(name) for batch in batches])[back] for name in names}
@@ -111,16 +111,16 @@ def answer_rows(
     signature: Any, strings: Strings, batch_size: int, *, answered: Progress = lambda number: None
 ) -> list[dict[str, Any]]:
     """Returns the answer to each example as JSON values, not padded; see `answer` and `rows`."""
-    found: dict[int, dict[str, Any]] = {}
-    for places, outputs in _answer_batches(signature, strings, batch_size, None, answered):
-        found |= dict(zip(places.tolist(), rows(outputs), strict=True))
-    return [found[place] for place in range(len(found))]
+    answers: dict[int, dict[str, Any]] = {}
+    for indices, outputs in _answer_batches(signature, strings, batch_size, None, answered):
+        answers |= dict(zip(indices.tolist(), rows(outputs), strict=True))
+    return [answers[index] for index in range(len(answers))]
 
 
 def _answer_batches(
     signature: Any, strings: Strings, batch_size: int, lengths: Any, answered: Progress
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    """Yields places of examples of like length, int64 [B], and their outputs [B, ...]."""
+    """Yields indices of examples of similar length, int64 [B], and their outputs [B, ...]."""
     _check_inputs(signature, sorted(strings))
     if lengths is None:
         examples = zip(*strings.values(), strict=True)
@@ -155,16 +155,16 @@ def _join(batches: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(list(padded))
 
 
-def _check_inputs(signature: Any, given: list[str]) -> None:
+def _check_inputs(signature: Any, names: list[str]) -> None:
     specs = signature.structured_input_signature[1]
     wanted = sorted(specs)
-    if wanted == given:
+    if wanted == names:
         return
     kinds = {("text",): "single strings", ("text", "text_pair"): "pairs of strings"}
-    cure = "leave the pair out" if "text_pair" in given else "give --pair or --pair_column"
+    cure = "leave the pair out" if "text_pair" in names else "give --pair or --pair_column"
     if "text" not in wanted:
         cure = "give --input a file of them"
-        missing = [name for name in wanted if name not in given]
+        missing = [name for name in wanted if name not in names]
         if len(missing) == 1 and specs[missing[0]].shape.rank == 1:
             cure = f"give the {missing[0]} with --pair, or --input a file"
     takes = kinds.get(tuple(wanted), " and ".join(wanted))

@@ -52,7 +52,7 @@ class LoadedModel:
         self._functions = {
             name: self._session.make_callable(
                 {output: info.name for output, info in signature.outputs.items()},
-                [signature.inputs[each].name for each in sorted(signature.inputs)],
+                [signature.inputs[key].name for key in sorted(signature.inputs)],
             )
             for name, signature in self.signatures.items()
         }

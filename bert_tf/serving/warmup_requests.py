@@ -68,8 +68,8 @@ def requests(
     For the default one, which is asked most, also texts of further lengths.
     """
     for name, signature in sorted(signatures.items()):
-        of_examples = signature.method_name in (CLASSIFY, REGRESS)
-        asked = signatures[DEFAULT] if of_examples else signature
+        takes_examples = signature.method_name in (CLASSIFY, REGRESS)
+        asked = signatures[DEFAULT] if takes_examples else signature
         texts = example_texts(asked.inputs, asked.outputs)
         is_slow = "sentence" in texts or "pieces_attribution" in signature.outputs
         longest = _LONGEST_SLOW if is_slow else positions
@@ -79,7 +79,7 @@ def requests(
             further = (words for words in _FURTHER if words < positions)
             sizes |= {f"{words} words": [lengthened(texts, words)] for words in further}
         for size, rows in sizes.items():
-            if of_examples:
+            if takes_examples:
                 inputs = batch_of([{"inputs": _serialized(row)} for row in rows])
             elif any(info.dtype == DT_INT32 for info in signature.inputs.values()):
                 inputs = _ids(rows, signature, tokenizer, positions)
@@ -91,9 +91,9 @@ def requests(
 def lengthened(text: Any, words: int) -> Any:
     """Text, or texts in lists or by name, with words repeated or cut to a number of words."""
     if isinstance(text, dict):
-        return {name: lengthened(each, words) for name, each in text.items()}
+        return {name: lengthened(value, words) for name, value in text.items()}
     if isinstance(text, list):
-        return [lengthened(each, words) for each in text]
+        return [lengthened(part, words) for part in text]
     return " ".join(itertools.islice(itertools.cycle(text.split()), words))
 
 
@@ -125,30 +125,30 @@ def _ids(
     return arrays
 
 
-def check_requests(model: LoadedModel, made: Iterable[Request]) -> None:
+def check_requests(model: LoadedModel, requests: Iterable[Request]) -> None:
     """Runs requests as a server will; raises InputError for one that fails, or cannot be served."""
-    for request in made:
-        what = f"the signature {request.signature_name!r}"
+    for request in requests:
+        signature = f"the signature {request.signature_name!r}"
         try:
             outputs = model.run(request.signature_name, request.inputs)
         except (tf.errors.OpError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(
-                f"{what} fails its {request.size} warm-up request ({reason}): servers would refuse "
-                "to load the model; correct the signature"
+                f"{signature} fails its {request.size} warm-up request ({reason}): servers would "
+                "refuse to load the model; correct the signature"
             ) from error
         (rows,) = {len(values) for values in request.inputs.values()}
         for name, value in outputs.items():
             info = model.signatures[request.signature_name].outputs[name]
             if value.ndim == 0 or len(value) != rows:
                 raise InputError(
-                    f"{what} returns {name!r} of shape {list(value.shape)} for a batch of {rows}: "
-                    "make the batch the first dimension of every output"
+                    f"{signature} returns {name!r} of shape {list(value.shape)} for a batch of "
+                    f"{rows}: make the batch the first dimension of every output"
                 )
             if info.dtype in (DT_HALF, DT_BFLOAT16):
                 raise InputError(
-                    f"{what} returns {name!r} in half precision, which REST cannot write: cast it "
-                    "to float32"
+                    f"{signature} returns {name!r} in half precision, which REST cannot write: "
+                    "cast it to float32"
                 )
 
 

@@ -13,7 +13,7 @@ from rounding import rounding
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, Packer, save_model
 from bert_tf.cli import main
-from bert_tf.commands.layer_features import FeatureExtractor, feature_file
+from bert_tf.commands.layer_features import FeatureExtractor, feature_file, how_to_read
 from bert_tf.errors import InputError
 from bert_tf.models.chosen_layers import CHOICES, check_layers, choose_layers
 from bert_tf.pipelines.examples.tagged_words import read_texts
@@ -181,14 +181,15 @@ def test_the_files_as_the_page_reads_them(encoder, tokenizer, tmp_path):
         with feature_file(tmp_path / name, 16) as write:
             for record in expected:
                 write({name: value for name, value in record.items() if name != "cut"})
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 3
-    read = []
-    for block in blocks:
-        values = {"W": 16}
-        exec(re.sub(r'open\("|load\("|Dataset\("', rf"\g<0>{tmp_path}/", block), values)
-        read.append(list(values["texts"]))
-    json_lines, tfrecord, npy = read
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    values = {"W": 16}
+    exec(block.replace('Dataset("', f'Dataset("{tmp_path}/'), values)
+    tfrecord = list(values["texts"])
+    json_lines, rows, others = (
+        eval(how_to_read(tmp_path / name), {"json": json, "np": np})
+        for name in ("tokens.jsonl", "words.npy", "words.npy.jsonl")
+    )
+    npy = np.split(rows, np.cumsum([len(other["words"]) for other in others])[:-1])
     for number, record in enumerate(expected):
         vectors = record["vectors"].astype(np.float32)
         np.testing.assert_array_equal(npy[number], vectors)
