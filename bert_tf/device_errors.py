@@ -24,11 +24,11 @@ def memory_errors(cure: str) -> Iterator[None]:
 
 
 @contextmanager
-def full_disk_errors(place: StrPath) -> Iterator[None]:
+def full_disk_errors(path: StrPath) -> Iterator[None]:
     """Raises OSError for the errors of TensorFlow's writers on a full disk."""
     try:
         yield
     except tf.errors.OpError as error:
         if "No space left" in error.message or "quota" in error.message:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(place)) from error
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path)) from error
         raise

@@ -14,9 +14,9 @@ class InputError(ValueError):
     """
 
 
-def nearest(given: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, known: Iterable[str]) -> str | None:
     """The name that a user may have meant, or None."""
-    return next(iter(difflib.get_close_matches(given, list(known), n=1)), None)
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
 def pip_install(extra: str) -> str:
@@ -25,9 +25,9 @@ def pip_install(extra: str) -> str:
     Names the packages, not bert-tf[EXTRA], which pip would look for on an index.
     """
     requirements = (text.split(";") for text in metadata.requires("bert-tf") or ())
-    of_extra = [
+    packages = [
         shlex.quote(package.strip())
         for package, *marker in requirements
         if marker and marker[0].strip() == f'extra == "{extra}"'
     ]
-    return f"pip install {' '.join(of_extra)}"
+    return f"pip install {' '.join(packages)}"

@@ -30,13 +30,13 @@ def processor() -> str:
     # Virtual machines of one name may have different processors, and hide some instructions.
     names = ("model name", "cpu family", "model", "CPU implementer", "CPU part")
     fields = dict(re.findall(r"^(\w[^\t:]*?)\s*:\s*(.+)$", text, re.MULTILINE))
-    found = [*(fields[name] for name in names if name in fields), *processor_flags()]
+    parts = [*(fields[name] for name in names if name in fields), *processor_flags()]
     version = ""
     for name in ("tf-nightly", "tensorflow-cpu", "tensorflow"):  # the last one counts
         with contextlib.suppress(metadata.PackageNotFoundError):
             version = metadata.version(name)
     switches = (os.environ.get(x, "") for x in ("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA"))
-    return " ".join([*found, version, *switches]).strip()
+    return " ".join([*parts, version, *switches]).strip()
 
 
 def best_seconds(
@@ -111,7 +111,7 @@ def _known_or_measured(
 
 
 def _read_object(path: Path | None) -> dict[str, Any]:
-    found = None
+    values = None
     with contextlib.suppress(OSError, ValueError, RecursionError):  # no file, no JSON
-        found = json.loads(path.read_text(encoding="utf-8")) if path else None
-    return found if isinstance(found, dict) else {}
+        values = json.loads(path.read_text(encoding="utf-8")) if path else None
+    return values if isinstance(values, dict) else {}

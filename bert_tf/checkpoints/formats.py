@@ -56,7 +56,7 @@ def locate(source: StrPath) -> Location:
     if here := _in_folder(source):
         return here
     children = (child for child in sorted(source.iterdir()) if child.is_dir())
-    inside = [found for child in children if (found := _in_folder(child))]
+    inside = [location for child in children if (location := _in_folder(child))]
     if not inside:
         raise InputError(
             f"{source} holds no model: give a folder with {CONFIG} and {WEIGHTS} or {H5}, with a "
@@ -64,17 +64,17 @@ def locate(source: StrPath) -> Location:
             "SavedModel of TF Hub."
         )
     if len(inside) > 1:
-        names = ", ".join(str(found.folder) for found in inside)
+        names = ", ".join(str(location.folder) for location in inside)
         raise InputError(f"{source} holds several models: give one of {names}.")
     return inside[0]
 
 
 def read_config(directory: Path) -> BertConfig:
     """Reads config.json; refuses other formats, and names the command that converts them."""
-    found = _in_folder(directory) if directory.is_dir() else None
-    if found is not None and found.format != "hugging_face":
+    location = _in_folder(directory) if directory.is_dir() else None
+    if location is not None and location.format != "hugging_face":
         raise InputError(
-            f"{directory} holds {TITLES[found.format]}: make a model directory of it with "
+            f"{directory} holds {TITLES[location.format]}: make a model directory of it with "
             f"bert-tf convert {directory} NEW_DIRECTORY, and give that one."
         )
     return BertConfig.from_json(directory / CONFIG)
@@ -84,10 +84,10 @@ def content_hash(directory: StrPath) -> str:
     """SHA-256 of the config and the weights of a model directory, whatever its path."""
     folder = Path(directory)
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.h5"))
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in filter(Path.is_file, [folder / CONFIG, *weights]):
-        found.update(bytes.fromhex(sha256(path)))
-    return found.hexdigest()
+        digest.update(bytes.fromhex(sha256(path)))
+    return digest.hexdigest()
 
 
 def _in_folder(folder: Path) -> Location | None:

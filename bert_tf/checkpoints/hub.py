@@ -96,15 +96,15 @@ def find_model(name: StrPath) -> Path:
         InputError: the model cannot be downloaded, or is no BERT in safetensors.
     """
     path = Path(name)
-    found = _NAME.fullmatch(name) if isinstance(name, str) else None
-    if found is None or ".." in found[0] or (not found["prefix"] and path.exists()):
+    match = _NAME.fullmatch(name) if isinstance(name, str) else None
+    if match is None or ".." in match[0] or (not match["prefix"] and path.exists()):
         return path
-    model = HubModel(found["repository"], found["revision"] or "main")
+    model = HubModel(match["repository"], match["revision"] or "main")
     folder = model.cached()
     missing = None if folder is None else _missing(folder)
     if folder is not None and not missing:
         return folder
-    if folder is None and not found["prefix"] and _is_path(path):
+    if folder is None and not match["prefix"] and _is_path(path):
         return path
     absent = f"in the Hugging Face cache without {' and '.join(missing)}" if missing else "cached"
     return _download(model, f"{model} is neither a folder here nor {absent} ({_cache()})")
@@ -112,16 +112,16 @@ def find_model(name: StrPath) -> Path:
 
 def hub_hint(name: str) -> str:
     """What to add to an error about a path that does not exist: how the hub is asked for it."""
-    found = _NAME.fullmatch(name)
-    return f", or for a model of the Hugging Face hub give hf://{name}" if found else ""
+    match = _NAME.fullmatch(name)
+    return f", or for a model of the Hugging Face hub give hf://{name}" if match else ""
 
 
 def _is_path(path: Path) -> bool:
     """Whether a name that does not exist is a mistyped path rather than a name on the hub."""
     if len(path.parts) == 1:
         return True
-    here = (each.name for each in Path().iterdir())
-    return bool(difflib.get_close_matches(path.parts[0], here, n=1, cutoff=0.8))
+    names = (entry.name for entry in Path().iterdir())
+    return bool(difflib.get_close_matches(path.parts[0], names, n=1, cutoff=0.8))
 
 
 def _endpoint() -> str:
@@ -130,9 +130,9 @@ def _endpoint() -> str:
 
 def _cache() -> Path:
     """The cache, as huggingface_hub finds it."""
-    given = os.environ.get
-    home = given("HF_HOME") or Path(given("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    cache = given("HF_HUB_CACHE") or given("HUGGINGFACE_HUB_CACHE") or Path(home, "hub")
+    variable = os.environ.get
+    home = variable("HF_HOME") or Path(variable("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    cache = variable("HF_HUB_CACHE") or variable("HUGGINGFACE_HUB_CACHE") or Path(home, "hub")
     return Path(os.path.expandvars(cache)).expanduser()
 
 

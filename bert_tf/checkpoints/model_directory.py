@@ -38,10 +38,10 @@ def read_named(
     config: BertConfig, path: Path, tensors_of_file: Iterable[tuple[str, np.ndarray]]
 ) -> StoredModel:
     """The model of tensors with the names of Hugging Face's classes, in either framework."""
-    found: dict[str, dict[str, np.ndarray]] = {}  # canonical name -> prefix -> tensor
+    parts_of: dict[str, dict[str, np.ndarray]] = {}  # canonical name -> prefix -> tensor
     names: dict[str, str] = {}  # canonical name -> name in the file
     others = []
-    of_bert = ("embeddings.", "encoder.", "pooler.", *head_prefixes())
+    known = ("embeddings.", "encoder.", "pooler.", *head_prefixes())
     for stored_name, tensor in tensors_of_file:
         name = stored_name
         if name.endswith(weights_files.TENSORFLOW_SUFFIX):
@@ -49,13 +49,13 @@ def read_named(
         if config.is_distilbert:
             name = weight_names.from_distilbert(name)
         canonical = weight_names.canonical_name(name)
-        if not canonical.startswith(of_bert) and not name.startswith("bert."):
+        if not canonical.startswith(known) and not name.startswith("bert."):
             others.append(name)
             continue
         for prefix in weight_names.stored_prefixes(canonical, config):
             if not name.startswith(prefix):
                 continue  # of the other encoder, or of Hugging Face's computation, not ours
-            parts = found.setdefault(canonical, {})
+            parts = parts_of.setdefault(canonical, {})
             if prefix in parts:
                 raise InputError(
                     f"{path} holds a weight twice, as {names[canonical]} and {stored_name}: to "
@@ -64,7 +64,7 @@ def read_named(
                 )
             parts[prefix], names[canonical] = tensor, stored_name
     tensors = {}
-    for canonical, parts in found.items():
+    for canonical, parts in parts_of.items():
         prefixes = weight_names.stored_prefixes(canonical, config)
         if parts.keys() != set(prefixes) or len({part.shape for part in parts.values()}) > 1:
             raise InputError(
@@ -91,11 +91,11 @@ def read_hugging_face(location: Location) -> StoredModel:
 def write_hugging_face(model: StoredModel, folder: Path, dtype: str, shard_bytes: int) -> None:
     """Writes a model directory, config.json last: without it there is no model yet."""
     has_head = any(model.has(part) for part in head_prefixes())
-    of_head = FEATURE_BASED if model.config.has_feature_encoder else ""
+    head_prefix = FEATURE_BASED if model.config.has_feature_encoder else ""
     tensors = {}
     for name, tensor in model.tensors.items():
         # The encoder alone has no prefix; in a model with heads it is called "bert".
-        stored = f"{of_head if name.startswith(head_prefixes()) else 'bert.'}{name}"
+        stored = f"{head_prefix if name.startswith(head_prefixes()) else 'bert.'}{name}"
         prefixes = weight_names.stored_prefixes(name, model.config)
         values = _cast(name, tensor, dtype)
         for prefix, value in zip(prefixes, values if len(prefixes) > 1 else [values], strict=True):
@@ -118,11 +118,11 @@ def write_hugging_face(model: StoredModel, folder: Path, dtype: str, shard_bytes
 def _config_on_disk(model: StoredModel, dtype: str) -> BertConfig:
     """The config with the keys that Hugging Face reads a model's head from."""
     extra = {key: value for key, value in model.config.extra.items() if key not in _NOT_KEPT}
-    own = "FeatureBased" if model.config.has_feature_encoder else ""
+    class_prefix = "FeatureBased" if model.config.has_feature_encoder else ""
     name = model.architecture
     if model.config.is_distilbert:
         name = re.sub("^Bert", "DistilBert", name)
-    extra |= {"architectures": [f"{own}{name}"], "dtype": dtype}
+    extra |= {"architectures": [f"{class_prefix}{name}"], "dtype": dtype}
     if model.problem_type is not None:
         extra["problem_type"] = model.problem_type
     if model.classes is None:

@@ -41,7 +41,7 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
         modules = json.loads(read_small_file(folder / MODULES).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{folder / MODULES} cannot be read ({error}): restore it") from error
-    if not isinstance(modules, list) or not all(isinstance(each, dict) for each in modules):
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise InputError(f"{folder / MODULES} is no list of modules: restore it")
     names = [str(module.get("type")).rpartition(".")[2] for module in modules]
     if names[:2] != ["Transformer", "Pooling"] or names[2:] not in ([], ["Normalize"]):
@@ -50,50 +50,50 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
             "and Normalize are computed here: give a model of these, or delete the file to use its "
             "encoder alone"
         )
-    place = folder / str(modules[1].get("path", _POOLING)) / _CONFIG
-    found = {"pooling": _pooling(place), "normalize": names[2:] == ["Normalize"]}
-    found |= _prompts(folder)
-    prompts = [found[name] for name in found if name.endswith("prompt") and found[name]]
-    if prompts and not read_json_object(place).get("include_prompt", True):
+    path = folder / str(modules[1].get("path", _POOLING)) / _CONFIG
+    settings = {"pooling": _pooling(path), "normalize": names[2:] == ["Normalize"]}
+    settings |= _prompts(folder)
+    prompts = [settings[name] for name in settings if name.endswith("prompt") and settings[name]]
+    if prompts and not read_json_object(path).get("include_prompt", True):
         raise InputError(
-            f"{place}: include_prompt is false, and the tokens of the prompt {prompts[0]!r} are "
+            f"{path}: include_prompt is false, and the tokens of the prompt {prompts[0]!r} are "
             "always pooled here: give another model, or remove its prompts"
         )
     for file, key in ((_LENGTH, "max_seq_length"), (_TOKENIZER, "model_max_length")):
-        said = read_json_object(folder / file) if (folder / file).is_file() else {}
-        length: Any = said.get(key)
+        values = read_json_object(folder / file) if (folder / file).is_file() else {}
+        length: Any = values.get(key)
         is_number = isinstance(length, int | float) and not isinstance(length, bool)
         if is_number and length >= _NO_LENGTH:
             continue
         if length is not None and (not isinstance(length, int) or not is_number or length < 3):
             raise InputError(f"{folder / file}: {key} is {length!r:.40}: give a number from 3 on")
         if length is not None:
-            return {**found, "max_length": length}
-    return found
+            return {**settings, "max_length": length}
+    return settings
 
 
 def _prompts(folder: Path) -> dict[str, str]:
     """The similarity and the prompts that texts get without being asked for."""
     path = folder / _PROMPTS
-    said = read_json_object(path) if path.is_file() else {}
-    similarity, prompts = said.get("similarity_fn_name") or "cosine", said.get("prompts") or {}
+    values = read_json_object(path) if path.is_file() else {}
+    similarity, prompts = values.get("similarity_fn_name") or "cosine", values.get("prompts") or {}
     if similarity not in ("cosine", "dot"):
         raise InputError(
             f"{path}: similarity_fn_name is {similarity!r}, and vectors are compared here by "
             "cosine or dot: give another model, or set it to one of these"
         )
-    default = said.get("default_prompt_name")
+    default = values.get("default_prompt_name")
     known = isinstance(prompts, dict) and all(isinstance(x, str) for x in prompts.values())
     if not known or (default is not None and default not in prompts):
         raise InputError(
             f"{path}: prompts are no texts by name, or lack the default {default!r}: restore it"
         )
     prompt = prompts.get(default, "")
-    found = {"similarity": similarity, "prompt": prompt}
+    settings = {"similarity": similarity, "prompt": prompt}
     for role, names in _OF_ROLES.items():
-        own = next((prompts[name] for name in names if name in prompts), prompt)
-        found |= {role: own} if own != prompt else {}
-    return {name: value for name, value in found.items() if (name, value) not in _USUAL}
+        role_prompt = next((prompts[name] for name in names if name in prompts), prompt)
+        settings |= {role: role_prompt} if role_prompt != prompt else {}
+    return {name: value for name, value in settings.items() if (name, value) not in _USUAL}
 
 
 def write_prompts(
@@ -106,13 +106,15 @@ def write_prompts(
 ) -> None:
     """Writes similarity and prompts, the inverse of reading them, if they are not the usual."""
     roles = {"query": query_prompt, "document": document_prompt}
-    prompts = {name: prompt if own is None else own for name, own in roles.items()}
+    prompts = {
+        name: prompt if role_prompt is None else role_prompt for name, role_prompt in roles.items()
+    }
     if (similarity, set(prompts.values()) | {prompt}) == ("cosine", {""}):
         return
     default = "default" if prompt else None
     prompts |= {"default": prompt} if prompt else {}
-    said = {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": similarity}
-    write_json(Path(directory) / _PROMPTS, said)
+    values = {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": similarity}
+    write_json(Path(directory) / _PROMPTS, values)
 
 
 def copy_sentence_files(source: Path, target: Path, config: BertConfig) -> None:
@@ -125,21 +127,21 @@ def copy_sentence_files(source: Path, target: Path, config: BertConfig) -> None:
     write_sentence_files(target, **how, max_length=length, width=config.width)
     for name in (_LENGTH, _PROMPTS):
         if (source / name).is_file():  # it has more than we read
-            own = {"max_seq_length": length} if name == _LENGTH else {}
-            write_json(target / name, {**read_json_object(source / name), **own})
+            changes = {"max_seq_length": length} if name == _LENGTH else {}
+            write_json(target / name, {**read_json_object(source / name), **changes})
 
 
-def _pooling(place: Path) -> str:
-    config = read_json_object(place)
+def _pooling(path: Path) -> str:
+    config = read_json_object(path)
     newer = config.get("pooling_mode")
     asked = list(newer) if isinstance(newer, list) else [newer] * (newer is not None)
     if not asked:
         asked = [key for key, on in config.items() if key.startswith("pooling_mode_") and on]
-    known = {name: own for own, names in _POOLINGS.items() for name in names}
+    known = {name: pooling_name for pooling_name, names in _POOLINGS.items() for name in names}
     if len(asked) != 1 or str(asked[0]) not in known:
-        told = " and ".join(map(str, asked)) or "nothing"
+        poolings = " and ".join(map(str, asked)) or "nothing"
         raise InputError(
-            f"{place} pools by {told}, and vectors are pooled here by one of mean, cls, max and "
+            f"{path} pools by {poolings}, and vectors are pooled here by one of mean, cls, max and "
             "last: give another model, or delete modules.json to use its encoder alone"
         )
     return known[str(asked[0])]
@@ -154,7 +156,7 @@ def write_sentence_files(
     modules += [("2_Normalize", "Normalize")] * normalize
     for path, _ in modules:
         (folder / path).mkdir(exist_ok=True)
-    keys = {key: own == pooling for own, (key, _) in _POOLINGS.items()}
+    keys = {key: name == pooling for name, (key, _) in _POOLINGS.items()}
     write_json(folder / _POOLING / _CONFIG, {"word_embedding_dimension": width, **keys})
     write_json(folder / _LENGTH, {"max_seq_length": max_length, "do_lower_case": False})
     described = [

@@ -38,14 +38,14 @@ class StoredModel:
 
     def __post_init__(self) -> None:
         """Drops a classifier that nothing says the class of, unless it can be of whole texts."""
-        said = self.config.extra.get("architectures")
+        architectures = self.config.extra.get("architectures")
         settled = (self.config.extra.get("problem_type"), self.config.extra.get(_OWN_HEAD))
         if not self.has("classifier.") or any(settled):
             return
-        if any(name in str(said) for name in _CLASSIFIERS):
+        if any(name in str(architectures) for name in _CLASSIFIERS):
             return
         cure = 'write its class into the config, such as "architectures": '
-        if not said and self.has("pooler."):
+        if not architectures and self.has("pooler."):
             self.notes.append(
                 "The classifier is taken to be of whole texts, as nothing says its class: if it is "
                 f'of tokens, {cure}["{_CLASSIFIERS[1]}"].'
@@ -68,7 +68,7 @@ class StoredModel:
         if head.is_own:
             extra[_OWN_HEAD] = head.architecture
         named = weight_names.named_weights(model)
-        tensors = {weight_names.canonical_name(each.name): each.to_tensor() for each in named}
+        tensors = {weight_names.canonical_name(weight.name): weight.to_tensor() for weight in named}
         return cls(replace(model.config, id2label=id2label, extra=extra), tensors)
 
     def has(self, part: str) -> bool:
@@ -77,23 +77,23 @@ class StoredModel:
 
     def order_labels(self, labels: Sequence[str]) -> None:
         """Puts the classes of a classifier in the order of `labels`, if these are the same ones."""
-        own = self.labels or []
-        if labels != own and sorted(labels) == sorted(own):
-            places = [own.index(label) for label in labels]
+        stored = self.labels or []
+        if labels != stored and sorted(labels) == sorted(stored):
+            order = [stored.index(label) for label in labels]
             for name in ("classifier.weight", "classifier.bias"):
-                self.tensors[name] = self.tensors[name][places]
+                self.tensors[name] = self.tensors[name][order]
             self.config = replace(self.config, id2label=dict(enumerate(labels)))
 
     def keep_layers(self, number: int) -> None:
         """Keeps `number` Transformer layers, evenly spaced up to the last, and renumbers them."""
-        held = self.config.num_hidden_layers
-        if number > held or self.config.architecture.layer_names():
+        layers = self.config.num_hidden_layers
+        if number > layers or self.config.architecture.layer_names():
             raise InputError(
-                f"{self.source} has {held} layers, of which {number} cannot be kept: give a BERT "
+                f"{self.source} has {layers} layers, of which {number} cannot be kept: give a BERT "
                 "with as many"
             )
-        kept = [round((place + 1) * held / number) - 1 for place in range(number)]
-        number_of = {old: new for new, old in enumerate(kept)}
+        numbers = [round((i + 1) * layers / number) - 1 for i in range(number)]
+        number_of = {old: new for new, old in enumerate(numbers)}
         tensors = {}
         for name, tensor in self.tensors.items():
             if match := re.match(r"encoder\.layer\.(\d+)\.", name):
@@ -103,16 +103,16 @@ class StoredModel:
             tensors[name] = tensor
         self.tensors = tensors
         self.config = replace(self.config, num_hidden_layers=number)
-        self.notes.append(f"Kept layers {', '.join(str(n + 1) for n in kept)} of {held}.")
+        self.notes.append(f"Kept layers {', '.join(str(n + 1) for n in numbers)} of {layers}.")
 
     @property
     def architecture(self) -> str:
         """Hugging Face's class for the model's parts, or a user's own."""
-        if own := self.config.extra.get(_OWN_HEAD):
-            return str(own)
+        if own_class := self.config.extra.get(_OWN_HEAD):
+            return str(own_class)
         if self.has("classifier."):
-            said = str(self.config.extra.get("architectures"))
-            return next((name for name in _CLASSIFIERS if name in said), SEQUENCES)
+            architectures = str(self.config.extra.get("architectures"))
+            return next((name for name in _CLASSIFIERS if name in architectures), SEQUENCES)
         if self.has("qa_outputs."):
             return "BertForQuestionAnswering"
         has_next_sentence = self.has("cls.seq_relationship.")
@@ -125,8 +125,10 @@ class StoredModel:
         """The problem type of a sequence classifier, by Hugging Face's rule."""
         if self.architecture != SEQUENCES:
             return None
-        said = self.config.extra.get("problem_type")
-        return str(said or ("regression" if self.classes == 1 else "single_label_classification"))
+        problem_type = self.config.extra.get("problem_type")
+        return str(
+            problem_type or ("regression" if self.classes == 1 else "single_label_classification")
+        )
 
     @property
     def kind(self) -> str:
@@ -174,8 +176,8 @@ class StoredModel:
         if _DECODER_BIAS in self.tensors:
             self.tensors.setdefault(_BIAS, self.tensors[_DECODER_BIAS])
         for copy, shared in ((_DECODER, _TABLE), (_DECODER_BIAS, _BIAS)):
-            own = self.tensors.pop(copy, None)
-            if own is not None and not np.array_equal(own, self.tensors.get(shared, own)):
+            tensor = self.tensors.pop(copy, None)
+            if tensor is not None and not np.array_equal(tensor, self.tensors.get(shared, tensor)):
                 raise InputError(
                     f"{self.source}: {copy} differs from {shared}, but only a decoder tied to the "
                     "word embeddings is supported: use a model with tied embeddings, or this "

@@ -220,8 +220,8 @@ def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     layers["cls.seq_relationship"] = (2, hidden)
     shapes: dict[str, tuple[int, ...]] = {"cls.predictions.bias": (config.vocab_size,)}
     for name, shape in layers.items():
-        if own := config.architecture.weight_shapes(name, shape):
-            shapes |= own
+        if other_shapes := config.architecture.weight_shapes(name, shape):
+            shapes |= other_shapes
             continue
         shapes[f"{name}.weight"] = shape
         if not name.endswith("_embeddings"):
@@ -247,14 +247,14 @@ class NamedWeight:
 
     def to_tensor(self) -> np.ndarray:
         """The value in float32."""
-        values = [keras.ops.convert_to_numpy(each).astype(np.float32) for each in self.variables]
-        values = [each.T if self.transposed else each for each in values]
+        values = [keras.ops.convert_to_numpy(value).astype(np.float32) for value in self.variables]
+        values = [value.T if self.transposed else value for value in values]
         return np.ascontiguousarray(values[0] if len(values) == 1 else np.stack(values))
 
     def assign(self, tensor: np.ndarray) -> None:
         tensors = [tensor] if len(self.variables) == 1 else tensor
-        for variable, own in zip(self.variables, tensors, strict=True):
-            variable.assign(own.T if self.transposed else own)
+        for variable, part in zip(self.variables, tensors, strict=True):
+            variable.assign(part.T if self.transposed else part)
 
 
 def named_weights(model: Any) -> list[NamedWeight]:
@@ -325,15 +325,15 @@ def canonical_name(name: str) -> str:
 
 def from_distilbert(name: str) -> str:
     """BERT's name of a DistilBERT's tensor."""
-    for of_bert, own in _DISTILBERT_NAMES.items():
-        name = name.replace(own, of_bert)
+    for of_bert, of_distilbert in _DISTILBERT_NAMES.items():
+        name = name.replace(of_distilbert, of_bert)
     return name
 
 
 def to_distilbert(name: str) -> str:
     """The inverse of `from_distilbert`."""
-    for of_bert, own in _DISTILBERT_NAMES.items():
-        name = name.replace(of_bert, own)
+    for of_bert, of_distilbert in _DISTILBERT_NAMES.items():
+        name = name.replace(of_bert, of_distilbert)
     return name
 
 

@@ -186,16 +186,16 @@ def pytorch_form(name: str, tensor: np.ndarray, config: BertConfig) -> tuple[str
     of a head that neither its name nor the config tells is refused.
     """
     *parts, last = name.removesuffix(TENSORFLOW_SUFFIX).split("/")
-    if places := [place for place, part in enumerate(parts) if part in _PARTS]:
-        parts = parts[places[-1] :]
+    if indexes := [index for index, part in enumerate(parts) if part in _PARTS]:
+        parts = parts[indexes[-1] :]
     elif not parts and last in ("kernel", "bias"):
-        said = str(config.extra.get("architectures"))
-        parts = [head for architecture, head in _HEADS.items() if architecture in said][:1]
+        architectures = str(config.extra.get("architectures"))
+        parts = [head for architecture, head in _HEADS.items() if architecture in architectures][:1]
         if not parts:
             raise InputError(
                 f"{name} may belong to any head: write the class that saved it into config.json, "
-                f'such as "architectures": ["BertForSequenceClassification"], not {said}, or save '
-                f"it as {H5}."
+                'such as "architectures": ["BertForSequenceClassification"], not '
+                f"{architectures}, or save it as {H5}."
             )
     else:
         return name, tensor

@@ -39,9 +39,9 @@ def temporary_name(path: Path) -> Path:
 
 def _holder(path: Path) -> tuple[Path | None, Claims | None]:
     """The innermost held folder around a path."""
-    place = path.resolve()
-    around = [each for each in _held if place.is_relative_to(each[0])]
-    return max(around, key=lambda each: len(each[0].parts)) if around else (None, None)
+    path = path.resolve()
+    holders = [holder for holder in _held if path.is_relative_to(holder[0])]
+    return max(holders, key=lambda holder: len(holder[0].parts)) if holders else (None, None)
 
 
 def claim(path: StrPath) -> None:

@@ -46,16 +46,16 @@ def make_room(
             files = entry.rglob("*") if entry.is_dir() else [entry]
             size = sum(path.stat().st_size for path in files if path.is_file())
             entries.append((entry.stat().st_mtime_ns, size, entry))
-    held = sum(size for _, size, _ in entries)
-    if held > bound:
+    total = sum(size for _, size, _ in entries)
+    if total > bound:
         for _, size, entry in sorted(entries):
-            if held > left * bound and entry != needed:
-                held -= size
+            if total > left * bound and entry != needed:
+                total -= size
                 if entry.is_dir():
                     shutil.rmtree(entry, ignore_errors=True)
                 else:
                     entry.unlink(missing_ok=True)
-    return held
+    return total
 
 
 def fetched(url: str) -> Path:

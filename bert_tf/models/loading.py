@@ -121,22 +121,23 @@ def load_model(
             )
         model_class = kinds[stored.kind]
     if issubclass(model_class, Encoder):
-        held = stored.config.architecture.encoder_class() or BertEncoder
-        model_class = held if model_class is BertEncoder else model_class
-        if not issubclass(model_class, held):
+        stored_class = stored.config.architecture.encoder_class() or BertEncoder
+        model_class = stored_class if model_class is BertEncoder else model_class
+        if not issubclass(model_class, stored_class):
             raise InputError(
-                f"{directory} holds an encoder of the class {held.__name__}, not "
+                f"{directory} holds an encoder of the class {stored_class.__name__}, not "
                 f"{model_class.__name__}: open it with bert_tf.BertEncoder, which "
                 "reads every encoder."
             )
     # Arguments of the model: all that are no values of the config.
-    own = {name: config.pop(name) for name in config.keys() - BertConfig.names()}
+    arguments = {name: config.pop(name) for name in config.keys() - BertConfig.names()}
     if issubclass(model_class, BertSentenceEncoder):
         recorded = read_sentence_files(directory)
-        own = {name: recorded[name] for name in ("pooling", "normalize") if name in recorded} | own
-    of_labels = {"num_classes": num_classes, "labels": labels}
-    given = [name for name, value in of_labels.items() if value is not None]
-    model_class.refuse_unknown([*own, *given], {"allow_new_head"} | BertConfig.names())
+        for name in {"pooling", "normalize"} & recorded.keys():
+            arguments.setdefault(name, recorded[name])
+    keywords = [*arguments, *["num_classes"] * (num_classes is not None)]
+    keywords += ["labels"] * (labels is not None)
+    model_class.refuse_unknown(keywords, {"allow_new_head"} | BertConfig.names())
     head = weight_names.head_of(model_class)
     is_other = "classifier." in head.parts and stored.classes and stored.kind != head.kind
     _check_direction(stored, head, directory)
@@ -160,8 +161,8 @@ def load_model(
                 f"{directory} holds a head of {classes} classes, not {number}: give as many, or "
                 "allow_new_head=True for a random head."
             )
-        own |= {"labels": labels, "num_classes": num_classes}
-    own |= {"seed": seed, "dtype": dtype}
+        arguments |= {"labels": labels, "num_classes": num_classes}
+    arguments |= {"seed": seed, "dtype": dtype}
     unset: dict[str, Any] = {"id2label": None}
     if not issubclass(model_class, TaskModel):
         unset |= {"feature_layers": None, "feature_lstm_layers": 0}
@@ -172,11 +173,11 @@ def load_model(
     expected = _encoder(weight_names.tensor_shapes(full))
     check_shapes(_encoder(stored.tensors), expected, stored.source)
     if issubclass(model_class, Encoder):
-        model = model_class(full, zeros=True, **own)
+        model = model_class(full, zeros=True, **arguments)
     else:
         of_task = issubclass(model_class, TaskModel)
-        encoder, own["dtype"] = encoder_for(full, seed, dtype, zeros=True, of_task=of_task)
-        model = model_class(encoder, **own)
+        encoder, arguments["dtype"] = encoder_for(full, seed, dtype, zeros=True, of_task=of_task)
+        model = model_class(encoder, **arguments)
     if is_other and stored.classes:
         _log.warning("%s: its head is for other classes or another task: replaced.", stored.source)
     named = weight_names.named_weights(model)
@@ -185,9 +186,11 @@ def load_model(
     parts = [part for part in known if any(name.startswith(part) for name in weights)]
     if head.parts and not allow_new_head and not is_other:
         _check_head(stored, head, parts, is_other, directory)
-    kept = tuple(part for part in parts if part == "pooler." or not is_other)
+    kept_parts = tuple(part for part in parts if part == "pooler." or not is_other)
     tensors = _encoder(stored.tensors)
-    tensors |= {name: value for name, value in stored.tensors.items() if name.startswith(kept)}
+    tensors |= {
+        name: value for name, value in stored.tensors.items() if name.startswith(kept_parts)
+    }
     check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, stored.source)
     missing = sorted(weights.keys() - tensors.keys())
     if missing and not isinstance(model, BertSentenceEncoder):  # which reads no pooler
@@ -233,13 +236,13 @@ def _check_loss(model: PretrainedModel) -> None:
 def _check_direction(stored: StoredModel, head: Head, directory: Path) -> None:
     """Refuses masked words for models that see one side, and next words for others."""
     direction = stored.config.attention_direction
-    of_next_words = head.architecture == "BertLMHeadModel"
-    if "cls.predictions." in head.parts and of_next_words == (direction == "both"):
+    predicts_next = head.architecture == "BertLMHeadModel"
+    if "cls.predictions." in head.parts and predicts_next == (direction == "both"):
         sees = "both sides" if direction == "both" else f"one side ({direction})"
         raise InputError(
             f"{directory} sees {sees} of the text and cannot predict "
-            f"{'next' if of_next_words else 'masked'} words: give a model that was pre-trained "
-            f"with --objective {'ltr or rtl' if of_next_words else 'mlm+nsp or mlm'}."
+            f"{'next' if predicts_next else 'masked'} words: give a model that was pre-trained "
+            f"with --objective {'ltr or rtl' if predicts_next else 'mlm+nsp or mlm'}."
         )
 
 

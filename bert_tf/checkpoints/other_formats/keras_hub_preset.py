@@ -52,12 +52,12 @@ def _keras_hub() -> ModuleType:
 
 def _variables(backbone: Any, task: Any) -> dict[str, keras.Variable]:
     """The variables of a backbone and of a task's head, if any, by canonical name."""
-    layers = {each.name: getattr(backbone, each.keras_hub) for each in (*EMBEDDINGS, POOLER)}
+    layers = {names.name: getattr(backbone, names.keras_hub) for names in (*EMBEDDINGS, POOLER)}
     positions = "embeddings.position_embeddings"  # the only layer with a weight of its own name
     variables = {f"{positions}.weight": layers.pop(positions).position_embeddings}
     for i, block in enumerate(backbone.transformer_layers):
-        for each in BLOCK:
-            layers[f"encoder.layer.{i}.{each.name}"] = attrgetter(each.keras_hub)(block)
+        for names in BLOCK:
+            layers[f"encoder.layer.{i}.{names.name}"] = attrgetter(names.keras_hub)(block)
     if hasattr(task, "masked_lm_head"):
         head = task.masked_lm_head
         variables["cls.predictions.bias"] = head._bias
@@ -149,9 +149,9 @@ def _tokenizer(folder: Path, do_lower_case: bool | None, notes: list[str]) -> Be
     path = folder / "tokenizer.json"
     if not path.is_file() or not (folder / _VOCABULARY).is_file():
         return None
-    said = read_json_object(path).get("config") or {}
-    lower = bool(said.get("lowercase")) if do_lower_case is None else do_lower_case
-    strip = bool(said.get("strip_accents"))
+    settings = read_json_object(path).get("config") or {}
+    lower = bool(settings.get("lowercase")) if do_lower_case is None else do_lower_case
+    strip = bool(settings.get("strip_accents"))
     if lower and not strip:
         notes.append(
             "The preset lower-cases but keeps accents, unlike the original's uncased models: "
@@ -161,8 +161,8 @@ def _tokenizer(folder: Path, do_lower_case: bool | None, notes: list[str]) -> Be
         folder / _VOCABULARY,
         do_lower_case=lower,
         strip_accents=None if strip == lower else strip,
-        tokenize_chinese_chars=bool(said.get("split_on_cjk", True)),
-        special_tokens_in_text=bool(said.get("special_tokens_in_strings")),
+        tokenize_chinese_chars=bool(settings.get("split_on_cjk", True)),
+        special_tokens_in_text=bool(settings.get("special_tokens_in_strings")),
     )
 
 
