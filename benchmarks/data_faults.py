@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_tf import BertEncoder
 from bert_tf.pipelines.examples.data_faults import doubted_labels, near_duplicates
-from bert_tf.pipelines.examples.table import read_examples
+from bert_tf.pipelines.examples.files import read_examples
 
 SIMILARITY, SHARE, DRAWS = 0.6, 0.05, 4
 _OPEN = {".gz": gzip.open}

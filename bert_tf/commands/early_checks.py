@@ -117,7 +117,7 @@ def read_values(path: str) -> dict[str, Any]:
 
 
 def _check_columns(options: Any) -> None:
-    from bert_tf.pipelines.examples.table import check_columns
+    from bert_tf.pipelines.examples.files import check_columns
     from bert_tf.tasks.of_model import named_task
     from bert_tf.tasks.table import TASKS, MultiLabel, Span
 

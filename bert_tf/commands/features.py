@@ -98,7 +98,8 @@ def run(options: Options) -> FeaturesResult:
         from bert_tf.commands import layer_features
         from bert_tf.device_errors import memory_errors
         from bert_tf.models.encoder import BertEncoder
-        from bert_tf.pipelines.examples.tagged_words import read_texts
+        from bert_tf.pipelines.examples.files import read_table
+        from bert_tf.pipelines.examples.tagged_words import read_words
         from bert_tf.tokenization.tokenizer import BertTokenizer
 
         for file in layer_features.written_files(output, options.per):
@@ -113,12 +114,10 @@ def run(options: Options) -> FeaturesResult:
             pooling=options.pooling,
             max_length=options.max_length,
         )
-        texts = read_texts(
-            options.data,
-            text=options.text_column or "text",
-            pair=options.pair_column,
-            format=options.format,
-            header=options.header,
+        columns = {"text": options.text_column or "text", "text_pair": options.pair_column}
+        texts = read_words(
+            read_table(options.data, options.format, header=options.header),
+            {role: column for role, column in columns.items() if column is not None},
         )
         done = cut = vectors = 0
         smaller = memory_errors("give a smaller --batch_size or --max_length")

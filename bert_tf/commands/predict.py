@@ -145,7 +145,7 @@ def run(options: Options) -> Predictions:
     with progress("loading", total=1, shown=options.shown) as bar:
         from bert_tf.commands.answer_files import beside, is_table, write_answers
         from bert_tf.models.answerer import Answerer
-        from bert_tf.pipelines.examples.table import read_columns_of
+        from bert_tf.pipelines.examples.files import read_columns_of
         from bert_tf.serving.predictor import answer, answer_rows, rows
         from bert_tf.tasks.kinds.kind import Answered
         from bert_tf.tasks.predictions import check_submission, write_submission

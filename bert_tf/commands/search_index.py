@@ -14,13 +14,9 @@ from bert_tf.commands.text_passages import passages
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import claim, write_json
 from bert_tf.models.answerer import Answerer
+from bert_tf.pipelines.examples.files import check_columns, format_of, read_examples
 from bert_tf.pipelines.examples.records import is_dataset_name, read_text
-from bert_tf.pipelines.examples.table import (
-    MissingColumnError,
-    check_columns,
-    format_of,
-    read_examples,
-)
+from bert_tf.pipelines.examples.table import MissingColumnError
 from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Progress, answer
 from bert_tf.tasks.signatures import DEFAULT

@@ -1,46 +1,26 @@
-"""Texts and labels in memory become `Examples`: lists, arrays, tensors, data frames, data sets."""
+"""Texts and labels in memory become a table, and examples."""
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import keras
 
 from bert_tf.errors import InputError
-from bert_tf.models.text_values import (
-    add_answers,
-    answered,
-    are_marks,
+from bert_tf.models.text_values import label_list, named_labels
+from bert_tf.pipelines.examples.memory import (
     as_list,
-    as_text,
-    as_texts,
-    class_of,
-    columns_of,
+    columns_in,
     is_frame,
     is_missing,
     is_sequence,
-    label_list,
-    labels_of_text,
-    labels_of_words,
-    number_text,
-    split_words,
 )
-from bert_tf.pipelines.examples.squad import Questions
-from bert_tf.pipelines.examples.table import Examples, Source
+from bert_tf.pipelines.examples.table import MEMORY, Examples, Source, Table
 from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.task import Task
 
-SOURCE = "the data"  # as messages name it
 _LOOKED_AT = 1000  # values, to find a string among missing ones
-
-
-@dataclass(frozen=True)
-class Given(Examples):
-    """Examples that were given in memory: messages count them from 0."""
-
-    def row(self, index: int) -> str:
-        return f"example {self.lines[index]}"
 
 
 def is_raw(x: Any) -> bool:
@@ -115,28 +95,28 @@ def _of_ids(batch: Any) -> Any:
     return batch
 
 
-def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, list[Any]], Any]:
+def with_columns(
+    task: Task, x: Any, y: Any = None, *, names_classes: bool = False
+) -> tuple[Task, dict[str, list[Any]], Any]:
     """The inputs by role, as lists, and the labels; the task has pairs where the inputs have.
 
     `x` are texts [E], for several texts of an example a tuple of such or a list of tuples; or a
-    dict or a data frame with a column for each, by the kind's names or the task's. `y` are labels
-    [E]; without, a column has them, if any. InputError if a column is missing or lengths differ.
+    dict, a data frame, a data set or records with a column for each, by the kind's names or the
+    task's. `y` are labels [E]; without, a column has them, if any. InputError if a column is
+    missing or lengths differ.
     """
-    if hasattr(x, "column_names"):
-        check_dataset(x)
-    if is_frame(x) or isinstance(x, Mapping):
-        columns = dict(x.items()) if isinstance(x, Mapping) else {n: x[n] for n in columns_of(x)}
+    columns = columns_in(x, names_classes=names_classes)
+    if columns is None:
+        given = by_role(task, _parts(x, task))
+    else:
         given = by_role(task, columns)
-        own = (task.label, "label", *(["answer"] if "question" in given else []))
-        found = [name for name in own if name in columns and name not in given]
+        names = (task.label, "label", *(["answer"] if "question" in given else []))
+        found = [name for name in names if name in columns and name not in given]
+        several = [name.strip() for name in task.label.split(",")]
         if y is None and found:
             y = columns[found[0]]
-        elif y is None and (names := label_columns(task)) and all(n in columns for n in names):
-            y = {name: columns[name] for name in names}
-        if y is not None and "question" in given and "is_impossible" in columns:
-            y = answered(y, columns["is_impossible"])
-    else:
-        given = by_role(task, _parts(x, task))
+        elif y is None and task.many_labels and all(name in columns for name in several):
+            y = {name: columns[name] for name in several}
     for role in {"text", "text_pair"} & given.keys():
         column = given[role]
         if hasattr(column, "isna") or hasattr(column, "is_null"):  # of a frame: an empty cell
@@ -151,84 +131,105 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
     lists = {name: as_list(name, values) for name, values in given.items()}
     sizes = {name: len(values) for name, values in lists.items()}
     if len(set(sizes.values())) > 1:
-        told = ", ".join(f"{size} of {name}" for name, size in sizes.items())
-        raise InputError(f"the inputs differ in number ({told}): give as many of each")
+        listed = ", ".join(f"{size} of {name}" for name, size in sizes.items())
+        raise InputError(f"the inputs differ in number ({listed}): give as many of each")
     if not next(iter(sizes.values())):
         raise InputError("there is no example: give at least one text")
     return task, lists, y
 
 
-def label_columns(task: Task) -> list[str]:
-    """Names of columns of 0 and 1, one for each label, that a task of many labels may name."""
-    return [name.strip() for name in task.label.split(",")] if task.many_labels else []
+def given_table(
+    task: Task,
+    x: Any,
+    y: Any = None,
+    labels: Sequence[str] = (),
+    *,
+    by_place: bool = True,
+    names_classes: bool = False,
+    labelled: bool = True,
+) -> tuple[Task, Table, str | None]:
+    """A table of inputs and labels, and the name of the column of labels, None without any.
+
+    See `with_columns` for `x` and `y`. Labels are names or numbers of classes; for any number of
+    labels a list of them for each text, a string of them, or a row or columns of 0 and 1; numbers
+    for regression and choices, a list of labels for the words of a text, for questions the answer's
+    text or SQuAD's `answers`. `labels` are the model's, in the order of its outputs, and with
+    `by_place` numbers may be places there; unless `labelled`, labels are not read. Columns have the
+    names that the task has for files.
+    """
+    task, lists, y = with_columns(task, x, y, names_classes=names_classes)
+    cells = {_column_of(task, role): values for role, values in lists.items()}
+    count = len(next(iter(cells.values())))
+    columns = columns_in(x) or {}
+    for name, values in _further_columns(task, columns).items():
+        cells[name] = [None if is_missing(x) else x for x in as_list(name, values)]
+    if opening := getattr(task.kind, "opening", None):  # choices in memory begin with it
+        cells.setdefault(opening, [""] * count)
+    label = None
+    if y is not None and labelled:
+        given, label = label_list(y, many=task.many_labels), task.label
+        missing = [i for i, x in enumerate(given) if is_missing(x)]
+        if missing and "question" not in lists:  # first: beside NaN, numbers of classes are floats
+            raise InputError(
+                f"label {missing[0]} is {given[missing[0]]}: leave the example out, or give it a "
+                "label"
+            )
+        if task.many_labels and given and all(isinstance(row, Mapping) for row in given):
+            names = list(dict.fromkeys(name for row in given for name in row))
+            cells |= {name: [row.get(name, 0) for row in given] for name in names}
+            label = ",".join(names)
+        else:
+            cells[label] = named_labels(given, task, labels, by_place=by_place)
+        if len(given) != count:
+            raise InputError(f"{len(given)} labels for {count} examples: give a label for each")
+    if odd := [name for name, values in cells.items() if len(values) != count]:
+        raise InputError(
+            f"{odd[0]} has {len(cells[odd[0]])} values for {count} examples: give one for each"
+        )
+    named = names_by_role(task, columns) if columns else {}
+    named |= {"id": "id"} if "id" in cells else {}
+    source = Source(MEMORY, columns={role: [str(column)] for role, column in named.items()})
+    return task, Table(cells, range(count), source), label
 
 
 def given_examples(
-    task: Task, x: Any, y: Any = None, labels: Sequence[str] = (), *, reads_labels: bool = True
+    task: Task,
+    x: Any,
+    y: Any = None,
+    labels: Sequence[str] = (),
+    *,
+    reads_labels: bool = True,
 ) -> tuple[Task, Examples]:
-    """Examples from inputs and labels; see `with_columns`.
+    """Examples from inputs and labels, as `given_table` takes them.
 
-    Labels `y` are names or numbers of classes; for any number of labels a list of them for each
-    text, a string of them, or a row or columns of 0 and 1; numbers for regression and choices, a
-    list of labels for the words of a text, for questions the answer's text or SQuAD's `answers`.
-    `labels` are the model's, in the order of its outputs. Without `reads_labels` only the number of
-    `y` is checked. InputError names the example that cannot be used.
+    Without `reads_labels` only the number of `y` is checked. InputError names the example that
+    cannot be used.
     """
-    task, columns, y = with_columns(task, x, y)
-    source = Source()
-    if is_frame(x) or isinstance(x, Mapping):
-        named = names_by_role(task, x if isinstance(x, Mapping) else columns_of(x))
-        source = Source(columns={role: [str(name)] for role, name in named.items()})
-    count = len(next(iter(columns.values())))
-    for name, values in columns.items():
-        read = _READ.get(name, as_text)
-        columns[name] = [read(value, f"{name} {i}") for i, value in enumerate(values)]
-    every = columns.get("choices", [])
-    for i, choices in enumerate(every):
-        if len(choices) != max(2, len(every[0])):
-            raise InputError(
-                f"choices {i}: {len(choices)} choices where the first example has {len(every[0])}: "
-                "give all examples the same number, 2 or more"
-            )
-    examples: Examples = Given(SOURCE, list(range(count)), columns, source=source)
-    if "question" in columns:
-        ids: Any = range(count)
-        if source.columns and "id" in (x if isinstance(x, Mapping) else columns_of(x)):
-            source = Source(columns={**source.columns, "id": ["id"]})
-            ids = as_list("id", x["id"])
-        columns["id"] = list(map(str, ids))
-        examples = Questions(SOURCE, examples.lines, columns, source=source)
-    if y is None:
-        return task, examples
-    given = label_list(y, many=task.many_labels)
-    if len(given) != count:
-        raise InputError(f"{len(given)} labels for {count} examples: give a label for each")
-    if not reads_labels:
-        return task, examples
-    if "question" in columns:  # which may have no answer
-        add_answers(task, columns, given)
-        return task, examples
-    for i, label in enumerate(given):  # first: beside NaN, numbers of classes are floats
-        if is_missing(label):
-            raise InputError(f"label {i} is {label}: leave the example out, or give it a label")
-    if "words" in columns:
-        # As the words of a file are: with a space between two.
-        columns["words"] = [" ".join(split_words(text)) for text in columns["words"]]
-        columns["label"] = [
-            labels_of_words(value, words, task, labels, f"labels {i}")
-            for i, (value, words) in enumerate(zip(given, columns["words"], strict=True))
-        ]
-    elif task.many_labels:
-        is_marks = are_marks(given, labels)
-        columns["label"] = [
-            task.kind.joined(labels_of_text(x, is_marks, task, labels, f"label {i}"), f"label {i}")
-            for i, x in enumerate(given)
-        ]
-    elif labels:
-        columns["label"] = [class_of(x, task, labels, f"label {i}") for i, x in enumerate(given)]
-    else:
-        columns["label"] = [number_text(value, f"label {i}") for i, value in enumerate(given)]
-    return task, examples
+    task, table, label = given_table(task, x, y, labels if reads_labels else ())
+    columns = task.columns(labelled=False)
+    if "text_pair" in columns and not table.has(columns["text_pair"]):  # where it is optional
+        del columns["text_pair"]
+    if label is not None and reads_labels:
+        columns["label"] = label
+    return task, task.examples(table, columns)
+
+
+def _column_of(task: Task, role: str) -> str:
+    """The name that the column of a role has in the task's files."""
+    names = {"text": task.text, "text_pair": task.pair or "text_pair", "context": task.text}
+    names["words"] = "words" if task.text == "text" else task.text
+    names["choices"] = (task.pair or "choices").removesuffix("*")
+    return role if "question" in task.inputs else names.get(role, role)
+
+
+def _further_columns(task: Task, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """What else a kind reads, where the data has it: ids of questions, wrong answers."""
+    if "question" in task.inputs:
+        return {name: columns[name] for name in ("id", "is_impossible") if name in columns}
+    if not (negatives := getattr(task.kind, "negatives", None)):
+        return {}
+    source = Source(columns={"negatives": [negatives]})
+    return {name: x for name, x in columns.items() if source.role_of(str(name))}
 
 
 def inputs_of(task: Task) -> list[str]:
@@ -247,19 +248,6 @@ def _roles(task: Task) -> list[str]:
 def text_columns(task: Task, examples: Examples) -> dict[str, list[Any]]:
     """The columns that a row is made of."""
     return {name: examples.columns[name] for name in _roles(task) if name in examples.columns}
-
-
-def check_dataset(x: Any) -> None:
-    """Refuses a `datasets.DatasetDict`, and data sets that are streamed."""
-    if isinstance(x, Mapping):
-        raise InputError(
-            f"the data has the splits {', '.join(map(str, x))}: give one, such as "
-            f"data[{next(iter(x), 'train')!r}]"
-        )
-    if not hasattr(x, "__getitem__"):
-        raise InputError(
-            "the data set is streamed: load it without streaming=True, or give list(texts)"
-        )
 
 
 def by_role(task: Task, x: Any) -> dict[str, Any]:
@@ -307,17 +295,3 @@ def _forms(names: Sequence[str]) -> str:
     if list(names) == ["text"]:
         return "a list of texts, or for pairs a tuple of two lists"
     return f"a tuple of lists ({', '.join(names)}), or a dict of them"
-
-
-def _words(value: Any, name: str) -> str:
-    """Words, or a string with spaces between them, as such a string."""
-    if isinstance(value, str | bytes) or is_missing(value):
-        return as_text(value, name)
-    words = [as_text(word, f"{name}, word {i}") for i, word in enumerate(as_list(name, value))]
-    for word in words:
-        if split_words(word) != [word]:
-            raise InputError(f"{name} has the word {word!r}: give words without spaces")
-    return " ".join(words)
-
-
-_READ = {"words": _words, "choices": as_texts}

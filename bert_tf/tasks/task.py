@@ -8,13 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.errors import InputError
+from bert_tf.pipelines.examples.files import read_table
 from bert_tf.pipelines.examples.records import is_dataset_name, split_in
-from bert_tf.pipelines.examples.table import (
-    Examples,
-    Format,
-    MissingColumnError,
-    read_examples,
-)
+from bert_tf.pipelines.examples.table import Examples, Format, MissingColumnError, Table
 from bert_tf.tasks.scoring.metrics import Score, f1, macro_f1
 
 _SETTINGS = {  # name in options and task.json -> attribute of `Task`
@@ -25,27 +21,10 @@ _SETTINGS = {  # name in options and task.json -> attribute of `Task`
     "format": "format",
 }
 
+# A task's first input -> the format of files whose names tell none.
+_FORMATS = {"question": "json", "words": "conll", "sentence": "lines"}
+
 _OF_FILES = ("text_column", "pair_column", "label_column", "format", "header")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a file looks; fields as of `Task`."""
-
-    columns: Mapping[str, str]  # role: "text", "text_pair", "label" -> column
-    format: Format | None = None
-    header: bool = True
-    skip_broken: bool = False
-    is_published: bool = False  # a file of the published data set, by its name
-
-    @property
-    def labelled(self) -> bool:
-        return "label" in self.columns
-
-    def read(self, path: str | Path, columns: Mapping[str, str] | None = None) -> Examples:
-        """Reads a table, JSON lines or lines; `columns` are others than the layout's."""
-        own = {name: getattr(self, name) for name in ("format", "header", "skip_broken")}
-        return read_examples(path, columns or self.columns, **own)
 
 
 @dataclass(frozen=True)
@@ -143,17 +122,20 @@ class Task:
             names = self.test_columns if is_test and not labelled else {}
         elif split_in(path) is None:
             path = f"{data}:{self.tfds.get(split, split)}"
-        own = self.columns(labelled=labelled)
-        columns = {role: names.get(column, column) for role, column in own.items()}
-        layout = Layout(
-            columns,
-            self.format,
-            header=self.header or columns["text"] != self.text,
-            skip_broken=self.skip_broken and labelled,
-            is_published=bool(self.split_of(path)),
-        )
+        columns = {
+            role: names.get(column, column)
+            for role, column in self.columns(labelled=labelled).items()
+        }
         try:
-            examples = self.kind.read(layout, path)
+            table = read_table(
+                path,
+                self.format,
+                header=self.header or columns["text"] != self.text,
+                skip_broken=self.skip_broken and labelled,
+                default=_FORMATS.get(self.inputs[0]),
+                is_certain=labelled or bool(self.split_of(path)),
+            )
+            return self.examples(table, columns)
         except MissingColumnError as error:
             here = split if is_dataset_name(data) else self.split_of(path)
             if labelled and (here.startswith("test") or here in self.submissions):
@@ -162,7 +144,14 @@ class Task:
                     "with bert-tf predict"
                 ) from error
             raise
-        if self.label_aliases and labelled:
+
+    def examples(self, table: Table, columns: Mapping[str, str]) -> Examples:
+        """Examples of a table with the names of columns by role; without labels if none has them.
+
+        Raises InputError, which names the row, if a cell cannot be used.
+        """
+        examples = self.kind.read(table, columns)
+        if self.label_aliases and "label" in examples.columns:
             labels = examples.columns["label"]
             examples.columns["label"] = [self.label_aliases.get(label, label) for label in labels]
         return examples

@@ -6,7 +6,8 @@ import json
 from collections.abc import Collection, Mapping
 
 from bert_tf.pipelines.examples import records, squad
-from bert_tf.pipelines.examples.table import Examples, read_table
+from bert_tf.pipelines.examples.files import read_rows
+from bert_tf.pipelines.examples.table import Examples
 
 _ENDINGS = {"lines": "txt"}  # of other formats than their names
 
@@ -38,7 +39,7 @@ def copy_without(examples: Examples, dropped: Collection[int], labels: Mapping[i
         lines = [*io.StringIO(text, newline="" if is_csv else "\n")]
         extents = [*source.extents] or [(line, line) for line in examples.lines]
         if is_csv:  # where a row may have several lines
-            starts = [line for line, _ in read_table(source.path, "csv", source.delimiter)]
+            starts = [line for line, _ in read_rows(source.path, "csv", source.delimiter)]
             ends = [*(line - 1 for line in starts[1:]), len(lines)]
             end_of = dict(zip(starts, ends, strict=True))
             extents = [(first, end_of[last]) for first, last in extents]

@@ -48,18 +48,6 @@ def shown_name(path: object) -> str:
     return "standard input" if str(path) == "-" else str(path)
 
 
-def check_text(place: str, name: str, text: str) -> str:
-    """Returns the text of a field; refuses half of a surrogate pair, which JSON can hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{place}: {name!r} has half of a surrogate pair ({text[error.start]!a}); remove it or "
-            "write the whole character"
-        ) from error
-    return text
-
-
 def is_dataset_name(path: object) -> bool:
     return str(path).startswith(TFDS)
 

@@ -3,82 +3,64 @@
 import json
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
-from bert_tf.pipelines.examples import records as files
-from bert_tf.pipelines.examples.table import Examples, Source, format_of
+from bert_tf.pipelines.examples.records import Record, is_dataset_name, read_text
+from bert_tf.pipelines.examples.table import MISSING, Examples, Source, Table
 
 # What ends a word: `is_whitespace` of the original's run_squad.py.
 _SPACES = frozenset(" \t\r\n\u202f")
 
 
-@dataclass(frozen=True)
-class Questions(Examples):
-    """Questions of a file, by column: `id`, `question` and `context`.
+def read_json(path: StrPath) -> Table:
+    """The questions of SQuAD's published JSON, with their number for a line."""
+    records: list[Record] = []
+    for place, paragraph in _paragraphs(path, _load(path)):
+        for k, record in enumerate(_list(place, paragraph, "qas")):
+            fields = {**_object(f"{place}.qas[{k}]", record), "context": paragraph.get("context")}
+            records.append((len(records) + 1, f"{place}.qas[{k}]", fields))
+    table = Table.of_records(records, Source(str(path), "json"))
+    return replace(table, places=[place for _, place, _ in records])
+
+
+def read_questions(table: Table, *, labelled: bool = True, unanswerable: bool = False) -> Examples:
+    """Questions with their context, and the answers if `labelled`; `unanswerable` may have none.
 
     Labelled ones have `answers`, the texts of all right answers, and `span`, the place of the first
     in code points of the context: [start, end], [] without an answer, None if it is not there.
+    `answers` of the table are a text, whose place is the first in the context, or SQuAD's: objects,
+    or one with lists, that have `text` and `answer_start`.
     """
-
-    def place(self, index: int) -> str:
-        return f"{self.path}, question {self.columns['id'][index]}"
-
-    def remarks(self) -> list[str]:
-        found = []
-        spans = self.columns.get("span", [])
-        if lost := [index for index, span in enumerate(spans) if span is None]:
-            found.append(
-                f"{self.path}: {len(lost)} of {len(self)} answers are not in their context; "
-                f"training skips their questions, the first {self.columns['id'][lost[0]]}"
+    if not len(table):
+        raise InputError(f"{table.source.path}: no question; give a file in the format of SQuAD")
+    columns: dict[str, list[Any]] = {x: table.texts("", x) for x in ("question", "context")}
+    ids = table.columns.get("id", [MISSING] * len(table))
+    columns["id"] = [
+        str(line) if x is MISSING else table.text(index, "", "id", x)
+        for index, (line, x) in enumerate(zip(table.lines, ids, strict=True))
+    ]
+    known: set[str] = set()
+    for index, name in enumerate(columns["id"]):
+        if name in known:
+            raise InputError(
+                f"{table.place(index)}: the id {name} occurs twice; give each question its own"
             )
-        for role in ("question", "context"):
-            texts = enumerate(self.columns[role])
-            if blank := [index for index, text in texts if not text.strip()]:
-                found.append(
-                    f"{self.path}: {len(blank)} questions have a blank {role}, the first "
-                    f"{self.columns['id'][blank[0]]}"
-                )
-        return found
-
-
-def read_questions(
-    path: StrPath, *, labelled: bool = True, unanswerable: bool = False
-) -> Questions:
-    """Reads questions, and their answers if `labelled`; `unanswerable` ones may have none.
-
-    The path is SQuAD's JSON; `.jsonl` (or "-" for standard input) with an object a line that has
-    `question`, `context` and, if labelled, `answers`, each with `text` and `answer_start`; or a
-    name of TensorFlow Datasets, `tfds:squad/v2.0:validation`.
-    """
-    rows: dict[str, dict[str, Any]] = {}  # by id
-    lines = []
-    is_json = not _is_lines(path)
-    for number, place, record in _questions_in(path) if is_json else _records(path):
-        question = _text(place, record, "question")
-        context = _text(place, record, "context")
-        id_ = _id(place, record) if "id" in record else str(len(rows) + 1)
-        if id_ in rows:
-            raise InputError(f"{place}: the id {id_} occurs twice; give each question its own")
-        row: dict[str, Any] = {"id": id_, "question": question, "context": context}
-        rows[id_] = row
-        lines.append(number)
-        if labelled:
-            answers = _answers(place, record)
+        known.add(name)
+    if labelled:
+        columns |= {"answers": [], "span": []}
+        for index, context in enumerate(columns["context"]):
+            answers = _answers(table, index)
             if not answers and not unanswerable:
                 raise InputError(
-                    f"{place}: the question {id_} has no answer; give it one, or --task squad2"
+                    f"{table.place(index)}: the question {columns['id'][index]} has no answer; "
+                    "give it one, or --task squad2"
                 )
-            row["answers"] = [text for text, _ in answers]
-            row["span"] = locate(context, *answers[0]) if answers else []
-    if not rows:
-        raise InputError(f"{path}: no question; give a file in the format of SQuAD")
-    columns = {name: [each[name] for each in rows.values()] for name in row}
-    own = {"question": ["question"], "context": ["context"], "id": ["id"]}
-    source = Source(str(path), "json" if is_json else "jsonl", own)
-    return Questions(files.shown_name(path), lines, columns, source=source)
+            columns["answers"].append([text for text, _ in answers])
+            columns["span"].append(locate(context, *answers[0]) if answers else [])
+    return table.with_columns(columns, {name: name for name in ("question", "context", "id")})
 
 
 def without(path: StrPath, dropped: Collection[int]) -> str:
@@ -93,28 +75,9 @@ def without(path: StrPath, dropped: Collection[int]) -> str:
     return json.dumps(data, ensure_ascii=False) + "\n"
 
 
-def _is_lines(path: StrPath) -> bool:
-    return str(path) == "-" or files.is_dataset_name(path) or format_of(path) == "jsonl"
-
-
-def _records(path: StrPath) -> Iterator[files.Record]:
-    for number, place, record in files.read_records(path):
-        yield number, place, {"id": str(number), **record}
-
-
-def _questions_in(path: StrPath) -> Iterator[files.Record]:
-    """The number, the place and the fields with the context of each question of a JSON file."""
-    number = 0
-    for place, paragraph in _paragraphs(path, _load(path)):
-        for k, record in enumerate(_list(place, paragraph, "qas")):
-            number += 1
-            qas, context = f"{place}.qas[{k}]", _text(place, paragraph, "context")
-            yield number, qas, {**_object(qas, record), "context": context}
-
-
 def _load(path: StrPath) -> Any:
     """SQuAD's JSON; a list of articles, or of paragraphs, may stand in place of it."""
-    text = files.read_text(path)
+    text = read_text(path)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -133,26 +96,35 @@ def _paragraphs(path: StrPath, data: Any) -> Iterator[tuple[str, dict[str, Any]]
             yield f"{place}.paragraphs[{j}]", _object(f"{place}.paragraphs[{j}]", paragraph)
 
 
-def _answers(place: str, record: dict[str, Any]) -> list[tuple[str, int]]:
-    if is_impossible(record.get("is_impossible"), place):
+def _answers(table: Table, index: int) -> list[tuple[str, int | None]]:
+    """The texts of the answers to a question, each with its start, if there are any."""
+    place = table.place(index)
+    cells = {name: table.columns.get(name) for name in ("answers", "is_impossible")}
+    answers, impossible = (MISSING if x is None else x[index] for x in cells.values())
+    if impossible not in (MISSING, None) and is_impossible(impossible, place):
         return []
-    answers = record.get("answers")
+    if answers is None or answers == "":
+        return []
+    if isinstance(answers, str):
+        return [(table.text(index, "", "answers", answers), None)]
+    if isinstance(answers, dict) and isinstance(answers.get("text"), str):
+        answers = [answers]
     if isinstance(answers, dict):  # columns, as in TensorFlow Datasets and Hugging Face's sets
         texts, starts = (_list(place, answers, name) for name in ("text", "answer_start"))
-        if len(texts) != len(starts) and not files.is_dataset_name(place):
+        if len(texts) != len(starts) and not is_dataset_name(place):
             raise InputError(
                 f"{place}: {len(texts)} answers have {len(starts)} times an answer_start; give "
                 "each one"
             )
         answers = [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=False)]
-    found = []
+    found: list[tuple[str, int | None]] = []
     for answer in _list(place, {"answers": answers}, "answers"):
         start = _object(place, answer).get("answer_start")
         if isinstance(start, str) and start.isdecimal():
             start = int(start)
         if not isinstance(start, int) or isinstance(start, bool):
             raise InputError(f"{place}: answer_start is {start!r}; it must be a whole number")
-        found.append((_text(place, answer, "text"), start))
+        found.append((table.text(index, "", "text", answer.get("text")), start))
     return found
 
 
@@ -164,11 +136,16 @@ def is_impossible(value: Any, place: str) -> bool:
     return known[name]
 
 
-def locate(context: str, text: str, start: int) -> list[int] | None:
+def locate(context: str, text: str, start: int | None) -> list[int] | None:
     """Where an answer lies in its context: [start, end], or None.
 
-    As in the original, it may be anywhere in the words at its given place; whitespace may differ.
+    As in the original, it may be anywhere in the words at its start; whitespace may differ. Without
+    a start it is the first that is the same.
     """
+    if start is None:
+        if text not in context:
+            return None
+        start = context.index(text)
     begin, end = (min(max(place, 0), len(context)) for place in (start, start + len(text)))
     if context[begin:end] == text and text.strip():
         return [begin, end]
@@ -192,16 +169,3 @@ def _list(place: str, value: Any, name: str) -> list[Any]:
     if not isinstance(found, list):
         raise InputError(f"{place}: no list {name!r}; see SQuAD's format in docs/squad.md")
     return found
-
-
-def _id(place: str, record: dict[str, Any]) -> str:
-    value = record["id"]
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return str(value) if is_number else _text(place, record, "id")
-
-
-def _text(place: str, value: Any, name: str) -> str:
-    text = _object(place, value).get(name)
-    if not isinstance(text, str):
-        raise InputError(f"{place}: {name!r} is {json.dumps(text)[:40]}; it must be a string")
-    return files.check_text(place, name, text)

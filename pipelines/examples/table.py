@@ -1,32 +1,22 @@
-"""Labelled text: tables, JSON lines, plain lines and TensorFlow Datasets become `Examples`."""
+"""One table of examples, whatever holds them: columns by name, and the place of each row.
 
-import contextlib
-import csv
-import gzip
+`files.read_table` makes it from a file or a data set, `memory` from data in memory. A kind of task
+reads the columns of its roles from it, as `Examples`.
+"""
+
 import hashlib
-import io
-import itertools
 import json
 import math
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, Literal
 
 from bert_tf.errors import InputError
-from bert_tf.files.atomic import StrPath
-from bert_tf.pipelines.examples import records as files
+from bert_tf.pipelines.examples.records import Record, is_dataset_name, shown_name
 
 Format = Literal["tsv", "csv", "jsonl", "lines", "conll"]
-_EXTENSIONS: dict[str, Format] = {
-    ".tsv": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".conll": "conll",
-    ".conllu": "conll",
-}
+MEMORY = "the data"  # in place of a path
+MISSING: Any = object()  # the cell of a record without this key
 # What the columns are for, and the option that names each.
 OPTIONS = {
     "text": "--text_column",
@@ -35,11 +25,15 @@ OPTIONS = {
     "labels": "--label_column",
     "context": "--text_column",
     "choices": "--pair_column",
+    "negatives": "--negatives",
 }
+# The usual names of both columns in other files, where a column file has numbers.
+_USUAL = {"text": ("text", "words"), "label": ("label", "labels", "-1")}
+_NO_TEXTS = ("label", "answers", "span", "id")  # roles of columns that hold no texts
 
 
 class MissingColumnError(InputError):
-    """A file lacks a column, or an example its label."""
+    """A table lacks a column, or an example its label."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +43,8 @@ class Source:
     path: str = ""  # "-" for standard input
     format: str = ""  # "json" for SQuAD's published files, "" for data in memory
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)  # role -> names in the file
-    names: Sequence[str] = ()  # of all columns of a table
-    delimiter: str = ","  # of a CSV
+    names: Sequence[str] = ()  # of all columns of a tsv or csv
+    delimiter: str = ","  # of a csv
     unread: Sequence[str] = ()  # a header, if columns were chosen by number alone
     extents: Sequence[tuple[int, int]] = ()  # lines of each example, if some have several
 
@@ -67,9 +61,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Examples:
+    """Values by role, such as "text" and "label", of examples that know their place."""
+
     path: str  # the file, or the name in TensorFlow Datasets, as messages name it
     lines: list[int]  # line of each example, or its number there
-    columns: dict[str, list[Any]]  # role, such as "label" -> a string or a list per example
+    columns: dict[str, list[Any]]  # role -> a string or a list per example
     skipped: tuple[int, ...] = ()  # lines of broken rows that were skipped
     documents: tuple[int, ...] = ()  # each example's, by number; () if the file has none
     source: Source = Source()
@@ -81,29 +77,36 @@ class Examples:
         return f"{self.path}, {self.row(index)}"
 
     def row(self, index: int) -> str:
-        """Where an example stands in its file or data set: "line 7", "example 7"."""
-        unit = "example" if files.is_dataset_name(self.path) else "line"
-        return f"{unit} {self.lines[index]}"
+        """Where an example stands in its file or data set: "line 7", "example 7", "question 7"."""
+        if "id" in self.columns:
+            return f"question {self.columns['id'][index]}"
+        return f"{_unit(self.path)} {self.lines[index]}"
 
     def remarks(self) -> list[str]:
         """What a user should know about these examples, a sentence each."""
-        found = []
+        remarks = []
         if self.skipped:
-            found.append(
+            remarks.append(
                 f"{self.path}: skipped {len(self.skipped)} broken rows, the first in line "
                 f"{self.skipped[0]}"
             )
         if self.source.unread:
             cells = ", ".join(f"{cell[:20]!r}" for cell in self.source.unread[:4])
-            found.append(
+            remarks.append(
                 f"{self.path}: its first line ({cells}) was read as names of columns; give "
                 "--no_header if it is an example"
             )
-        faults = {"a blank text": _is_blank}
+        spans = self.columns.get("span", [])
+        if lost := [index for index, span in enumerate(spans) if span is None]:
+            remarks.append(
+                f"{self.path}: {len(lost)} of {len(self)} answers are not in their context; "
+                f"training skips their questions, first {self.row(lost[0])}"
+            )
+        faults: dict[str, Callable[[str], bool]] = {"a blank text": lambda text: not text.strip()}
         if self.source.format == "tsv":
             faults["a text in a CSV's quotes, which a .tsv does not have"] = _is_quoted
-        columns = [values for role, values in self.columns.items() if role != "label"]
-        for what, has_fault in faults.items():
+        columns = [values for role, values in self.columns.items() if role not in _NO_TEXTS]
+        for fault, has_fault in faults.items():
             odd = sorted(
                 {
                     i
@@ -113,10 +116,11 @@ class Examples:
                 }
             )
             if odd:
-                found.append(
-                    f"{self.path}: {len(odd)} examples have {what}, the first in {self.row(odd[0])}"
+                remarks.append(
+                    f"{self.path}: {len(odd)} examples have {fault}, the first in "
+                    f"{self.row(odd[0])}"
                 )
-        return found
+        return remarks
 
     def take(self, indices: Iterable[int]) -> "Examples":
         chosen = [int(index) for index in indices]
@@ -132,63 +136,213 @@ class Examples:
         return hashlib.sha256(json.dumps(self.columns, sort_keys=True).encode()).hexdigest()
 
 
-def format_of(path: StrPath) -> Format | None:
-    """The format that a file's name tells, plain or gzip; None if it tells none."""
-    return _EXTENSIONS.get(Path(str(path).lower().removesuffix(".gz")).suffix)
+@dataclass(frozen=True)
+class Table:
+    """Columns of cells: strings of a table, any values of records, lists of words.
 
-
-def read_examples(
-    path: StrPath,
-    columns: Mapping[str, str],
-    *,
-    format: Format | None = None,
-    header: bool = True,
-    skip_broken: bool = False,
-    records: Iterable[files.Record] | None = None,
-) -> Examples:
-    """Reads some columns of a file, of "-" for standard input, or of TensorFlow Datasets.
-
-    `columns` maps a role to the name of its column, or to its number counted from 0; "ending*" is a
-    list: the columns ending0, ending1, ..., or in JSON lines a list "ending". By default, the
-    file's extension tells the format: a `tsv` splits at tabs only, as GLUE's files do, a `csv` has
-    quotes. A `header` is a first line that names the columns. `skip_broken` skips rows with too few
-    or too many columns, instead of refusing them. `records` are the path's, if already read.
+    A record without a column's key has `MISSING` there. Columns of a tsv or csv without a header,
+    or with two columns of one name, and those of a column file are named "0", "1" and so on.
     """
-    format = format or format_of(path)
-    skipped: list[int] = []
-    rows: Iterable[tuple[int, dict[str, Any]]]
-    source = Source(str(path), "jsonl", {role: [column] for role, column in columns.items()})
-    if format == "jsonl" or files.is_dataset_name(path):
-        rows = (
-            (number, {role: _value(place, role, column, row) for role, column in columns.items()})
-            for number, place, row in (files.read_records(path) if records is None else records)
+
+    columns: Mapping[str, Sequence[Any]]
+    lines: Sequence[int]  # line of each row, or its number in a data set
+    source: Source
+    header: Sequence[str] = ()  # names of the columns of a tsv or csv, as the file has them
+    skipped: Sequence[int] = ()  # lines of broken rows
+    places: Sequence[str] = ()  # of each row, where a line does not tell
+    documents: Sequence[int] = ()  # of each sentence of a column file, by number
+    word_lines: Sequence[Sequence[int]] = ()  # of each word of a sentence
+    usual: Mapping[str, str] = field(default_factory=dict)  # role -> column of a column file
+
+    @classmethod
+    def of_records(cls, records: Sequence[Record], source: Source) -> "Table":
+        names = dict.fromkeys(name for *_, row in records for name in row)
+        columns = {name: [row.get(name, MISSING) for *_, row in records] for name in names}
+        return cls(columns, [line for line, *_ in records], source)
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def place(self, index: int) -> str:
+        if self.places:
+            return self.places[index]
+        return f"{self.source.path}, {_unit(self.source.path)} {self.lines[index]}"
+
+    def has(self, column: str) -> bool:
+        """Whether a column of this name or number, or one of "ending*", is there."""
+        try:
+            return bool(self.keys("", column))
+        except MissingColumnError:
+            return column.endswith("*") and column[:-1] in self.columns
+
+    def keys(self, role: str, column: str) -> list[str]:
+        """The keys in `columns` of a column by its name or number; of "ending*" of all, in order.
+
+        InputError says what there is if there is no such column.
+        """
+        names = list(self.header or self.columns)
+        if self.source.format == "conll":
+            return [self._numbered(role, column)]
+        if self.source.format == "lines" and role == "text":
+            return ["text"]
+        if column.endswith("*"):
+            numbered = self._numbers(column[:-1])
+            if not numbered:
+                raise self._no_column(role, column)
+            return [key for name in numbered for key in self.keys(role, name)]
+        if names.count(column) > 1:
+            raise InputError(
+                f"{self.source.path}: two columns of one name, {column!r}; rename one, or give "
+                f"{OPTIONS.get(role, role)} its number, counted from 0"
+            )
+        keys = list(self.columns)
+        if column in names:
+            return [keys[names.index(column)]]
+        if self.header and column.isdecimal() and int(column) < len(names):
+            return [keys[int(column)]]
+        raise self._no_column(role, column)
+
+    def _numbers(self, prefix: str) -> list[str]:
+        """The names of columns that are a prefix and a number, in the order of their numbers."""
+        names = [name for name in self.header or self.columns if name.startswith(prefix)]
+        numbers = [name[len(prefix) :] for name in names]
+        return [f"{prefix}{n}" for n in sorted(filter(str.isdecimal, numbers), key=int)]
+
+    def _numbered(self, role: str, column: str) -> str:
+        """The key of a column file's column: its number, or its usual name in other files."""
+        role = "label" if role in ("label", "labels") else "text"
+        if not (column.isdecimal() or column in _USUAL[role]):
+            raise InputError(
+                f"{self.source.path}: a column file has no column names such as {column!r}: give "
+                f"{OPTIONS[role]} a number, counted from 0"
+            )
+        is_own = column.isdecimal() and (role == "label" or int(column) > 0)
+        key = str(int(column)) if is_own else self.usual[role]
+        if key not in self.columns:
+            raise InputError(
+                f"{self.place(0)}: no column {key}, only {len(self.columns)} columns counted from "
+                "0; give a word and its label on each line, or name the columns with --text_column "
+                "and --label_column"
+            )
+        return key
+
+    def _no_column(self, role: str, column: str, row: int | None = None) -> MissingColumnError:
+        names: Sequence[str] = self.header or list(self.columns)
+        place, cures = self.source.path, []
+        if not self.header and len(self):  # records may have other keys in each line
+            row = row or 0
+            place = self.place(row)
+            names = [name for name in names if self.columns[name][row] is not MISSING]
+        option = OPTIONS.get(role, role)
+        cures.append(f"give {option} one of these" if option.startswith("--") else "add it")
+        if self.header and not column.isdecimal() and not column.endswith("*"):
+            cures[0] += ", or --no_header and column numbers if the file begins with an example"
+        if _is_label(role):
+            cures.append("bert-tf predict reads data without labels")
+        shown = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in names)
+        return MissingColumnError(
+            f"{place}: no column {column!r}, there are: {shown}; {'; '.join(cures)}"
         )
-    elif format is None:
-        files.read_text(path)  # raises: there is no such file
+
+    def column(self, role: str, column: str) -> Sequence[Any]:
+        """All cells of a column."""
+        (key,) = self.keys(role, column)
+        cells = self.columns[key]
+        if MISSING in cells:
+            raise self._no_column(role, column, cells.index(MISSING))
+        return cells
+
+    def texts(self, role: str, column: str) -> list[str]:
+        """The cells of a column as texts."""
+        if self.source.format == "conll":
+            raise InputError(
+                f"{self.source.path}: a column file holds words: give --task tagging, or --format"
+            )
+        cells = self.column(role, column)
+        if self.header or self.source.format == "lines":  # valid UTF-8
+            return list(cells)
+        return [self.text(i, role, column, cell) for i, cell in enumerate(cells)]
+
+    def text(self, index: int, role: str, column: str, cell: Any) -> str:
+        """A cell of a row as a text: a string, a number, or a label that is true or false."""
+        if isinstance(cell, str):
+            try:
+                cell.encode()
+            except UnicodeEncodeError as error:
+                raise InputError(
+                    f"{self.place(index)}: {column!r} has half of a surrogate pair "
+                    f"({cell[error.start]!a}); remove it or write the whole character"
+                ) from error
+            return str(cell)
+        is_number = isinstance(cell, int) or (isinstance(cell, float) and math.isfinite(cell))
+        if is_number and (_is_label(role) or not isinstance(cell, bool)):
+            return str(cell)
+        shown = json.dumps(cell)[:40] if self.source.format else f"{cell!r:.40}"
+        cure = "correct it, or leave the example out"
+        if not self.source.format and isinstance(cell, list):
+            cure = "for pairs give a tuple of two lists, or a list of tuples"
         raise InputError(
-            f"{path}: unknown format: give --format, or a file named .tsv, .csv, .jsonl"
+            f"{self.place(index)}: {column!r} is {shown}; it must be text or a number: {cure}"
         )
-    elif format == "conll":
-        raise InputError(f"{path}: a column file holds words: give --task tagging, or --format")
-    elif format == "lines":
-        rows = ((number, {"text": line}) for number, line in _lines(path))
-        columns = {"text": "text"}
-        source = Source(str(path), format)
-    else:
-        source, rows = _open_table(path, format, columns, header, skipped if skip_broken else None)
-    lines: list[int] = []
-    values: dict[str, list[str]] = {role: [] for role in columns}
-    for line, row in rows:
-        lines.append(line)
-        for role, value in row.items():
-            values[role].append(value)
-    if not lines:
-        raise InputError(f"{path}: no example; give a file, or a split, that has some")
-    return Examples(files.shown_name(path), lines, values, tuple(skipped), source=source)
+
+    def lists(self, role: str, column: str) -> list[list[str]]:
+        """Lists of texts: of "ending*" the columns ending0, ending1, ... or lists in "ending"."""
+        prefix = column.removesuffix("*")
+        listed = () if self.header else self.columns.get(prefix, ())
+        keys = [] if listed and not self._numbers(prefix) else self.keys(role, column)
+        rows = []
+        for index in range(len(self)):
+            if listed and isinstance(listed[index], list):
+                cells = {f"{prefix}{number}": x for number, x in enumerate(listed[index])}
+            else:
+                cells = {key: self.columns[key][index] for key in keys}
+            texts = [self.text(index, role, key, x) for key, x in cells.items() if x is not MISSING]
+            if not texts:
+                raise self._no_column(role, column, index)
+            rows.append(texts)
+        return rows
+
+    def examples(self, roles: Mapping[str, str]) -> Examples:
+        """Examples with the texts of some columns, role -> name; of "ending*" lists of texts."""
+        if not (len(self) or self.columns):
+            raise self._no_example()
+        columns = {
+            role: self.lists(role, name) if name.endswith("*") else self.texts(role, name)
+            for role, name in roles.items()
+        }
+        if not len(self):
+            raise self._no_example()
+        is_by_number = all(map(str.isdecimal, roles.values()))
+        numbers = [str(number) for number in range(len(self.header))]
+        is_unread = is_by_number and list(self.header) not in (numbers, [])
+        return self.with_columns(columns, roles, unread=tuple(self.header) if is_unread else ())
+
+    def _no_example(self) -> InputError:
+        return InputError(f"{self.source.path}: no example; give a file, or a split, that has some")
+
+    def with_columns(
+        self, columns: dict[str, list[Any]], roles: Mapping[str, str], **source: Any
+    ) -> Examples:
+        """Examples with these values by role, which were read from the columns `roles`."""
+        names = {
+            role: [name] if name.endswith("*") or not self.header else self.keys(role, name)
+            for role, name in roles.items()
+        }
+        return Examples(
+            shown_name(self.source.path),
+            list(self.lines),
+            columns,
+            tuple(self.skipped),
+            source=replace(self.source, columns=self.source.columns or names, **source),
+        )
 
 
-def _is_blank(text: str) -> bool:
-    return not text.strip()
+def _unit(path: str) -> str:
+    return "example" if is_dataset_name(path) or path == MEMORY else "line"
+
+
+def _is_label(role: str) -> bool:
+    return OPTIONS.get(role, role).startswith(OPTIONS["label"])
 
 
 def _is_quoted(text: str) -> bool:
@@ -196,209 +350,3 @@ def _is_quoted(text: str) -> bool:
     if not text[:1] == text[-1:] == '"':
         return False
     return '""' in text[1:-1] and '"' not in text[1:-1].replace('""', "")
-
-
-def check_columns(
-    path: StrPath, columns: Mapping[str, str], *, format: Format | None = None, header: bool = True
-) -> None:
-    """Refuses, by its first row, a table or JSON lines that lacks a column or has it twice."""
-    format = format or format_of(path)
-    if format not in ("tsv", "csv", "jsonl") or not Path(path).is_file():
-        return
-    names: list[str] = []
-    unreadable = (OSError, EOFError, ValueError, TypeError, csv.Error, RecursionError, zlib.error)
-    with contextlib.suppress(*unreadable), Path(path).open("rb") as file:
-        is_gzip = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        stream: Any = gzip.GzipFile(fileobj=file) if is_gzip else file
-        text = io.TextIOWrapper(stream, "utf-8-sig", newline="" if format == "csv" else None)
-        line = next((line for line in text if line.strip()), "")
-        if format == "csv":
-            delimiter, rest = _delimiter(line, columns, header), itertools.chain([line], text)
-            names = next(csv.reader(rest, strict=True, delimiter=delimiter), [])
-        else:
-            line = line.rstrip("\n")
-            names = line.split("\t") if format == "tsv" else list(dict(json.loads(line)))
-    if format != "jsonl" and not header:
-        names = _numbers(names)
-    for role, column in columns.items() if names else ():
-        for name in _numbered(str(path), role, column, names):
-            if format != "jsonl":
-                _place(path, role, name, names)
-            elif name not in names:
-                raise _no_column(str(path), role, name, names)
-
-
-def _numbers(row: Sequence[object]) -> list[str]:
-    """The names of columns without a header: "0", "1" and so on."""
-    return list(map(str, range(len(row))))
-
-
-def read_columns_of(examples: Examples) -> dict[str, list[Any]]:
-    """Reads all columns of the file of some examples: name -> a value for each, "" if missing.
-
-    A table without a header, or with two columns of one name, has the columns "0", "1" and so on;
-    lines, column files and TensorFlow Datasets have none.
-    """
-    source = examples.source
-    rows: dict[int, dict[str, Any]] = {}
-    if source.format == "jsonl" and not files.is_dataset_name(source.path):
-        rows = {number: row for number, _, row in files.read_records(source.path)}
-    elif source.names:
-        table = read_table(source.path, source.format, source.delimiter)
-        rows = {number: dict(zip(source.names, row, strict=False)) for number, row in table}
-    chosen = [rows.get(line, {}) for line in examples.lines]
-    names = dict.fromkeys(name for row in chosen for name in row)
-    return {name: [row.get(name, "") for row in chosen] for name in names}
-
-
-def _value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:
-    if column.endswith("*"):
-        items = row.get(column[:-1])
-        if isinstance(items, list):
-            row = {f"{column[:-1]}{number}": item for number, item in enumerate(items)}
-        return [_value(place, role, name, row) for name in _numbered(place, role, column, row)]
-    if column not in row:
-        raise _no_column(place, role, column, row)
-    value = row[column]
-    if role == "labels" and isinstance(value, list):  # any number of labels
-        return [_value(place, role, column, {column: each}) for each in value]
-    is_flag = isinstance(value, bool) and not _is_label(role)
-    is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
-    if is_flag or not (is_number or isinstance(value, str)):
-        raise InputError(f"{place}: {column!r} is {json.dumps(value)}; it must be text or a number")
-    return files.check_text(place, column, str(value))
-
-
-def _is_label(role: str) -> bool:
-    return OPTIONS.get(role, role).startswith(OPTIONS["label"])
-
-
-def _no_column(
-    place: str, role: str, column: str, columns: Iterable[str], cure: str = ""
-) -> MissingColumnError:
-    unlabelled = "; bert-tf predict reads data without labels" if _is_label(role) else ""
-    listed = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in columns)
-    return MissingColumnError(
-        f"{place}: no column {column!r}, there are: {listed}; give {OPTIONS.get(role, role)} one "
-        f"of these{cure}{unlabelled}"
-    )
-
-
-def _open_table(
-    path: StrPath,
-    format: Format,
-    columns: Mapping[str, str],
-    header: bool,
-    skipped: list[int] | None,
-) -> tuple[Source, Iterator[tuple[int, dict[str, Any]]]]:
-    """What a table is, and its rows by role, each with its line."""
-    delimiter = ","
-    if format == "csv":
-        first_line = next(filter(str.strip, files.read_text(path).splitlines()))
-        delimiter = _delimiter(first_line, columns, header)
-    table = read_table(path, format, delimiter)
-    start = next(place for place, (_, row) in enumerate(table) if row != [""])
-    first_line_number, first = table[start]
-    names = first if header else _numbers(first)
-    places = {}
-    for role, column in columns.items():
-        found = _numbered(str(path), role, column, names)
-        places[role] = [_place(path, role, name, names) for name in found]
-    shown = names if len(set(names)) == len(names) else _numbers(names)
-    by_number = header and all(map(str.isdecimal, columns.values())) and names != _numbers(names)
-    source = Source(
-        str(path),
-        format,
-        {role: [shown[i] for i in own] for role, own in places.items()},
-        shown,
-        delimiter,
-        names if by_number else (),
-    )
-
-    def rows() -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, row in table[start + 1 if header else 0 :]:
-            if row == [""] and len(names) > 1:
-                continue  # a blank line; in a table of one column it is an empty text
-            repeats = header and row == names and len(names) > 1
-            if len(row) == len(names) and not repeats:
-                cells = {role: [row[place] for place in own] for role, own in places.items()}
-                yield number, {r: c if columns[r].endswith("*") else c[0] for r, c in cells.items()}
-            elif skipped is not None:
-                skipped.append(number)
-            elif repeats:
-                raise InputError(
-                    f"{path}, line {number}: it repeats the header of line {first_line_number}; "
-                    "remove it"
-                )
-            else:
-                raise InputError(
-                    f"{path}, line {number}: {len(row)} columns where line {first_line_number} has "
-                    f"{len(names)} ({', '.join(names)}); repair the line"
-                )
-
-    return source, rows()
-
-
-def _delimiter(line: str, columns: Mapping[str, str], header: bool) -> str:
-    """A CSV's: the semicolon if a header has all the columns between semicolons alone."""
-    for delimiter in ",;" if header else "":
-        names = next(csv.reader([line], delimiter=delimiter), [])
-        if all(any(fnmatchcase(x, column) for x in names) for column in columns.values()):
-            return delimiter
-    return ","
-
-
-def _numbered(place: str, role: str, column: str, names: Iterable[str]) -> list[str]:
-    """The columns that "ending*" stands for, in the order of their numbers; others are one."""
-    if not column.endswith("*"):
-        return [column]
-    prefix = column[:-1]
-    numbers = [name[len(prefix) :] for name in names if name.startswith(prefix)]
-    found = [f"{prefix}{number}" for number in sorted(filter(str.isdecimal, numbers), key=int)]
-    if not found:
-        raise _no_column(place, role, column, names)
-    return found
-
-
-def _place(path: StrPath, role: str, column: str, names: list[str]) -> int:
-    """The column's place in a row; a number counts from 0 unless it is also a name."""
-    if names.count(column) > 1:
-        raise InputError(
-            f"{path}: two columns of one name, {column!r}; rename one, or give "
-            f"{OPTIONS.get(role, role)} its number, counted from 0"
-        )
-    if column in names:
-        return names.index(column)
-    if column.isdecimal() and int(column) < len(names):
-        return int(column)
-    no_header = ", or --no_header and column numbers if the file begins with an example"
-    raise _no_column(str(path), role, column, names, "" if column.isdecimal() else no_header)
-
-
-def _lines(path: StrPath) -> list[tuple[int, str]]:
-    lines = files.read_text(path).removesuffix("\n").split("\n")
-    return [(number, line.removesuffix("\r")) for number, line in enumerate(lines, 1)]
-
-
-def read_table(path: StrPath, format: str, delimiter: str = ",") -> list[tuple[int, list[str]]]:
-    """The rows of a tsv or csv, each with its first line; [""] for a blank line."""
-    if format == "tsv":
-        return [(number, line.split("\t")) for number, line in _lines(path)]
-    text = files.read_text(path)
-    # csv needs line ends unchanged, for they may stand within quotes.
-    lines = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
-    limit = csv.field_size_limit(max(len(text), 1))  # a cell may be as long as the file
-    rows: list[tuple[int, list[str]]] = []
-    first = 1
-    try:
-        for row in lines:
-            rows.append((first, row or [""]))
-            first = lines.line_num + 1
-    except csv.Error as error:
-        raise InputError(
-            f"{path}, line {first}: {error}; check the quotes, or save it as .tsv"
-        ) from error
-    finally:
-        csv.field_size_limit(limit)
-    return rows

@@ -1,37 +1,24 @@
-"""Words with entity labels: CoNLL's column files and JSON lines become `Examples`.
+"""Words with labels: CoNLL's column files, and tables with a row for each word, become tables.
 
-The columns "words" and "label" hold words and labels between single spaces, a line for each
-sentence. Labels of entities are read as IOB1, IOB2, IOBES or BILOU and become IOB2; others stay.
+Words and labels of examples stand between single spaces, a line for each sentence. Labels of
+entities are read as IOB1, IOB2, IOBES or BILOU and become IOB2; others stay.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
-from bert_tf.pipelines.examples import records as files
-from bert_tf.pipelines.examples.table import (
-    Examples,
-    Format,
-    Source,
-    format_of,
-    read_examples,
-    read_table,
-)
+from bert_tf.pipelines.examples.records import read_text
+from bert_tf.pipelines.examples.table import MEMORY, Examples, Source, Table
 
 _DOCUMENT = "-DOCSTART-"
 _SENTENCE_END = "-X-"
 _LABEL = re.compile(r"O|[BIESLU]-\S+")
 _SPACE = re.compile(r"[ \t\n\r\v\f]")  # what ends a word for `words_between_spaces`
 _OTHER_SPACES = frozenset("\r\v\f")  # do not separate columns
-# Option -> usual names of its column in JSON lines, and the column of a column file.
-_USUAL = {
-    "--text_column": ({"text", "words"}, 0),
-    "--label_column": ({"label", "labels", "-1"}, -1),
-}
-_Row = tuple[str, str, int]  # word, label, line
 _COMMENT = re.compile(r"#\s+\w.*=.*")  # of as many cells as the words have
 _ID = re.compile(r"[0-9]+(?:[-.][0-9]+)?")  # of a word in CoNLL-U; of several, or of an empty one
 _CONLL_U_COLUMNS, _UPOS = 10, 3
@@ -70,64 +57,62 @@ def are_entities(labels: Iterable[str]) -> bool:
     return all(map(_LABEL.fullmatch, labels))
 
 
-def read_columns(
-    path: StrPath,
-    *,
-    word: int = 0,
-    label: int | None = -1,
-    documents: bool = False,
-    entities: bool = True,
-) -> Examples:
-    """Reads a column file: a word a line, with its label, and a blank line after a sentence.
+def read_column_file(path: StrPath) -> Table:
+    """Reads a column file: a word a line, and a blank line after a sentence, which is a row.
 
     Columns are split at spaces and tabs, those of CoNLL-U at tabs. A line that begins with "-X-"
     ends a sentence, too, and "-DOCSTART-" a document; comments begin with "#" before a sentence.
-    `label` is a column, -1 for the last, or None for no labels. Where the first column numbers the
-    words, the word is in the second; in CoNLL-U the last label is UPOS. With `documents`, an
-    example is a document, not a sentence. Labels are `entities`, or any tags.
+    Where the first column numbers the words, the word is in the second; labels are in the last
+    column, in CoNLL-U in that of UPOS.
     """
-    sentences: list[list[list[_Row]]] = [[[]]]  # document -> sentence -> row
-    width: tuple[int, int] | None = None  # columns, and the line that showed them
+    documents: list[list[list[tuple[int, list[str]]]]] = [[[]]]  # document -> sentence -> word
     rows, is_numbered = _rows(path)
-    if is_numbered:
-        word = word or 1
-        is_conll_u = max(len(cells) for _, cells in rows) == _CONLL_U_COLUMNS
-        label = _UPOS if is_conll_u and label == -1 else label
-    for number, cells in rows:
+    width = first = 0
+    for line, cells in rows:
         if cells[0] == _DOCUMENT:
-            sentences.append([[]])
+            documents.append([[]])
         elif cells[0] in ("", _SENTENCE_END):
-            sentences[-1].append([])
+            documents[-1].append([])
         else:
-            place = f"{path}, line {number}"
-            width = width or (len(cells), number)
-            if len(cells) != width[0]:
+            width, first = width or len(cells), first or line
+            place = f"{path}, line {line}"
+            if len(cells) != width:
                 raise InputError(
-                    f"{place}: {len(cells)} columns where line {width[1]} has {width[0]}; repair "
-                    "the line"
-                )
-            last = max(word, word if label is None else label if label >= 0 else 1)
-            if last >= len(cells):
-                raise InputError(
-                    f"{place}: no column {last}, only {len(cells)} columns counted from 0; give "
-                    "a word and its label on each line, or name the columns with --text_column "
-                    "and --label_column"
+                    f"{place}: {len(cells)} columns where line {first} has {width}; repair the line"
                 )
             if not _OTHER_SPACES.isdisjoint("".join(cells)):
                 cells = [_word(place, cell) for cell in cells]
-            if " " in cells[word]:  # CoNLL-U's may have spaces
-                _word(place, cells[word])
-            of_word = "O" if label is None else _label(place, cells[label], entities)
-            sentences[-1][-1].append((cells[word], of_word, number))
-    examples = [[s for s in document if s] for document in sentences]
-    examples = [document for document in examples if document]
-    labels = None if label is None else to_iob2 if entities else list
-    source = Source(str(path), "conll")
-    if documents:
-        return _examples(source, examples, labels)
-    of_sentences = [n for n, document in enumerate(examples) for _ in document]
-    found = _examples(source, [[s] for document in examples for s in document], labels)
-    return replace(found, documents=tuple(of_sentences) if len(examples) > 1 else ())
+            documents[-1][-1].append((line, cells))
+    full = [[sentence for sentence in document if sentence] for document in documents]
+    full = [document for document in full if document]
+    sentences = [sentence for document in full for sentence in document]
+    label = _UPOS if is_numbered and width == _CONLL_U_COLUMNS else max(1, width - 1)
+    return _word_table(
+        Source(str(path), "conll"),
+        list(map(str, range(width))),
+        sentences,
+        documents=[number for number, document in enumerate(full) for _ in document],
+        usual={"text": str(int(is_numbered)), "label": str(label)},
+    )
+
+
+def _word_table(
+    source: Source,
+    names: Sequence[str],
+    sentences: Sequence[Sequence[tuple[int, list[str]]]],
+    **more: Any,
+) -> Table:
+    """A table with a row for each sentence, whose cells are lists with a string for each word."""
+    if not sentences:
+        raise InputError(
+            f"{source.path}: no words; give a file with a word and its label on each line"
+        )
+    cells = [list(zip(*(row for _, row in sentence), strict=True)) for sentence in sentences]
+    word_lines = [[line for line, _ in sentence] for sentence in sentences]
+    source = replace(source, extents=[(lines[0], lines[-1]) for lines in word_lines])
+    columns = {name: [list(row[i]) for row in cells] for i, name in enumerate(names)}
+    first_lines = [lines[0] for lines in word_lines]
+    return Table(columns, first_lines, source, word_lines=word_lines, **more)
 
 
 def _rows(path: StrPath) -> tuple[list[tuple[int, list[str]]], bool]:
@@ -135,7 +120,7 @@ def _rows(path: StrPath) -> tuple[list[tuple[int, list[str]]], bool]:
 
     Without words of several words and empty ones, which CoNLL-U numbers 1-2 and 1.1.
     """
-    lines = [line.strip(" \t\r") for line in files.read_text(path).split("\n")]
+    lines = [line.strip(" \t\r") for line in read_text(path).split("\n")]
     words = [line for line in lines if line and line[0] != "#" and not line.startswith(_DOCUMENT)]
     tabs = _CONLL_U_COLUMNS - 1
     is_conll_u = bool(words) and all(x.count("\t") == tabs and _ID.match(x) for x in words)
@@ -181,138 +166,111 @@ def is_column_file(path: StrPath) -> bool:
     return len({len(row) for row in words}) == 1 and all(_LABEL.fullmatch(r[-1]) for r in words)
 
 
-def is_word_table(path: StrPath, format: Format | None) -> bool:
-    """Whether a table has a row for each word, and a column that begins a sentence."""
-    if format not in ("csv", "tsv"):
-        return False
-    return _SENTENCE in next(row for _, row in read_table(path, format) if row != [""])
-
-
-def read_word_table(
-    path: StrPath, format: str, *, word: str, label: str | None, entities: bool = True
-) -> Examples:
-    """Reads a table with a word and its label in each row.
-
-    A sentence begins where "Sentence #" has another value. Columns that the table lacks are "Word"
-    and "Tag".
-    """
-    table = [each for each in read_table(path, format) if each[1] != [""]]
-    header = table[0][1]
-    own = [word if word in header else _WORD, _SENTENCE]
-    if label is not None:
-        own.append(label if label in header else _TAG)
-    if missing := [name for name in own if name not in header]:
-        raise InputError(
-            f"{path}: no column {missing[0]!r}, there are: {', '.join(header)}; name the columns "
-            "with --text_column and --label_column"
-        )
-    places = [header.index(name) for name in own]
-    sentences: list[list[_Row]] = []
+def _sentences(table: Table) -> Table:
+    """The sentences of a table with a row for each word, which begin at a new "Sentence #"."""
+    sentences: list[list[tuple[int, list[str]]]] = []
     before = ""
-    for number, row in table[1:]:
-        place = f"{path}, line {number}"
-        if len(row) != len(header):
-            raise InputError(
-                f"{place}: {len(row)} columns where the header has {len(header)}; repair the line"
-            )
-        cells = [row[each].strip() for each in places]
-        if not sentences or cells[1] not in ("", before):
+    names = list(table.columns)
+    for line, cells in zip(table.lines, zip(*table.columns.values(), strict=True), strict=True):
+        number = cells[names.index(_SENTENCE)].strip()
+        if not sentences or number not in ("", before):
             sentences.append([])
-            before = cells[1]
-        of_word = "O" if label is None else _label(place, cells[2], entities)
-        sentences[-1].append((_word(place, cells[0]), of_word, number))
-    source = Source(str(path), format)
-    labels = None if label is None else to_iob2 if entities else list
-    return _examples(source, [[each] for each in sentences], labels)
+            before = number
+        sentences[-1].append((line, [cell.strip() for cell in cells]))
+    return _word_table(Source(table.source.path, table.source.format), names, sentences)
 
 
-def column_number(path: StrPath, option: str, name: str) -> int:
-    """The place of a column: its number, or the column's usual name in JSON lines."""
-    usual, number = _USUAL[option]
-    if name.isdecimal() or name in usual:
-        return int(name) if name.isdecimal() else number
-    raise InputError(
-        f"{path}: a column file has no column names such as {name!r}: give {option} a number, "
-        "counted from 0"
+def read_words(
+    table: Table, columns: Mapping[str, str], *, entities: bool = True, documents: bool = False
+) -> Examples:
+    """Words, and the labels of a column "label", from any table with lists of strings.
+
+    Without labels, strings in the column of texts are texts, as "text" and "text_pair". A column
+    of words is "words", one of a table of words "Word" and "Tag", if there is no other name. With
+    `documents` an example is a document of a column file. Labels are `entities`, or any tags.
+    """
+    text, label = columns["text"], columns.get("label")
+    is_in_memory = table.source.path == MEMORY
+    if table.header and _SENTENCE in table.columns:
+        table = _sentences(table)
+        text = text if text in table.columns else _WORD
+        label = label if label is None or label in table.columns else _TAG
+    elif text == "text" and table.source.format != "conll" and (label is not None or is_in_memory):
+        text = "words"
+    if label is None and not is_in_memory and not isinstance(table.column("text", text)[0], list):
+        return table.examples(columns)
+    words = _word_lists(table, text, is_whole=label is None and is_in_memory)
+    roles, values = {"words": text}, {"words": words}
+    if label is not None:
+        roles["label"] = label
+        values["label"] = _label_lists(table, label, words, entities)
+    joined = {role: [" ".join(row) for row in rows] for role, rows in values.items()}
+    examples = table.with_columns(joined, roles)
+    if not documents or not table.documents:
+        return replace(examples, documents=_several(table.documents))
+    sentences: dict[int, list[int]] = {}  # of each document
+    for index, document in enumerate(table.documents):
+        sentences.setdefault(document, []).append(index)
+    parts = list(sentences.values())
+    extents = examples.source.extents
+    return replace(
+        examples,
+        lines=[table.lines[part[0]] for part in parts],
+        columns={role: ["\n".join(x[i] for i in p) for p in parts] for role, x in joined.items()},
+        source=replace(
+            examples.source, extents=[(extents[p[0]][0], extents[p[-1]][1]) for p in parts]
+        ),
     )
 
 
-def read_texts(
-    path: StrPath,
-    *,
-    text: str = "text",
-    pair: str | None = None,
-    format: Format | None = None,
-    header: bool = True,
-    documents: bool = False,
-) -> Examples:
-    """Reads texts as "text" and "text_pair", or words that are already split as "words".
-
-    A column file holds words. In JSON lines and TensorFlow Datasets a list of strings is words, and
-    a string is a text. `text` and `pair` name columns.
-    """
-    format, records = format or format_of(path), None
-    if format == "jsonl" or files.is_dataset_name(path):
-        records = list(files.read_records(path))
-        if records and isinstance(records[0][2].get(text), list):
-            return read_json_words(path, words=text, labels=None, records=records)
-    elif format == "conll":
-        word = column_number(path, "--text_column", text)
-        return read_columns(path, word=word, label=None, documents=documents)
-    elif format is None:
-        files.read_text(path)  # raises: there is no such file
-        raise InputError(
-            f"{path}: unknown format: give --format lines for a text on each line, --format conll "
-            "for a word on each line, or a file named .tsv, .csv, .jsonl"
-        )
-    elif is_word_table(path, format):
-        return read_word_table(path, format, word=text, label=None)
-    columns = {"text": text, **({} if pair is None else {"text_pair": pair})}
-    return read_examples(path, columns, format=format, header=header, records=records)
+def _several(documents: Sequence[int]) -> tuple[int, ...]:
+    return tuple(documents) if len({*documents}) > 1 else ()
 
 
-def read_json_words(
-    path: StrPath,
-    *,
-    words: str = "words",
-    labels: str | None = "labels",
-    records: Iterable[files.Record] | None = None,
-    entities: bool = True,
-) -> Examples:
-    """Reads records with a list of words, and a list with a label for each, by their keys."""
-    examples = []
-    for number, place, row in files.read_records(path) if records is None else records:
-        found = [_word(place, word) for word in _strings(place, words, row)]
-        if not found:
-            raise InputError(f"{place}: no words; remove the line")
-        of_words = ["O"] * len(found)
-        if labels is not None:
-            given = _strings(place, labels, row, are_numbers=not entities)
-            of_words = [_label(place, each, entities) for each in given]
-        if len(of_words) != len(found):
+def _word_lists(table: Table, column: str, *, is_whole: bool) -> list[list[str]]:
+    """The words of each row; a string is words between spaces, or left whole."""
+    rows = []
+    for index, cell in enumerate(table.column("text", column)):
+        if isinstance(cell, list):
+            texts = [table.text(index, "text", column, word) for word in cell]
+            words = [_word(_place(table, index, i), word) for i, word in enumerate(texts)]
+        else:
+            text = table.text(index, "text", column, cell)
+            words = [text] if is_whole else [word for word in _SPACE.split(text) if word]
+        if not words and not is_whole:
+            raise InputError(f"{table.place(index)}: no words; leave the example out")
+        rows.append(words)
+    return rows
+
+
+def _label_lists(
+    table: Table, column: str, words: Sequence[Sequence[str]], entities: bool
+) -> list[list[str]]:
+    """The labels of each row, one for each word."""
+    rows = []
+    for index, cell in enumerate(table.column("label", column)):
+        if not isinstance(cell, list):
+            cell = _SPACE.split(table.text(index, "label", column, cell))
+        if entities and any(type(label) is int for label in cell):
             raise InputError(
-                f"{place}: {len(found)} words but {len(of_words)} labels; give each word one"
+                f"{table.place(index)}: {column!r} is no list of strings but of numbers, whose "
+                "names only their data set knows; write names, such as B-PER"
             )
-        examples.append([[(word, of, number) for word, of in zip(found, of_words, strict=True)]])
-    source = Source(str(path), "jsonl", {"words": [words]})
-    return _examples(source, examples, None if labels is None else to_iob2 if entities else list)
-
-
-def _strings(place: str, key: str, row: dict[str, Any], *, are_numbers: bool = False) -> list[str]:
-    values = row.get(key)
-    if isinstance(values, list) and values and all(type(value) is int for value in values):
-        if not are_numbers:
+        labels = [table.text(index, "label", column, label) for label in cell]
+        if len(labels) != len(words[index]):
             raise InputError(
-                f"{place}: {key!r} is no list of strings but of numbers, whose names only their "
-                "data set knows; write names, such as B-PER"
+                f"{table.place(index)}: {len(words[index])} words but {len(labels)} labels; give "
+                "each word one"
             )
-        values = [str(value) for value in values]
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise InputError(
-            f"{place}: {key!r} is no list of strings; write one, or name the keys with "
-            "--text_column and --label_column"
-        )
-    return [files.check_text(place, key, value) for value in values]
+        labels = [_label(_place(table, index, i), x, entities) for i, x in enumerate(labels)]
+        rows.append(to_iob2(labels) if entities else labels)
+    return rows
+
+
+def _place(table: Table, index: int, word: int) -> str:
+    if table.word_lines:
+        return f"{table.source.path}, line {table.word_lines[index][word]}"
+    return table.place(index)
 
 
 def _word(place: str, word: str, what: str = "word") -> str:
@@ -332,25 +290,3 @@ def _label(place: str, label: str, entities: bool) -> str:
             "type, such as B-PER; correct it, or give --task tags for labels that are no entities"
         )
     return label
-
-
-def _examples(
-    source: Source,
-    examples: list[list[list[_Row]]],
-    labels: Callable[[list[str]], list[str]] | None,
-) -> Examples:
-    """Examples with their labels, as `labels` has those of a sentence; None for no labels."""
-    path = source.path
-    if not examples:
-        raise InputError(f"{path}: no words; give a file with a word and its label on each line")
-    words = ["\n".join(" ".join(w for w, _, _ in s) for s in example) for example in examples]
-    columns = {"words": words}
-    if labels is not None:
-        columns["label"] = [
-            "\n".join(" ".join(labels([label for _, label, _ in s])) for s in example)
-            for example in examples
-        ]
-    lines = [example[0][0][2] for example in examples]
-    extents = [(line, example[-1][-1][2]) for line, example in zip(lines, examples, strict=True)]
-    source = replace(source, extents=extents)
-    return Examples(files.shown_name(path), lines, columns, source=source)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from bert_tf.commands.answer_files import beside, write_answers
-from bert_tf.pipelines.examples.table import read_columns_of, read_examples
+from bert_tf.pipelines.examples.files import read_columns_of, read_examples
 from bert_tf.pipelines.examples.tagged_words import is_column_file
 
 ROWS = [

@@ -40,24 +40,36 @@ def dataset(*parts):
 FIT = {
     "fewer labels": (TEXTS, LABELS[:3], "3 labels for 8 examples: give a label for each"),
     "no labels": (TEXTS, None, "there are no labels: give y"),
-    "unknown label": (["a"], ["god"], r"label 0 is 'god', none of .* \(bad, good\): correct"),
+    "unknown label": (["a"], ["god"], r"data, example 0: the label 'god' is not .* \(bad, good\);"),
     "number too large": (["a"], [2], "label 0 is 2: the model's 2 labels .* numbers 0 to 1"),
     "boolean": (["a", "b"], [True, False], "label 0 is True, the value of none of .*: give one of"),
     "label None": (["a", "b"], ["good", None], "label 1 is None: leave the example out, or give"),
     "label NaN": (["a", "b"], [1.0, float("nan")], "label 1 is nan: leave the example out, or"),
     "float ids": (["a", "b"], np.array([0.0, 1.0]), r"label 0 is 0.0: .*labels.astype\(int\)"),
-    "text None": (["a", None], LABELS[:2], "text 1 is None: leave the example out, or give it a"),
-    "all texts None": ([None, None], LABELS[:2], "text 0 is None: leave the example out"),
-    "text NaN": (["a", float("nan")], LABELS[:2], "text 1 is nan: leave the example"),
-    "a number": (["a", 3], LABELS[:2], r"text 1 is 3, no string: give texts, such as str\(3\)"),
+    "text None": (["a", None], LABELS[:2], "the data, example 1: 'text' is None; it must be text"),
+    "all texts None": (
+        [None, None],
+        LABELS[:2],
+        "example 0: 'text' is None; .* or leave the example out",
+    ),
+    "text NaN": (
+        ["a", float("nan")],
+        LABELS[:2],
+        "example 1: 'text' is nan; it must be text or a number",
+    ),
+    "true": (["a", True], LABELS[:2], "example 1: 'text' is True; it must be text or a number"),
     "single string": ("a good film", "good", r"a single string: give a list, such as \[text\]"),
     "single label": (TEXTS, "good", "labels is a single string: give a list of them"),
     "no text": ([], [], "there is no example: give at least one text"),
     "numbers": ([1, 2], LABELS[:2], "example 0 is 1: give texts, or token ids as a dict of arrays"),
     "lists of ids": ([[2, 5, 3]], ["good"], r"example 0 is \[2, 5, 3\]: give texts, or token ids"),
-    "lists of texts": ([["a", "b"]], ["good"], "text 0 is .*: give a string; for pairs a tuple of"),
+    "lists of texts": ([["a", "b"]], ["good"], "it must be text or a number: for pairs give a t"),
     "one-hot": (["a"], np.eye(2)[:1], r"label 0 is \[1.0, 0.0\]: .*labels.argmax\(-1\), or"),
-    "half a character": (["a \ud800 b"], ["good"], "text 0 is no valid Unicode .*: remove it"),
+    "half a character": (
+        ["a \ud800 b"],
+        ["good"],
+        "example 0: 'text' has half of a surrogate pair",
+    ),
     "Latin-1": (["caf\xe9".encode("latin-1")], ["good"], "text 0 is no valid UTF-8 .*: decode it"),
     "sides": ((TEXTS, TEXTS[:3]), LABELS, "8 of text, 3 of text_pair.*: give as many of each"),
     "three columns": ((TEXTS, TEXTS, TEXTS), LABELS, "the inputs are 3 columns: give a list"),
@@ -132,7 +144,7 @@ def test_predictions(opened, classifier, tmp_path):
     refused(lambda: classifier.predict([]), "there is no example: give at least one text")
     refused(lambda: classifier.predict("a text"), "a single string: give a list")
     refused(lambda: classifier.predict(text for text in TEXTS), r"generator: .* list\(texts\)")
-    refused(lambda: classifier.predict(["a", None]), "text 1 is None")
+    refused(lambda: classifier.predict(["a", None]), "example 1: 'text' is None")
     without = opened(preprocessor=None)
     refused(lambda: without.classify(TEXTS), "classify needs the model's vocabulary: open")
     refused(lambda: without.save_to_preset("nowhere"), "save_to_preset needs the model's vocab")
@@ -180,17 +192,26 @@ def test_labels_are_counted_once_before_the_first_fit(preset, capsys):
 @pytest.mark.parametrize(
     ("model_class", "x", "y", "message"),
     [
-        (BertTagger, [["in bern"]], [["O"]], "words 0 has the word 'in bern': give words without"),
-        (BertTagger, [["in", ""]], [["O", "O"]], "words 0 has the word ''"),
-        (BertTagger, WORDS, [TAGS[0]] * 8, "labels 1: 4 labels for 3 words: give a label for each"),
-        (BertTagger, ["in bern"], ["O"], "labels 0: 1 labels for 2 words"),
+        (BertTagger, [["in bern"]], [["O"]], "example 0: the word 'in bern' is empty or holds whi"),
+        (BertTagger, WORDS, [TAGS[0]] * 8, "example 1: 3 words but 4 labels; give each word one"),
+        (BertTagger, ["in bern"], ["O"], "example 0: 2 words but 1 labels"),
         (BertTagger, [["anna"]], [["B-ORG"]], "example 0: the word 'anna' has the label 'B-ORG'"),
-        (BertTagger, [["anna"]], [[9]], "labels 0, word 0 is 9: the model's 5 labels"),
+        (BertTagger, [["anna"]], [[9]], "label 0 is 9: the model's 5 labels"),
         (BertSpanClassifier, QUESTIONS, ANSWERS, "one column: give a tuple of lists .question, c"),
-        (BertSpanClassifier, (["who"], ["anna"]), ["bern"], r"answer 0 .'bern'. is not in its con"),
-        (BertSpanClassifier, (["who"], ["anna"]), [""], 'answer 0 is empty: .* task="squad2"'),
-        (BertChooser, (["a"], [["b"]]), [0], "choices 0: 1 choices .*: give all examples the same"),
-        (BertChooser, (["a", "a"], [["b", "c"], ["b", "c", "a"]]), [0, 0], "choices 1: 3 choices"),
+        (
+            BertSpanClassifier,
+            (["who"], ["anna"]),
+            ["bern"],
+            "no answer is in its context; check answer_s",
+        ),
+        (
+            BertSpanClassifier,
+            (["who"], ["anna"]),
+            [""],
+            "example 0: the question 0 has no answer; g",
+        ),
+        (BertChooser, (["a"], [["b"]]), [0], "example 0: 1 choices .*; give all examples the same"),
+        (BertChooser, (["a", "a"], [["b", "c"], ["b", "c", "a"]]), [0, 0], "example 1: 3 choices"),
         (BertChooser, (["a"], [["b", "c"]]), [2], "the label '2' is no choice; give a number"),
         (BertMaskedLanguageModel, TEXTS, LABELS, "their own labels: leave the labels out"),
     ],

@@ -19,7 +19,7 @@ from bert_tf.models.answerer import Answerer
 from bert_tf.models.classes import class_of_kind
 from bert_tf.models.encoder import encoder_for
 from bert_tf.models.loading import load_model
-from bert_tf.pipelines.examples.table import read_examples
+from bert_tf.pipelines.examples.files import read_examples
 from bert_tf.pipelines.examples.tagged_words import to_iob2
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.kinds.choice import Choice

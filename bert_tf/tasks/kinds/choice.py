@@ -3,7 +3,6 @@
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -11,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.table import Examples
+from bert_tf.pipelines.examples.table import Examples, Table
 from bert_tf.tasks.kinds.kind import TOKENS, Answered, Answers, RowKind
 from bert_tf.tasks.kinds.rows import alone, count_pieces, in_lists, paired_rows
 from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Answerer, Signature, Tensors
-from bert_tf.tasks.task import Layout, Task
+from bert_tf.tasks.task import Task
 from bert_tf.tokenization.windows import map_rows
 
 
@@ -33,11 +32,11 @@ class Choice(RowKind):
             "tokens": Signature(tokens, self.respond_to_tokens),
         }
 
-    def read(self, layout: Layout, path: str | Path) -> Examples:
-        own = layout.columns
-        columns = {"context": own["text"], "choices": own.get("text_pair", "choices*")}
-        more = {"opening": self.opening, "label": own.get("label")}
-        examples = layout.read(path, columns | {role: x for role, x in more.items() if x})
+    def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
+        roles = {"context": columns["text"], "choices": columns.get("text_pair", "choices*")}
+        if "label" in columns:
+            roles["label"] = columns["label"]
+        examples = table.examples(roles)
         every = examples.columns["choices"]
         for index, choices in enumerate(every):
             if len(choices) < 2 or len(choices) != len(every[0]):
@@ -45,13 +44,14 @@ class Choice(RowKind):
                     f"{examples.place(index)}: {len(choices)} choices where {examples.row(0)} has "
                     f"{len(every[0])}; give all examples the same number, 2 or more"
                 )
-            empty = [place for place, choice in enumerate(choices) if not choice.strip()]
+            empty = [number for number, choice in enumerate(choices) if not choice.strip()]
             if empty:
                 raise InputError(
                     f"{examples.place(index)}: choice {empty[0]} is empty; fill it in or remove "
                     "the line"
                 )
-        for index, opening in enumerate(examples.columns.pop("opening", ())):
+        openings = [] if self.opening is None else table.texts("opening", self.opening)
+        for index, opening in enumerate(openings):
             every[index] = [f"{opening} {choice}".strip() for choice in every[index]]
         return examples
 

@@ -4,7 +4,6 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,10 +12,10 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.networks.tensorflow.losses import CLASSES
 from bert_tf.options import CheckedOptions
-from bert_tf.pipelines.examples.table import Examples, MissingColumnError
+from bert_tf.pipelines.examples.table import Examples, MissingColumnError, Table
 from bert_tf.tasks.kinds.rows import checked_rows, count_pieces, text_pieces
 from bert_tf.tasks.signatures import DEFAULT, TEXTS, Answerer, Signature, Tensors
-from bert_tf.tasks.task import Layout, Task
+from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 
@@ -89,9 +88,12 @@ class Kind(ABC):
                 raise InputError(f"{name} is {changed[name]!r:.40}: restore the model's task.json")
         return replace(self, **changed) if changed else self  # type: ignore[type-var]
 
-    def read(self, layout: Layout, path: str | Path) -> Examples:
-        """Reads examples from a file; raises InputError if it cannot be used."""
-        examples = layout.read(path)
+    def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
+        """Reads examples from columns, role -> name; unlabelled ones if there is no "label".
+
+        Raises InputError, which names the row, if a cell cannot be used.
+        """
+        examples = table.examples(columns)
         for index, label in enumerate(examples.columns.get("label", ())):
             if not label.strip():
                 raise MissingColumnError(

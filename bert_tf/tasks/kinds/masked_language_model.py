@@ -2,21 +2,19 @@
 
 import functools
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.table import Examples, format_of
+from bert_tf.pipelines.examples.table import Examples, Table
 from bert_tf.tasks.kinds.kind import Answered, Answers, Kind
 from bert_tf.tasks.kinds.rows import checked_rows, padded_lists
 from bert_tf.tasks.scoring.metrics import MASKED_WORDS
 from bert_tf.tasks.signatures import DEFAULT, TEXTS, Answerer, Signature, Tensors
-from bert_tf.tasks.task import Layout, Task
+from bert_tf.tasks.task import Task
 from bert_tf.tokenization.windows import WordRows, map_rows, windows, word_rows
 from bert_tf.tokenization.words import Words, code_points
 
@@ -44,16 +42,16 @@ class MaskedLanguageModel(Kind):
             "pseudo_likelihood": Signature({"sentence": TEXTS}, self.respond),
         }
 
-    def read(self, layout: Layout, path: str | Path) -> Examples:
+    def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
         """Reads texts: "sentence" to score, without blank ones; "text" to guess."""
-        format = layout.format or format_of(path) or "lines"
-        examples = replace(layout, format=format).read(path, {"text": layout.columns["text"]})
-        if layout.labelled:
-            texts = examples.columns["text"]
-            examples = examples.take([i for i, text in enumerate(texts) if text.strip()])
-            if not len(examples):
-                raise InputError(f"{path}: every text is blank: give texts with words")
-            examples.columns["sentence"] = examples.columns.pop("text")
+        if "label" not in columns:
+            return table.examples(columns)
+        examples = table.examples({"text": columns["text"]})
+        texts = examples.columns["text"]
+        examples = examples.take([i for i, text in enumerate(texts) if text.strip()])
+        if not len(examples):
+            raise InputError(f"{examples.path}: every text is blank: give texts with words")
+        examples.columns["sentence"] = examples.columns.pop("text")
         return examples
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:

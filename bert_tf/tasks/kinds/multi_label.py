@@ -4,7 +4,6 @@ import ast
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,14 +11,14 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.networks.tensorflow.losses import LABELS
-from bert_tf.pipelines.examples.table import Examples
+from bert_tf.pipelines.examples.table import Examples, Table
 from bert_tf.tasks.kinds.classification import in_order, with_classify
 from bert_tf.tasks.kinds.kind import Answered, Answers
 from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.kinds.rows import padded_lists
 from bert_tf.tasks.scoring.metrics import LabelSets, best_thresholds, logits_of
 from bert_tf.tasks.signatures import Signature, Tensors
-from bert_tf.tasks.task import Layout, Task
+from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_options import MultiLabelOptions
 
 _ITEM = r"""\s*('([^'\\]|\\.)*'|"([^"\\]|\\.)*"|-?\d+(\.\d+)?)\s*"""
@@ -47,27 +46,34 @@ class MultiLabel(LongTextKind):
     def signatures(self, task: Task) -> dict[str, Signature]:
         return with_classify(super().signatures(task))
 
-    def read(self, layout: Layout, path: str | Path) -> Examples:
+    def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
         """Reads labels from one column, or a column of 0 and 1 for each; a JSON list is taken."""
-        if not layout.labelled:
-            return super().read(layout, path)
-        texts = {role: name for role, name in layout.columns.items() if role != "label"}
-        names = label_columns(layout.columns["label"])
+        texts = {role: name for role, name in columns.items() if role != "label"}
+        examples = table.examples(texts)
+        if "label" not in columns:
+            return examples
+        names = label_columns(columns["label"])
         roles = [f"--label_column {name}" for name in names] if len(names) > 1 else ["labels"]
-        examples = layout.read(path, {**texts, **dict(zip(roles, names, strict=True))})
-        found = [examples.columns.pop(role) for role in roles]
-        examples.columns["label"] = []
+        every = [table.column(role, name) for role, name in zip(roles, names, strict=True)]
+        joined = []
         lists = []
-        for index, cells in enumerate(zip(*found, strict=True)):
+        for index, row in enumerate(zip(*every, strict=True)):
             place = examples.place(index)
-            own = _marked(names, cells, place) if len(names) > 1 else listed(cells[0], place)
-            lists.append(own if len(names) == 1 and isinstance(own, list) else [])
-            examples.columns["label"].append(self.joined(own, place))
+            cells: list[Any] = [
+                [table.text(index, "label", name, x) for x in cell]
+                if isinstance(cell, list)
+                else table.text(index, "label", name, cell)
+                for name, cell in zip(names, row, strict=True)
+            ]
+            labels = _marked(names, cells, place) if len(names) > 1 else listed(cells[0], place)
+            lists.append(labels if len(names) == 1 and isinstance(labels, list) else [])
+            joined.append(self.joined(labels, place))
         if all(len(x) == len(lists[0]) > 1 and {*x} <= {"0", "1"} for x in lists):
             raise InputError(
                 f"{examples.place(0)}: the labels are {len(lists[0])} marks of 0 and 1 without "
                 "names; write the names of the labels, or a column for each (--label_column a,b)"
             )
+        examples.columns["label"] = joined
         return examples
 
     def joined(self, labels: str | Collection[str], place: str) -> str:
@@ -81,11 +87,6 @@ class MultiLabel(LongTextKind):
                 f"{self.label_separator!r} in it: rename it, or give another --label_separator"
             )
         return self.label_separator.join(sorted(names))
-
-    def cells(self, column: str, text: str) -> dict[str, Any]:
-        """An example's labels as `read` has them from such columns: column -> its cell."""
-        names, own = label_columns(column), self.parts(text)
-        return {column: text} if len(names) == 1 else {name: int(name in own) for name in names}
 
     def parts(self, text: str) -> list[str]:
         return [part.strip() for part in text.split(self.label_separator) if part.strip()]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -10,14 +9,14 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.networks.tensorflow.losses import Losses, losses_of_vectors
-from bert_tf.pipelines.examples.table import Examples, MissingColumnError
+from bert_tf.pipelines.examples.table import Examples, Table
 from bert_tf.tasks import encoder_signatures
 from bert_tf.tasks.kinds.kind import TOKENS, Answered, Kind, numbers
 from bert_tf.tasks.kinds.long_texts import WindowedKind
 from bert_tf.tasks.kinds.rows import alone, checked_rows, count_pieces, in_lists
 from bert_tf.tasks.scoring.metrics import pearson, retrieval_scores, spearman
 from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Answerer, Signature, Tensors
-from bert_tf.tasks.task import Layout, Task
+from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_options import EmbeddingOptions
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
@@ -40,8 +39,8 @@ class Embedding(Kind):
     def respond_to_tokens(self, tensors: Tensors, answerer: Answerer) -> Tensors:
         return encoder_signatures.vectors(checked_rows(tensors, answerer.model), answerer.model)
 
-    def read(self, layout: Layout, path: str | Path) -> Examples:
-        return self._refuse() if layout.labelled else super().read(layout, path)
+    def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
+        return self._refuse() if "label" in columns else super().read(table, columns)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise InputError(
@@ -116,34 +115,31 @@ class SentenceEmbedding(WindowedKind):
                 own[role] = Signature({"text": TEXTS}, of_role.respond)
         return own
 
-    def read(self, layout: Layout, path: str | Path) -> Examples:
-        """Reads pairs; scores, and second texts for "simcse", where the file has them."""
-        columns, optional = dict(layout.columns), ["label", "text_pair"]
-        if layout.labelled:
-            if self.negatives is not None:
-                columns["negatives"] = self.negatives
-            own = {"infonce": ["text_pair"], "simcse": []}.get(self.embedding_loss, optional)
-            optional = [role for role in optional if role not in own]
-        while True:
-            try:
-                examples = layout.read(path, columns)
-                break
-            except MissingColumnError:
-                if not optional:
-                    raise
-                columns.pop(optional.pop(0), None)
-        found = examples.columns
-        if layout.labelled:
-            found.setdefault("text_pair", found["text"])  # its own pair
-        if "negatives" in found:
-            wrong = [[x] if isinstance(x, str) else x for x in found["negatives"]]
-            for index, texts in enumerate(wrong):
-                if len(texts) != len(wrong[0]):
+    def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
+        """Reads pairs; scores, and second texts for "simcse", where the table has them."""
+        labelled, roles = "label" in columns, dict(columns)
+        optional = ["label", "text_pair"]
+        if labelled:
+            required = {"infonce": ["text_pair"], "simcse": []}.get(self.embedding_loss, optional)
+            optional = [role for role in optional if role not in required]
+        for role in optional:
+            if role in roles and not table.has(roles[role]):
+                del roles[role]
+        if labelled and self.negatives is not None:
+            roles["negatives"] = self.negatives
+        examples = table.examples(roles)
+        texts = examples.columns
+        if labelled:
+            texts.setdefault("text_pair", texts["text"])  # its own pair
+        if "negatives" in texts:
+            wrong = [[x] if isinstance(x, str) else x for x in texts["negatives"]]
+            for index, answers in enumerate(wrong):
+                if len(answers) != len(wrong[0]):
                     raise InputError(
-                        f"{examples.place(index)}: {len(texts)} wrong answers where "
+                        f"{examples.place(index)}: {len(answers)} wrong answers where "
                         f"{examples.row(0)} has {len(wrong[0])}; give all the same number"
                     )
-            found["negatives"] = wrong
+            texts["negatives"] = wrong
         return examples
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:

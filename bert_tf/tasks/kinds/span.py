@@ -3,7 +3,6 @@
 import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,12 +11,12 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.networks.tensorflow.losses import SPANS
 from bert_tf.pipelines.examples.squad import read_questions
-from bert_tf.pipelines.examples.table import Examples
+from bert_tf.pipelines.examples.table import Examples, Table
 from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, best_answers
 from bert_tf.tasks.kinds.kind import Answered, Answers, Kind
 from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2, squad_1_scores, squad_2_scores
 from bert_tf.tasks.signatures import DEFAULT, TEXTS, Answerer, Signature, Tensors
-from bert_tf.tasks.task import Layout, Task
+from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_options import SpanOptions
 from bert_tf.tokenization.windows import QuestionPacker, map_rows, token_targets
 
@@ -47,8 +46,8 @@ class Span(Kind):
         own = {DEFAULT: Signature({"question": TEXTS, "context": TEXTS}, self.respond)}
         return super().signatures(task) | own
 
-    def read(self, layout: Layout, path: str | Path) -> Examples:
-        return read_questions(path, labelled=layout.labelled, unanswerable=self.unanswerable)
+    def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
+        return read_questions(table, labelled="label" in columns, unanswerable=self.unanswerable)
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Whether each question has an answer, int32 [E]; training needs windows."""

@@ -2,9 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,14 +12,13 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.networks.tensorflow.losses import WORDS
 from bert_tf.pipelines.examples import tagged_words
-from bert_tf.pipelines.examples.records import is_dataset_name
-from bert_tf.pipelines.examples.table import Examples, format_of
+from bert_tf.pipelines.examples.table import Examples, Table
 from bert_tf.tasks.kinds.kind import Answered, Kind
 from bert_tf.tasks.kinds.rows import padded_lists
 from bert_tf.tasks.scoring import conlleval
 from bert_tf.tasks.scoring.metrics import Counts, mean_known
 from bert_tf.tasks.signatures import DEFAULT, TEXTS, Answerer, Signature, Tensors
-from bert_tf.tasks.task import Layout, Task
+from bert_tf.tasks.task import Task
 from bert_tf.tokenization.windows import map_rows, word_rows
 from bert_tf.tokenization.words import (
     Words,
@@ -51,31 +49,10 @@ class Tagging(Kind):
         own = {key: Signature({name: TEXTS}, self.respond) for key, name in names.items()}
         return super().signatures(task) | own
 
-    def read(self, layout: Layout, path: str | Path) -> Examples:
-        """Reads a column file or JSON lines; without labels also raw text, as column "text"."""
-        format, text = layout.format or format_of(path), layout.columns["text"]
-        if not (format or is_dataset_name(path)) and (
-            layout.labelled or layout.is_published or tagged_words.is_column_file(path)
-        ):
-            format = "conll"
-        if not layout.labelled:
-            return tagged_words.read_texts(
-                path, text=text, format=format, header=layout.header, documents=self.documents
-            )
-        label = layout.columns["label"]
-        if tagged_words.is_word_table(path, format):
-            return tagged_words.read_word_table(
-                path, str(format), word=text, label=label, entities=self.are_entities
-            )
-        if format == "jsonl" or is_dataset_name(path):
-            words = "words" if text == "text" else text
-            return tagged_words.read_json_words(
-                path, words=words, labels=label, entities=self.are_entities
-            )
-        word = tagged_words.column_number(path, "--text_column", text)
-        number = tagged_words.column_number(path, "--label_column", label)
-        return tagged_words.read_columns(
-            path, word=word, label=number, documents=self.documents, entities=self.are_entities
+    def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
+        """Reads words and labels; without labels also raw text, as column "text"."""
+        return tagged_words.read_words(
+            table, columns, entities=self.are_entities, documents=self.documents
         )
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:

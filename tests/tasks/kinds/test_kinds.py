@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.table import Examples, read_examples
+from bert_tf.pipelines.examples.files import read_examples
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.kinds.kind import Answered, Kind, RowKind
 from bert_tf.tasks.of_model import read_settings

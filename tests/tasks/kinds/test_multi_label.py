@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.commands.data_in_memory import _rows, examples_in_memory
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.balance import class_weights
@@ -212,18 +211,6 @@ def test_reports_and_predictions_have_every_label(tmp_path):
     lines = (tmp_path / "predictions.tsv").read_text().splitlines()
     assert lines[0] == "text\tlabel\tpredicted\tcow\tsea\tship"
     assert lines[2] == "text 1\tcow,sea\tsea\t0.400000\t0.900000\t0.200000"
-
-
-@pytest.mark.parametrize("label", ["label", "cow,sea,ship"])
-def test_examples_in_memory_become_files_that_are_read_back(tmp_path, label):
-    task = TASK.with_settings({"label_column": label})
-    marks = {name: [int(name in row) for row in ("sea ship", "", "cow")] for name in LABELS}
-    columns = {"label": [["ship", "sea"], [], ["cow"]]} if label == "label" else marks
-    _, examples = examples_in_memory(task, {"text": ["a", "b", "c"], **columns})
-    assert examples.columns["label"] == ["sea,ship", "", "cow"]
-    lines = [json.dumps(row) for row in _rows(task, examples)]
-    (tmp_path / "d.jsonl").write_text("\n".join(lines))
-    assert task.read(tmp_path / "d.jsonl", "train").columns == examples.columns
 
 
 def test_a_probability_at_the_threshold_is_enough():

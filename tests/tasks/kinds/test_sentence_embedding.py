@@ -15,7 +15,7 @@ from rounding import assert_equal_but_for_rounding
 
 from bert_tf import BertConfig, BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.sentence_files import read_sentence_files
-from bert_tf.commands.data_in_memory import _rows, examples_in_memory
+from bert_tf.commands.data_in_memory import examples_in_memory
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.commands.search_index import vectors_of
@@ -101,7 +101,7 @@ def test_what_a_loss_reads(tmp_path, settings, rows, columns):
         (
             {"negatives": "wrong"},
             [("text", "text_pair"), ("a", "b")],
-            "no column 'wrong'.*give negatives",
+            "no column 'wrong'.*give --negatives",
         ),
         (
             {"embedding_loss": "cosent"},
@@ -481,15 +481,8 @@ def test_two_replicas_learn_as_one():
     assert done.returncode == 0, done.stderr
 
 
-def test_pairs_in_memory_become_files_that_are_read_back(tmp_path):
-    pairs = (["a", "b"], ["x", "y"])
+def test_texts_alone_and_scores_in_memory():
     scored = TASK.with_settings({"embedding_loss": "cosent"})
-    for task, data in ((TASK, pairs), (scored, (pairs, [1.5, 2]))):
-        task, examples = examples_in_memory(task, data)
-        assert examples.columns["text_pair"] == ["x", "y"]
-        lines = [json.dumps(row) for row in _rows(task, examples)]
-        (tmp_path / "d.jsonl").write_text("\n".join(lines))
-        assert task.read(tmp_path / "d.jsonl", "train").columns == examples.columns
     _, alone = examples_in_memory(TASK, ["a", "b"], labelled=False)
     assert list(alone.columns) == ["text"]
     with pytest.raises(InputError, match="the data has no labels"):

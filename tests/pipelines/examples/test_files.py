@@ -1,3 +1,5 @@
+"""Tables from files: what is read, what is refused, and where it stands."""
+
 import gzip
 import io
 import json
@@ -5,12 +7,8 @@ import json
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.table import (
-    Examples,
-    check_columns,
-    read_columns_of,
-    read_examples,
-)
+from bert_tf.pipelines.examples.files import check_columns, read_columns_of, read_examples
+from bert_tf.pipelines.examples.table import Examples
 
 
 def write(folder, name, text):
@@ -155,7 +153,7 @@ def test_what_is_unambiguous_is_read(tmp_path):
     assert found.columns == {"text": ["a; b, c"], "label": ["x"]}
     check_columns(path, {"text": "text", "label": "label"})
     assert read_columns_of(found)["id"] == ["1"]
-    with pytest.raises(InputError, match="no column 'other', there are: id;"):
+    with pytest.raises(InputError, match="no column 'other', there are: id, text, label; give"):
         read(path, "other")
 
 

@@ -5,14 +5,8 @@ import gzip
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.tagged_words import (
-    column_number,
-    is_column_file,
-    read_columns,
-    read_json_words,
-    read_texts,
-    read_word_table,
-)
+from bert_tf.pipelines.examples.files import read_table
+from bert_tf.pipelines.examples.tagged_words import is_column_file, read_words
 
 COLUMNS = """-DOCSTART- -X- -X- O
 
@@ -29,10 +23,15 @@ Blackburn NNP I-NP I-PER
 """
 
 
+def read(path, text="text", label="label", format=None, **options):
+    columns = {"text": text} | ({} if label is None else {"label": label})
+    return read_words(read_table(path, format, default="conll"), columns, **options)
+
+
 @pytest.fixture
 def write(tmp_path):
-    def write(text: str):
-        path = tmp_path / "data.txt"
+    def write(text: str, name: str = "data.txt"):
+        path = tmp_path / name
         path.write_text(text, encoding="utf-8")
         return path
 
@@ -40,26 +39,33 @@ def write(tmp_path):
 
 
 def test_a_sentence_is_an_example(write):
-    examples = read_columns(write(COLUMNS))
+    examples = read(write(COLUMNS))
     assert examples.columns == {
         "words": ["EU rejects German", "Peter", "a\u00a0b", "Blackburn"],
         "label": ["B-ORG O B-MISC", "B-PER", "O", "B-PER"],
     }
     assert examples.lines == [3, 7, 9, 12]
+    assert examples.documents == (0, 0, 0, 1)
+    assert examples.source.extents == [(3, 5), (7, 7), (9, 9), (12, 12)]
 
 
 def test_a_document_is_an_example_with_a_line_a_sentence(write, tmp_path):
     path = tmp_path / "data.gz"
     path.write_bytes(gzip.compress(COLUMNS.encode()))
-    examples = read_columns(path, documents=True)
+    examples = read(path, documents=True)
     assert examples.columns["words"] == ["EU rejects German\nPeter\na\u00a0b", "Blackburn"]
     assert examples.columns["label"] == ["B-ORG O B-MISC\nB-PER\nO", "B-PER"]
+    assert (examples.lines, examples.source.extents) == ([3, 12], [(3, 9), (12, 12)])
 
 
 def test_columns_by_number_and_words_without_labels(write):
     path = write("1 Anna B-PER x\n2 . O x\n")
-    assert read_columns(path, word=1, label=2).columns["words"] == ["Anna ."]
-    assert read_columns(path, word=1, label=None).columns == {"words": ["Anna ."]}
+    for word in ("1", "0", "text", "words"):
+        assert read(path, word, "2").columns == {"words": ["Anna ."], "label": ["B-PER O"]}
+    assert read(path, "3", None).columns == {"words": ["x x"]}
+    for column, option in (("word", "--text_column"), ("pos", "--label_column")):
+        with pytest.raises(InputError, match=f"such as '{column}': give {option} a number, coun"):
+            read(path, *((column, "2") if column == "word" else ("1", column)))
 
 
 CONLL_U = """# sent_id = 1
@@ -88,7 +94,7 @@ CONLL_U = """# sent_id = 1
         ),
         (
             "#\thttp://x [2009]\n1\tAnna\tB-PER\tO\n2\t.\tO\tO\n",
-            {"label": 2},  # GermEval
+            {"label": "2"},  # GermEval
             ["Anna ."],
             ["B-PER O"],
         ),
@@ -102,71 +108,51 @@ CONLL_U = """# sent_id = 1
     ],
 )
 def test_comments_and_numbers_of_words_are_no_words(text, options, words, labels, write):
-    path = write(text)
-    assert read_columns(path, **options).columns == {"words": words, "label": labels}
+    assert read(write(text), **options).columns == {"words": words, "label": labels}
 
 
-def test_conll_u_is_known_by_its_name(tmp_path):
-    (tmp_path / "a.conllu").write_text(CONLL_U)
-    assert read_texts(tmp_path / "a.conllu").columns == {"words": ["in the", "# sea"]}
+def test_conll_u_is_known_by_its_name(write):
+    path = write(CONLL_U, "a.conllu")
+    assert read(path, label=None).columns == {"words": ["in the", "# sea"]}
 
 
 def test_a_comment_does_not_make_a_column_file_text(write):
     assert is_column_file(write("# id 7\tdomain=en\neli _ _ B-PER\n. _ _ O\n"))
 
 
-def test_a_table_with_a_row_for_each_word(tmp_path):
-    path = tmp_path / "a.csv"
+def test_a_table_with_a_row_for_each_word(write):
     header = "Sentence #,Word,POS,Tag\n"
-    path.write_text(f'{header}Sentence: 1,Anna,NNP,B-per\n,"""",``,O\nSentence: 2,no,UH,O\n')
-    found = read_word_table(path, "csv", word="text", label="label")
+    rows = 'Sentence: 1,Anna,NNP,B-per\n,"""",``,O\nSentence: 2,no,UH,O\n'
+    path = write(header + rows, "a.csv")
+    found = read(path)
     assert found.columns == {"words": ['Anna "', "no"], "label": ["B-per O", "O"]}
     assert found.lines == [2, 4]
-    tags = read_word_table(path, "csv", word="text", label="POS", entities=False)
-    assert tags.columns["label"] == ["NNP ``", "UH"]
-    assert read_texts(path).columns == {"words": ['Anna "', "no"]}
-    path.write_text("Sentence #,Word,POS\n1,a,b\n")
+    assert read(path, label="POS", entities=False).columns["label"] == ["NNP ``", "UH"]
+    assert read(path, label=None).columns == {"words": ['Anna "', "no"]}
+    with pytest.raises(InputError, match=r"a.csv, line 2: the label 'NNP' is neither O n"):
+        read(path, label="POS")
     with pytest.raises(InputError, match="no column 'Tag', there are: Sentence #, Word, POS"):
-        read_word_table(path, "csv", word="text", label="label")
+        read(write("Sentence #,Word,POS\n1,a,b\n", "a.csv"))
+
+
+def test_words_and_labels_in_json_lines(write):
+    path = write(
+        '{"words": ["Anna", "."], "labels": ["S-PER", "O"]}\n\n{"words": "é  a", "labels": "O O"}',
+        "a.jsonl",
+    )
+    examples = read(path, label="labels")
+    assert examples.columns == {"words": ["Anna .", "é a"], "label": ["B-PER O", "O O"]}
+    assert examples.lines == [1, 3]
+    assert read(path, "words", None).columns == {"words": ["Anna .", "é a"]}
+    texts = write('{"text": "é a", "more": "b"}\n', "b.jsonl")
+    assert read(texts, label=None).columns == {"text": ["é a"]}
 
 
 def test_numbers_are_tags_but_no_entities(write):
-    path = write('{"words": ["a", "b"], "labels": [7, 0]}\n')
-    assert read_json_words(path, entities=False).columns["label"] == ["7 0"]
+    path = write('{"words": ["a", "b"], "labels": [7, 0]}\n', "a.jsonl")
+    assert read(path, label="labels", entities=False).columns["label"] == ["7 0"]
     with pytest.raises(InputError, match="of numbers, whose names only their data set knows"):
-        read_json_words(path)
-
-
-@pytest.mark.parametrize(
-    ("option", "name", "number"),
-    [
-        ("--text_column", "text", 0),
-        ("--text_column", "words", 0),
-        ("--text_column", "2", 2),
-        ("--label_column", "label", -1),
-        ("--label_column", "labels", -1),
-        ("--label_column", "-1", -1),
-        ("--label_column", "1", 1),
-        ("--text_column", "word", None),
-        ("--label_column", "pos", None),
-        ("--label_column", "words", None),
-    ],
-)
-def test_columns_of_a_column_file_have_no_names(option, name, number):
-    if number is not None:
-        assert column_number("data.txt", option, name) == number
-    else:
-        with pytest.raises(InputError, match=f"such as '{name}': give {option} a number, counted"):
-            column_number("data.txt", option, name)
-
-
-def test_json_lines(write):
-    path = write(
-        '{"words": ["Anna", "."], "labels": ["S-PER", "O"]}\n\n{"words": ["é"], "labels": ["O"]}'
-    )
-    examples = read_json_words(path)
-    assert examples.columns == {"words": ["Anna .", "é"], "label": ["B-PER O", "O"]}
-    assert read_json_words(path, labels=None).columns == {"words": ["Anna .", "é"]}
+        read(path, label="labels")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +172,7 @@ def test_json_lines(write):
 )
 def test_bad_columns_are_named(text, expected, write):
     with pytest.raises(InputError, match=r"data\.txt") as error:
-        read_columns(write(text))
+        read(write(text))
     assert expected in str(error.value)
 
 
@@ -194,7 +180,9 @@ def test_bad_columns_are_named(text, expected, write):
     ("line", "expected"),
     [
         ("{", "not JSON"),
-        ('{"words": "a b", "labels": ["O"]}', "'words' is no list of strings"),
+        ('{"words": null, "labels": ["O"]}', "'words' is null; it must be text or a number"),
+        ('{"words": [["a"]], "labels": ["O"]}', "'words' is [\"a\"]; it must be text"),
+        ('{"words": ["a"]}', "no column 'labels', there are: words; give --label_column one"),
         ('{"words": ["a"], "labels": [0]}', "'labels' is no list of strings"),
         ('{"words": ["a b"], "labels": ["O"]}', "holds white space"),
         ('{"words": [""], "labels": ["O"]}', "the word '' is empty"),
@@ -205,6 +193,7 @@ def test_bad_columns_are_named(text, expected, write):
     ],
 )
 def test_bad_json_lines_are_named(line, expected, write):
-    with pytest.raises(InputError, match=r"data\.txt, line 2") as error:
-        read_json_words(write('{"words": ["a"], "labels": ["O"]}\n' + line))
+    path = write('{"words": ["a"], "labels": ["O"]}\n' + line, "data.jsonl")
+    with pytest.raises(InputError, match=r"data\.jsonl, line 2") as error:
+        read(path, label="labels")
     assert expected in str(error.value)

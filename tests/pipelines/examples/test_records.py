@@ -3,8 +3,8 @@
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.table import read_examples
-from bert_tf.pipelines.examples.tagged_words import read_json_words
+from bert_tf.pipelines.examples.files import read_examples, read_table
+from bert_tf.pipelines.examples.tagged_words import read_words
 
 
 def test_labels_have_the_names_of_the_dataset_and_rows_the_published_order(tensorflow_datasets):
@@ -37,7 +37,7 @@ def test_words_and_their_labels(tensorflow_datasets):
     words = {"tokens": ["Wolff", "in", "Bonn"], "ner": [1, 0, 5]}
     rest = {"pos": [0, 0, 0], "chunks": [0, 0, 0]}
     with tensorflow_datasets([{**words, **rest}]):
-        found = read_json_words("tfds:conll2003:dev", words="tokens", labels="ner")
+        found = read_words(read_table("tfds:conll2003:dev"), {"text": "tokens", "label": "ner"})
     assert found.columns == {"words": ["Wolff in Bonn"], "label": ["B-PER O B-LOC"]}
 
 
