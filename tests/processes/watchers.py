@@ -3,15 +3,9 @@
 from pathlib import Path
 
 from killed import copy_when_saved
+from run_logs import without_times
 
 from bert_tf.training.watcher import Watcher
-
-_TIMED = ("second", "share_of_peak", "minutes_left")
-
-
-def without_times(scalars: dict[str, float]) -> dict[str, float]:
-    """The scalars that do not differ between two runs of the same."""
-    return {k: x for k, x in scalars.items() if not any(timed in k for timed in _TIMED)}
 
 
 class Lines(Watcher):

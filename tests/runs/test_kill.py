@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-import tensorflow as tf
 from command_line import words
 from preloaded import run_code, run_command, start_command
+from run_logs import logged, scalar_events
 
 from bert_tf.cli import main
 from bert_tf.pipelines.shards.manifest import verify
@@ -59,25 +59,6 @@ def models(output: Path) -> list[bytes]:
     return [(output / name / "model.safetensors").read_bytes() for name in ("best", "last")]
 
 
-def logged(output) -> tuple[list, list]:
-    """The lines of scalars.jsonl and the TensorBoard events, but for how long things took."""
-    text = (output / "logs" / "scalars.jsonl").read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in text.splitlines()]
-    events = [
-        (path.parent.name, event.step, value.tag, float(tf.make_ndarray(value.tensor)))
-        for path in (output / "logs").rglob("*.tfevents.*")
-        if path.parent.name in ("train", "held_out")
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-        if value.HasField("tensor") and value.tensor.dtype == tf.float32.as_datatype_enum
-    ]
-    timed = ("per_second", "seconds", "share_of_peak", "minutes_left")
-    for line in lines:
-        for name in [name for name in line if name.endswith(timed)]:
-            del line[name]
-    return lines, sorted(event for event in events if not event[2].endswith(timed))
-
-
 @pytest.mark.slow  # tests of test_pretrain.py resume a copy made where a kill could be
 def test_sigkill_of_pre_training_at_random_moments(shards, small_config, tmp_path):
     killed, undisturbed, steps = tmp_path / "killed", tmp_path / "undisturbed", 200
@@ -85,14 +66,10 @@ def test_sigkill_of_pre_training_at_random_moments(shards, small_config, tmp_pat
     assert main(pretraining(shards, small_config, killed, steps)) == 0
     assert not list((killed / "checkpoints").glob(".*"))
     assert main(pretraining(shards, small_config, undisturbed, steps)) == 0
-    lines, events = logged(killed)
-    expected_lines, expected_events = logged(undisturbed)
-    assert [line["step"] for line in lines if line["kind"] == "held_out"] == [
-        *range(40, steps + 1, 40)
-    ]
-    assert lines == expected_lines
-    assert events == expected_events
-    assert len(events) > len(lines)
+    assert [line["step"] for line in logged(killed, "held_out")] == [*range(40, steps + 1, 40)]
+    assert logged(killed) == logged(undisturbed)
+    assert scalar_events(killed) == scalar_events(undisturbed)
+    assert len(scalar_events(killed)) > len(logged(killed))
     assert models(killed) == models(undisturbed)
 
 

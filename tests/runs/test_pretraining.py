@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from preloaded import start_code
 from pretraining_runs import killed, options, run, two_lengths, weights
+from run_logs import scalar_events
 from safetensors.numpy import load_file
 
 import bert_tf.training.loss_scale
@@ -104,11 +105,7 @@ def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
     assert after == [line for line in lines if line[0] > 6]
     assert list(tmp_path.rglob(".*.tmp")) == [another]
     steps = [
-        event.step
-        for path in (tmp_path / "logs" / "train").glob("*.tfevents.*")
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-        if value.tag == "loss"
+        step for kind, step, tag, _ in scalar_events(tmp_path) if (kind, tag) == ("train", "loss")
     ]
     assert sorted(steps) == list(range(1, 9))
     assert weights(tmp_path) == weights(output)

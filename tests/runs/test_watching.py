@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from command_line import words
+from run_logs import events, logged
 from safetensors.numpy import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -54,11 +55,6 @@ def lines_of(arguments) -> list[str]:
     with contextlib.redirect_stderr(io.StringIO()) as shown:
         assert main(arguments) == 0
     return [line for line in shown.getvalue().splitlines() if line.startswith("step ")]
-
-
-def logged(output) -> list[dict]:
-    text = (output / "logs" / "scalars.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def series(folder) -> dict[str, list[tuple[int, np.ndarray]]]:
@@ -109,7 +105,7 @@ def fine_tuned(runs, labelled, watched) -> tuple[Path, list[str]]:
 @pytest.mark.slow
 def test_the_terminal_shows_what_is_logged(watched):
     output, lines = watched
-    told = logged(output)
+    told = logged(output, times=True)
     assert [(line["kind"], line["step"]) for line in told] == [
         ("train", 5),
         ("held_out", 5),
@@ -139,7 +135,7 @@ def test_tensorboard_has_the_scalars_of_every_line(watched):
         found = series(output / "logs" / kind)
         assert set(found) == names
         for name in names:
-            expected = [line[name] for line in logged(output) if line["kind"] == kind]
+            expected = [line[name] for line in logged(output, kind, times=True)]
             assert [step for step, _ in found[name]] == [5, 10]
             np.testing.assert_array_equal(
                 [value for _, value in found[name]], np.float32(expected), err_msg=name
@@ -176,7 +172,7 @@ def test_guesses_histograms_and_a_profile(watched, small_config):
 @pytest.mark.slow
 def test_fine_tuning_shows_as_much(fine_tuned):
     output, lines = fine_tuned
-    told = logged(output)
+    told = logged(output, times=True)
     assert len(lines) == len(told) > 3
     for shown, line in zip(lines, told, strict=True):
         held_out = "  held-out" if line["kind"] == "held_out" else ""
@@ -279,7 +275,7 @@ def test_tensorboards_plugins_show_the_runs(watched, fine_tuned, runs, tokenizer
             for value in group["metricValues"]
         }
         name = score.removeprefix("best_")
-        held_out = [line[name] for line in logged(output) if line["kind"] == "held_out"]
+        held_out = [line[name] for line in logged(output, "held_out")]
         assert metrics["held_out", name] == pytest.approx(held_out[-1])
         best = min(held_out) if name == "loss" else max(held_out)
         assert metrics["", score] == pytest.approx(best)
@@ -293,7 +289,7 @@ def test_without_pairs_nothing_speaks_of_next_sentences(shards, small_config, tm
     manifest.save(folder)
     lines = lines_of(pretraining(folder, small_config, tmp_path / "run"))
     assert len(lines) == 4
-    for shown, line in zip(lines, logged(tmp_path / "run"), strict=True):
+    for shown, line in zip(lines, logged(tmp_path / "run", times=True), strict=True):
         assert f"loss {line['loss']:.3f}  accuracy mlm {line['mlm_accuracy']:.1%}" in shown
         assert "nsp" not in shown and not any("nsp" in name for name in line)
     for kind, names in (("train", SCALARS), ("held_out", SCORES)):
@@ -354,13 +350,8 @@ def test_a_continued_run_shows_each_step_once(
         assert {*map(tuple, steps(logs / folder).values())} == {(5, 10)}, folder
     found = steps(logs)
     assert found["best_loss"] == [5, 10]
-    sessions = [
-        value.tag
-        for path in logs.glob("*.tfevents.*")
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-        if value.tag.startswith("_hparams_")
-    ]
+    tags = [value.tag for path, _, value in events(logs) if path.parent == logs]
+    sessions = [tag for tag in tags if tag.startswith("_hparams_")]
     assert sorted(sessions) == ["_hparams_/session_end_info", "_hparams_/session_start_info"]
-    expected, lines = logged(watched[0]), logged(tmp_path / "run")
+    expected, lines = logged(watched[0], times=True), logged(tmp_path / "run", times=True)
     assert [line["loss"] for line in lines] == [line["loss"] for line in expected]

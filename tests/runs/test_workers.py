@@ -15,6 +15,7 @@ from cluster import workers
 from command_line import words
 from preloaded import run_code
 from rounding import rounding
+from run_logs import logged
 from safetensors.numpy import load_file
 
 from bert_tf.cli import main
@@ -42,16 +43,6 @@ def wait_for_checkpoint(processes, output: Path) -> None:
         assert all(process.poll() is None for process in processes)
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def lines(output: Path, kind: str) -> list[dict[str, float]]:
-    text = (output / "logs" / "scalars.jsonl").read_text(encoding="utf-8")
-    timed = ("per_second", "share_of_peak", "minutes_left")
-    return [
-        {name: value for name, value in line.items() if not name.endswith((*timed, "kind"))}
-        for line in map(json.loads, text.splitlines())
-        if line["kind"] == kind
-    ]
 
 
 def event_files(output: Path) -> dict[str, int]:
@@ -120,7 +111,7 @@ def test_two_workers_fine_tune_as_one_device_does(without_dropout, labelled, tmp
     # batch), round in float32; updates are at most 7.3 times their rates, whose sum is 0.055.
     share = 20 * 128 * 2.0**-24
     for kind in ("train", "held_out"):
-        for ours, expected in zip(lines(two, kind), lines(one, kind), strict=True):
+        for ours, expected in zip(logged(two, kind), logged(one, kind), strict=True):
             assert ours == pytest.approx(expected, rel=share)
     for model in ("best", "last"):
         ours, expected = (load_file(run / model / "model.safetensors") for run in (two, one))
@@ -146,9 +137,9 @@ def undisturbed(shards, small_config, tmp_path_factory) -> tuple[Path, list[str]
 @pytest.mark.slow  # tests/training/test_multi_worker.py trains with two workers each time
 def test_two_workers_pretrain_and_one_tells(undisturbed, shards):
     output, told = undisturbed
-    assert [line["step"] for line in lines(output, "train")] == [20, 40]
-    assert [line["step"] for line in lines(output, "held_out")] == [20, 40]
-    assert "stop_asked" not in lines(output, "train")[0] | lines(output, "held_out")[0]
+    assert [line["step"] for line in logged(output, "train")] == [20, 40]
+    assert [line["step"] for line in logged(output, "held_out")] == [20, 40]
+    assert "stop_asked" not in logged(output, "train")[0] | logged(output, "held_out")[0]
     assert told[0].count("held-out") == 3  # and in the last line
     assert told[1] == ""
     assert event_files(output) == {"logs": 2, "train": 1, "held_out": 1, "masked_words": 1}
@@ -161,7 +152,7 @@ def test_two_workers_pretrain_and_one_tells(undisturbed, shards):
     held_out = pretraining_batches(shards, 139, split="held_out", shuffle=False, repeat=False)
     scores = trainer.evaluate(held_out)
     for ours, name in (("mlm_loss", "mlm_logits_loss"), ("nsp_loss", "nsp_logits_loss")):
-        assert lines(output, "held_out")[-1][ours] == pytest.approx(
+        assert logged(output, "held_out")[-1][ours] == pytest.approx(
             scores[name], rel=rounding(24, 32)
         )
 
@@ -194,7 +185,7 @@ def test_sigterm_to_one_worker_stops_both_and_nothing_is_lost(
         )
         assert ours == expected
     for kind in ("train", "held_out"):
-        assert lines(output, kind) == lines(undisturbed[0], kind)
+        assert logged(output, kind) == logged(undisturbed[0], kind)
 
 
 @pytest.mark.slow

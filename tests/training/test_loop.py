@@ -11,7 +11,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from watchers import Lines, without_times
+from run_logs import events, logged, scalar_events
+from watchers import Lines
 
 import bert_tf.training.state
 from bert_tf.errors import InputError
@@ -139,30 +140,12 @@ def run(
     return end_of(trainer), result, watcher.timeless, saved
 
 
-def logged_lines(directory) -> list[tuple]:
-    """The lines of scalars.jsonl, in the file's order."""
-    text = (directory / "logs" / "scalars.jsonl").read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in text.splitlines()]
-    return [(line.pop("step"), line.pop("kind"), without_times(line)) for line in lines]
-
-
-def logged_events(directory) -> list[tuple]:
-    """(kind, step, name, value) of every TensorBoard event."""
-    found = []
-    for path in (directory / "logs").rglob("*.tfevents.*"):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                number = float(tf.make_ndarray(value.tensor))
-                found.append((path.parent.name, event.step, value.tag, number))
-    return sorted(event for event in found if without_times({event[2]: 0}))
-
-
 def assert_same_run(directory, end, undisturbed_directory, undisturbed) -> None:
     """Compares the weights, and all that both have logged, to the last bit."""
     for ours, theirs in zip(end, undisturbed, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert logged_lines(directory) == logged_lines(undisturbed_directory)
-    assert logged_events(directory) == logged_events(undisturbed_directory)
+    for read in (logged, scalar_events):
+        assert read(directory) == read(undisturbed_directory)
 
 
 def test_every_step_is_logged_and_evaluations_are_where_they_belong(tmp_path):
@@ -328,8 +311,8 @@ def test_what_others_have_begun_to_log_stays(tmp_path):
         tf.summary.scalar("before", 1.0, step=0)
         run(tmp_path, total_steps=1)
         tf.summary.scalar("after", 1.0, step=1)
-    found = [event[2] for event in logged_events(tmp_path) if event[0] == "text"]
-    assert found == ["before", "after"]
+    tags = [value.tag for _, _, value in events(tmp_path / "logs" / "text")]
+    assert tags == ["before", "after"]
 
 
 def test_scalars_that_are_not_finite_are_null_in_the_json(tmp_path):
@@ -386,7 +369,7 @@ def test_a_signal_in_an_evaluation_has_it_done_again(tmp_path, undisturbed, monk
         patch.setattr(Trainer, "evaluate", interrupted)
         with pytest.raises(Preempted, match="step 4"):
             run(tmp_path, log_every=3)
-        assert [step for step, _, _ in logged_lines(tmp_path)] == [3, 4]
+        assert [line["step"] for line in logged(tmp_path)] == [3, 4]
         # Once more: the evaluation that the run begins with is cut off, too.
         with pytest.raises(Preempted, match="step 4"):
             run(tmp_path, log_every=3)
@@ -494,9 +477,10 @@ def test_a_line_is_shown_by_time_and_logged_by_step(tmp_path, monkeypatch):
     monkeypatch.setattr("bert_tf.training.logs._SECONDS_BETWEEN_LINES", -1)
     _, _, shown, _ = run(tmp_path, total_steps=4, log_every=3)
     assert [step for step, kind, _ in shown if kind == "train"] == [1, 2, 3, 4]
-    logged = logged_lines(tmp_path)
-    assert [step for step, kind, _ in logged if kind == "train"] == [3, 4]
-    assert [line for line in shown if line[0] > 2] == logged  # no mean was cut short
+    assert [line["step"] for line in logged(tmp_path, "train")] == [3, 4]
+    # No mean was cut short.
+    expected = [{"step": n, "kind": kind, **scalars} for n, kind, scalars in shown if n > 2]
+    assert expected == logged(tmp_path)
 
 
 def test_no_step_goes_unlogged(tmp_path):

@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from run_logs import events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bert_tf.training.monitoring import Histograms, HyperParameters, Profile, ProjectorLog
@@ -133,18 +134,16 @@ def test_a_run_is_one_session_however_often_it_is_continued(model, state, tmp_pa
     state.best = 0.25
     train(state, hyper_parameters(state, tmp_path / "logs", values))
     assert start.read_bytes() == before
-    events = EventAccumulator(str(tmp_path / "logs")).Reload()
+    accumulator = EventAccumulator(str(tmp_path / "logs")).Reload()
     # By the names of the files, whose order says nothing within a second.
     best = {
         event.step: float(tf.make_ndarray(event.tensor_proto))
-        for event in events.Tensors("best_loss")
+        for event in accumulator.Tensors("best_loss")
     }
     assert best == {6: 0.5, 12: 0.25}
     sessions = [
-        (path.name == start.name, value.tag)
-        for path in sorted((tmp_path / "logs").iterdir())
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
+        (path == start, value.tag)
+        for path, _, value in events(tmp_path / "logs")
         if value.tag.startswith("_hparams_")
     ]
     assert sessions == [
@@ -158,10 +157,5 @@ def test_a_run_that_patience_ends_ends_its_session(state, tmp_path):
     session = hyper_parameters(state, tmp_path, {})
     session.begin(12)
     session.after_evaluation()
-    (path,) = (path for path in tmp_path.iterdir() if not path.name.endswith("hyper_parameters"))
-    tags = [
-        value.tag
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-    ]
-    assert tags == ["_hparams_/session_end_info"]
+    tags = [value.tag for _, _, value in events(tmp_path)]
+    assert tags == ["_hparams_/session_start_info", "_hparams_/session_end_info"]
