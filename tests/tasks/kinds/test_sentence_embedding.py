@@ -204,7 +204,7 @@ def test_poolings_read_tokens_alone(pooling, expected):
     """Of masks with holes, and of negative numbers, which padding is not above."""
     mask = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 0, 0]])
     states = -1 - np.random.default_rng(0).random((2, 5, 4)).astype(np.float32)
-    found = _SentencePooling(pooling, False, "both")(states, mask, mask[None])
+    found = _SentencePooling(pooling, False, BertConfig().architecture)(states, mask, mask[None])
     rows = [expected(row[row_mask > 0]) for row, row_mask in zip(states, mask, strict=True)]
     assert_close(found[0], np.stack(rows))
 
