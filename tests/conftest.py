@@ -33,14 +33,15 @@ _OF_RUNS = (
     "migration",
     "paper",
     "runs",
-    "tasks",
+    "tasks/kinds",
     "training",
 )
 
 
 def _is_of_runs(request: pytest.FixtureRequest) -> bool:
     """Whether a module tests whole runs, and leaves the parts to other tests."""
-    return Path(request.path).relative_to(Path(__file__).parent).parts[0] in _OF_RUNS
+    path = Path(request.path).relative_to(Path(__file__).parent)
+    return any(path.is_relative_to(name) for name in _OF_RUNS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -157,7 +158,7 @@ def graphs_as_traced(request):
 def exports_of_what_is_asked(request):
     """In tests of whole runs exports lack "embed" and "attention": a third of an export's time.
 
-    They are the same for every kind; tests/serving has both.
+    They are the same for every kind; tests/tasks has both.
     """
     with pytest.MonkeyPatch.context() as patch:
         if _is_of_runs(request):

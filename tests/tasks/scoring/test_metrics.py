@@ -1,13 +1,18 @@
-"""Scores against cases worked by hand."""
+"""Scores against cases worked by hand and against scikit-learn's."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn import metrics
 
 from bert_tf.tasks.scoring.metrics import (
+    LabelSets,
     accuracy,
+    average_precision,
+    best_thresholds,
     f1,
+    logits_of,
     macro_f1,
     matthews_correlation,
     pearson,
@@ -66,3 +71,76 @@ def test_matthews_is_pearsons_for_two_classes(pairs):
         expected = np.corrcoef(truth, predicted)[0, 1]
         assert matthews_correlation(truth, predicted) == pytest.approx(expected, abs=1e-9)
     assert accuracy(truth, predicted) == pytest.approx(np.mean(truth == predicted))
+
+
+# Any number of labels.
+
+
+def drawn(seed: int, examples: int = 60, labels: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """Truth, with rare labels, and probabilities with ties."""
+    random = np.random.default_rng(seed)
+    truth = random.random((examples, labels)) < [0.5, 0.3, 0.1, 0.05][:labels]
+    shares = 0.5 * random.random(truth.shape) + 0.4 * truth
+    return truth, shares.round(2).astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_are_scikit_learn_s(seed):
+    truth, shares = drawn(seed)
+    truth[:2, 3] = True  # where a label lacks examples, scikit-learn counts 0 and we leave it out
+    predicted = shares >= 0.45
+    found = LabelSets(list("abcd"), truth, predicted, shares).scores()
+    assert found["average_precision"] == pytest.approx(
+        metrics.average_precision_score(truth, shares, average="macro")
+    )
+    for average in ("micro", "macro"):
+        expected = metrics.f1_score(truth, predicted, average=average)
+        assert found[f"f1_{average}"] == pytest.approx(expected)
+    assert found["exact_match"] == pytest.approx(metrics.accuracy_score(truth, predicted))
+    each = metrics.f1_score(truth, predicted, average=None)
+    assert [found[f"f1_{label}"] for label in "abcd"] == pytest.approx(each.tolist())
+
+
+def test_labels_without_examples_do_not_count():
+    truth = np.array([[1, 0], [0, 0]], bool)
+    found = LabelSets(["a", "b"], truth, truth, truth.astype(float)).scores()
+    assert found["f1_b"] is None
+    assert found["f1_macro"] == found["average_precision"] == 1
+    nothing = np.zeros((2, 1), bool)
+    assert LabelSets(["a"], nothing, nothing, nothing).scores()["f1_micro"] is None
+    assert average_precision(nothing[:, 0], np.ones(2)) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_thresholds_have_the_best_f1_of_all_when_logits_are_rounded(seed):
+    truth, shares = drawn(seed)
+    truth[:2] = True
+    for label, limit in enumerate(best_thresholds(truth, shares)):
+        has, own = truth[:, label], shares[:, label]
+        off = 2.0**-6 * np.where(has, -1, 1)  # the worst for F1
+        rounded = 1 / (1 + np.exp(-logits_of(own) - off))
+        middles = np.convolve(np.unique(np.append(own, 0)), [0.5, 0.5], "valid")
+        every = [metrics.f1_score(has, rounded >= cut) for cut in middles]
+        assert metrics.f1_score(has, rounded >= limit) == pytest.approx(max(every))
+        assert limit not in own
+
+
+@pytest.mark.parametrize(
+    ("shares", "limit"),
+    [
+        ([0.8, 0.6, 0.5999, 0.2], 0.39995),  # 0.59995 has a better F1, until rounding
+        ([0.8, 0.5000, 0.4999, 0.4998], 0.65),  # 0.49995 has a better F1, until rounding
+        ([0.4998, 0.5001, 0.4999, 0.5], 0.2499),  # nothing is apart: all get it
+        ([0.9, 0.6, 0.8, 0.7], 0.3),  # F1 is 2/3 at 0.85, too, which is farther from 0.5
+        ([0.6, 0.1, 0.5, 0.2], 0.55),  # and at 0.05 here
+    ],
+)
+def test_thresholds_keep_a_distance_from_probabilities(shares, limit):
+    truth = np.array([[True], [True], [False], [False]])
+    assert best_thresholds(truth, np.array([shares]).T) == pytest.approx([limit])
+
+
+def test_thresholds_of_labels_that_all_or_none_have_stay():
+    truth = np.array([[1, 0, 1], [1, 0, 0]], bool)
+    shares = np.array([[0.2, 0.9, 0.3], [0.1, 0.8, 0.1]])
+    assert best_thresholds(truth, shares) == pytest.approx([0.5, 0.5, 0.2])
