@@ -1,6 +1,9 @@
 """Folders on disks and in object stores: the same files by the same names."""
 
 import errno
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from s3_server import Faults, bucket
@@ -150,3 +153,49 @@ def test_stores_without_conditional_writes_have_one_writer_too(s3, monkeypatch):
     with pytest.raises(InputError, match="plain/other: no permission"):
         folder.create("other", b"")
     Faults.faults.clear()
+
+
+def test_a_missing_permission_is_named_with_the_key():
+    with (
+        pytest.raises(InputError, match=r"s3://bucket/key: no permission \(Access Denied\)"),
+        storage.remote_errors("s3://bucket/key"),
+    ):
+        raise PermissionError("Access Denied")
+
+
+def test_an_error_with_one_of_many_keys_is_raised(monkeypatch, tmp_path):
+    def refuse(key, *others):
+        if key.endswith("last"):
+            raise PermissionError(key)
+
+    @contextmanager
+    def store(url):
+        yield SimpleNamespace(rm_file=refuse, get_file=refuse), url
+
+    monkeypatch.setattr(storage, "_store", store)
+    folder = storage.Folder("s3://b/a")
+    for call in (folder.remove, partial(folder.download, target=tmp_path)):
+        with pytest.raises(PermissionError, match="a/last"):
+            call(["first", "last"])
+
+
+def test_a_long_message_of_a_store_is_cut():
+    with (
+        pytest.raises(OSError, match="no such library") as raised,
+        storage.remote_errors("hdfs://a"),
+    ):
+        raise OSError("no such library\n" * 100)
+    assert len(str(raised.value)) < 400
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    import fsspec
+
+    def missing(*arguments, **named):
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec, "filesystem", missing)
+    storage._file_system.cache_clear()
+    with pytest.raises(InputError, match=r"s3://: .*pip install 'fsspec>=2026\.1' 's3fs>=2026\.1'"):
+        storage.find_objects("s3://bucket/key")
+    storage._file_system.cache_clear()
