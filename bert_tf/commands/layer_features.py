@@ -16,6 +16,7 @@ from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_file
 from bert_tf.models.chosen_layers import check_layers, choose_layers
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.networks.heads import mean_over_tokens
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.windows import map_rows, word_rows
@@ -115,16 +116,14 @@ class FeatureExtractor:
         vectors = self._vectors(inputs)  # (B, T, W)
         if self._pooling == "first":
             return {"vector": vectors[:, 0], **cut}
-        counts = tf.reduce_sum(mask, -1)  # (B,)
         if self._pooling == "mean":
-            total = tf.reduce_sum(vectors * tf.cast(mask, tf.float32)[:, :, tf.newaxis], 1)
-            return {"vector": total / tf.cast(counts, tf.float32)[:, tf.newaxis], **cut}
+            return {"vector": mean_over_tokens(vectors, mask), **cut}
         is_token = mask == 1
         pieces = tf.gather(tf.constant(self._tokenizer.vocabulary), inputs["token_ids"])
         return {
             "tokens": tf.boolean_mask(pieces, is_token),
             "vectors": tf.boolean_mask(vectors, is_token),
-            "counts": counts,
+            "counts": tf.reduce_sum(mask, -1),  # (B,)
             **cut,
         }
 

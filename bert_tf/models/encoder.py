@@ -11,7 +11,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.networks.bert_layer import child_seed, fastest, part
-from bert_tf.networks.encoder import BertEmbeddings, TransformerBlock, encode, mask_of
+from bert_tf.networks.encoder import BertEmbeddings, TransformerBlock, mask_of
 from bert_tf.networks.heads import Pooler
 from bert_tf.networks.kernels import Kernels, Places
 
@@ -136,6 +136,7 @@ class BertEncoder(Encoder):
             outputs["attention_probabilities"] = probabilities
         super().__init__(config, inputs, outputs, seed, dtype, **kwargs)
 
+        self.architecture = config.architecture
         self.attention_probabilities = attention_probabilities
         self.embeddings = embeddings
         self.blocks = blocks
@@ -166,19 +167,31 @@ class BertEncoder(Encoder):
     ) -> dict[str, Any]:
         if is_pooled := only == "pooled_output":
             padding = "zeros"
-        places = kernels.find_places(mask_of(inputs), self.config.architecture, padding)
         returns_probabilities = only == "attention_probabilities" or (
             self.attention_probabilities and not only
         )
-        states, probabilities = encode(
-            self.embeddings,
-            self.blocks,
-            places,
-            kernels,
-            inputs,
-            return_probabilities=returns_probabilities,
-            summary_only=is_pooled,
-        )
+        places = kernels.find_places(mask_of(inputs), self.architecture, padding)
+        names = ("token_ids", "segment_ids", "position_ids")
+        ids = {name: inputs[name] for name in names if name in inputs}
+        where: dict[str, Any] = {
+            "places": places,
+            "kernels": kernels,
+            "training": kernels.training,
+        }
+        # Called as layers, they read their weights as they are: Keras would cast them elsewhere.
+        states, probabilities = [self.embeddings(**ids, **where)], []  # (n, H) each
+        for block in self.blocks:
+            is_last = block is self.blocks[-1]
+            x = block(
+                states[-1],
+                **where,
+                return_probabilities=returns_probabilities,
+                summary_only=is_pooled and is_last,
+            )
+            if returns_probabilities:
+                x, of_block = x  # (B, N, T, T)
+                probabilities.append(of_block)
+            states.append(x)
         if self.observer:
             self.observer(states[:-1] if is_pooled else states, places)
         if only == "attention_probabilities":

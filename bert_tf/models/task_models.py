@@ -14,7 +14,7 @@ from bert_tf.models.encoder import BertEncoder, encoder_for
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel
 from bert_tf.networks import ClassificationHead, losses
 from bert_tf.networks.bert_layer import part
-from bert_tf.networks.heads import take_tokens
+from bert_tf.networks.heads import mean_over_tokens, take_tokens
 from bert_tf.networks.kernels import last_places
 
 _CLASSIFIER = {"classifier.": "head.dense"}
@@ -349,12 +349,10 @@ class _SentencePooling(keras.layers.Layer):
         self.architecture = architecture
 
     def call(self, states: Any, padding_mask: Any, like: Any) -> Any:
-        is_token = ops.expand_dims(ops.not_equal(padding_mask, 0), 2)
         if self.pooling == "mean":
-            weights = ops.cast(is_token, states.dtype)
-            count = ops.maximum(ops.sum(weights, axis=1), 1)  # an empty row has no token
-            x = ops.sum(states * weights, axis=1) / count
+            x = mean_over_tokens(states, padding_mask)
         elif self.pooling == "max":
+            is_token = ops.expand_dims(ops.not_equal(padding_mask, 0), 2)
             x = ops.max(ops.where(is_token, states, -1e9), axis=1)
         elif self.pooling == "last":
             x = take_tokens(states, last_places(padding_mask)[:, None])

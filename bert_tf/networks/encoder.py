@@ -4,7 +4,6 @@ Layers compute the rows of n places, [n, H]: those that an encoder gives them wi
 all of a batch, n = B * T. Letters as in `bert_tf.networks.kernels`.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -255,39 +254,6 @@ class TransformerBlock(AttentionLayer):
                 return self._rows(places, kernels, x, **options)[0]
 
         return recomputed(transform, x, *(weight.value for weight in weights))
-
-
-def encode(
-    embeddings: BertEmbeddings,
-    blocks: Sequence[TransformerBlock],
-    places: Places,
-    kernels: Kernels,
-    inputs: dict[str, Any],
-    *,
-    return_probabilities: bool = False,
-    summary_only: bool = False,
-) -> tuple[list[Any], list[Any]]:
-    """The embeddings' output and that of each block, [n, H], and probabilities [B, N, T, T].
-
-    With `summary_only` the last block computes one token of each row, [B, H].
-    """
-    names = ("token_ids", "segment_ids", "position_ids")
-    ids = {name: inputs[name] for name in names if name in inputs}
-    where: dict[str, Any] = {"places": places, "kernels": kernels, "training": kernels.training}
-    # Called as layers, they read their weights as they are: Keras would cast them elsewhere.
-    states, probabilities = [embeddings(**ids, **where)], []
-    for block in blocks:
-        x = block(
-            states[-1],
-            **where,
-            return_probabilities=return_probabilities,
-            summary_only=summary_only and block is blocks[-1],
-        )
-        if return_probabilities:
-            x, of_block = x
-            probabilities.append(of_block)
-        states.append(x)
-    return states, probabilities
 
 
 def mask_of(inputs: dict[str, Any]) -> Any:

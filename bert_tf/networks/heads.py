@@ -37,6 +37,13 @@ class Pooler(BertLayer):
         return keras.KerasTensor((batch, width), dtype=self.compute_dtype)
 
 
+def mean_over_tokens(states: Any, padding_mask: Any) -> Any:
+    """The mean [B, W] of states [B, T, W] over the tokens of each row."""
+    weights = ops.expand_dims(ops.cast(ops.not_equal(padding_mask, 0), states.dtype), 2)
+    count = ops.maximum(ops.sum(weights, axis=1), 1)  # an empty row has no token
+    return ops.sum(states * weights, axis=1) / count
+
+
 def take_tokens(states: Any, positions: Any) -> Any:
     """Vectors [B * P, H] at int positions [B, P], or the nearest in [0, T), of [B, T, H]."""
     batch, length, width = ops.shape(states)

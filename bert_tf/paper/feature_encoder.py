@@ -14,6 +14,7 @@ from bert_tf.models.chosen_layers import check_layers, choose_layers
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.networks.bert_layer import child_seed
+from bert_tf.networks.heads import mean_over_tokens
 from bert_tf.paper.lstm import new_lstm
 
 MIX = ["mix"]  # of `feature_layers`: all layers, with weights that are learned
@@ -77,11 +78,9 @@ class FeatureEncoder(Encoder):
         states = [mix(x) if mix else x]  # (B, T, W)
         for layer in lstms:
             states.append(layer(states[-1], mask=is_token))
-        shares = ops.expand_dims(ops.cast(is_token, states[-1].dtype), -1)  # (B, T, 1)
-        count = ops.maximum(ops.sum(shares, axis=1), 1)  # (B, 1)
         outputs = {
             "sequence_output": states[-1],
-            "pooled_output": ops.sum(states[-1] * shares, axis=1) / count,
+            "pooled_output": mean_over_tokens(states[-1], inputs["padding_mask"]),
             "hidden_states": states,
         }
         super().__init__(config, inputs, outputs, seed, dtype, **kwargs)

@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.checkpoints.weight_names import head_of
+from bert_tf.networks.heads import mean_over_tokens
 from bert_tf.tasks.signatures import TEXTS, Answerer, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
@@ -33,10 +34,8 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
     def of_rows(part: Tensors) -> Tensors:
         outputs = encoder(part, training=False, padding="zeros")
         states = tf.cast(outputs["sequence_output"], tf.float32)  # (r, T, H)
-        is_token = tf.cast(part["padding_mask"] != 0, tf.float32)[:, :, tf.newaxis]
-        count = tf.maximum(tf.reduce_sum(is_token, 1), 1)
         found = {
-            "mean": tf.reduce_sum(states * is_token, 1) / count,
+            "mean": mean_over_tokens(states, part["padding_mask"]),
             "cls": encoder.config.architecture.summary(states, part["padding_mask"]),
         }
         if has_pooler:
