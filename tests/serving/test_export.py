@@ -1,98 +1,97 @@
+"""SavedModels for servers: what is in the graph, beside it and in models.config."""
+
 import errno
+import json
+import re
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from rounding import rounding
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from bert_tf import BertConfig, BertTokenizer
+from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, temporary_name
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.task_models import BertClassifier
+from bert_tf.server.configuration import BatchingParameters, read_batching_parameters
 from bert_tf.serving import export as exporting
-from bert_tf.serving.export import SERVED_TEXT_OPS, export, refuse_unservable
+from bert_tf.serving.export import (
+    BATCHING_FILE,
+    SERVED_TEXT_OPS,
+    _set_method_names,
+    batching_parameters,
+    export,
+    list_model,
+    pinned_versions,
+    refuse_unservable,
+    set_labels,
+)
 from bert_tf.serving.precisions import versions
-from bert_tf.serving.predictor import Predictor, answer, rows
-from bert_tf.serving.saved_model import nodes_of, read_saved_model
+from bert_tf.serving.saved_model import LoadedModel, nodes_of, read_saved_model
+from bert_tf.tasks import signatures
 from bert_tf.tasks.kinds.classification import Classification
-from bert_tf.tasks.signatures import DEFAULT, RawTextModel, Signature
+from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, RawTextModel, Signature
 from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization import Packer
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "the", "é", "。"]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "море", "海", "。"]
 LABELS = ["land", "wasser", "日"]
 # A block, whose sums have up to 16 terms; weights as large as its make scores of up to 40.
 CLOSE = rounding(24, 16, size=40)
 CLASSIFICATION = Classification()
-STRINGS = tf.TensorSpec([None], tf.string)
 
 
 @pytest.fixture(scope="module")
-def classifier() -> tuple[BertTokenizer, BertClassifier]:
+def answerer() -> Answerer:
     config = BertConfig(
         vocab_size=len(PIECES),
         hidden_size=8,
         num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=16,
+        max_position_embeddings=16,
         initializer_range=1.0,
     )
-    return BertTokenizer(PIECES), BertClassifier(config, labels=LABELS, seed=0)
+    task = TASKS["classification"].with_settings({"max_length": 16})
+    model = BertClassifier(config, labels=LABELS, seed=0)
+    return Answerer(task, model, BertTokenizer(PIECES), LABELS)
 
 
-def module(classifier, takes_pairs=False, answers=CLASSIFICATION.answers) -> RawTextModel:
-    tokenizer, model = classifier
-    signature = Signature(
-        dict.fromkeys(["text", "text_pair"] if takes_pairs else ["text"], STRINGS),
-        lambda strings, _: answers(
-            model(CLASSIFICATION.model_inputs(strings, tokenizer, 8)), LABELS
-        ),
-    )
-    return RawTextModel(Answerer(TASKS["classification"], model, tokenizer), {DEFAULT: signature})
+def module(answerer, answers=CLASSIFICATION.answers) -> RawTextModel:
+    def respond(strings, answerer):
+        inputs = CLASSIFICATION.model_inputs(strings, answerer.tokenizer, 8)
+        return answers(answerer.predict(inputs), LABELS)
 
-
-def answers_of(predictor, texts, pairs=None, batch_size=32) -> list[dict]:
-    strings = {"text": texts, **({} if pairs is None else {"text_pair": pairs})}
-    return list(rows(answer(predictor.signature(), strings, batch_size)))
+    return RawTextModel(answerer, {DEFAULT: Signature({"text": signatures.TEXTS}, respond)})
 
 
 @pytest.fixture(scope="module")
-def saved(classifier, tmp_path_factory):
-    return export(module(classifier), "where", root=tmp_path_factory.mktemp("served"))
+def saved(answerer, tmp_path_factory):
+    return export(module(answerer), "where", root=tmp_path_factory.mktemp("served"))
 
 
-def test_answers_come_in_the_order_of_the_texts_from_batches_of_like_length():
-    class Echo:
-        structured_input_signature = ((), {"text": None})
-        batches: ClassVar = []
-
-        def __call__(self, text):
-            self.batches.append([len(value) for value in text.numpy()])
-            return {"text": text, "letters": tf.strings.bytes_split(text).to_tensor()}
-
-    texts = ["x" * n for n in np.random.default_rng(0).permutation(23)]
-    done = []
-    found = answer(Echo(), {"text": texts}, 5, answered=done.append)
-    assert [text.decode() for text in found["text"]] == texts
-    assert [b"".join(row).decode() for row in found["letters"]] == texts
-    # Two are computed at the same time, so either may be noted first.
-    assert sorted(Echo.batches) == [list(range(23))[i : i + 5] for i in range(0, 23, 5)]
-    assert done == [5, 10, 15, 20, 23]
-    lengths = [-len(text) for text in texts]
-    again = answer(Echo(), {"text": texts}, 5, lengths=lengths)
-    np.testing.assert_array_equal(again["letters"], found["letters"])
-    assert [22, 21, 20, 19, 18] in Echo.batches[5:]
+@pytest.fixture(scope="module")
+def exported(answerer, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("run")
+    (run / "best").mkdir()
+    (run / "best" / "metrics.json").write_text('{"examples": 40, "accuracy": 0.925, "f1": null}')
+    (run / "config.yaml").write_text("# a comment\ndata: reviews\nepochs: 3\n")
+    return answerer.export("sentiment", root=run / "served", directory=run / "best")
 
 
 TEXTS = ["The seas", "", "farm " * 50, "sea。farm", "été"]
 
 
-def test_the_signature_takes_strings_and_answers_per_row(saved, classifier):
+def test_the_signature_takes_strings_and_answers_per_row(saved, answerer):
     signature = tf.saved_model.load(str(saved)).signatures["serving_default"]
     outputs = signature(text=tf.constant(TEXTS))
     assert {name: value.shape.as_list() for name, value in outputs.items()} == {
@@ -101,8 +100,8 @@ def test_the_signature_takes_strings_and_answers_per_row(saved, classifier):
         "labels": [5, 3],
         "probabilities": [5, 3],
     }
-    tokenizer, model = classifier
-    logits = model(Packer(tokenizer, 8)(tokenizer.tokenize(TEXTS))).numpy()
+    rows = Packer(answerer.tokenizer, 8)(answerer.tokenizer.tokenize(TEXTS))
+    logits = answerer.model(rows).numpy()
     expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     for row, labels, probabilities in zip(
         expected, outputs["labels"].numpy(), outputs["probabilities"].numpy(), strict=True
@@ -133,65 +132,55 @@ def test_a_text_op_that_servers_lack_is_refused(tmp_path):
         refuse_unservable(tmp_path)
 
 
-def test_other_ops_are_refused_and_nothing_is_left(classifier, tmp_path):
-    def python(outputs, labels):
-        answers = CLASSIFICATION.answers(outputs, labels)
-        label = tf.numpy_function(lambda x: x, [answers["label"]], tf.string)
-        return {**answers, "label": label}
-
-    with pytest.raises(InputError, match="PyFunc"):
-        export(module(classifier, answers=python), "broken", root=tmp_path)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+def python(outputs, labels):
+    answers = CLASSIFICATION.answers(outputs, labels)
+    return {**answers, "label": tf.numpy_function(lambda x: x, [answers["label"]], tf.string)}
 
 
-def test_a_function_for_xla_is_refused_by_name(classifier, tmp_path):
-    """Servers switch XLA off: the first request to such a function failed."""
-
-    @tf.function(jit_compile=True)
-    def compiled(probabilities):
-        return probabilities * 1.0
-
-    def answers(outputs, labels):
-        found = CLASSIFICATION.answers(outputs, labels)
-        return {**found, "probability": compiled(found["probability"])}
-
-    with pytest.raises(InputError, match=r"XLA.*compiled.*leave jit_compile=True out"):
-        export(module(classifier, answers=answers), "compiled", root=tmp_path)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+@tf.function(jit_compile=True)
+def compiled(probabilities):
+    return probabilities * 1.0
 
 
-def test_a_signature_that_fails_its_warm_up_is_refused_by_name(
-    classifier, tmp_path, warm_up_is_checked
-):
-    def answers(outputs, labels):
-        found = CLASSIFICATION.answers(outputs, labels)
-        with tf.control_dependencies([tf.debugging.assert_less(tf.shape(outputs)[0], 3)]):
-            return {"label": tf.identity(found["label"])}
-
-    with pytest.raises(InputError, match="'serving_default' fails its batch warm-up request"):
-        export(module(classifier, answers=answers), "m", root=tmp_path)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+def with_xla(outputs, labels):
+    """Servers switch XLA off: the first request to such a function would fail."""
+    answers = CLASSIFICATION.answers(outputs, labels)
+    return {**answers, "probability": compiled(answers["probability"])}
 
 
-@pytest.mark.slow
+def of_two(outputs, labels):
+    answers = CLASSIFICATION.answers(outputs, labels)
+    with tf.control_dependencies([tf.debugging.assert_less(tf.shape(outputs)[0], 3)]):
+        return {"label": tf.identity(answers["label"])}
+
+
+def without_batch(outputs, labels):
+    return {"sum": tf.reduce_sum(outputs)}
+
+
+def half(outputs, labels):
+    return {"half": tf.cast(outputs, tf.bfloat16)}
+
+
 @pytest.mark.parametrize(
-    ("outputs", "message"),
+    ("answers", "message"),
     [
-        (lambda found: {"sum": tf.reduce_sum(found["probability"])}, "make the batch the first"),
-        (lambda found: {"half": tf.cast(found["probability"], tf.bfloat16)}, "half precision"),
+        (python, "PyFunc"),
+        (with_xla, r"XLA.*compiled.*leave jit_compile=True out"),
+        (of_two, "'serving_default' fails its batch warm-up request"),
+        pytest.param(without_batch, "make the batch the first", marks=pytest.mark.slow),
+        pytest.param(half, "half precision", marks=pytest.mark.slow),
     ],
 )
-def test_an_output_that_rest_cannot_give_is_refused(
-    classifier, tmp_path, warm_up_is_checked, outputs, message
+def test_what_servers_cannot_run_is_refused_and_nothing_is_left(
+    answerer, tmp_path, warm_up_is_checked, answers, message
 ):
-    def answers(logits, labels):
-        return outputs(CLASSIFICATION.answers(logits, labels))
-
     with pytest.raises(InputError, match=message):
-        export(module(classifier, answers=answers), "m", root=tmp_path)
+        export(module(answerer, answers=answers), "broken", root=tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_exports_at_once_get_versions_of_their_own(classifier, tmp_path, monkeypatch):
+def test_exports_at_once_get_versions_of_their_own(answerer, tmp_path, monkeypatch):
     """Both wrote version 1, and one of them was lost."""
     written = []
 
@@ -202,7 +191,7 @@ def test_exports_at_once_get_versions_of_their_own(classifier, tmp_path, monkeyp
 
     monkeypatch.setattr(tf.saved_model, "save", save)
     monkeypatch.setattr(exporting, "_prepare_for_servers", lambda *given: None)
-    one = module(classifier)
+    one = module(answerer)
     one.signatures = lambda: None
     with ThreadPoolExecutor(3) as pool:
         made = [pool.submit(export, one, "m", root=tmp_path) for _ in range(3)]
@@ -215,7 +204,7 @@ def test_exports_at_once_get_versions_of_their_own(classifier, tmp_path, monkeyp
     assert len(refused) == 1 and "give --version a free positive number" in str(refused[0])
 
 
-def test_what_a_killed_export_left_is_removed(classifier, tmp_path, monkeypatch):
+def test_what_a_killed_export_left_is_removed(answerer, tmp_path, monkeypatch):
     own = tmp_path / "m" / ".mine.tmp"
     with hold_output(tmp_path / "m"):
         left = temporary_name(tmp_path / "m" / "1")
@@ -224,11 +213,11 @@ def test_what_a_killed_export_left_is_removed(classifier, tmp_path, monkeypatch)
     monkeypatch.setattr(tf.saved_model, "save", lambda *args, **options: None)
     monkeypatch.setattr(exporting, "refuse_unservable", lambda folder: None)
     monkeypatch.setattr(exporting, "_prepare_for_servers", lambda *given: None)
-    export(module(classifier), "m", root=tmp_path)
+    export(module(answerer), "m", root=tmp_path)
     assert sorted(path.name for path in (tmp_path / "m").iterdir()) == [own.name, "1"]
 
 
-def test_a_full_disk_is_an_oserror_and_nothing_is_left(classifier, tmp_path, monkeypatch):
+def test_a_full_disk_is_an_oserror_and_nothing_is_left(answerer, tmp_path, monkeypatch):
     """It was a traceback of TensorFlow's."""
 
     def save(*args, **options):
@@ -237,13 +226,13 @@ def test_a_full_disk_is_an_oserror_and_nothing_is_left(classifier, tmp_path, mon
 
     monkeypatch.setattr(tf.saved_model, "save", save)
     with pytest.raises(OSError, match="No space left") as raised:
-        export(module(classifier), "m", root=tmp_path)
+        export(module(answerer), "m", root=tmp_path)
     assert raised.value.errno == errno.ENOSPC
     assert list((tmp_path / "m").iterdir()) == []
 
 
 def test_what_tensorflow_says_of_temporary_folders_is_hidden(
-    classifier, tmp_path, monkeypatch, caplog
+    answerer, tmp_path, monkeypatch, caplog
 ):
     """As in a notebook, where it logs at INFO; warnings are shown."""
     logger = tf.get_logger()
@@ -256,53 +245,181 @@ def test_what_tensorflow_says_of_temporary_folders_is_hidden(
     monkeypatch.setattr(tf.saved_model, "save", save)
     for step in ("refuse_unservable", "_prepare_for_servers"):
         monkeypatch.setattr(exporting, step, lambda *given: None)
-    export(module(classifier), "m", root=tmp_path)
+    export(module(answerer), "m", root=tmp_path)
     logger.info("later")
     assert [record.getMessage() for record in caplog.records] == ["a warning", "later"]
 
 
 @pytest.mark.slow
-def test_versions_count_up_and_are_never_overwritten(classifier, tmp_path, monkeypatch):
+def test_versions_count_up_and_are_never_overwritten(answerer, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "_prepare_for_servers", lambda *given: None)
     assert [*versions(tmp_path / "m")] == []
-    assert export(module(classifier), "m", root=tmp_path) == tmp_path / "m" / "1"
-    assert export(module(classifier), "m", root=tmp_path, version=7) == tmp_path / "m" / "7"
-    assert export(module(classifier), "m", root=tmp_path).name == "8"
+    assert export(module(answerer), "m", root=tmp_path) == tmp_path / "m" / "1"
+    assert export(module(answerer), "m", root=tmp_path, version=7) == tmp_path / "m" / "7"
+    assert export(module(answerer), "m", root=tmp_path).name == "8"
     assert [*versions(tmp_path / "m")] == [1, 7, 8]
     for bad in (7, -1, 2**63):  # the last is beyond TensorFlow Serving's int64
         with pytest.raises(InputError, match="free positive number"):
-            export(module(classifier), "m", root=tmp_path, version=bad)
+            export(module(answerer), "m", root=tmp_path, version=bad)
     with pytest.raises(InputError, match="cannot name"):
-        export(module(classifier), "a/b", root=tmp_path)
+        export(module(answerer), "a/b", root=tmp_path)
 
 
-def test_the_predictor_takes_the_newest_version(classifier, saved):
-    predictor = Predictor(saved.parent)
-    assert predictor.directory == saved
-    answers = answers_of(predictor, TEXTS, batch_size=2)
-    alone = [answers_of(predictor, [text])[0] for text in TEXTS]
-    for found, single in zip(answers, alone, strict=True):
-        assert found["label"] == single["label"] == next(iter(found["probabilities"]))
-        assert found["probability"] == pytest.approx(single["probability"], abs=CLOSE)
-    assert answers_of(predictor, []) == []
-    with pytest.raises(InputError, match="takes single strings"):
-        answers_of(predictor, TEXTS, TEXTS)
-    with pytest.raises(InputError, match="not valid Unicode"):
-        answers_of(predictor, ["\ud800"])
+def test_method_names_are_written(exported, tmp_path):
+    shutil.copy(exported / "saved_model.pb", tmp_path)
+    _set_method_names(tmp_path, {"serving_default": CLASSIFY})
+    signatures = read_saved_model(tmp_path).meta_graphs[0].signature_def
+    assert signatures["serving_default"].method_name == CLASSIFY
 
 
-def test_pairs(classifier, tmp_path):
-    directory = export(module(classifier, takes_pairs=True), "pairs", root=tmp_path)
-    predictor = Predictor(directory)
-    assert predictor.inputs == ["text", "text_pair"]
-    one, other = answers_of(predictor, ["the sea", "the farm"], ["the farm", "the sea"])
-    assert one["probabilities"] != other["probabilities"]
+def test_the_model_card_says_what_is_known(exported):
+    card = (exported / "README.md").read_text(encoding="utf-8")
+    facts = dict(re.findall(r"^\| (\w+) \| (.*) \|$", card, re.MULTILINE))
+    assert facts["task"] == "classification"
+    assert facts["labels"] == "land, wasser, 日"
+    assert facts["data"] == "data reviews"
+    assert facts["scores"] == "accuracy 0.925 (40 validation examples, in float32)"
+    assert facts["text"] == "lower-cased; at most 16 tokens a row"
+    assert "Latin 60%, Cyrillic 20%, Chinese characters 20%" in facts["vocabulary"]
+    assert "`probabilities` float32 [B, 3]" in card
 
 
-def test_a_folder_without_a_saved_model(tmp_path):
-    with pytest.raises(InputError, match="holds no SavedModel"):
-        Predictor(tmp_path)
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "saved_model.pb").write_bytes(b"not a model")
-    with pytest.raises(InputError, match="cannot be loaded"):
-        Predictor(tmp_path)
+@pytest.mark.slow
+def test_the_request_of_the_model_card_works(exported):
+    card = (exported / "README.md").read_text(encoding="utf-8")
+    body, name = re.search(r"curl -d '(.*)' \\\n.*/v1/models/(\w+):predict", card).groups()
+    inputs = {key: np.array(x, object) for key, x in json.loads(body)["inputs"].items()}
+    model = LoadedModel(exported)
+    assert model.run("serving_default", inputs)["label"][0].decode() in LABELS
+    model.close()
+    assert name == "sentiment"
+
+
+@pytest.mark.slow
+def test_a_model_in_bfloat16(answerer, exported, tmp_path, capsys, warm_up_is_checked, exports_of):
+    answerer.save(tmp_path / "model")
+    command = ["export", "--model", tmp_path / "model", "--name", "half", "--output", tmp_path]
+    with exports_of("serving_default"):
+        assert main([*map(str, command), "--precision", "bfloat16"]) == 0
+    assert "bert-tf serve" in capsys.readouterr().err
+    assert "computed in bfloat16" in (tmp_path / "half" / "1" / "README.md").read_text()
+    proto = read_saved_model(tmp_path / "half" / "1")
+    assert "Cast" in {node.op for node in nodes_of(proto)}
+    texts = {"text": np.array([b"sea farm", b""], object)}
+    found = []
+    for directory in (exported, tmp_path / "half" / "1"):
+        model = LoadedModel(directory)
+        answer = model.run("serving_default", texts)
+        found.append(
+            [
+                sorted(dict(zip(*each, strict=True)).items())
+                for each in zip(answer["labels"], answer["probabilities"], strict=True)
+            ]
+        )
+        model.close()
+    full, half = ([[value for _, value in row] for row in rows] for rows in found)
+    assert half != full
+    np.testing.assert_allclose(half, full, atol=0.1)
+
+
+def test_batching_parameters(exported):
+    given = read_batching_parameters(exported / BATCHING_FILE)
+    # The number of threads is the server's: one per core.
+    assert given == BatchingParameters(64, 0, 16, num_batch_threads=0)
+    assert given == read_batching_parameters(exported.parents[1] / "batching.config")
+
+
+def test_lists_of_any_length_are_not_batched():
+    lists = SignatureDef()
+    for name, rank in {"context": 1, "choices": 2}.items():
+        for _ in range(rank):
+            lists.inputs[name].tensor_shape.dim.add(size=-1)
+    assert batching_parameters({"serving_default": lists}) is None
+
+
+def models_in(path: Path) -> dict[str, str]:
+    config = text_format.Parse(path.read_text(encoding="utf-8"), ModelServerConfig())
+    return {each.name: each.base_path for each in config.model_config_list.config}
+
+
+def test_an_export_is_listed_in_models_config(exported):
+    assert models_in(exported.parents[1] / "models.config") == {"sentiment": "/models/sentiment"}
+
+
+@pytest.mark.parametrize(
+    ("text", "before"),
+    [
+        ("model_config_list {}", {}),
+        ('# one } two\nmodel_config_list: {\n}  # name: "a"\n# end }\n', {}),
+        ('model_config_list {\n  config { name: "b" base_path: "/b" } }\n', {"b": "/b"}),
+        ("model_config_list { config { name: 'b' base_path: '/b' } }", {"b": "/b"}),
+    ],
+)
+def test_a_model_is_added_once_and_the_rest_stays(tmp_path, text, before):
+    path = tmp_path / "models.config"
+    path.write_text(text)
+    assert list_model(tmp_path, "a") and list_model(tmp_path, "a.b")
+    once = path.read_text()
+    assert models_in(path) == {**before, "a": "/models/a", "a.b": "/models/a.b"}
+    assert list_model(tmp_path, "a")
+    assert path.read_text() == once
+    assert re.findall("#.*", once) == re.findall("#.*", text)
+
+
+def test_labels_follow_the_newest_versions_unless_a_user_set_them(tmp_path):
+    path = tmp_path / "models.config"
+    assert list_model(tmp_path, "a") and list_model(tmp_path, "b")
+    assert pinned_versions(tmp_path, "a") == set()
+    assert set_labels(tmp_path, "a", {"float32": 1, "int8": 2})
+    assert set_labels(tmp_path, "a", {"float32": 3, "bfloat16": 4, "int8": 5})
+    assert (pinned_versions(tmp_path, "a"), pinned_versions(tmp_path, "b")) == ({3, 4, 5}, set())
+    config = text_format.Parse(path.read_text(), ModelServerConfig())
+    model, other = config.model_config_list.config
+    assert dict(model.version_labels) == {"float32": 3, "bfloat16": 4, "int8": 5}
+    assert list(model.model_version_policy.specific.versions) == [3, 4, 5]
+    assert other.name == "b" and not other.version_labels
+    labelled = path.read_text()
+    for own, more in (
+        ("versions: 5", "versions: 5 versions: 6"),
+        ('"int8" value: 5 }', '"int8" value: 5 }\n    version_labels { key: "stable" value: 5 }'),
+    ):
+        path.write_text(labelled.replace(own, more))
+        assert not set_labels(tmp_path, "a", {"int8": 9})
+    mine = 'config { name: "a" model_version_policy: { specific: { versions: [7, 8] } } }'
+    path.write_text(f"model_config_list {{ {mine} }}")
+    assert not set_labels(tmp_path, "a", {"int8": 9})
+    assert pinned_versions(tmp_path, "a") == {7, 8}
+
+
+def test_another_configuration_is_left_alone(tmp_path):
+    (tmp_path / "models.config").write_text("custom_model_config {}")
+    assert not list_model(tmp_path, "a")
+    assert (tmp_path / "models.config").read_text() == "custom_model_config {}"
+
+
+# From monitoring_config.proto, which tensorflow-serving-api lacks.
+_MONITORING = """
+name: "monitoring.proto" syntax: "proto3"
+message_type {
+  name: "PrometheusConfig"
+  field { name: "enable" number: 1 type: TYPE_BOOL label: LABEL_OPTIONAL }
+  field { name: "path" number: 2 type: TYPE_STRING label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "MonitoringConfig"
+  field {
+    name: "prometheus_config" number: 1 label: LABEL_OPTIONAL
+    type: TYPE_MESSAGE type_name: ".PrometheusConfig"
+  }
+}
+"""
+
+
+def test_what_servers_are_started_with_stands_beside_the_models(exported):
+    folder = exported.parents[1]
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(text_format.Parse(_MONITORING, descriptor_pb2.FileDescriptorProto()))
+    message = message_factory.GetMessageClass(pool.FindMessageTypeByName("MonitoringConfig"))()
+    text_format.Parse((folder / "monitoring.config").read_text(), message)
+    assert message.prometheus_config.enable
+    assert message.prometheus_config.path == "/monitoring/prometheus/metrics"
