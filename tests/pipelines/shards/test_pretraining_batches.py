@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preloaded import run_code
 from shard_files import assert_equal, examples, unmasked
 
 from bert_tf.errors import InputError
@@ -436,40 +435,6 @@ def test_too_many_workers_are_refused(static):
     for worker in (-1, 2):
         with pytest.raises(InputError, match="number the workers from 0"):
             pretraining_batches(static, 4, share=Share(worker, 2))
-
-
-# Logical devices must be made before TensorFlow starts, hence a process of its own.
-_MIRRORED = """
-import sys, itertools
-import numpy as np, tensorflow as tf
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from bert_tf.pipelines.shards import manifest, record_blocks
-from bert_tf.pipelines.shards.pretraining_batches import (
-    Masking,
-    Share,
-    held_out_batches,
-    pretraining_batches,
-)
-
-record_blocks.BLOCK_RECORDS = manifest.BLOCK_RECORDS = 8
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-plain = pretraining_batches(sys.argv[1], 8, seed=1).take(20)
-whole = list(plain.as_numpy_iterator())
-shared = list(strategy.experimental_distribute_dataset(plain))
-assert len(shared) == len(whole) == 20
-for batch, halves in zip(whole, shared):
-    for array, parts in zip(tf.nest.flatten(batch), tf.nest.flatten(halves)):
-        parts = strategy.experimental_local_results(parts)
-        assert len(parts) == 2 and len(parts[0]) == 4
-        np.testing.assert_array_equal(array, np.concatenate(parts))
-"""
-
-
-@pytest.mark.slow
-def test_batches_are_shared_by_mirrored_replicas(static):
-    done = run_code(_MIRRORED, [static])
-    assert done.returncode == 0, done.stderr
 
 
 def test_lengths_are_known(made, batches):

@@ -1,0 +1,197 @@
+import gzip
+import json
+import lzma
+from collections import Counter
+
+import pytest
+from backports import zstd
+from corpus_reading import documents_of, lines_of
+
+from bert_tf.errors import InputError
+from bert_tf.pipelines.corpus.formats import input_errors, read_lines, read_slice
+from bert_tf.pipelines.corpus.sources import open_corpus
+from bert_tf.pipelines.data_options import CorpusOptions
+
+
+def test_lines_are_stripped_and_blank_ones_left_out(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes("\ufeff first \r\n\r\n\u3000\u00a0\n\u00a0second\u2003\n\t\nlast".encode())
+    assert lines_of(path) == [b"first", b"second", b"last"]
+
+
+def test_a_corpus_without_text_is_refused(tmp_path):
+    (tmp_path / "blank.txt").write_text("\n \n\t\n")
+    with pytest.raises(InputError, match=r"blank\.txt: no text"):
+        lines_of(tmp_path / "blank.txt")
+
+
+SENTENCES = "one a\none b\n\n\n \ntwo a\n"
+
+
+@pytest.mark.parametrize(
+    ("compress", "suffix"),
+    [(bytes, "zst"), (gzip.compress, "zst"), (zstd.compress, "zst"), (lzma.compress, "xz")],
+)
+@pytest.mark.parametrize(
+    ("name", "text", "documents"),
+    [
+        ("corpus.txt", SENTENCES, [[b"one a", b"one b"], [b"two a"]]),
+        (
+            "corpus.jsonl",
+            '{"id": 1, "text": "one a\\none b"}\n\n{"text": "two a"}\n',
+            [[b"one a one b"], [b"two a"]],
+        ),
+    ],
+)
+def test_formats_are_known_by_name_whatever_the_compression(
+    tmp_path, name, text, documents, compress, suffix
+):
+    path = tmp_path / f"{name}.{suffix}"
+    path.write_bytes(compress(text.encode()))
+    opened = open_corpus(path)
+    assert documents_of(opened) == documents
+    assert opened.split_sentences == (name == "corpus.jsonl")
+
+
+def test_plain_text_is_unwrapped_into_paragraphs(tmp_path):
+    long = "A line that nobody wrapped. " * 8
+    text = f"A title\n\nThis is wrapped\nat a width\n\n\n{long}\nshort\n{long}\nlast\n"
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "b.txt").write_text("second document")
+    opened = open_corpus(tmp_path, CorpusOptions(corpus_format="text"))
+    first, second = documents_of(opened)
+    assert [paragraph.decode() for paragraph in first] == [
+        "A title",
+        "This is wrapped at a width",
+        long.strip(),
+        "short",
+        long.strip(),
+        "last",
+    ]
+    assert second == [b"second document"]
+    assert opened.split_sentences
+
+
+@pytest.mark.parametrize("letter", ["a", "ж", "한", "𝄞"])
+def test_wrapped_lines_are_known_by_characters(tmp_path, letter):
+    wrapped, long = [letter * 120] * 3, letter * 121
+    (tmp_path / "a.txt").write_text("\n".join([*wrapped, long, long]), encoding="utf-8")
+    (paragraphs,) = documents_of(open_corpus(tmp_path, CorpusOptions(corpus_format="text")))
+    assert [paragraph.decode() for paragraph in paragraphs] == [" ".join(wrapped), long, long]
+
+
+def test_paragraphs_run_across_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_tf.pipelines.corpus.text_files.BLOCK_BYTES", 50)
+    (tmp_path / "a.txt").write_text("\n".join(["some words"] * 40) + "\n\nnext")
+    opened = open_corpus(tmp_path / "a.txt", CorpusOptions(corpus_format="text"))
+    assert documents_of(opened) == [[b" ".join([b"some words"] * 40), b"next"]]
+
+
+def test_json_lines_of_another_field_and_bad_ones(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"body": "one"}\n{"body": ""}\n{"body": "\\ud800tw\\u0000o"}\n')
+    counts = Counter()
+    opened = open_corpus(path, CorpusOptions(text_field="body"))
+    assert documents_of(opened, counts) == [[b"one"], [b"two"]]
+    assert counts == {"empty_documents": 1, "nul_bytes": 1}
+    nested = '{"body": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    for bad in ('{"body": 3}', '{"text": "x"}', "[1]", '"x"', '{"body": "x"', nested):
+        path.write_text('{"body": "one"}\n' + bad + "\n")
+        opened = open_corpus(path, CorpusOptions(text_field="body"))
+        with pytest.raises(InputError, match=r"corpus\.jsonl, line 2: .*--text_field") as raised:
+            documents_of(opened)
+        assert "\n" not in str(raised.value)
+
+
+def test_json_is_known_by_its_first_line(tmp_path):
+    (tmp_path / "a.json").write_text('{ "text": "one" }\n{"text": "two"}\n')
+    assert lines_of(tmp_path / "a.json") == [b"one", b"two"]
+    for name, text, message in (
+        ("a.json", '[{"text": "one"}, {"text": "two"}]', r"not an object on each line.*jq -c"),
+        ("a.jsonl", '[\n  {"text": "one"}\n]', r"not an object on each line.*jq -c"),
+        ("a.json", '{\n  "text": "one"\n}', r"not an object on each line.*jq -c"),
+        ("a.txt", '{"text": "one"}\n{"text": "two"}\n', r"JSON: give --corpus_format jsonl"),
+        ("a.txt", '\n[\n  {"text": "one"}\n]', r"JSON: give --corpus_format jsonl"),
+        ("a.xml", '<?xml version="1.0"?>\n<a>one</a>\n', r"XML or HTML: extract its text"),
+        ("a.txt", "<mediawiki xmlns=''>\n<page>\n", r"XML or HTML: extract .*WikiExtractor"),
+        ("a.html", "<!DOCTYPE html>\n<p>one</p>\n", r"XML or HTML: extract its text"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(InputError, match=message) as raised:
+            lines_of(tmp_path / name)
+        assert "\n" not in str(raised.value)
+    as_text = CorpusOptions(corpus_format="sentences")
+    assert len(lines_of(tmp_path / "a.html", as_text)) == 2
+    for text in ("{curly} text\n", "[1] a footnote\n", "<doc id=1>\ntext\n</doc>\n"):
+        (tmp_path / "b.txt").write_text(text)
+        assert lines_of(tmp_path / "b.txt") == text.encode().splitlines()
+
+
+def test_several_fields_make_a_document(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    records = [{"title": "A", "body": "one"}, {"body": "two"}, {"title": None, "body": "three"}]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    options, counts = CorpusOptions(text_field="title,body,note"), Counter()
+    found = documents_of(open_corpus(path, options), counts)
+    assert found == [[b"A", b"one"], [b"two"], [b"three"]]
+    assert counts == {"documents_without_title": 2, "documents_without_note": 3}
+    path.write_text('{"title": "A", "body": 3}\n')
+    with pytest.raises(InputError, match="body is int"):
+        documents_of(open_corpus(path, options))
+    for line in ('{"other": "A"}', "3", '"text"'):
+        path.write_text(f"{line}\n")
+        with pytest.raises(InputError, match="line 1: not a JSON object with text in the field"):
+            documents_of(open_corpus(path, options))
+
+
+def test_bad_json_lines_are_skipped_and_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_tf.pipelines.corpus.text_files.BLOCK_BYTES", 100)
+    monkeypatch.setattr("bert_tf.pipelines.corpus.text_files.MOST_LINE_BYTES", 1000)
+    good = ['{"text": "one"}', '{"text": "two"}', '{"text": "three"}', '{"text": "four"}']
+    long = '{"text": "' + "x" * 2000 + '"}'
+    path = tmp_path / "corpus.jsonl"
+    lines = [good[0], "{", long, good[1], '{"text": 3}', long, good[2], good[3], long]
+    path.write_text("\n".join(lines) + "\n")
+    counts = Counter()
+    opened = open_corpus(path, CorpusOptions(skip_bad_lines=True))
+    assert documents_of(opened, counts) == [[b"one"], [b"two"], [b"three"], [b"four"]]
+    assert counts == {"bad_lines": 5}
+    path.write_text("\n".join([good[0], long, good[1]]))
+    with pytest.raises(InputError, match=r"corpus\.jsonl, line 2: longer than .*--skip_bad_lines"):
+        documents_of(open_corpus(path))
+
+
+def test_a_long_json_line_is_one_document(tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_tf.pipelines.corpus.text_files.BLOCK_BYTES", 1000)
+    text = " ".join(f"word{i}" for i in range(30_000))
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"text": text}) + '\n{"text": "b"}\n')
+    counts = Counter()
+    first, second = documents_of(open_corpus(tmp_path / "corpus.jsonl"), counts)
+    assert b" ".join(first).decode() == text
+    assert max(map(len, first)) <= 1 << 16  # what is split into sentences at once
+    assert second == [b"b"]
+    assert counts == {"cut_lines": 1}
+
+
+def test_unreadable_files_stop_or_are_counted(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(name)
+    options = CorpusOptions(skip_unreadable=True)
+    opened, strict = open_corpus(tmp_path, options), open_corpus(tmp_path)
+    (tmp_path / "b.txt").unlink()  # after it was listed
+    unreadable = set()
+    assert documents_of(opened, None, unreadable) == [[b"a"], [b"c"]]
+    assert unreadable == {str(tmp_path / "b.txt")}
+    with pytest.raises(InputError, match=r"b\.txt: cannot be read"):
+        documents_of(strict)
+    with pytest.raises(InputError, match=r"b\.txt: cannot be read"), input_errors():
+        list(read_lines(strict))
+
+
+def test_positions_end_at_the_size(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(SENTENCES.encode() * 1000))
+    for options in (CorpusOptions(), CorpusOptions(corpus_format="text")):
+        opened = open_corpus(path, options)
+        *_, last = read_slice(opened.units[0][0], options, Counter())
+        assert last.position == path.stat().st_size == opened.sources.total()
