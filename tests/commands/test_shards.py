@@ -64,18 +64,8 @@ def test_that_nothing_was_held_out_is_said(tmp_path, corpus, tokenizer, capsys):
     documents = corpus.read_text().split("\n\n")
     for count, is_said in ((3, True), (4, False)):
         (tmp_path / "text.txt").write_text("\n\n".join(documents[:count]))
-        arguments = (
-            "shards",
-            "--corpus",
-            tmp_path / "text.txt",
-            "--tokenizer",
-            tokenizer,
-            "--output",
-            tmp_path / str(count),
-            "--max-seq-length",
-            32,
-        )
-        assert main(list(map(str, arguments))) == 0
+        command = f"shards --corpus {tmp_path}/text.txt --tokenizer {tokenizer} --max_seq_length 32"
+        assert main([*command.split(), "--output", str(tmp_path / str(count))]) == 0
         said = " ".join(capsys.readouterr().err.split())
         assert ("Nothing was held out for evaluation" in said) == is_said
         assert ("put blank lines between chapters, or add files" in said) == is_said

@@ -18,17 +18,15 @@ from bert_tf import BertTokenizer
 SHARED = Path(__file__).parents[3] / "shared"
 GOLDEN = Path(__file__).parents[1] / "golden" / "tokenizer"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-CHINESE = (
-    range(0x4E00, 0xA000),
-    range(0x3400, 0x4DC0),
-    range(0x20000, 0x2A6E0),
-    range(0x2A700, 0x2B740),
-    range(0x2B740, 0x2B820),
-    range(0x2B820, 0x2CEB0),
-    range(0xF900, 0xFB00),
-    range(0x2F800, 0x2FA20),
+CHINESE = [range(0x4E00, 0xA000), range(0x3400, 0x4DC0), range(0x20000, 0x2A6E0)]
+CHINESE += [range(0x2A700, 0x2B740), range(0x2B740, 0x2B820), range(0x2B820, 0x2CEB0)]
+CHINESE += [range(0xF900, 0xFB00), range(0x2F800, 0x2FA20)]
+CASES = [(True, None), (True, False), (False, None), (False, True)]
+SWITCHES = st.fixed_dictionaries({"tokenize_chinese_chars": st.booleans()}).flatmap(
+    lambda chinese: st.sampled_from(
+        [{"do_lower_case": lower, "strip_accents": strip, **chinese} for lower, strip in CASES]
+    )
 )
-SWITCHES = [(True, None), (True, False), (False, None), (False, True)]
 
 
 # The oracle: a character loop for each rule of the original.
@@ -43,7 +41,7 @@ def is_punctuation(character):
     return character in symbols or unicodedata.category(character)[0] == "P"
 
 
-def oracle_words(text, lower, strip, chinese):
+def oracle_words(text, do_lower_case=True, strip_accents=None, tokenize_chinese_chars=True):
     cleaned = []
     for character in text:
         category = unicodedata.category(character)
@@ -51,14 +49,14 @@ def oracle_words(text, lower, strip, chinese):
             cleaned.append(" ")
         elif character in "\0\ufffd" or category in ("Cc", "Cf"):
             continue
-        elif chinese and is_chinese(character):
+        elif tokenize_chinese_chars and is_chinese(character):
             cleaned.append(f" {character} ")
         else:
             cleaned.append(character)
     for word in "".join(cleaned).split():
-        if lower:
+        if do_lower_case:
             word = word.lower()
-        if strip:
+        if do_lower_case if strip_accents is None else strip_accents:
             decomposed = unicodedata.normalize("NFD", word)
             word = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
         spaced = "".join(f" {c} " if is_punctuation(c) else c for c in word)
@@ -80,9 +78,8 @@ def oracle_pieces(word, pieces):
     return found
 
 
-def oracle(text, pieces, do_lower_case=True, strip_accents=None, tokenize_chinese_chars=True):
-    strip = do_lower_case if strip_accents is None else strip_accents
-    words = oracle_words(text, do_lower_case, strip, tokenize_chinese_chars)
+def oracle(text, pieces, **switches):
+    words = oracle_words(text, **switches)
     return [piece for word in words for piece in oracle_pieces(word, pieces)]
 
 
@@ -94,14 +91,7 @@ def pieces_of(tokenizer, texts):
 
 def spelling_vocabulary(texts, **switches):
     """Every character of the oracle's words, as a beginning and as a continuation."""
-    strip = switches.get("strip_accents")
-    lower = switches.get("do_lower_case", True)
-    chinese = switches.get("tokenize_chinese_chars", True)
-    words = (
-        word
-        for text in texts
-        for word in oracle_words(text, lower, lower if strip is None else strip, chinese)
-    )
+    words = (word for text in texts for word in oracle_words(text, **switches))
     characters = sorted({character for word in words for character in word})
     return [*SPECIALS, "any", *characters, *(f"##{c}" for c in characters)]
 
@@ -125,11 +115,7 @@ def check(texts, spelled=None, **switches):
     ("golden", "vocabulary", "lines"),
     [
         (GOLDEN / "original.jsonl.gz", GOLDEN / "vocab.txt", 299),
-        (
-            SHARED / "golden/tokenizer.jsonl.gz",
-            SHARED / "data/vocab/bert_base_uncased.txt",
-            1389,
-        ),
+        (SHARED / "golden/tokenizer.jsonl.gz", SHARED / "data/vocab/bert_base_uncased.txt", 1389),
     ],
     ids=["shipped", "full"],
 )
@@ -147,23 +133,18 @@ def test_golden_ids_of_the_original(cased, golden, vocabulary, lines):
 
 
 @pytest.mark.parametrize(
-    ("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
+    ("lower", "strip", "chinese"),
     [
-        (*SWITCHES[0], True),
-        *(pytest.param(*switches, True, marks=pytest.mark.slow) for switches in SWITCHES[1:]),
+        (*CASES[0], True),
+        *(pytest.param(*case, True, marks=pytest.mark.slow) for case in CASES[1:]),
         pytest.param(True, None, False, marks=pytest.mark.slow),
     ],
 )
-def test_every_assigned_code_point(do_lower_case, strip_accents, tokenize_chinese_chars):
+def test_every_assigned_code_point(lower, strip, chinese):
     points = (chr(c) for c in range(sys.maxunicode + 1))
     texts = [f"a{c}b" for c in points if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
     assert len(texts) > 140_000
-    check(
-        texts,
-        do_lower_case=do_lower_case,
-        strip_accents=strip_accents,
-        tokenize_chinese_chars=tokenize_chinese_chars,
-    )
+    check(texts, do_lower_case=lower, strip_accents=strip, tokenize_chinese_chars=chinese)
 
 
 # Characters that rules meet in, beside any at all. Surrogates have no UTF-8; two spacing marks of
@@ -182,18 +163,9 @@ characters = st.one_of(
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    texts=st.lists(st.text(characters, max_size=30), max_size=8),
-    switches=st.sampled_from(SWITCHES),
-    chinese=st.booleans(),
-)
-def test_random_unicode(texts, switches, chinese):
-    check(
-        texts,
-        do_lower_case=switches[0],
-        strip_accents=switches[1],
-        tokenize_chinese_chars=chinese,
-    )
+@given(texts=st.lists(st.text(characters, max_size=30), max_size=8), switches=SWITCHES)
+def test_random_unicode(texts, switches):
+    check(texts, **switches)
 
 
 SIGMAS = "aΣ'.’ \u0301\u00adʰᾼ1\n中"
@@ -229,16 +201,13 @@ def test_words_of_over_200_characters(texts, chinese):
 @settings(max_examples=40, deadline=None)
 @given(
     texts=st.lists(st.text(characters, max_size=20), max_size=5),
-    switches=st.sampled_from(SWITCHES),
-    chinese=st.booleans(),
+    switches=SWITCHES,
     long_word=st.booleans(),
 )
-def test_offsets_lie_in_the_callers_text(texts, switches, chinese, long_word):
+def test_offsets_lie_in_the_callers_text(texts, switches, long_word):
     """What a piece spans in the text is, normalized, the piece."""
-    names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
-    options = dict(zip(names, (*switches, chinese), strict=True))
     texts = [*texts, "é" + "ก" * 150 + " x" * long_word]
-    tokenizer = spelling_tokenizer(tuple(texts), **options)
+    tokenizer = spelling_tokenizer(tuple(texts), **switches)
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     assert ids.to_list() == tokenizer.tokenize(texts).to_list()
     assert starts.dtype == ends.dtype == tf.int64
@@ -253,7 +222,7 @@ def test_offsets_lie_in_the_callers_text(texts, switches, chinese, long_word):
             piece = tokenizer.id_to_token(piece).removeprefix("##")
             # One character may decompose into several pieces; each spans all of it. A capital
             # sigma does not know, cut out, where it stood.
-            spelled = "".join(p.removeprefix("##") for p in oracle(span, known, **options))
+            spelled = "".join(p.removeprefix("##") for p in oracle(span, known, **switches))
             assert piece.replace("ς", "σ") in spelled.replace("ς", "σ")
 
 

@@ -10,6 +10,8 @@ from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+DEFAULTS = {"do_lower_case": True, "strip_accents": None}
+DEFAULTS |= {"tokenize_chinese_chars": True, "special_tokens_in_text": False}
 
 
 def write(path, *pieces):
@@ -31,12 +33,7 @@ def test_attributes(tmp_path):
     assert (tokenizer.mask_token, tokenizer.mask_token_id) == ("[MASK]", 1)
     assert tokenizer.token_to_id("##b") == 3
     assert tokenizer.id_to_token(3) == "##b"
-    assert tokenizer.settings == {
-        "do_lower_case": True,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
-        "special_tokens_in_text": False,
-    }
+    assert tokenizer.settings == DEFAULTS
     with pytest.raises(InputError, match="no piece 'c'"):
         tokenizer.token_to_id("c")
     with pytest.raises(InputError, match="ids go from 0 to 6"):
@@ -115,11 +112,7 @@ def test_casing_of_a_folder_that_does_not_say(name, pieces, is_uncased, tmp_path
         ("tokenizer_config.json", {"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapanese"),
         ("config.json", {"tokenizer_class": "XLMRobertaTokenizer"}, "asks for a XLMRoberta"),
         ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"}, "asks for a Pre"),
-        (
-            "tokenizer_config.json",
-            {"auto_map": {"AutoTokenizer": ["a.B", None]}},
-            "code of its",
-        ),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["a.B", None]}}, "code of its"),
         ("tokenizer_config.json", {"do_basic_tokenize": False}, "do_basic_tokenize is False"),
         ("tokenizer_config.json", {"cls_token": "<s>"}, "cls_token is '<s>'"),
         ("special_tokens_map.json", {"mask_token": {"content": "<m>"}}, "mask_token is '<m>'"),
@@ -203,19 +196,10 @@ def test_unreadable_vocabularies(tmp_path):
 
 def test_directories(tmp_path):
     write(tmp_path / "vocab.txt", *SPECIALS, "A", "é")
-    assert BertTokenizer.from_directory(tmp_path).settings == {
-        "do_lower_case": False,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
-        "special_tokens_in_text": False,
-    }
-    config = {
-        "do_lower_case": False,
-        "strip_accents": False,
-        "tokenize_chinese_chars": False,
-        "model_max_length": 77,
-        "name_or_path": "mine",
-    }
+    cased = DEFAULTS | {"do_lower_case": False}
+    assert BertTokenizer.from_directory(tmp_path).settings == cased
+    config = dict.fromkeys(("do_lower_case", "strip_accents", "tokenize_chinese_chars"), False)
+    config |= {"model_max_length": 77, "name_or_path": "mine"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     tokenizer = BertTokenizer.from_directory(str(tmp_path))
     assert tokenizer.tokenize(["A a é"]).to_list() == [[5, 1, 6]]
@@ -227,11 +211,7 @@ def test_directories(tmp_path):
         **config,
         "special_tokens_in_text": False,
         "tokenizer_class": "BertTokenizer",
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
+        **{f"{token[1:-1].lower()}_token": token for token in SPECIALS},
     }
     loaded = BertTokenizer.from_directory(saved)
     assert loaded.settings == tokenizer.settings

@@ -1,5 +1,6 @@
 """What files and folders of shards hold, for tests."""
 
+import itertools
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,6 +72,10 @@ def unmasked(batches: list[Any]) -> list[tuple]:
             ids[row, inputs["mask_positions"][row, position]] = labels["mlm_logits"][row, position]
         instances += map(tuple, ids)
     return instances
+
+
+def arrays(dataset: tf.data.Dataset, batches: int | None = None) -> list:
+    return list(itertools.islice(dataset.as_numpy_iterator(), batches))
 
 
 def flip(path: Path, place: int) -> None:

@@ -1,11 +1,10 @@
-import itertools
 import shutil
 import socket
 import time
 
 import pytest
 from preloaded import start_code
-from shard_files import assert_equal, file_of, flip, unmasked
+from shard_files import arrays, assert_equal, file_of, flip, unmasked
 
 from bert_tf.errors import InputError
 from bert_tf.pipelines.shards.folder import open_shards, shard_errors
@@ -56,10 +55,6 @@ def batches(number_tokenizer):
         return pretraining_batches(*arguments, tokenizer=number_tokenizer, **named)
 
     return batches
-
-
-def arrays(dataset, batches=None):
-    return list(itertools.islice(dataset.as_numpy_iterator(), batches))
 
 
 @pytest.mark.slow

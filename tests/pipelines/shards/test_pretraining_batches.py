@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shard_files import assert_equal, examples, unmasked
+from shard_files import arrays, assert_equal, examples, unmasked
 
 from bert_tf.errors import InputError
 from bert_tf.pipelines.data_options import PretrainingDataOptions
@@ -60,10 +60,6 @@ def batches(tokenizer):
         return pretraining_batches(*arguments, tokenizer=tokenizer, **named)
 
     return batches
-
-
-def arrays(dataset, batches=None):
-    return list(itertools.islice(dataset.as_numpy_iterator(), batches))
 
 
 def test_held_out_samples_come_from_all_files_and_stay_the_same(static):
