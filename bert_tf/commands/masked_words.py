@@ -23,7 +23,11 @@ _LOG = "masked_words"
 def _read_at() -> dict[str, int]:
     """Output -> the distance of the place where it predicts a [MASK]."""
     known = (Architecture, *added("architectures"))
-    return {f"{name}_logits": place for each in known for name, place in each.predicts.items()}
+    return {
+        f"{name}_logits": distance
+        for architecture in known
+        for name, distance in architecture.predicts.items()
+    }
 
 
 class Guess(NamedTuple):

@@ -202,7 +202,7 @@ def _fingerprint(shards: ShardFolder) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _objective(options: PretrainingOptions, of_pairs: bool) -> str:
+def _objective(options: PretrainingOptions, has_pairs: bool) -> str:
     """The objective, by default that of the model to start from, and then of the shards."""
     sees = "both"
     config = Path(options.model, CONFIG) if options.model else Path(options.size or "")
@@ -210,7 +210,7 @@ def _objective(options: PretrainingOptions, of_pairs: bool) -> str:
         sees = BertConfig.from_json(config).attention_direction
     architectures = _architectures()
     implied = next((name for name, x in architectures.items() if x.direction == sees), None)
-    objective = options.objective or implied or ("mlm+nsp" if of_pairs else "mlm")
+    objective = options.objective or implied or ("mlm+nsp" if has_pairs else "mlm")
     trained = architectures.get(objective, Architecture).direction
     if trained != sees and (options.model or implied):
         fitting = implied or "mlm+nsp or mlm"
@@ -218,7 +218,7 @@ def _objective(options: PretrainingOptions, of_pairs: bool) -> str:
             f"{options.model or options.size} has attention_direction {sees}, which --objective "
             f"{objective} cannot train: give --objective {fitting}, or another model"
         )
-    if objective == "mlm+nsp" and not of_pairs:
+    if objective == "mlm+nsp" and not has_pairs:
         raise InputError(
             f"--objective mlm+nsp needs pairs of sentences, {options.shards} holds full "
             "sentences: give --objective mlm, or make shards with --instances sentence_pairs"
@@ -228,7 +228,7 @@ def _objective(options: PretrainingOptions, of_pairs: bool) -> str:
 
 def _architectures() -> dict[str, type[Architecture]]:
     """Architectures other than BERT's, by the objective that trains them."""
-    return {each.objective: each for each in added("architectures")}
+    return {architecture.objective: architecture for architecture in added("architectures")}
 
 
 def _open(options: PretrainingOptions) -> list[PhaseShards]:

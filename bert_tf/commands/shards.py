@@ -146,15 +146,15 @@ class ShardsResult(Result):
         lines = faults(self.manifests[0].irregularities)
         for manifest in self.manifests:
             lines += lost_text(manifest)
-        made = self.manifests[0].data_options
-        kind = "rows of instances" if made.instances_per_row > 1 else "instances"
+        options = self.manifests[0].data_options
+        kind = "rows of instances" if options.instances_per_row > 1 else "instances"
         for folder, manifest in zip(self.folders, self.manifests, strict=True):
             lines.append(
                 f"{manifest.instances()} training and {manifest.instances('held_out')} held-out "
                 f"{kind} from {manifest.documents} documents, {_megabytes(manifest):.1f} MB: "
                 f"{folder}"
             )
-        if made.held_out_share and not self.manifests[0].instances("held_out"):
+        if options.held_out_share and not self.manifests[0].instances("held_out"):
             lines.append(
                 "Nothing was held out for evaluation, because the corpus has fewer than four "
                 "documents that begin differently: put blank lines between chapters, or add files"
@@ -164,10 +164,10 @@ class ShardsResult(Result):
     def tables(self) -> Iterable[Table]:
         columns = ["folder", "tokens", "training", "held out", "documents", "MB"]
         rows = []
-        for folder, made in zip(self.folders, self.manifests, strict=False):
-            counts = made.instances(), made.instances("held_out"), made.documents
-            size = f"{_megabytes(made):.1f}"
-            rows.append([folder, made.data_options.max_seq_length, *counts, size])
+        for folder, manifest in zip(self.folders, self.manifests, strict=False):
+            counts = manifest.instances(), manifest.instances("held_out"), manifest.documents
+            size = f"{_megabytes(manifest):.1f}"
+            rows.append([folder, manifest.data_options.max_seq_length, *counts, size])
         if rows:
             yield Table("Instances", columns, rows)
 
@@ -183,15 +183,15 @@ _NEARLY_ALL = 0.9
 
 def lost_text(manifest: "Manifest") -> Iterator[str]:
     """The text that is lost to [UNK] or truncation, and one-sided labels, with what helps."""
-    made, counted = manifest.data_options, manifest.statistics["train"]
-    length, dropped = made.max_seq_length, counted["dropped_token_share"]
+    options, counted = manifest.data_options, manifest.statistics["train"]
+    length, dropped = options.max_seq_length, counted["dropped_token_share"]
     if manifest.unknown_tokens:
         yield manifest.unknown_tokens
     cures = "--instances full_sentences"
-    if not made.cut_long_sentences:
+    if not options.cut_long_sentences:
         cures = f"--cut_long_sentences true, or {cures}"
     if dropped > _MUCH_DROPPED:
-        if made.corpus_format in ("auto", "sentences"):
+        if options.corpus_format in ("auto", "sentences"):
             cures += ", or, if lines are paragraphs, --corpus_format text"
         yield (
             f"Warning: {dropped:.0%} of the tokens were dropped, because sentences are long for "
@@ -259,7 +259,7 @@ def run(options: Options) -> ShardsResult:
             notice=bar.print,
         )
     if len(manifests) > 1:
-        lengths = [str(made.options["max_seq_length"]) for made in manifests]
+        lengths = [str(manifest.options["max_seq_length"]) for manifest in manifests]
         folders = [joined(options.output, length) for length in lengths]
     return ShardsResult(folders=folders, manifests=manifests, notices=bar.notices)
 

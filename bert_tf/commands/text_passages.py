@@ -20,13 +20,13 @@ def passages(
     divided between words, and a longer word between characters. A text that fits is one passage.
     """
     for first in range(0, len(texts), _AT_ONCE):
-        some = texts[first : first + _AT_ONCE]
-        _, *columns = tokenizer.tokenize_with_offsets([text.encode() for text in some])
+        batch = texts[first : first + _AT_ONCE]
+        _, *columns = tokenizer.tokenize_with_offsets([text.encode() for text in batch])
         splits = columns[0].row_splits.numpy()
         starts, ends = (np.split(x.flat_values.numpy(), splits[1:-1]) for x in columns)
         long = [i for i, pieces in enumerate(starts) if len(pieces) > size]
-        sentences = dict(zip(long, _sentences([some[i] for i in long]), strict=True))
-        for i, text in enumerate(some):
+        sentences = dict(zip(long, _sentences([batch[i] for i in long]), strict=True))
+        for i, text in enumerate(batch):
             if i in sentences:
                 yield _divided(text, starts[i], ends[i], sentences[i], size)
             else:

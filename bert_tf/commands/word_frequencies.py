@@ -39,7 +39,7 @@ def word_frequency_loss(batches: Iterable[Any]) -> float:
 def losses_per_word(metrics: Mapping[str, float]) -> dict[str, float]:
     """The losses among held-out scores, by what predicts the words, such as mlm."""
     known = (Architecture, *added("architectures"))
-    heads = dict.fromkeys(name for each in known for name in each.predicts)
+    heads = dict.fromkeys(name for architecture in known for name in architecture.predicts)
     return {head: loss for head in heads if (loss := metrics.get(f"{head}_loss"))}
 
 

@@ -191,12 +191,12 @@ def decomposed_letters(texts: Iterable[str]) -> str | None:
     """A line if composing (NFC) joins many letters and marks of a text, else None."""
     text = " ".join(texts)
     composed = Counter(unicodedata.normalize("NFC", text))
-    made = composed - Counter(text)
-    made = Counter({c: n for c, n in made.items() if unicodedata.normalize("NFD", c) != c})
-    share = made.total() / max(1, sum(n for c, n in composed.items() if c.isalpha()))
+    joined = composed - Counter(text)
+    joined = Counter({c: n for c, n in joined.items() if unicodedata.normalize("NFD", c) != c})
+    share = joined.total() / max(1, sum(n for c, n in composed.items() if c.isalpha()))
     if share < _MANY_DECOMPOSED:
         return None
-    letters = ", ".join(letter for letter, _ in made.most_common(3))
+    letters = ", ".join(letter for letter, _ in joined.most_common(3))
     return (
         f"{share:.1%} of the letters in this text are decomposed (NFD: {letters} as several "
         "characters), and no piece matches both them and composed letters: use one form "

@@ -96,11 +96,11 @@ class Packer:
         specials = len(lengths) + 1
         total = tf.add_n(list(lengths)) + specials  # (B,)
         # Runs of ids to copy, in the order of a row: [CLS], A, [SEP] and, of a pair, B, [SEP].
-        cls, one = tf.fill(tf.shape(total), tf.size(ids, total.dtype)), tf.ones_like(total)
-        first, size = [cls], [one]
+        cls, single = tf.fill(tf.shape(total), tf.size(ids, total.dtype)), tf.ones_like(total)
+        first, size = [cls], [single]
         for start, length in zip(starts, lengths, strict=True):
             first += [start, cls + 1]
-            size += [length, one]
+            size += [length, single]
         first, size = (tf.reshape(tf.stack(runs, 1), [-1]) for runs in (first, size))
         ids = tf.concat([ids, self._cls_sep], 0)
         ids = tf.gather(ids, tf.ragged.range(first, first + size).flat_values)

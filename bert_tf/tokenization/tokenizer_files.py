@@ -65,19 +65,19 @@ def read_tokenizer_files(path: Path) -> TokenizerFiles:
         return read_json_object(file) if file.exists() and not is_alone else {}
 
     config, model = read(CONFIG_FILE), read("config.json")
-    said = {**read(_SPECIAL_MAP), **config}
+    settings = {**read(_SPECIAL_MAP), **config}
     in_json = read(TOKENIZER_JSON)
-    of_json = _of_tokenizer_json(folder / TOKENIZER_JSON, in_json) if in_json else None
-    said["tokenizer_class"] = said.get("tokenizer_class") or model.get("tokenizer_class")
-    _check(folder, said, of_json is not None)
+    parsed = _of_tokenizer_json(folder / TOKENIZER_JSON, in_json) if in_json else None
+    settings["tokenizer_class"] = settings.get("tokenizer_class") or model.get("tokenizer_class")
+    _check(folder, settings, parsed is not None)
     vocabulary = path if path.is_file() else path / VOCABULARY_FILE
-    if of_json is None or vocabulary.exists():
+    if parsed is None or vocabulary.exists():
         pieces = read_vocabulary(vocabulary).pieces
-        if of_json is not None:
-            _check_same(pieces, of_json, vocabulary)
+        if parsed is not None:
+            _check_same(pieces, parsed, vocabulary)
     else:
-        pieces = list(of_json.vocabulary)
-    switches = {} if of_json is None else dict(of_json.switches)
+        pieces = list(parsed.vocabulary)
+    switches = {} if parsed is None else dict(parsed.switches)
     switches |= {name: config.pop(name) for name in SWITCHES if name in config}
     for name, value in switches.items():
         check_switch(name, value, f"{folder / CONFIG_FILE}: ")
@@ -88,7 +88,7 @@ def read_tokenizer_files(path: Path) -> TokenizerFiles:
     if read(_OF_SENTENCES).get("do_lower_case") and not switches["do_lower_case"]:
         # sentence-transformers lower-cases before the tokenizer, and leaves accents to it.
         switches |= {"do_lower_case": True, "strip_accents": bool(switches.get("strip_accents"))}
-    records = _added_tokens(folder, said, of_json, read(_ADDED_TOKENS))
+    records = _added_tokens(folder, settings, parsed, read(_ADDED_TOKENS))
     added = _in_order(folder, records, pieces, model.get("vocab_size"))
     return TokenizerFiles(pieces, switches, added, config, casing)
 

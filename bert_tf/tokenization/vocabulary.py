@@ -83,16 +83,16 @@ def read_vocabulary(path: StrPath) -> Vocabulary:
         lines.pop()
     pieces = []
     for number, line in enumerate(lines, 1):
-        place = f"{path}: line {number}"
+        line_name = f"{path}: line {number}"
         try:
             piece = line.decode("utf-8")
             # White space around a piece is no part of it, as in the original; it may be all of it.
             pieces.append(piece.strip() or piece)
         except UnicodeDecodeError:
-            raise InputError(f"{place} is not UTF-8; save the vocabulary as UTF-8") from None
+            raise InputError(f"{line_name} is not UTF-8; save the vocabulary as UTF-8") from None
         if b"\r" in line or b"\n" in line:
             cure = "save it with one kind of line end"
-            raise InputError(f"{place} ends otherwise than the others; {cure}")
+            raise InputError(f"{line_name} ends otherwise than the others; {cure}")
     return Vocabulary(pieces, str(path))
 
 

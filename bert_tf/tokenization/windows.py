@@ -61,8 +61,8 @@ def word_rows(words: Words, texts: tf.Tensor, tokenizer: BertTokenizer, length: 
 
     # Inside a text, a window has the most context around the `stride` tokens in its middle.
     piece = tf.range(tf.size(text, tf.int64))
-    place = piece - tf.gather(tf.cumsum(lengths, exclusive=True), text)
-    number = (place - (size - stride) // 2) // stride
+    position = piece - tf.gather(tf.cumsum(lengths, exclusive=True), text)
+    number = (position - (size - stride) // 2) // stride
     number = tf.clip_by_value(number, 0, tf.gather(cover.counts, text) - 1)
     row = tf.gather(tf.cumsum(cover.counts, exclusive=True), text) + number
     pieces = tf.stack([row, 1 + piece - tf.gather(cover.starts, row)], axis=1)  # 1 for [CLS]
@@ -130,8 +130,8 @@ class QuestionPacker:
         context = (100 * around + end - begin) * 2**20 - number[:, tf.newaxis]
         most = tf.math.unsorted_segment_max(context, piece, none + 1)
         has_most_context = (piece < none) & (context == tf.gather(most, piece))
-        places = (tf.concat([each.flat_values, [-1]], 0) for each in (starts, ends))
-        starts, ends = (tf.gather(each, piece) for each in places)
+        padded = (tf.concat([values.flat_values, [-1]], 0) for values in (starts, ends))
+        starts, ends = (tf.gather(values, piece) for values in padded)
         truncated = tf.cast(tf.maximum(whole.row_lengths() - self.max_question, 0), tf.int32)
         return QuestionWindows(
             inputs, question, number, piece, starts, ends, has_most_context, truncated
@@ -170,12 +170,12 @@ def map_rows(
     shape = tf.shape(next(iter(tensors.values())))
     rows, length = shape[0], tf.reduce_prod(shape[1:]) if length is None else length
     size = tf.maximum(_MOST_TOKENS // tf.maximum(length, 1), 1)
-    one = tf.maximum(1 - rows, 0)  # function gets a row even if there is none
-    padded = {n: tf.pad(x, [[0, one], *[[0, 0]] * (x.shape.rank - 1)]) for n, x in tensors.items()}
+    pad = tf.maximum(1 - rows, 0)  # function gets a row even if there is none
+    padded = {n: tf.pad(x, [[0, pad], *[[0, 0]] * (x.shape.rank - 1)]) for n, x in tensors.items()}
     traced = tf.function(function, autograph=False).get_concrete_function(
         {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in tensors.items()}
     )
-    parts = (rows + one + size - 1) // size
+    parts = (rows + pad + size - 1) // size
 
     def compute(number: tf.Tensor, written: Any) -> Any:
         start = number * size

@@ -97,8 +97,8 @@ def hashes(texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
     powers = tf.math.cumprod(tf.fill([size + 1], tf.constant(_HASH_BASE, tf.int64)), exclusive=True)
     before = starts_of((tf.cast(data, tf.int64) + 1) * powers[:-1])
     first = _first_byte(texts, text)
-    of_part = tf.gather(before, first + ends) - tf.gather(before, first + starts)
-    return of_part * tf.gather(powers, size - first - starts)  # as if all began at one place
+    difference = tf.gather(before, first + ends) - tf.gather(before, first + starts)
+    return difference * tf.gather(powers, size - first - starts)  # as if all began at one place
 
 
 @on_host

@@ -54,13 +54,13 @@ def _dependencies() -> set[str]:
 def _sources() -> Iterator[tuple[str, Path]]:
     """(package, path) of every source file, in a fixed order."""
     dependencies = _dependencies()
-    for place in ("stdlib", "purelib"):
-        root = Path(sysconfig.get_path(place))
+    for scheme in ("stdlib", "purelib"):
+        root = Path(sysconfig.get_path(scheme))
         for path in sorted(root.rglob("*.py")):
             below = path.relative_to(root)
             parts = below.with_suffix("").parts
             package, is_ours = STANDARD_LIBRARY, "site-packages" not in parts
-            if place == "purelib":
+            if scheme == "purelib":
                 package, is_ours = parts[0], not dependencies or below.as_posix() in dependencies
             if is_ours and not _TESTS.intersection(parts) and not parts[-1].endswith("_test"):
                 yield package, path

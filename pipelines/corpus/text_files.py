@@ -153,8 +153,8 @@ def read_blocks(
 
 def _check_is_text(path: str, block: bytes) -> None:
     """Refuses what is no text or UTF-16, by the first block."""
-    for begin, place, kind, cure in _NO_TEXT:
-        if block.startswith(begin, place):
+    for begin, offset, kind, cure in _NO_TEXT:
+        if block.startswith(begin, offset):
             raise InputError(f"{path}: {kind}: {cure}")
     encoding = "UTF-16"
     if not block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -262,9 +262,9 @@ def _cut_before(line: bytes, end: int) -> int:
     if space >= 0:
         return space + 1
     last = min(end, len(line) - 1)
-    places = range(last, max(-1, last - 4), -1)
+    indices = range(last, max(-1, last - 4), -1)
     # Not within a character, if it is UTF-8.
-    return next((place for place in places if line[place] & 0xC0 != 0x80), last)
+    return next((index for index in indices if line[index] & 0xC0 != 0x80), last)
 
 
 def cut_lines(lines: list[bytes], cut_to: int, counts: Counter) -> list[bytes]:
@@ -303,12 +303,12 @@ def _wrong_encoding(path: str, start: int, line: int, block: bytes, share: float
     """`block`, which has invalid bytes, begins with line number `line`."""
     try:
         block.decode("utf-8")
-        place = 0
+        offset = 0
     except UnicodeDecodeError as error:
-        place = error.start
-    where = line_name(line + block.count(b"\n", 0, place), start)
+        offset = error.start
+    where = line_name(line + block.count(b"\n", 0, offset), start)
     return InputError(
-        f"{path}, {where}: invalid UTF-8 (byte 0x{block[place]:02x}; {share:.1%} of the bytes so "
+        f"{path}, {where}: invalid UTF-8 (byte 0x{block[offset]:02x}; {share:.1%} of the bytes so "
         "far): convert the file with iconv -f ITS_ENCODING -t UTF-8, drop such bytes with iconv "
         "-c, or remove the file if it is no text"
     )

@@ -160,17 +160,18 @@ def _functions(
         }
 
     @tf.function(autograph=False)
-    def serialize(made: dict[str, Any], index: tf.Tensor) -> tuple:
+    def serialize(batch: dict[str, Any], index: tf.Tensor) -> tuple:
         lengths = []
-        for variant, sentences, short in zip(options, made["indexed"], made["short"], strict=True):
-            seed = tf.stack([np.int64(variant.seed), tf.cast(made["held_out"], tf.int64)])
+        columns = options, batch["indexed"], batch["short"]
+        for variant, sentences, short in zip(*columns, strict=True):
+            seed = tf.stack([np.int64(variant.seed), tf.cast(batch["held_out"], tf.int64)])
             # The length is part of the seed, so that the two phases of pre-training differ.
             seed = tf.random.fold_in(seed, variant.max_seq_length)
-            seed = tf.random.fold_in(seed, made["number"])
+            seed = tf.random.fold_in(seed, batch["number"])
             seed = tf.random.fold_in(seed, index)
-            records, counts = _make_records(sentences, made["tokens"], tokenizer, variant, seed)
-            lengths.append(Records(records, counts._replace(unknown=made["unknown"]), short))
-        return made["sentences"], made["without_tokens"], tuple(lengths)
+            records, counts = _make_records(sentences, batch["tokens"], tokenizer, variant, seed)
+            lengths.append(Records(records, counts._replace(unknown=batch["unknown"]), short))
+        return batch["sentences"], batch["without_tokens"], tuple(lengths)
 
     return tokenize, serialize
 

@@ -229,8 +229,8 @@ def lay_out_rows(
     # What is kept of the instances, and where it goes in the flattened rows.
     is_token = packed.padding_mask != 0  # (N, L)
     offset = before(tf.math.count_nonzero(is_token, -1, dtype=tf.int32))  # (N,)
-    place = tf.range(length)[None, :]
-    to_tokens = tf.boolean_mask((row * length + offset)[:, None] + place, is_token)
+    column = tf.range(length)[None, :]
+    to_tokens = tf.boolean_mask((row * length + offset)[:, None] + column, is_token)
     is_prediction = masked.weights > 0  # (N, most predictions of an instance), the first ones
     predicted = tf.math.count_nonzero(is_prediction, -1, dtype=tf.int32)
     slot = (row * predictions + before(predicted))[:, None] + tf.range(tf.shape(is_prediction)[1])
@@ -249,7 +249,7 @@ def lay_out_rows(
         "token_ids": tokens(masked.token_ids),
         "segment_ids": tokens(packed.segment_ids),
         "padding_mask": tokens(number[:, None] + 1),
-        "position_ids": tokens(place),
+        "position_ids": tokens(column),
         "mask_positions": words(masked.positions + offset[:, None]),
         "first_positions": per_instance(offset),
     }

@@ -59,8 +59,8 @@ class BlockCache:
         load = tempfile.mkdtemp(dir=self._links.name)
         paths: list[Path] = []
         missing: list[int] = []
-        for number, place in enumerate(zip(hashes, offsets, sizes, strict=True)):
-            key = hashlib.sha256(" ".join(map(str, place)).encode()).hexdigest()
+        for number, block in enumerate(zip(hashes, offsets, sizes, strict=True)):
+            key = hashlib.sha256(" ".join(map(str, block)).encode()).hexdigest()
             paths.append(Path(load, f"{key}.block"))
             try:
                 os.link(self._folder / paths[-1].name, paths[-1])
@@ -71,7 +71,7 @@ class BlockCache:
                     missing.append(number)
             except FileNotFoundError:
                 missing.append(number)
-        starts, ends = (each[missing].tolist() for each in (offsets, offsets + sizes))
+        starts, ends = (values[missing].tolist() for values in (offsets, offsets + sizes))
         contents = fetch_ranges([urls[n] for n in missing], starts, ends)
         for number, content in zip(missing, contents, strict=True):
             if len(content) != sizes[number] or not are_records(content):

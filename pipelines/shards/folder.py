@@ -166,8 +166,8 @@ def shard_errors(*opened: ShardFolder) -> Iterator[None]:
         yield
     except (tf.errors.OpError, *PARSE_ERRORS) as error:
         # The error of a dataset names its iterators.
-        of_model = isinstance(error, tf.errors.OpError) and "Iterator::" not in error.message
-        if not of_model or isinstance(error, tf.errors.DataLossError):
+        is_of_model = isinstance(error, tf.errors.OpError) and "Iterator::" not in error.message
+        if not is_of_model or isinstance(error, tf.errors.DataLossError):
             for shards in opened:
                 _check_unchanged(shards)
                 _name_corrupt_record(shards)

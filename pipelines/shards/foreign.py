@@ -57,20 +57,20 @@ def foreign_manifest(folder: Path, *, skip_corrupt: bool) -> tuple[Manifest, dic
 
 def _check_files(blocks: RecordBlocks, skip_corrupt: bool) -> None:
     for file, path in enumerate(blocks.files):
-        of_file = blocks.of_file(file)
-        if not len(of_file):
+        file_blocks = blocks.of_file(file)
+        if not len(file_blocks):
             continue
         with Path(path).open("rb") as opened:
             magic = opened.read(2)
         is_packed = magic in (b"\x1f\x8b", b"\x78\x01", b"\x78\x9c", b"\x78\xda")
-        if is_packed and not blocks.is_sound(of_file[0], tf.identity, 1):
+        if is_packed and not blocks.is_sound(file_blocks[0], tf.identity, 1):
             kind = "gzip" if magic == b"\x1f\x8b" else "zlib"
             raise InputError(
                 f"{path}: is {kind}-compressed, which prevents reading from any record: "
                 "decompress it"
             )
         # A damaged length leads astray: the last block is then unsound, too.
-        if not skip_corrupt and not blocks.is_sound(of_file[-1], tf.identity):
+        if not skip_corrupt and not blocks.is_sound(file_blocks[-1], tf.identity):
             raise corrupt_record(path, blocks.first_damaged(file, tf.identity) or 0)
 
 

@@ -233,17 +233,17 @@ def _difference(
         return "the version of bert-tf, which makes other shards now"
     if len(begun["options"]) != len(plan["options"]):
         return "its sequence lengths"
-    for there, now in zip(begun["options"], plan["options"], strict=True):
-        one, other = (vars(PretrainingDataOptions(**each)) for each in (there, now))
-        for name, value in one.items():
-            may_begin = name in _SKIPPING and other[name]  # what is finished had nothing to skip
-            if value != other[name] and not may_begin:
-                return f"{name} ({value} there, {other[name]} now)"
+    for options in zip(begun["options"], plan["options"], strict=True):
+        before, now = (vars(PretrainingDataOptions(**settings)) for settings in options)
+        for name, value in before.items():
+            may_begin = name in _SKIPPING and now[name]  # what is finished had nothing to skip
+            if value != now[name] and not may_begin:
+                return f"{name} ({value} there, {now[name]} now)"
     if begun["vocabulary"] != plan["vocabulary"]:
         return "the vocabulary"
-    there, now = (each["units"][: last_unit + 1] for each in (begun, plan))
-    for number, (one, other) in enumerate(itertools.zip_longest(there, now)):
-        if one != other:
+    hashes = (run["units"][: last_unit + 1] for run in (begun, plan))
+    for number, (before, now) in enumerate(itertools.zip_longest(*hashes)):
+        if before != now:
             near = sources[min(number, len(sources) - 1)]
             return f"the corpus ({near}, or a file beside it, is new, changed or gone)"
     return None

@@ -72,8 +72,8 @@ class RecordBlocks(NamedTuple):
 
         The arguments are scalar tensors.
         """
-        place = {"filenames": tf.reshape(file, [1]), "byte_offsets": tf.reshape(offset, [1])}
-        run = tf.raw_ops.TFRecordDatasetV2(compression_type="", buffer_size=size, **place)
+        source = {"filenames": tf.reshape(file, [1]), "byte_offsets": tf.reshape(offset, [1])}
+        run = tf.raw_ops.TFRecordDatasetV2(compression_type="", buffer_size=size, **source)
         return tf.data.experimental.from_variant(run, tf.TensorSpec([], tf.string)).take(records)
 
     def is_sound(self, block: int, parse: Parse, records: int | None = None) -> bool:

@@ -140,8 +140,8 @@ class _OpenGroup(contextlib.ExitStack):
         keys = [(split, round_, part) for part in range(parts)]
         for key in keys:
             if key not in opened:
-                place = f"{group.unit:05d}-{group.group:05d}-{round_:02d}-{key[2]:02d}"
-                opened[key] = _OpenShard(folder, f"{split}-{place}.tfrecord")
+                name = f"{split}-{group.unit:05d}-{group.group:05d}-{round_:02d}-{key[2]:02d}"
+                opened[key] = _OpenShard(folder, f"{name}.tfrecord")
                 self.push(opened[key].abandon)
         shards = [opened[key] for key in keys]
         written = sum(shard.made.instances for shard in shards)

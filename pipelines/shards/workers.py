@@ -129,7 +129,7 @@ class ExecutorRunner:
                 for future in done:
                     unit = futures.pop(future)
                     try:
-                        made = future.result()
+                        instances = future.result()
                     except (BrokenExecutor, InputError):
                         raise
                     except ImportError as error:
@@ -144,7 +144,7 @@ class ExecutorRunner:
                         futures[executor.submit(work, task(job, unit))] = unit
                     else:
                         del waiting[unit.number]
-                        report(unit.number, unit.size, made)
+                        report(unit.number, unit.size, instances)
         finally:
             for future in futures:
                 future.cancel()
