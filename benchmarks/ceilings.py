@@ -7,16 +7,12 @@ copies of blocks larger than any cache, in GB/s, each byte counted once. Medians
 model's speed is a share of these; on a shared machine compare processor seconds.
 """
 
-import argparse
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import turns  # benchmarks/turns.py
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 SIZE = 3072  # rows and columns
 BLOCK = 2**28  # bytes
@@ -56,19 +52,14 @@ def instructions() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.parser(__doc__, 9)
     parser.add_argument("--threads", type=int, help="threads of a product; else all cores")
-    parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--output", help="JSON file of the results")
     options = parser.parse_args()
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(options.threads or 0)
     found = ceilings(options.turns)
-    if options.output:
-        Path(options.output).write_text(json.dumps(found, indent=1))
+    turns.write(found, options.output)
     print(f"{instructions()}; {options.threads or os.cpu_count()} threads")
     for name, value in found.items():
         print(f"{name:26} {value:7.1f}")

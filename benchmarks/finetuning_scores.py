@@ -28,12 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from peers import add_option, peer_python  # benchmarks/peers.py
+from training_step import CLIP_NORM, WEIGHT_DECAY, adamw  # benchmarks/training_step.py
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Keeps PyTorch's waiting threads from spinning: other programs may need the cores.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-BATCH_SIZE, LEARNING_RATE, WARMUP_SHARE, WEIGHT_DECAY, CLIP_NORM = 32, 5e-5, 0.1, 0.01, 1.0
+BATCH_SIZE, LEARNING_RATE, WARMUP_SHARE = 32, 5e-5, 0.1
 EPSILON = 1e-8  # PyTorch's
 # Of a normal distribution cut at two deviations, from which the original draws a head; Hugging Face
 # draws it from a whole one, whose deviation is 1.
@@ -47,7 +44,6 @@ class Stopwatch:
     """Wall-clock and processor seconds since it was made."""
 
     def __init__(self) -> None:
-        """Starts it."""
         self._begun = self._now()
 
     def read(self) -> dict[str, float]:
@@ -237,28 +233,15 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
         width = max(len(row["input_ids"]) for row in rows)
         fill = {"input_ids": tokenizer.pad_token_id, "labels": -100}
         tensors = {}
-        for name in rows[0].keys() & {
-            *tokenizer.model_input_names,
-            "labels",
-            "start_positions",
-            "end_positions",
-        }:
+        targets = ("labels", "start_positions", "end_positions")
+        for name in rows[0].keys() & {*tokenizer.model_input_names, *targets}:
             values = [row[name] for row in rows]
             if isinstance(values[0], list):
                 values = [v + [fill.get(name, 0)] * (width - len(v)) for v in values]
             tensors[name] = torch.tensor(values)
         return tensors
 
-    plain = [p for name, p in model.named_parameters() if "LayerNorm" in name or "bias" in name]
-    decayed = [
-        p for name, p in model.named_parameters() if not ("LayerNorm" in name or "bias" in name)
-    ]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}],
-        lr=LEARNING_RATE,
-        eps=EPSILON,
-        fused=True,  # the default of Hugging Face's Trainer
-    )
+    optimizer = adamw(model, LEARNING_RATE, EPSILON)
     total = -(-len(train) // BATCH_SIZE) * options.epochs
     schedule = transformers.get_linear_schedule_with_warmup(
         optimizer, round(total * WARMUP_SHARE), total
@@ -285,18 +268,11 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
     with torch.inference_mode():
         for first in range(0, len(validation), BATCH_SIZE):
             rows = validation[first : first + BATCH_SIZE]
-            inputs = {
-                name: value
-                for name, value in batch(rows).items()
-                if name in tokenizer.model_input_names
-            }
-            result = model(**inputs)
-            values = (
-                result.logits
-                if kind != "span"
-                else torch.stack([result.start_logits, result.end_logits], -1)
-            )
-            outputs += list(values.numpy())
+            names = tokenizer.model_input_names
+            result = model(**{name: value for name, value in batch(rows).items() if name in names})
+            if kind == "span":
+                result.logits = torch.stack([result.start_logits, result.end_logits], -1)
+            outputs += list(result.logits.numpy())
     decode = {
         "classification": lambda: [int(logits.argmax()) for logits in outputs],
         "regression": lambda: [float(logits[0]) for logits in outputs],
@@ -415,20 +391,14 @@ def table(runs: list[dict[str, Any]]) -> str:
     for task in dict.fromkeys(run["task"] for run in runs):
         sides = [[r for r in runs if (r["task"], r["side"]) == (task, side)] for side in SIDES]
         names = [set(run["scores"]) for side in sides for run in side]
-        for name in [
-            name
-            for name in (sides[0] or sides[1])[0]["scores"]
-            if all(name in each for each in names)
-        ]:
+        for name in (sides[0] or sides[1])[0]["scores"]:
+            if not all(name in scores for scores in names):
+                continue
             cells = []
             for side in sides:
                 values = [run["scores"][name] for run in side]
-                cells.append(
-                    f"{statistics.fmean(values):.4g} ± "
-                    f"{statistics.stdev(values) if len(values) > 1 else 0:.2g}"
-                    if values
-                    else ""
-                )
+                deviation = statistics.stdev(values) if len(values) > 1 else 0
+                cells.append(f"{statistics.fmean(values):.4g} ± {deviation:.2g}" if values else "")
             seeds = ", ".join(str(len(side)) for side in sides)
             times = [
                 [statistics.fmean(run[key] for run in side) for side in sides if side]

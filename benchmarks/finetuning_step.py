@@ -12,8 +12,6 @@ shared machine only the latter can be compared. `--sides here fit` needs no PyTo
 
 import argparse
 import itertools
-import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -25,10 +23,6 @@ import numpy as np
 import turns  # benchmarks/turns.py
 from peers import add_option, peer_python  # benchmarks/peers.py
 from training_step import CLIP_NORM, WEIGHT_DECAY, adamw  # benchmarks/training_step.py
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Keeps PyTorch's waiting threads from spinning while another side has its turn.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 LEARNING_RATE = 5e-5
 SEED = 0  # that of `fit`: all sides get the same batches, but one
@@ -198,9 +192,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def main() -> None:
     """Prepares the batches and compares."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.parser(__doc__, 7)
     parser.add_argument("--model", required=True, help="model directory to start from")
     parser.add_argument("--task", default="mrpc", help="a task of classification")
     parser.add_argument("--data", required=True, help="training data")
@@ -208,7 +200,6 @@ def main() -> None:
     parser.add_argument("--peer-precision", default="float32", help="that of the peer")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=4, help="steps per turn")
-    parser.add_argument("--turns", type=int, default=7, help="turns of each side")
     parser.add_argument(
         "--sides",
         nargs="+",
@@ -217,7 +208,6 @@ def main() -> None:
         help="the first is what the others are compared with",
     )
     add_option(parser)
-    parser.add_argument("--output", help="JSON file of the results")
     parser.add_argument("--part", choices=("prepare", *SIDES), help=argparse.SUPPRESS)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -229,8 +219,7 @@ def main() -> None:
         subprocess.run([sys.executable, *parts], check=True)
         found = measure(options)
     work = f"fine-tuning, {options.task}, {options.precision.removeprefix('mixed_')}"
-    if options.output:
-        Path(options.output).write_text(json.dumps({work: found}, indent=1))
+    turns.write({work: found}, options.output)
     print(f"{work}, batches of {options.batch_size}\n")
     print(turns.table(found))
 

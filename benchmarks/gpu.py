@@ -38,6 +38,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import turns  # benchmarks/turns.py
 from training_step import LEARNING_RATE, Size, batch_of, hugging_face, ours  # beside this file
 
 SIZES = {
@@ -261,9 +262,7 @@ def largest(row: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.parser(__doc__)
     sizes = ["base-128", "base-512", "base-packed", "large-128"]
     parser.add_argument("--size", nargs="+", choices=SIZES, default=sizes)
     parser.add_argument("--batch", type=int, help="rows; by default 128 of 128, 32 of 512")
@@ -272,7 +271,6 @@ def main() -> None:
     parser.add_argument("--precision", default="mixed_bfloat16", help="Keras dtype policy")
     parser.add_argument("--minutes", type=float, default=30, help="time for everything")
     parser.add_argument("--most", type=int, help="largest batch to try; needed without a GPU")
-    parser.add_argument("--output", help="JSON file of the results")
     parser.add_argument("--work", choices=("machine", "steps", "batch"), help=argparse.SUPPRESS)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -287,8 +285,7 @@ def main() -> None:
             bisect(options.side, size, options)
         return
     here, rows = measure(options)
-    if options.output:
-        Path(options.output).write_text(json.dumps({"machine": here, "rows": rows}, indent=1))
+    turns.write({"machine": here, "rows": rows}, options.output)
     print(f"{here['name']}, large products {here['peak'] / 1e12:.2f} TFLOP/s, {options.precision}")
     print(table(rows))
 

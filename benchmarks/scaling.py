@@ -14,19 +14,16 @@ should not grow. Above 1, the cost grows faster than the work.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import numpy as np
+import turns  # benchmarks/turns.py
 from training_step import Size, ours  # benchmarks/training_step.py
 
 START = Size(layers=2, width=256, heads=4, vocabulary=8192, batch=16, length=128, predictions=20)
@@ -132,15 +129,12 @@ def plot(seconds: dict[str, dict[float, float]], file: str, processor: bool) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.parser(__doc__)
     parser.add_argument("--precision", default="float32", help="Keras dtype policy")
     parser.add_argument("--steps", type=int, default=10, help="steps of a point")
     parser.add_argument("--processor", action="store_true", help="processor seconds")
     parser.add_argument("--quantities", nargs="+", choices=POINTS, default=list(POINTS))
     parser.add_argument("--plot", metavar="SVG", help="picture file of the curves")
-    parser.add_argument("--output", help="JSON file of the results")
     parser.add_argument("--point", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.point:
@@ -162,8 +156,7 @@ def main() -> None:
             work /= work_at(quantity, first, options.processor)
             grown = of_value[value] / of_value[first] / work
             print(f"| {quantity} | {value:g} | {1e3 * of_value[value]:.1f} | {grown:.2f} |")
-    if options.output:
-        Path(options.output).write_text(json.dumps(seconds, indent=1))
+    turns.write(seconds, options.output)
     if options.plot:
         plot(seconds, options.plot, options.processor)
 

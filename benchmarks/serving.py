@@ -32,10 +32,6 @@ import turns  # benchmarks/turns.py
 from engines import SIDES, Engine, Side, ours, write_weights  # benchmarks/engines.py
 from peers import THERE, add_option, peer_python, versions  # benchmarks/peers.py
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Keeps PyTorch's waiting threads from spinning while another side has its turn.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 MIXED = (
     65,
     56,
@@ -271,15 +267,11 @@ def plot(works: dict[str, dict[str, dict[str, Any]]], file: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.parser(__doc__, 15)
     add_option(parser)
     parser.add_argument("--work", help="folder for the models, kept; else temporary")
-    parser.add_argument("--output", help="JSON file of all results")
     parser.add_argument("--picture", help="picture file of all times, such as serving.svg")
     parser.add_argument("--read", help="JSON file of earlier results, instead of measuring")
-    parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--side", help=argparse.SUPPRESS)
@@ -294,8 +286,7 @@ def main() -> None:
             work = Path(options.work or stack.enter_context(tempfile.TemporaryDirectory()))
             work.mkdir(parents=True, exist_ok=True)
             result = measure(options, work.resolve())
-    if options.output:
-        Path(options.output).write_text(json.dumps(result["works"], indent=1))
+    turns.write(result["works"], options.output)
     print(table(result["works"]))
     for title, why in result.get("left out", {}).items():
         print(f"\nleft out: {title} ({why})")

@@ -17,7 +17,6 @@ milliseconds of the server per request, and the share of them that its main thre
 parsing, writing and HTTP. The clients share the machine.
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -32,6 +31,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import turns  # benchmarks/turns.py
 from peers import add_option, peer_python  # benchmarks/peers.py
 
 HERE = Path(__file__).parent
@@ -141,16 +141,13 @@ def quantile(values: list[float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.parser(__doc__)
     add_option(parser)
     parser.add_argument("--model", required=True, help="directory of a sentence encoder")
     parser.add_argument("--sides", nargs="+", default=["ours", "tensorflow_serving", "onnx"])
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 8, 64, 256])
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--models", help="folder with its export alone; else it is made")
-    parser.add_argument("--output", help="JSON file of the results")
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         models = Path(options.models or stack.enter_context(tempfile.TemporaryDirectory()))
@@ -169,8 +166,7 @@ def main() -> None:
                         rows[title := f"{name}, {texts}, {clients}"] = found
                         cells = (f"{found[c]:.3g}" if c in found else "" for c in columns)
                         print(f"| {title} | {' | '.join(cells)} |", flush=True)
-    if options.output:
-        Path(options.output).write_text(json.dumps(rows, indent=1))
+    turns.write(rows, options.output)
 
 
 if __name__ == "__main__":

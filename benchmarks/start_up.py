@@ -8,8 +8,6 @@ computes. A peer is the import of its BERT: keras_hub from this environment, tra
 torch) from the peers'.
 """
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -18,9 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import turns  # benchmarks/turns.py
 from peers import add_option, peer_python  # benchmarks/peers.py
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 PEERS = {
     "keras_hub": "from keras_hub.models import BertBackbone",
@@ -65,12 +62,8 @@ def run(command: list[str]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.parser(__doc__, 5)
     add_option(parser)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--output", help="JSON file of the results")
     options = parser.parse_args()
     peers = {"keras_hub": sys.executable, "transformers": peer_python(options.peers)}
     with tempfile.TemporaryDirectory() as folder:
@@ -87,8 +80,7 @@ def main() -> None:
         name: {unit: statistics.median(each[unit] for each in runs) for unit in runs[0]}
         for name, runs in found.items()
     }
-    if options.output:
-        Path(options.output).write_text(json.dumps(medians, indent=1))
+    turns.write(medians, options.output)
     print("| | seconds | processor seconds | peak MB |\n|---|---|---|---|")
     for name, of_name in medians.items():
         clock, processor, memory = of_name.values()

@@ -30,8 +30,6 @@ import numpy as np
 import turns  # benchmarks/turns.py
 from peers import add_option, peer_python  # benchmarks/peers.py
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 BATCH, LENGTH = 1000, 128
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "data" / "corpus"
 

@@ -22,20 +22,14 @@ time are the most reliable.
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import turns  # benchmarks/turns.py
 from peers import add_option, peer_python  # benchmarks/peers.py
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Keeps PyTorch's waiting threads from spinning while another side has its turn.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 SIDES = ("ours", "products", "layers", "xla", "allocator", "keras_hub", "hugging_face")
 DROPOUT, LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 0.1, 1e-4, 0.01, 1.0
@@ -305,7 +299,7 @@ def hugging_face(side: str, size: Size, precision: str) -> Callable[[], Any]:
 MAKERS = {"products": products, "keras_hub": keras_hub, "hugging_face": hugging_face}
 
 
-def adamw(model: Any, learning_rate: float) -> Any:
+def adamw(model: Any, learning_rate: float, epsilon: float = 1e-8) -> Any:
     """PyTorch's fused AdamW, the default of Hugging Face's Trainer."""
     import torch
 
@@ -315,6 +309,7 @@ def adamw(model: Any, learning_rate: float) -> Any:
     return torch.optim.AdamW(
         [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}],
         lr=learning_rate,
+        eps=epsilon,
         fused=True,
     )
 
@@ -339,13 +334,10 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.parser(__doc__, 7)
     parser.add_argument("--size", default="tiny", choices=SIZES)
     parser.add_argument("--precision", default="float32", help="Keras dtype policy")
     parser.add_argument("--steps", type=int, default=1, help="steps per turn")
-    parser.add_argument("--turns", type=int, default=7, help="turns of each side")
     parser.add_argument(
         "--sides",
         nargs="+",
@@ -354,7 +346,6 @@ def main() -> None:
         help="what to measure (default: ours products layers)",
     )
     add_option(parser)
-    parser.add_argument("--output", help="JSON file of the results")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
@@ -364,8 +355,7 @@ def main() -> None:
         return
     found = measure(options)
     work = f"pre-training, {options.size}, {options.precision.removeprefix('mixed_')}"
-    if options.output:
-        Path(options.output).write_text(json.dumps({work: found}, indent=1))
+    turns.write({work: found}, options.output)
     print(f"{work}, {SIZES[options.size]}, {os.cpu_count()} cores\n")
     print(turns.table(found))
 

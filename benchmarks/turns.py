@@ -5,15 +5,39 @@ seconds, ...] of one piece of work. On a shared machine the ratios of processor 
 are the most reliable.
 """
 
+import argparse
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Keeps PyTorch's waiting threads from spinning while another side has its turn.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def parser(documentation: str | None, turns: int | None = None) -> argparse.ArgumentParser:
+    """A parser with the options that benchmarks share: --output and, with a default, --turns."""
+    options = argparse.ArgumentParser(
+        description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--output", help="JSON file of the results")
+    if turns is not None:
+        options.add_argument("--turns", type=int, default=turns, help="turns of each side")
+    return options
+
+
+def write(results: Any, output: str | None) -> None:
+    """Writes the results to --output, if it is given."""
+    if output:
+        Path(output).write_text(json.dumps(results, indent=1))
 
 
 def timed(work: Callable[[], Any], repetitions: int = 1) -> list[float]:

@@ -189,6 +189,8 @@ def test_make_bench_gives_options_that_its_scripts_have(benchmarks, tmp_path):
         script, *words = everything.command(name, options, settings)
         text = (BENCHMARKS / script).read_text()
         text += '"--peers"' if "add_option(parser)" in text else ""
+        text += '"--output"' if "turns.parser(__doc__" in text else ""
+        text += '"--turns"' if "turns.parser(__doc__, " in text else ""
         for word in words:
             assert not word.startswith("--") or f'"{word}"' in text, (name, word)
 
