@@ -254,38 +254,38 @@ class BertConfig:
             )
         sizes = map(int, shape.groups()) if shape else SIZES[size]
         names = ("num_hidden_layers", "hidden_size", "num_attention_heads")
-        given = {**dict(zip(names, sizes, strict=True)), **values}
-        return cls(**{"intermediate_size": 4 * given["hidden_size"], **given})
+        values = {**dict(zip(names, sizes, strict=True)), **values}
+        return cls(**{"intermediate_size": 4 * values["hidden_size"], **values})
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
         """Reads the keys of a config.json; keys that are no field here go to `extra`."""
         if is_distilbert := values.get("model_type") == "distilbert":
-            own = {name: values[key] for key, name in _DISTILBERT_KEYS.items() if key in values}
-            values = {**_DISTILBERT_DEFAULTS, **values, **own, **_DISTILBERT_FIXED}
+            named = {name: values[key] for key, name in _DISTILBERT_KEYS.items() if key in values}
+            values = {**_DISTILBERT_DEFAULTS, **values, **named, **_DISTILBERT_FIXED}
             values = {key: x for key, x in values.items() if key not in _DISTILBERT_KEYS}
         extra = dict(values)
-        given = {name: extra.pop(name) for name in cls.names() & extra.keys()}
-        if given.get("pad_token_id", 0) is None:
-            del given["pad_token_id"]
+        arguments = {name: extra.pop(name) for name in cls.names() & extra.keys()}
+        if arguments.get("pad_token_id", 0) is None:
+            del arguments["pad_token_id"]
         extra.pop("label2id", None)  # the inverse of id2label; written again from there
         for architecture in added("architectures"):
             if architecture.marks.items() <= extra.items():
-                given["attention_direction"] = architecture.direction
+                arguments["attention_direction"] = architecture.direction
                 extra = {k: value for k, value in extra.items() if k not in architecture.marks}
-        if given.get("id2label") is not None:
+        if (id2label := arguments.get("id2label")) is not None:
             try:  # JSON has no integer keys
-                pairs = sorted((int(key), str(label)) for key, label in given["id2label"].items())
+                pairs = sorted((int(key), str(label)) for key, label in id2label.items())
                 "".join(label for _, label in pairs).encode()  # half a surrogate pair has no bytes
             except (AttributeError, ValueError):
                 raise InputError(
-                    f"id2label is {given['id2label']!r:.80}: give an object of class id to label."
+                    f"id2label is {id2label!r:.80}: give an object of class id to label."
                 ) from None
             if [number for number, _ in pairs] != list(range(len(pairs))):
                 raise InputError(f"id2label must number its labels 0 to {len(pairs) - 1}.")
-            given["id2label"] = dict(pairs)
+            arguments["id2label"] = dict(pairs)
         try:
-            return cls(**given, extra=extra)
+            return cls(**arguments, extra=extra)
         except InputError as error:
             message = str(error)
             for key, name in _DISTILBERT_KEYS.items() if is_distilbert else ():
@@ -303,8 +303,8 @@ class BertConfig:
         if self.is_distilbert:
             names = {name: key for key, name in _DISTILBERT_KEYS.items()}
             values["classifier_dropout"] = self.head_dropout
-            own = {names.get(k, k): x for k, x in values.items() if k not in _DISTILBERT_FIXED}
-            return {**self.extra, **own}
+            named = {names.get(k, k): x for k, x in values.items() if k not in _DISTILBERT_FIXED}
+            return {**self.extra, **named}
         return {**_FIXED, **self.extra, **values, **self.architecture.marks}
 
     @classmethod
@@ -330,14 +330,14 @@ def _architectures() -> tuple[type[Architecture], ...]:
 
 def refuse_other_classes(values: Mapping[str, Any]) -> None:
     """Refuses a config.json whose `architectures` are no classes of BERT, or of the user's own."""
-    said = values.get("architectures")
-    own = values.get("own_head")
+    names = values.get("architectures")
+    own_class = values.get("own_head")
     known = _CLASSES.get(str(values.get("model_type")), _CLASSES["bert"])
-    if said is not None and not (
-        _is_names(said) and all(re.match(known, name) or name == own for name in said)
+    if names is not None and not (
+        _is_names(names) and all(re.match(known, name) or name == own_class for name in names)
     ):
         raise InputError(
-            f"architectures is {said!r:.80}, but only BERT's classes are supported, and those of "
+            f"architectures is {names!r:.80}, but only BERT's classes are supported, and those of "
             'DistilBERT with "model_type": "distilbert": use the weights of one. If its encoder is '
             'one, write "architectures": ["BertModel"] there.'
         )
@@ -349,9 +349,9 @@ def _is_names(value: Any) -> bool:
 
 def read_small_file(path: Path) -> bytes:
     """Reads a file beside a model's weights; OSError for a device, a pipe or a huge file."""
-    facts = path.stat()
-    is_special = not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode))
-    if is_special or facts.st_size > _MOST_BYTES:
+    status = path.stat()
+    is_special = not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
+    if is_special or status.st_size > _MOST_BYTES:
         raise OSError(errno.EINVAL, f"no regular file of at most {_MOST_BYTES // 1000**2} MB")
     return path.read_bytes()
 

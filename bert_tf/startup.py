@@ -26,10 +26,10 @@ def available_cores() -> int:
     return max(1, min([_cores(), *(math.ceil(limit) for limit in _cgroup_limits())]))
 
 
-def _cgroup_limits(root: Path = _CGROUPS, own: Path = _OWN_CGROUPS) -> Iterator[float]:
+def _cgroup_limits(root: Path = _CGROUPS, listed: Path = _OWN_CGROUPS) -> Iterator[float]:
     """CPU limits, in cores, of this process's cgroups (version 1 or 2) and those around them."""
     with contextlib.suppress(OSError, ValueError):
-        for line in own.read_text(encoding="utf-8").splitlines():
+        for line in listed.read_text(encoding="utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers and "cpu" not in controllers.split(","):
                 continue
@@ -57,11 +57,11 @@ def has_accelerator() -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Lets glibc keep the memory of freed tensors for the next step.
+    """Keeps the memory of freed tensors in the process for the next step (glibc).
 
-    By default it returns blocks of over 128 kB to the system at once: every training step on a
-    CPU then takes them anew, page by page (benchmarks/training_step.py). It does nothing where the
-    tensors of a step are in an accelerator's memory.
+    By default glibc returns blocks of over 128 kB to the system at once, and every training step on
+    a CPU takes them again, page by page (benchmarks/training_step.py). With an accelerator, whose
+    memory holds the tensors of a step, this does nothing.
     """
     if has_accelerator():
         return
@@ -74,7 +74,7 @@ def keep_freed_memory() -> None:
 
 
 def limit_threads(threads: int | None) -> None:
-    """Gives TensorFlow so many threads, None for one per core, unless it has run an op."""
+    """Sets TensorFlow's threads, None for one per core; does nothing once it has run an op."""
     import tensorflow as tf
 
     # TensorFlow knows the affinity, and no container's limit.
@@ -87,7 +87,7 @@ def limit_threads(threads: int | None) -> None:
 
 
 def return_freed_memory() -> None:
-    """Gives the system what loading a model has freed: in bfloat16 100 MB for BERT-base."""
+    """Returns freed memory to the system: 100 MB after loading BERT-base in bfloat16."""
     with contextlib.suppress(OSError, AttributeError):  # another libc
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
@@ -96,16 +96,16 @@ _shares_cores = False
 
 
 def shares_cores() -> bool:
-    """Whether `share_cores` took effect: the halves of a batch are best computed apart."""
+    """Whether `share_cores` took effect, so that halves of a batch are best computed apart."""
     return _shares_cores
 
 
 def share_cores() -> None:
-    """Gives each half of a training batch its share of a CPU's cores (see `Trainer`).
+    """Assigns each half of a training batch its share of a CPU's cores (see `Trainer`).
 
-    By default TensorFlow has all cores work on one operation, and at its end the quicker ones wait
-    for the others. Two halves that do not wait for each other keep all cores busy. It does nothing
-    if there is an accelerator, or once TensorFlow has run an op or was told its threads.
+    By default all cores work on one operation, and the first to finish wait for the others. Two
+    halves that do not wait for each other keep all cores busy. This does nothing with an
+    accelerator, once TensorFlow has run an op, or if the user has set its threads.
     """
     import tensorflow as tf
 
@@ -121,7 +121,7 @@ def share_cores() -> None:
 
 
 def prepare_training() -> None:
-    """Both of the above, if TensorFlow is Keras' backend: for a model that may be trained."""
+    """Keeps freed memory and shares the cores, if TensorFlow is Keras' backend."""
     import keras
 
     if keras.backend.backend() == "tensorflow":
@@ -131,7 +131,7 @@ def prepare_training() -> None:
 
 @contextlib.contextmanager
 def without_chatter() -> Iterator[None]:
-    """Hides what TensorFlow writes while it is loaded; what the user set stays set."""
+    """Hides what TensorFlow writes while it is loaded; keeps the user's settings."""
     if "tensorflow_text" in sys.modules:
         yield
         return
@@ -156,7 +156,7 @@ def without_chatter() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_unused_packages() -> Iterator[None]:
-    """Lets imports of `_UNUSED` fail, as if none were installed."""
+    """Hides the packages of `_UNUSED` from imports, as if none were installed."""
     hidden: dict[str, Any] = dict.fromkeys(_UNUSED - sys.modules.keys())
     sys.modules.update(hidden)
     try:
@@ -169,7 +169,7 @@ def _without_unused_packages() -> Iterator[None]:
 def import_tensorflow(*, for_a_command: bool = False) -> None:
     """Imports TensorFlow without its start-up chatter; for a command, in half the time.
 
-    What is hidden then can be imported afterwards, but Keras goes on without it.
+    Packages hidden for a command can be imported afterwards, but Keras does not use them.
     """
     # The commands export SavedModels and train under tf.distribute: TensorFlow it is.
     os.environ["KERAS_BACKEND"] = "tensorflow"
