@@ -1,7 +1,6 @@
 """The commands, from Python: the same bytes, data in memory, results, errors."""
 
 import csv
-import inspect
 import json
 from pathlib import Path
 
@@ -10,39 +9,10 @@ import pytest
 from command_line import words
 
 import bert_tf
-from bert_tf.cli import COMMANDS, command_module, main
+from bert_tf.cli import main
 from bert_tf.commands.data_in_memory import examples_in_memory
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
-
-FUNCTIONS = {
-    "evaluate": "evaluate",
-    "export_model": "export",
-    "finetune": "finetune",
-    "learn_vocabulary": "vocab",
-    "make_shards": "shards",
-    "predict": "predict",
-    "pretrain": "pretrain",
-    "search": "search",
-    "list_tasks": "tasks",
-    **{
-        name: name
-        for name in (
-            "ask",
-            "check",
-            "convert",
-            "demo",
-            "ensemble",
-            "features",
-            "index",
-            "inspect",
-            "migrate",
-            "monitor",
-            "reproduce",
-            "serve",
-        )
-    },
-}
 
 
 def table(path: Path) -> tuple[list[str], list[str]]:
@@ -227,64 +197,6 @@ def test_pretrain_returns_the_loss(shards, small_config, tmp_path):
     assert result.model == tmp_path / "run" / "best"
     assert result.loss == pytest.approx(result.training.best)
     assert f"held-out loss {result.loss:.4f}" in str(result)
-
-
-def test_every_command_is_a_function():
-    assert sorted(FUNCTIONS.values()) == sorted(COMMANDS)
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_signatures_and_docstrings_hold_every_option(name):
-    function = getattr(bert_tf, name)
-    options = command_module(FUNCTIONS[name]).Options
-    parameters = inspect.signature(function).parameters
-    assert set(parameters) == set(options.__dataclass_fields__)
-    assert "verbose" in parameters
-    assert all(each.kind is each.KEYWORD_ONLY for each in parameters.values())
-    for each in parameters:
-        assert f"\n    {each}: " in function.__doc__
-    assert not any(f"--{each}" in function.__doc__.replace('"--runner', "") for each in parameters)
-    for part in ("Args:", "Returns:", "Raises:", "InputError"):
-        assert part in function.__doc__
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        ({"bath_size": 8}, TypeError, "no argument 'bath_size': did you mean batch_size"),
-        ({"batch_size": "8"}, InputError, "batch_size is '8': give a whole number"),
-        ({"batch_size": 0}, InputError, "batch_size is 0: give at least 1"),
-        ({"learning_rate": True}, InputError, "learning_rate is True: give a number"),
-        ({"optimizer": "sgd"}, InputError, "optimizer is 'sgd': give one of adam, lamb"),
-        ({"data": "a"}, InputError, "give exactly one of data and train"),
-        ({"train": "none.tsv"}, InputError, "train none.tsv: no such file or folder"),
-        ({"train": ["a", "b"]}, InputError, "train: the data has no labels"),
-        ({"train": (["a"], ["x", "y"])}, InputError, "train: 2 labels for 1 examples"),
-        ({"train": (["a", None], ["x", "y"])}, InputError, "text 1 is None: leave the example out"),
-        ({"train": (["a", "b"], ["x", None])}, InputError, "label 1 is None: leave the example"),
-        ({"train": {"words": ["a"]}}, InputError, "train: the data has no labels"),
-        ({"output": "."}, InputError, "output . "),
-    ],
-)
-def test_mistakes_are_one_line(call, error, message, labelled, settings, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    values = {**settings, "train": (["a", "b"], ["x", "y"]), "output": tmp_path / "run"}
-    if "output" in call:
-        call = {"output": settings["model"]}
-        message = "is the input|holds the input"
-    with pytest.raises(error, match=message) as raised:
-        bert_tf.finetune(**{**values, **call})
-    assert "\n" not in str(raised.value)
-    assert not (tmp_path / "run").exists()
-
-
-def test_what_is_missing_is_named():
-    with pytest.raises(TypeError, match=r"finetune\(\) needs output and model"):
-        bert_tf.finetune(train="a.tsv")
-    with pytest.raises(TypeError, match=r"predict\(\) takes its arguments by name"):
-        bert_tf.predict("models/base", ["a"])
-    with pytest.raises(InputError, match="give exactly one of corpus and documents"):
-        bert_tf.learn_vocabulary(output="vocab")
 
 
 @pytest.mark.slow
