@@ -21,7 +21,6 @@ from bert_tf.models.task_models import BertSentenceEncoder, BertTagger
 from bert_tf.models.text_batches import (
     BATCH_SIZE,
     ROW_MODELS,
-    UNKNOWN_LABELS,
     Batches,
     BatchOptions,
     class_table,
@@ -167,13 +166,9 @@ class BertPreprocessor(keras.layers.Layer):
         try:
             yield
         except tf.errors.InvalidArgumentError as error:
-            told = re.search(rf"\[{UNKNOWN_LABELS}(.*?)\] \[(.*?)\]", str(error))
-            if not told:
+            if not (told := re.search("InputError: (.*)", str(error))):
                 raise
-            raise InputError(
-                f"the data set has the labels {told[2]}, none of the model's ({told[1]}): correct "
-                "them, or open the model with these labels"
-            ) from None
+            raise InputError(told[1]) from None
 
     def batches(
         self, model: Any, x: Any, y: Any = None, weights: Any = None, **options: Any

@@ -1,5 +1,6 @@
 """Batches that Keras trains on, evaluates and predicts, of raw text and labels."""
 
+import dataclasses
 import functools
 import math
 import random
@@ -20,7 +21,7 @@ from bert_tf.models.task_models import (
     BertRegressor,
 )
 from bert_tf.models.text_inputs import by_role, given_examples, text_columns
-from bert_tf.models.text_values import class_of, label_list, values_of
+from bert_tf.models.text_values import class_of, label_list
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.pipelines.examples.table import Examples
@@ -33,7 +34,6 @@ from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 
 BATCH_SIZE = 32
-UNKNOWN_LABELS = "unknown labels, known are "  # how the error of a graph begins
 _NO_PAIR_LABELS = (
     "next sentence prediction learns from pairs of texts with labels, 0 where the second follows "
     "the first and 1 where it is random: give them, or train a BertMaskedLanguageModel on texts "
@@ -297,40 +297,28 @@ def streamed(
     return task, Batches(made.prefetch(2), None)
 
 
-def _targets(y: tf.Tensor, task: Task, labels: Sequence[str]) -> tf.Tensor:
-    """Numbers of labels that are names, of a batch; other labels as they are."""
+def _targets(y: Any, task: Task, labels: Sequence[str]) -> tf.Tensor:
+    """The targets of a batch of labels, as those of lists; numbers without names as they are."""
     is_text, is_many = y.dtype == tf.string, task.many_labels
     if not labels:
         return tf.strings.to_number(y) if is_text else y
-    if not is_many and y.shape.rank == 2:
-        if y.shape[1] != 1:
-            raise InputError(
-                f"the data set has {y.shape[1]} labels for each text: give one, such as "
-                "tf.argmax(labels, -1), or compile the model with a loss of such targets"
-            )
-        y = y[:, 0]
-    worth = values_of(labels)
-    if not is_text and is_many:
+    if is_many and not is_text:
         return y
-    if not is_text and np.isnan(worth).all() and y.dtype != tf.bool:
-        is_place = (y >= 0) & (y < len(labels))
-        told = [UNKNOWN_LABELS + ", ".join(labels), tf.boolean_mask(y, ~is_place)]
-        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_place), told)]):
-            return tf.identity(y)
-    names = y if is_text else tf.cast(y, tf.float64)
-    known: Any = list(labels) if is_text else worth
-    if is_many:
-        if names.shape.rank == 1:
-            names = tf.strings.split(names, task.kind.label_separator)
-        names = names.to_tensor() if isinstance(names, tf.RaggedTensor) else names
-        names, known = tf.strings.strip(names), ["", *labels]  # [B, N], "" for none
-    else:
-        for other, name in task.label_aliases.items() if is_text else ():
-            names = tf.where(names == other, name, names)
-    same = names[..., tf.newaxis] == tf.constant(known)
-    is_known = tf.reduce_any(same, -1)
-    told = [UNKNOWN_LABELS + ", ".join(labels), tf.boolean_mask(names, ~is_known)]
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_known), told)]):
-        if is_many:
-            return tf.cast(tf.reduce_any(same, 1)[:, 1:], tf.float32)
-        return tf.argmax(same, -1, tf.int32)
+    single = dataclasses.replace(task, pair=None)
+    dtype = np.float32 if is_many else np.int32
+
+    def targets(values: np.ndarray) -> np.ndarray:
+        cells: Any = values
+        if is_text and values.ndim == 2:  # names, padded
+            cells = [[name for name in row if name] for row in values]
+        elif values.dtype.kind == "f" and (values == values.round()).all():
+            cells = values.astype(np.int64)
+        try:
+            _, examples = given_examples(single, [""] * len(values), cells, labels)
+            return task.kind.targets(examples, labels).astype(dtype)
+        except InputError as error:
+            raise InputError(f"a batch of the data set: {error}") from None
+
+    values = y.to_tensor() if isinstance(y, tf.RaggedTensor) else y
+    found = tf.numpy_function(targets, [values], dtype)
+    return tf.ensure_shape(found, [None, len(labels)] if is_many else [None])

@@ -1,4 +1,4 @@
-"""Questions with contexts and answers: SQuAD's published JSON, JSON lines, TensorFlow Datasets."""
+"""Questions with contexts and answers, from any table; SQuAD's published JSON becomes one."""
 
 import json
 import re
@@ -60,7 +60,8 @@ def read_questions(table: Table, *, labelled: bool = True, unanswerable: bool = 
                 )
             columns["answers"].append([text for text, _ in answers])
             columns["span"].append(locate(context, *answers[0]) if answers else [])
-    return table.with_columns(columns, {name: name for name in ("question", "context", "id")})
+    names = [name for name in ("question", "context", "id") if name in table.columns]
+    return table.with_columns(columns, dict(zip(names, names, strict=True)))
 
 
 def without(path: StrPath, dropped: Collection[int]) -> str:

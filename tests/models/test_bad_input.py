@@ -81,7 +81,7 @@ FIT = {
     "label of a data set": (
         lambda: dataset(TEXTS, ["goodish"] * 8).batch(4),
         None,
-        r"has the labels goodish .*, none of the model's .bad, good.: correct them, or open",
+        r"^a batch of the data set: .*example 0: the label 'goodish' is not .* \(bad, good\)",
     ),
     "generator": (lambda: (text for text in TEXTS), LABELS, "generator: give them as a list, list"),
     "two columns of labels": (

@@ -121,9 +121,9 @@ def test_labels_in_data_sets_of_texts_are_places(model):
         model.fit(tf.data.Dataset.from_tensors((TEXTS, y)), verbose=0)
 
     fit(NUMBERS[:, None])
-    with pytest.raises(InputError, match=r"the data set has the labels 7, none of .*bad, good"):
+    with pytest.raises(InputError, match=r"batch of the data set: label 0 is 7: the mode"):
         fit(np.array([7, 0, 1, 0, 1, 0, 1, 0]))
-    with pytest.raises(InputError, match="has 2 labels for each text: give one"):
+    with pytest.raises(InputError, match=r"label 0 is \[0, 1\]: .*labels.argmax\(-1\), or compile"):
         fit(np.eye(2)[NUMBERS])
 
 

@@ -120,6 +120,14 @@ def test_json_lines_in_both_forms(tmp_path):
     ]
 
 
+def test_a_table_has_the_texts_of_answers(tmp_path):
+    path = write(tmp_path / "a.csv", "question,context,answers\nwho?,a sea,sea\nwhy?,a sea,\n")
+    found = read_questions(path, unanswerable=True)
+    assert found.columns["id"] == ["2", "3"]
+    assert found.columns["answers"] == [["sea"], []]
+    assert found.columns["span"] == [[2, 5], []]
+
+
 @pytest.mark.parametrize("is_list", [False, True])
 def test_what_is_unambiguous_is_read(tmp_path, is_list):
     """A list of paragraphs, numbers as ids, places and marks as text."""
