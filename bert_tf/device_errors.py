@@ -13,7 +13,7 @@ from bert_tf.files.atomic import StrPath
 
 @contextmanager
 def memory_errors(cure: str) -> Iterator[None]:
-    """Raises an InputError, with what to do about it, for TensorFlow's error."""
+    """Raises TensorFlow's error of too little memory as an InputError that names `cure`."""
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:
@@ -25,7 +25,7 @@ def memory_errors(cure: str) -> Iterator[None]:
 
 @contextmanager
 def full_disk_errors(path: StrPath) -> Iterator[None]:
-    """Raises OSError for the errors of TensorFlow's writers on a full disk."""
+    """Raises TensorFlow's errors of a full disk as an OSError of `path`."""
     try:
         yield
     except tf.errors.OpError as error:

@@ -78,7 +78,7 @@ class HubModel:
 
 
 def find_model(name: StrPath) -> Path:
-    """The folder of a model that is given by its path, or by its name on the Hugging Face hub.
+    """Finds the folder of a model by its path, or by its name on the Hugging Face hub.
 
     A local file or folder comes first, then the newest complete snapshot in the Hugging Face cache
     (`HF_HUB_CACHE`, `HF_HOME`), which needs no network. Otherwise the model is downloaded into the
@@ -111,7 +111,7 @@ def find_model(name: StrPath) -> Path:
 
 
 def hub_hint(name: str) -> str:
-    """What to add to an error about a path that does not exist: how the hub is asked for it."""
+    """A hint for an error about a missing path: how to name a model of the hub."""
     match = _NAME.fullmatch(name)
     return f", or for a model of the Hugging Face hub give hf://{name}" if match else ""
 
@@ -137,7 +137,7 @@ def _cache() -> Path:
 
 
 def _missing(folder: Path) -> list[str]:
-    """Files that a snapshot lacks: other programs cache single files, and downloads stop."""
+    """Files missing from a snapshot: other programs cache single files, and downloads stop."""
     weights = next((name for name in WEIGHTS_FILES if (folder / name).is_file()), WEIGHTS)
     needed = [CONFIG, weights]
     if weights.endswith(".index.json"):
@@ -150,7 +150,7 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _download(model: HubModel, absent: str) -> Path:
-    """Downloads a model into the cache; `absent` says where it was looked for."""
+    """Downloads a model into the cache; `absent` begins an error: where the model is not."""
     offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
     if offline.upper() in ("1", "ON", "YES", "TRUE"):
         raise InputError(
@@ -210,7 +210,7 @@ def _files_of_bert(model: HubModel, info: "ModelInfo") -> list[str]:
 
 @contextlib.contextmanager
 def _hub_errors(model: HubModel, absent: str) -> Iterator[None]:
-    """Errors of the hub's client, in one line that says what to do."""
+    """Raises errors of the hub's client as one line that says what to do."""
     from huggingface_hub import errors
 
     try:

@@ -37,7 +37,7 @@ def read_weights(folder: Path) -> StoredModel:
 def read_named(
     config: BertConfig, path: Path, tensors_of_file: Iterable[tuple[str, np.ndarray]]
 ) -> StoredModel:
-    """The model of tensors with the names of Hugging Face's classes, in either framework."""
+    """Reads a model from tensors named as in Hugging Face's classes, of either framework."""
     parts_of: dict[str, dict[str, np.ndarray]] = {}  # canonical name -> prefix -> tensor
     names: dict[str, str] = {}  # canonical name -> name in the file
     others = []

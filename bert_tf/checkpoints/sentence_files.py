@@ -17,8 +17,8 @@ _POOLING = "1_Pooling"
 FILES = (MODULES, _LENGTH, _PROMPTS, f"{_POOLING}/*")
 _CONFIG = "config.json"
 # Names of prompts for questions and for what they search, the first that is there.
-_OF_ROLES = {"query_prompt": ("query",), "document_prompt": ("document", "passage", "corpus")}
-_USUAL = (("similarity", "cosine"), ("prompt", ""))
+_ROLE_PROMPTS = {"query_prompt": ("query",), "document_prompt": ("document", "passage", "corpus")}
+_DEFAULTS = (("similarity", "cosine"), ("prompt", ""))
 # Our name of a pooling -> its key and its name in their files, older and newer ones.
 _POOLINGS = {
     "mean": ("pooling_mode_mean_tokens", "mean"),
@@ -29,10 +29,10 @@ _POOLINGS = {
 
 
 def read_sentence_files(directory: str | Path) -> dict[str, Any]:
-    """What a directory records of vectors of texts; nothing without files.
+    """Reads how vectors of texts are made; empty without such files.
 
-    `pooling`, `normalize`, `max_length`; and where they are not the usual, `similarity`, `prompt`
-    (put before every text), `query_prompt` and `document_prompt`.
+    Keys: `pooling`, `normalize`, `max_length`; and, if they differ from the defaults, `similarity`,
+    `prompt` (put before every text), `query_prompt` and `document_prompt`.
     """
     folder = Path(directory)
     if not (folder / MODULES).is_file():
@@ -73,7 +73,7 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
 
 
 def _prompts(folder: Path) -> dict[str, str]:
-    """The similarity and the prompts that texts get without being asked for."""
+    """Reads the similarity and the default prompts."""
     path = folder / _PROMPTS
     values = read_json_object(path) if path.is_file() else {}
     similarity, prompts = values.get("similarity_fn_name") or "cosine", values.get("prompts") or {}
@@ -90,10 +90,10 @@ def _prompts(folder: Path) -> dict[str, str]:
         )
     prompt = prompts.get(default, "")
     settings = {"similarity": similarity, "prompt": prompt}
-    for role, names in _OF_ROLES.items():
+    for role, names in _ROLE_PROMPTS.items():
         role_prompt = next((prompts[name] for name in names if name in prompts), prompt)
         settings |= {role: role_prompt} if role_prompt != prompt else {}
-    return {name: value for name, value in settings.items() if (name, value) not in _USUAL}
+    return {name: value for name, value in settings.items() if (name, value) not in _DEFAULTS}
 
 
 def write_prompts(
@@ -104,7 +104,7 @@ def write_prompts(
     query_prompt: str | None,
     document_prompt: str | None,
 ) -> None:
-    """Writes similarity and prompts, the inverse of reading them, if they are not the usual."""
+    """Writes similarity and prompts, unless they are the defaults."""
     roles = {"query": query_prompt, "document": document_prompt}
     prompts = {
         name: prompt if role_prompt is None else role_prompt for name, role_prompt in roles.items()
@@ -118,7 +118,7 @@ def write_prompts(
 
 
 def copy_sentence_files(source: Path, target: Path, config: BertConfig) -> None:
-    """Writes what a directory records beside another model directory."""
+    """Copies the files of one model directory to another."""
     recorded = read_sentence_files(source)
     if not recorded:
         return
@@ -150,7 +150,7 @@ def _pooling(path: Path) -> str:
 def write_sentence_files(
     directory: str | Path, *, pooling: str, normalize: bool, max_length: int, width: int
 ) -> None:
-    """Writes the files beside a model, in the form that every version reads."""
+    """Writes the files in the form that every version of sentence-transformers reads."""
     folder = Path(directory)
     modules = [("", "Transformer"), (_POOLING, "Pooling")]
     modules += [("2_Normalize", "Normalize")] * normalize

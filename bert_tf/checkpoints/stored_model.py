@@ -37,7 +37,7 @@ class StoredModel:
     notes: list[str] = field(default_factory=list)  # sentences on what was assumed or left out
 
     def __post_init__(self) -> None:
-        """Drops a classifier that nothing says the class of, unless it can be of whole texts."""
+        """Drops a classifier of unknown class, unless it may be one of whole texts."""
         architectures = self.config.extra.get("architectures")
         settled = (self.config.extra.get("problem_type"), self.config.extra.get(_OWN_HEAD))
         if not self.has("classifier.") or any(settled):
@@ -76,7 +76,7 @@ class StoredModel:
         return any(name.startswith(part) for name in self.tensors)
 
     def order_labels(self, labels: Sequence[str]) -> None:
-        """Puts the classes of a classifier in the order of `labels`, if these are the same ones."""
+        """Reorders a classifier's classes as in `labels`, if these are the same names."""
         stored = self.labels or []
         if labels != stored and sorted(labels) == sorted(stored):
             order = [stored.index(label) for label in labels]
@@ -136,7 +136,7 @@ class StoredModel:
 
     @property
     def classes(self) -> int | None:
-        """Number of a classifier's outputs."""
+        """Number of a classifier's classes; None without a classifier."""
         return len(self.tensors["classifier.bias"]) if "classifier.bias" in self.tensors else None
 
     @property
@@ -146,7 +146,7 @@ class StoredModel:
         return labels if labels is not None and len(labels) == self.classes else None
 
     def keep(self, parts: tuple[str, ...], target: str) -> dict[str, np.ndarray]:
-        """The tensors of the encoder and of some of `PARTS`; notes which others `target` lacks."""
+        """Selects the tensors of the encoder and of `parts`; notes others that `target` lacks."""
         if self.problem_type is None:  # a classifier of tokens or choices under the same name
             parts = tuple(part for part in parts if part != "classifier.")
         for part, title in all_parts().items():

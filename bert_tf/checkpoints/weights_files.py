@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import h5py
 import ml_dtypes
@@ -139,23 +138,24 @@ def _read_safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _read_h5(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and tensors, in float32, of an HDF5 file of Keras 2. Links out are not followed."""
+    """Reads names and tensors, in float32, of an HDF5 file of Keras 2, without external links."""
     seen: dict[str, np.ndarray] = {}
     try:
         with h5py.File(path, "r") as file:
-            found: list[tuple[str, Any]] = []
-            file.visititems(lambda *each: found.append(each))
-            arrays = [
-                (name, data)
-                for name, data in found
-                if isinstance(data, h5py.Dataset) and not name.startswith("optimizer_weights/")
-            ]
-            if not any(name.endswith(TENSORFLOW_SUFFIX) for name, _ in arrays):
+            names: list[str] = []
+            file.visit(names.append)
+            arrays = {
+                name: file[name]
+                for name in names
+                if isinstance(file[name], h5py.Dataset)
+                and not name.startswith("optimizer_weights/")
+            }
+            if not any(name.endswith(TENSORFLOW_SUFFIX) for name in arrays):
                 raise InputError(
                     f"{path} names no variables, as the files of Keras 3: open it in the program "
                     "that wrote it, and save the model as a preset or with save_pretrained."
                 )
-            for name, data in arrays:
+            for name, data in arrays.items():
                 if data.dtype.kind != "f":
                     raise InputError(
                         f"{path}: {name} is of type {data.dtype}, not a float: save it in float32."
@@ -232,8 +232,8 @@ def write_sharded_weights(directory: Path, tensors: Tensors, shard_bytes: int) -
 
 def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:
     """Writes one file. If that fails (`OSError`, a full disk), an older file stays as it was."""
-    # safetensors writes to a temporary file, too, beside the one that it is given. What a kill
-    # leaves of it is removed with the folder, by whose name it is known as ours.
+    # safetensors writes a temporary file of its own first. After a kill, it is removed with the
+    # folder that holds it, whose name shows that it is ours.
     with replace_file(path) as temporary, temporary_folder(path) as folder:
         temporary.touch()
         mode = temporary.stat().st_mode

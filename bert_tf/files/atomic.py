@@ -58,7 +58,7 @@ def _mark(folder: Path) -> str:
 
 @contextmanager
 def hold_output(folder: StrPath, claims: Claims | None = None) -> Iterator[None]:
-    """Marks the temporary files below an output folder as its own, and cleans up on entry.
+    """Names the temporary files below an output folder after it, and cleans up on entry.
 
     With `claims`, every file and folder that is written there below is entered in them.
     No other process may hold the folder. What a killed holder left half-written is removed, and a
@@ -87,7 +87,7 @@ def remove(*paths: Path) -> None:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """The files in a folder and below, sorted; links count as files. None if it does not exist."""
+    """The files in a folder and below, sorted, including links; empty for a missing folder."""
     return [path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir()]
 
 

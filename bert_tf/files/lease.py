@@ -123,7 +123,7 @@ class Lease:
 
 
 def _place() -> str | None:
-    """What tells apart machines, their starts and containers; None if that is not known."""
+    """An identifier of this start of this machine or container; None if unknown."""
     try:
         start = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{start}-{Path('/proc/self/ns/pid').stat().st_ino}"

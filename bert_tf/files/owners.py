@@ -162,7 +162,7 @@ class Mark:
                 self._enter([path])
 
     def claim_folder(self, path: Path, names: Iterable[Path]) -> None:
-        """The same of a folder that is about to be replaced by one with the files `names`."""
+        """Enters the files `names` of a folder that is about to be replaced, like `claim`."""
         with self._lock:
             for file in files_below(path):
                 if not self.owns(file):
@@ -176,7 +176,7 @@ class Mark:
             self.write()
 
     def remove(self, name: str) -> None:
-        """Removes a folder below, as far as its files are bert-tf's."""
+        """Removes those files of a subfolder that are bert-tf's."""
         folder = self.folder / name
         with contextlib.suppress(OSError):
             for file in files_below(folder):

@@ -223,13 +223,13 @@ class Folder:
 
     def size(self, name: str) -> int | None:
         """The size of a file, None if it does not exist; a list of the folder may lag behind."""
-        with self._of(name) as (files, key), contextlib.suppress(FileNotFoundError):
+        with self._file(name) as (files, key), contextlib.suppress(FileNotFoundError):
             return None if (entry := files.info(key))["type"] == "directory" else entry["size"]
         return None
 
     def read(self, name: str) -> bytes | None:
         """The content of a file, None if it does not exist."""
-        with self._of(name) as (files, key), contextlib.suppress(FileNotFoundError):
+        with self._file(name) as (files, key), contextlib.suppress(FileNotFoundError):
             return files.cat_file(key)
         return None
 
@@ -239,7 +239,7 @@ class Folder:
             with replace_file(self.local / name) as temporary:
                 temporary.write_bytes(content)
         else:
-            with self._of(name, writes=True) as (files, key):
+            with self._file(name, writes=True) as (files, key):
                 files.pipe_file(key, content)
 
     @contextmanager
@@ -259,7 +259,7 @@ class Folder:
 
     def create(self, name: str, content: bytes) -> None:
         """Writes an object unless there is one; of two processes, as far as the store tells."""
-        with self._of(name, writes=True) as (files, key), contextlib.suppress(FileExistsError):
+        with self._file(name, writes=True) as (files, key), contextlib.suppress(FileExistsError):
             try:
                 files.pipe_file(key, content, mode="create")
             except (FileExistsError, FileNotFoundError, PermissionError):
@@ -270,7 +270,7 @@ class Folder:
                     files.pipe_file(key, content)
 
     def upload(self, path: Path, name: str) -> None:
-        with self._of(name, writes=True) as (files, key):
+        with self._file(name, writes=True) as (files, key):
             files.put_file(str(path), key)
 
     def download(self, names: Sequence[str], target: Path) -> None:
@@ -280,7 +280,7 @@ class Folder:
             parent.mkdir(parents=True, exist_ok=True)
 
         def copy(name: str) -> None:
-            with self._of(name) as (files, key):
+            with self._file(name) as (files, key):
                 files.get_file(key, str(target / name))
 
         with ThreadPoolExecutor() as threads:
@@ -301,7 +301,7 @@ class Folder:
 
         def remove_file(name: str) -> None:
             with (
-                self._of(name, writes=True) as (files, key),
+                self._file(name, writes=True) as (files, key),
                 contextlib.suppress(FileNotFoundError),
             ):
                 files.rm_file(key)
@@ -321,7 +321,7 @@ class Folder:
             sync(self.local)
 
     @contextmanager
-    def _of(self, name: str, *, writes: bool = False) -> Iterator[tuple[Any, str]]:
+    def _file(self, name: str, *, writes: bool = False) -> Iterator[tuple[Any, str]]:
         """The file system of a file, and its name there."""
         if writes and self.local is None:
             check_output_url(self.location)

@@ -206,7 +206,7 @@ def load_model(
 
 @contextlib.contextmanager
 def about_to_train() -> Iterator[None]:
-    """Within it, no warning says that a model has parts to train first."""
+    """Silences the warnings that a model has parts to train first."""
 
     def is_other(record: logging.LogRecord) -> bool:
         return record.msg != _NEW

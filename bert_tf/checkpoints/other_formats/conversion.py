@@ -58,7 +58,7 @@ class Conversion:
 
 
 def read_model(source: StrPath, do_lower_case: bool | None = None) -> tuple[Location, StoredModel]:
-    """Reads a model of any format, as `convert`."""
+    """Reads a model of any format."""
     location = locate(source)
     if location.format in _READ_WITH_TOKENIZER:  # they have tokenizer files of their own
         model = _READ_WITH_TOKENIZER[location.format](location, do_lower_case)
@@ -97,13 +97,13 @@ def convert(
     Weights keep their bits, except in a `dtype` that cannot hold them.
 
     Args:
-        source: path as of `locate`.
+        source: folder or prefix that `locate` takes.
         output: folder to make.
         to: format to write.
         dtype: float type of the tensors in a Hugging Face directory, a key of `FLOATS`.
         do_lower_case: whether the model is uncased, if its files do not say.
         shard_bytes: size above which a Hugging Face directory has several weights files.
-        layers: number of encoder layers to keep, as of `StoredModel.keep_layers`; None for all.
+        layers: number of encoder layers to keep (`StoredModel.keep_layers`); None for all.
         overwrite: replace an earlier output of a conversion.
     """
     is_directory = to == "hugging_face"
@@ -153,7 +153,7 @@ def convert(
 def _read_tokenizer(
     location: Location, do_lower_case: bool | None, notes: list[str]
 ) -> BertTokenizer | None:
-    """The tokenizer; a `do_lower_case` that is given decides whatever its files say."""
+    """Reads the tokenizer; `do_lower_case`, if not None, overrides its files."""
     folder = location.folder
     has_vocabulary = (folder / VOCABULARY_FILE).is_file()
     if not has_vocabulary and not (folder / TOKENIZER_JSON).is_file():
