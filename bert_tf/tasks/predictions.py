@@ -27,14 +27,14 @@ Columns = Sequence[tuple[str, Iterable[object]]]  # of a file: name and values o
 
 
 @functools.singledispatch
-def predicted(kind: Kind, given: Answered) -> Columns:
+def predicted(kind: Kind, answered: Answered) -> Columns:
     """Columns of predictions.tsv after texts and labels: the answers of one value per example.
 
     The first is called "predicted".
     """
-    single = [name for name, values in given.answers.items() if values.ndim == 1]
+    single = [name for name, values in answered.answers.items() if values.ndim == 1]
     names = [name for name in single if name != "truncated"]
-    columns = [(name, _cells(given.answers[name])) for name in names]
+    columns = [(name, _cells(answered.answers[name])) for name in names]
     return [("predicted", values) for _, values in columns[:1]] + columns[1:]
 
 
@@ -45,76 +45,76 @@ def _cells(values: np.ndarray) -> Iterable[object]:
 
 
 @predicted.register
-def _classes(kind: Classification, given: Answered) -> Columns:
+def _classes(kind: Classification, answered: Answered) -> Columns:
     """The predicted label, and the probability of each label."""
-    return [("predicted", _cells(given.answers["label"])), *_shares(given)]
+    return [("predicted", _cells(answered.answers["label"])), *_shares(answered)]
 
 
 @predicted.register
-def _label_sets(kind: MultiLabel, given: Answered) -> Columns:
-    return [("predicted", predicted_labels(kind, given.answers)), *_shares(given)]
+def _label_sets(kind: MultiLabel, answered: Answered) -> Columns:
+    return [("predicted", predicted_labels(kind, answered.answers)), *_shares(answered)]
 
 
-def _shares(given: Answered) -> Columns:
+def _shares(answered: Answered) -> Columns:
     """A column with the probabilities of each label; a SavedModel tells no order of labels."""
-    labels = given.labels or sorted(label.decode() for label in given.answers["labels"][0])
-    shares = zip(labels, in_order(given.answers, labels).T, strict=True)
+    labels = answered.labels or sorted(label.decode() for label in answered.answers["labels"][0])
+    shares = zip(labels, in_order(answered.answers, labels).T, strict=True)
     return [(label, _cells(column)) for label, column in shares]
 
 
 @predicted.register
-def _choices(kind: Choice, given: Answered) -> Columns:
-    columns, shares = given.examples.columns, enumerate(given.answers["probabilities"].T)
+def _choices(kind: Choice, answered: Answered) -> Columns:
+    columns, shares = answered.examples.columns, enumerate(answered.answers["probabilities"].T)
     texts = [(f"choices{i}", x) for i, x in enumerate(zip(*columns["choices"], strict=True))]
     probabilities = [(f"probability{i}", _cells(column)) for i, column in shares]
-    choice = ("predicted", given.answers["choice"].tolist())
+    choice = ("predicted", answered.answers["choice"].tolist())
     return [("context", columns["context"]), *texts, choice, *probabilities]
 
 
 @predicted.register
-def _masked_words(kind: MaskedLanguageModel, given: Answered) -> Columns:
+def _masked_words(kind: MaskedLanguageModel, answered: Answered) -> Columns:
     """Each text's number of pieces, right guesses and log-likelihood."""
-    is_piece, right = guessed_pieces(given.answers)
-    logs = given.answers["pieces_log_probability"]
+    is_piece, right = guessed_pieces(answered.answers)
+    logs = answered.answers["pieces_log_probability"]
     total = np.where(is_piece, logs, 0).sum(-1, dtype=np.float64)
     return [
-        ("text", given.examples.columns["sentence"]),
-        ("pieces", given.answers["pieces_count"]),
+        ("text", answered.examples.columns["sentence"]),
+        ("pieces", answered.answers["pieces_count"]),
         ("right", right.sum(-1)),
         ("pseudo_log_likelihood", _cells(total)),
     ]
 
 
 @functools.singledispatch
-def submitted(kind: Kind, given: Answered) -> Iterable[object] | None:
+def submitted(kind: Kind, answered: Answered) -> Iterable[object] | None:
     """The predictions [E] of an official file in GLUE's format; None for a kind without."""
     return None
 
 
 @submitted.register
-def _rows(kind: RowKind, given: Answered) -> Iterable[object]:
-    return dict(predicted(kind, given))["predicted"]
+def _rows(kind: RowKind, answered: Answered) -> Iterable[object]:
+    return dict(predicted(kind, answered))["predicted"]
 
 
 @submitted.register
-def _numbers(kind: Regression, given: Answered) -> Iterable[object]:
-    scores = np.clip(given.answers["score"], kind.lowest, kind.highest)
+def _numbers(kind: Regression, answered: Answered) -> Iterable[object]:
+    scores = np.clip(answered.answers["score"], kind.lowest, kind.highest)
     return [f"{score:.3f}" for score in scores]
 
 
 @functools.singledispatch
-def write_predictions(kind: Kind, folder: Path, given: Answered) -> None:
+def write_predictions(kind: Kind, folder: Path, answered: Answered) -> None:
     """Writes predictions.tsv: texts and known labels, then the predictions.
 
     A name that is taken gets a number.
     """
     columns: dict[str, Iterable[object]] = {}
     known = []
-    for role, column in given.task.columns().items():
-        if role in given.examples.columns:
-            by_role = role == "label" or (column.isdecimal() and not given.task.header)
-            known.append((role if by_role else column, given.examples.columns[role]))
-    for name, values in [*known, *predicted(kind, given)]:
+    for role, column in answered.task.columns().items():
+        if role in answered.examples.columns:
+            by_role = role == "label" or (column.isdecimal() and not answered.task.header)
+            known.append((role if by_role else column, answered.examples.columns[role]))
+    for name, values in [*known, *predicted(kind, answered)]:
         names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
         columns[next(free for free in names if free not in columns)] = values
     rows = itertools.chain([list(columns)], zip(*columns.values(), strict=True))
@@ -122,31 +122,31 @@ def write_predictions(kind: Kind, folder: Path, given: Answered) -> None:
 
 
 @write_predictions.register
-def _questions(kind: Span, folder: Path, given: Answered) -> None:
+def _questions(kind: Span, folder: Path, answered: Answered) -> None:
     """Writes predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""
-    files: dict[str, list[Any]] = {"predictions": best_texts(given.answers)}
-    files["nbest_predictions"] = n_best(given.answers)
+    files: dict[str, list[Any]] = {"predictions": best_texts(answered.answers)}
+    files["nbest_predictions"] = n_best(answered.answers)
     if kind.unanswerable:
-        files["null_odds"] = given.answers["null_odds"].tolist()
+        files["null_odds"] = answered.answers["null_odds"].tolist()
     for name, values in files.items():
-        content = dict(zip(given.examples.columns["id"], values, strict=True))
+        content = dict(zip(answered.examples.columns["id"], values, strict=True))
         write_json(folder / f"{name}.json", content, indent=4)
 
 
 @write_predictions.register
-def _words(kind: Tagging, folder: Path, given: Answered) -> None:
+def _words(kind: Tagging, folder: Path, answered: Answered) -> None:
     """Writes predictions.conll: word, label and predicted label; for labels conlleval.txt."""
     lines = []
-    for _, words, gold, guessed, _ in kind.sentences(given):
+    for _, words, gold, guessed, _ in kind.sentences(answered):
         columns = [words, guessed] if gold is None else [words, gold, guessed]
         lines += [" ".join(row) for row in zip(*columns, strict=True)] + [""]
     write_text(folder / "predictions.conll", "\n".join(lines) + "\n")
-    if kind.are_entities and "label" in given.examples.columns:
-        write_text(folder / "conlleval.txt", entity_scores(given).report())
+    if kind.are_entities and "label" in answered.examples.columns:
+        write_text(folder / "conlleval.txt", entity_scores(answered).report())
 
 
 @write_predictions.register
-def _vectors(kind: Embedding, folder: Path, given: Answered) -> None:
+def _vectors(kind: Embedding, folder: Path, answered: Answered) -> None:
     raise InputError("vectors have no official file: leave --submission out")
 
 
@@ -167,13 +167,13 @@ def check_submission(task: Task, split: str, examples: Examples, labels: Sequenc
         )
 
 
-def write_submission(folder: Path, split: str, given: Answered) -> None:
+def write_submission(folder: Path, split: str, answered: Answered) -> None:
     """Writes GLUE's table of predictions for a split that has one, or else the kind's files."""
-    task = given.task
-    values = submitted(task.kind, given) if split in task.submissions else None
+    task = answered.task
+    values = submitted(task.kind, answered) if split in task.submissions else None
     if values is None:
-        write_predictions(task.kind, folder, given)
+        write_predictions(task.kind, folder, answered)
         return
     texts = [str(value) for value in values]
-    check_submission(task, split, given.examples, sorted(set(texts) if task.labels else ()))
+    check_submission(task, split, answered.examples, sorted(set(texts) if task.labels else ()))
     write_tsv(folder / task.submissions[split], [("index", "prediction"), *enumerate(texts)])

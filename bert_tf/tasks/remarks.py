@@ -130,12 +130,12 @@ def _scores_of_masked_words(
     ]
 
 
-def remarks(given: Answered, scores: Mapping[str, float | None]) -> list[str]:
+def remarks(answered: Answered, scores: Mapping[str, float | None]) -> list[str]:
     """Notes for a reader of the scores."""
     undefined = [name for name, value in scores.items() if value is None]
     of_constants = [name for name in undefined if name in ("pearson", "spearman")]
     of_nothing = [name for name in undefined if name not in of_constants]
-    found = score_remarks(given.task.kind, given.task, given.labels)
+    found = score_remarks(answered.task.kind, answered.task, answered.labels)
     for names, reason in (
         (of_constants, "for constant values"),
         (of_nothing, "without an example"),

@@ -40,34 +40,36 @@ def best_answers(
     batch = tf.size(contexts, tf.int64)
     logits = tf.where(tf.math.is_nan(logits), -NO_CANDIDATE, tf.cast(logits, tf.float32))
     logits = tf.clip_by_value(logits, -NO_CANDIDATE, NO_CANDIDATE)
-    found = _candidates(logits, windows, longest)
+    candidates = _candidates(logits, windows, longest)
     null = _no_answers(logits, windows, batch)
     null_score = null["start_logit"] + null["end_logit"]  # (B,)
     if unanswerable:
-        found = {name: tf.concat([values, null[name]], 0) for name, values in found.items()}
+        candidates = {
+            name: tf.concat([values, null[name]], 0) for name, values in candidates.items()
+        }
 
     # By question, the best first; both sorts are stable. The same text once, where it is best.
-    order = tf.argsort(found["start_logit"] + found["end_logit"], direction="DESCENDING")
-    found = _take(found, order)
-    found = _take(found, tf.argsort(found["question"], stable=True))
-    key = hashes(contexts, found["question"], found["start_byte"], found["end_byte"])
-    texts, text = tf.unique(key + found["question"] * _APART)
+    order = tf.argsort(candidates["start_logit"] + candidates["end_logit"], direction="DESCENDING")
+    candidates = _take(candidates, order)
+    candidates = _take(candidates, tf.argsort(candidates["question"], stable=True))
+    key = hashes(contexts, candidates["question"], candidates["start_byte"], candidates["end_byte"])
+    texts, text = tf.unique(key + candidates["question"] * _APART)
     best = tf.math.unsorted_segment_min(tf.range(tf.size(text)), text, tf.size(texts))
-    found = _take(found, best)
-    first = tf.searchsorted(found["question"], tf.range(batch))  # of each question
-    rank = tf.range(tf.size(found["question"])) - tf.gather(first, found["question"])
-    is_empty = found["start_byte"] == found["end_byte"]
-    found = _take(found, tf.where((rank < BEST) | is_empty)[:, 0])
+    candidates = _take(candidates, best)
+    first = tf.searchsorted(candidates["question"], tf.range(batch))  # of each question
+    rank = tf.range(tf.size(candidates["question"])) - tf.gather(first, candidates["question"])
+    is_empty = candidates["start_byte"] == candidates["end_byte"]
+    candidates = _take(candidates, tf.where((rank < BEST) | is_empty)[:, 0])
 
     # One row a question: [B, N].
-    question = found.pop("question")
-    text = spans(contexts, question, found["start_byte"], found["end_byte"])
-    found["text"] = valid_utf_8(text)
+    question = candidates.pop("question")
+    text = spans(contexts, question, candidates["start_byte"], candidates["end_byte"])
+    candidates["text"] = valid_utf_8(text)
     for name in ("start", "end"):
-        found[name] = code_points(contexts, question, found[f"{name}_byte"])
+        candidates[name] = code_points(contexts, question, candidates[f"{name}_byte"])
     lists = tf.RaggedTensor.from_value_rowids(question, question, nrows=batch)
     shape = [None, BEST + unanswerable]
-    rows = {name: lists.with_values(x).to_tensor(shape=shape) for name, x in found.items()}
+    rows = {name: lists.with_values(x).to_tensor(shape=shape) for name, x in candidates.items()}
     count = tf.math.bincount(tf.cast(question, tf.int32), minlength=tf.size(contexts))
     is_real = tf.sequence_mask(count, BEST + unanswerable)
     score = tf.where(is_real, rows["start_logit"] + rows["end_logit"], tf.float32.min)
@@ -93,24 +95,24 @@ def average_answers(
     count = np.zeros_like(answers[0]["answers_count"])
     for question in range(len(count)):
         same: dict[bytes, list[dict[str, Any]]] = {}
-        for each in answers:
-            for place in range(each["answers_count"][question]):
-                row = {name: each[f"answers_{name}"][question, place] for name in rows}
+        for model in answers:
+            for rank in range(model["answers_count"][question]):
+                row = {name: model[f"answers_{name}"][question, rank] for name in rows}
                 same.setdefault(row["text"], []).append(row)
-        found = [_average(texts, len(answers)) for texts in same.values()]
-        found.sort(key=lambda row: -row["probability"])
-        found = [row for rank, row in enumerate(found) if rank < BEST or not row["text"]]
-        count[question] = len(found)
+        joint = [_average(texts, len(answers)) for texts in same.values()]
+        joint.sort(key=lambda row: -row["probability"])
+        joint = [row for rank, row in enumerate(joint) if rank < BEST or not row["text"]]
+        count[question] = len(joint)
         for name, values in rows.items():
-            values[question, : len(found)] = [row[name] for row in found]
-    odds = np.stack([each["null_odds"] for each in answers])
+            values[question, : len(joint)] = [row[name] for row in joint]
+    odds = np.stack([model["null_odds"] for model in answers])
     known = odds < NO_CANDIDATE
     null_odds = np.where(known, odds, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-    no_answer = np.mean([each["no_answer_probability"] for each in answers], axis=0)
+    no_answer = np.mean([model["no_answer_probability"] for model in answers], axis=0)
     tensors = {name: tf.constant(values) for name, values in rows.items()}
     null, nothing = (tf.constant(x, tf.float32) for x in (null_odds, no_answer))
-    joint = _answers(tensors, tf.constant(count), null, nothing, unanswerable, threshold)
-    return {name: values.numpy() for name, values in joint.items()}
+    averaged = _answers(tensors, tf.constant(count), null, nothing, unanswerable, threshold)
+    return {name: values.numpy() for name, values in averaged.items()}
 
 
 def _average(same: list[dict[str, Any]], models: int) -> dict[str, Any]:
@@ -134,12 +136,12 @@ def _answers(
     has_answer = tf.reduce_any(is_answer, -1)
     null_odds = tf.where(has_answer, null_odds, NO_CANDIDATE)
     no_answer = tf.where(has_answer, no_answer, 1.0)
-    given = has_answer & (null_odds <= threshold) if unanswerable else has_answer
+    is_answered = has_answer & (null_odds <= threshold) if unanswerable else has_answer
     places = ("start", "end", "start_byte", "end_byte")
     return {
-        "answer": tf.where(given, answer["text"], ""),
-        **{name: tf.where(given, answer[name], 0) for name in places},
-        "score": tf.where(given, answer["probability"], no_answer),
+        "answer": tf.where(is_answered, answer["text"], ""),
+        **{name: tf.where(is_answered, answer[name], 0) for name in places},
+        "score": tf.where(is_answered, answer["probability"], no_answer),
         "no_answer_probability": no_answer,
         "null_odds": null_odds,
         "answers_count": count,

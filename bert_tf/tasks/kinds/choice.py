@@ -103,5 +103,5 @@ class Choice(RowKind):
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         return np.log(np.maximum(answers["probabilities"], np.finfo(np.float32).tiny))
 
-    def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
-        return self.targets(given.examples, given.labels), given.answers["choice"]
+    def compared(self, answered: Answered) -> tuple[np.ndarray, np.ndarray]:
+        return self.targets(answered.examples, answered.labels), answered.answers["choice"]

@@ -20,9 +20,9 @@ _AT_ONCE = 1 << 20  # probabilities put in order
 _SMALLEST = np.finfo(np.float32).tiny  # a probability with a finite logarithm
 
 
-def with_classify(own: dict[str, Signature]) -> dict[str, Signature]:
+def with_classify(signatures: dict[str, Signature]) -> dict[str, Signature]:
     outputs = {"classes": "labels", "scores": "probabilities"}
-    return {**own, "classify": of_examples(own[DEFAULT], CLASSIFY, outputs)}
+    return {**signatures, "classify": of_examples(signatures[DEFAULT], CLASSIFY, outputs)}
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Classification(LongTextKind):
     model_class = "BertClassifier"
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        own = with_classify(super().signatures(task))
-        return with_rerank(own, task, lambda logits: tf.nn.softmax(logits)[:, -1])
+        signatures = with_classify(super().signatures(task))
+        return with_rerank(signatures, task, lambda logits: tf.nn.softmax(logits)[:, -1])
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
         labels = list(task.labels) or sorted(set(examples.columns["label"]))
@@ -65,21 +65,21 @@ class Classification(LongTextKind):
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         return np.log(np.maximum(in_order(answers, labels), _SMALLEST))
 
-    def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
-        labels = given.task.ordered(given.labels)
+    def compared(self, answered: Answered) -> tuple[np.ndarray, np.ndarray]:
+        labels = answered.task.ordered(answered.labels)
         number_of = {label.encode(): number for number, label in enumerate(labels)}
-        predicted = np.array([number_of[label] for label in given.answers["label"]], np.int32)
-        return self.targets(given.examples, labels), predicted
+        predicted = np.array([number_of[label] for label in answered.answers["label"]], np.int32)
+        return self.targets(answered.examples, labels), predicted
 
 
 def in_order(answers: Answers, labels: Sequence[str]) -> np.ndarray:
     """Probabilities, float32 [E, C], in the order of `labels`."""
     number_of = {label.encode(): number for number, label in enumerate(labels)}
-    found = np.empty_like(answers["probabilities"])
+    ordered = np.empty_like(answers["probabilities"])
     step = max(1, _AT_ONCE // len(labels))
-    for rows in (slice(first, first + step) for first in range(0, len(found), step)):
+    for rows in (slice(first, first + step) for first in range(0, len(ordered), step)):
         names = answers["labels"][rows]
         numbers = np.fromiter(map(number_of.__getitem__, names.flat), np.int64, names.size)
         chosen = numbers.reshape(names.shape)
-        np.put_along_axis(found[rows], chosen, answers["probabilities"][rows], axis=1)
-    return found
+        np.put_along_axis(ordered[rows], chosen, answers["probabilities"][rows], axis=1)
+    return ordered

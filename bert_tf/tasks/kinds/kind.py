@@ -160,10 +160,10 @@ class Kind(ABC):
         return task.score_names(labels)
 
     @abstractmethod
-    def scores(self, given: Answered) -> dict[str, float | None]:
+    def scores(self, answered: Answered) -> dict[str, float | None]:
         """Scores of answers to labelled examples; None for an undefined score."""
 
-    def tuned(self, given: Answered) -> "Kind":
+    def tuned(self, answered: Answered) -> "Kind":
         """The kind with the settings that are best for these validation examples."""
         return self
 
@@ -193,13 +193,13 @@ class RowKind(Kind):
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         """The inverse of `answers`: outputs [E, ...] that have them."""
 
-    def scores(self, given: Answered) -> dict[str, float | None]:
-        functions = given.task.score_functions(given.labels)
-        values = self.compared(given)
+    def scores(self, answered: Answered) -> dict[str, float | None]:
+        functions = answered.task.score_functions(answered.labels)
+        values = self.compared(answered)
         return {function.__name__: function(*values) for function in functions}
 
     @abstractmethod
-    def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
+    def compared(self, answered: Answered) -> tuple[np.ndarray, np.ndarray]:
         """True and predicted values [E] for the score functions."""
 
 

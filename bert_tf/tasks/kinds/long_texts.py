@@ -36,9 +36,9 @@ class WindowedKind(Kind):
 
     def settings(self) -> dict[str, Any]:
         """Those of windows only where there are windows: other tasks refuse such options."""
-        own = super().settings()
-        of_windows = ("doc_stride", "window_pooling") if self.long_texts is None else ()
-        return {name: value for name, value in own.items() if name not in of_windows}
+        settings = super().settings()
+        unused = ("doc_stride", "window_pooling") if self.long_texts is None else ()
+        return {name: value for name, value in settings.items() if name not in unused}
 
     def stride(self, max_length: int) -> int:
         """Word pieces between the starts of windows; InputError if they would skip text."""
@@ -56,9 +56,9 @@ class WindowedKind(Kind):
     ) -> tuple[Tensors, tf.Tensor, tf.Tensor]:
         """Rows [R, T] of B texts' pieces, the text of each, int64 [R], and windows a text [B]."""
         lengths = tf.cast(ids.row_lengths(), tf.int64)
-        found = windows(lengths, max_length - 2, self.stride(max_length))
-        pieces = tf.gather(ids.flat_values, tf.ragged.range(found.starts, found.ends))
-        return Packer(tokenizer, max_length)(pieces), found.text, found.counts
+        spans = windows(lengths, max_length - 2, self.stride(max_length))
+        pieces = tf.gather(ids.flat_values, tf.ragged.range(spans.starts, spans.ends))
+        return Packer(tokenizer, max_length)(pieces), spans.text, spans.counts
 
     def pooled(self, outputs: tf.Tensor, text: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         """Outputs of texts [B, ...] from those of their windows [R, ...]."""

@@ -60,10 +60,10 @@ class MaskedLanguageModel(Kind):
     def respond(self, strings: Tensors, answerer: Answerer, number: int = _GUESSES) -> Tensors:
         ((name, texts),) = strings.items()
         is_guess = name == "text"
-        found = (
+        answers = (
             guess_masked_words(texts, number, answerer) if is_guess else _scores(texts, answerer)
         )
-        return {**found, "truncated": tf.zeros_like(texts, tf.int32)}
+        return {**answers, "truncated": tf.zeros_like(texts, tf.int32)}
 
     def respond_to_tokens(self, tensors: Tensors, answerer: Answerer) -> Tensors:
         """Guesses for each [MASK] of rows of tokens, and its place, `masks_token`."""
@@ -75,21 +75,21 @@ class MaskedLanguageModel(Kind):
         count = tf.shape(inputs["token_ids"], tf.int64)[0]
         return padded_lists("masks", lists, places[:, 0], count)
 
-    def scores(self, given: Answered) -> dict[str, float | None]:
-        answers = given.answers
+    def scores(self, answered: Answered) -> dict[str, float | None]:
+        answers = answered.answers
         is_piece, right = guessed_pieces(answers)  # masked one at a time
         logs = answers["pieces_log_probability"][is_piece]
         drawn = [answers[f"drawn_{name}"] for name in ("right", "log_probability", "count")]
-        found: list[float | None] = []
+        scores: list[float | None] = []
         for correct, log, count in ((right, logs, is_piece), drawn):
             pieces = int(count.sum())
             share, mean = (x.sum(dtype=np.float64) / max(pieces, 1) for x in (correct, log))
-            found += [float(share), math.exp(-mean)] if pieces else [None, None]
-        return dict(zip(MASKED_WORDS, found, strict=True))
+            scores += [float(share), math.exp(-mean)] if pieces else [None, None]
+        return dict(zip(MASKED_WORDS, scores, strict=True))
 
 
 def guessed_pieces(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
-    """Which places [B, P] are no padding, and where the piece there is guessed right."""
+    """Which entries [B, P] are pieces, not padding, and which of them are guessed right."""
     is_piece = np.arange(answers["pieces_text"].shape[1]) < answers["pieces_count"][:, np.newaxis]
     return is_piece, (answers["pieces_guess"] == answers["pieces_text"]) & is_piece
 
@@ -108,22 +108,22 @@ def _scores(texts: tf.Tensor, answerer: Answerer) -> Tensors:
     lists = {"text": names, "log_probability": log, "guess": guesses}
     drawn, corrupted = _draw(texts, pieces, answerer.tokenizer)
     rows = _rows(corrupted, text, tf.size(texts), answerer)
-    places, truth = tf.gather(rows.pieces, drawn), tf.gather(ids, drawn)
-    log, guess = _predict(rows.inputs, places, predict, answerer, ids=truth)
+    positions, truth = tf.gather(rows.pieces, drawn), tf.gather(ids, drawn)
+    log, guess = _predict(rows.inputs, positions, predict, answerer, ids=truth)
     right, of_drawn = tf.cast(guess == truth, tf.int32), tf.gather(text, drawn)
-    found = padded_lists("pieces", lists, text, tf.size(texts, tf.int64))
+    answers = padded_lists("pieces", lists, text, tf.size(texts, tf.int64))
     of_texts = {"count": tf.ones_like(drawn), "right": right, "log_probability": log}
     for key, x in of_texts.items():
-        found[f"drawn_{key}"] = tf.math.unsorted_segment_sum(x, of_drawn, tf.size(texts))
-    return found
+        answers[f"drawn_{key}"] = tf.math.unsorted_segment_sum(x, of_drawn, tf.size(texts))
+    return answers
 
 
 def _draw(texts: tf.Tensor, pieces: Any, tokenizer: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws 15% of the pieces as pre-training does, int32 [N]; all pieces, corrupted, int32 [P]."""
-    # By the text and the place alone, whatever the batch.
+    # By the text and the piece's number in it alone, whatever the batch.
     text = tf.strings.as_string(tf.strings.to_hash_bucket_fast(texts, 2**31))
-    places = tf.ragged.range(pieces.row_lengths()).flat_values
-    keys = [tf.gather(text, pieces.value_rowids()), tf.strings.as_string(places)]
+    numbers = tf.ragged.range(pieces.row_lengths()).flat_values
+    keys = [tf.gather(text, pieces.value_rowids()), tf.strings.as_string(numbers)]
     number = tf.strings.to_hash_bucket_fast(tf.strings.join(keys, ":"), 1000)
     word = tf.strings.to_hash_bucket_fast(tf.strings.join(keys, "/"), tokenizer.vocabulary_size)
     corrupted = tf.where(number < 135, tf.cast(word, tf.int32), pieces.flat_values)
@@ -146,25 +146,25 @@ def guess_masked_words(texts: tf.Tensor, number: int, answerer: Answerer) -> Ten
     ids = joined.flat_values
     text = tf.gather(between.value_rowids(), joined.value_rowids())
     rows = _rows(ids, text, tf.size(texts), answerer)
-    places = tf.where(ids == tokenizer.mask_token_id)[:, 0]
-    of_text = tf.gather(text, places)
-    lists = _best(rows.inputs, tf.gather(rows.pieces, places), number, answerer)
+    masks_at = tf.where(ids == tokenizer.mask_token_id)[:, 0]
+    of_text = tf.gather(text, masks_at)
+    lists = _best(rows.inputs, tf.gather(rows.pieces, masks_at), number, answerer)
 
     # A [MASK] begins behind the parts and masks before it.
     lengths = between.with_flat_values(tf.strings.length(between.flat_values) + len(_MASK))
     ends = tf.cast(tf.cumsum(lengths.to_tensor(), axis=1), tf.int64)
     ends = tf.RaggedTensor.from_tensor(ends, between.row_lengths() - 1)
-    for name, place in {"start": ends - len(_MASK), "end": ends}.items():
-        lists[f"{name}_byte"] = place.flat_values
-        lists[name] = code_points(texts, of_text, place.flat_values)
+    for name, offsets in {"start": ends - len(_MASK), "end": ends}.items():
+        lists[f"{name}_byte"] = offsets.flat_values
+        lists[name] = code_points(texts, of_text, offsets.flat_values)
     return padded_lists("masks", lists, of_text, tf.size(texts, tf.int64))
 
 
-def _best(inputs: Tensors, places: tf.Tensor, number: int, answerer: Answerer) -> Tensors:
-    """The most probable words at N places of rows, string [N, number], and their probabilities."""
+def _best(inputs: Tensors, positions: tf.Tensor, number: int, answerer: Answerer) -> Tensors:
+    """The most probable words at N positions, string [N, number], and their probabilities."""
     number = min(number, answerer.tokenizer.vocabulary_size)
     probabilities, words = _predict(
-        inputs, places, lambda logs: tuple(tf.math.top_k(tf.exp(logs), number)), answerer
+        inputs, positions, lambda logs: tuple(tf.math.top_k(tf.exp(logs), number)), answerer
     )
     vocabulary = tf.constant(answerer.tokenizer.vocabulary)
     return {"words": tf.gather(vocabulary, words), "probabilities": probabilities}
@@ -181,54 +181,54 @@ def _rows(ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, answerer: Answerer)
 
 def _predict(
     inputs: Tensors,
-    places: tf.Tensor,
+    positions: tf.Tensor,
     function: Any,
     answerer: Answerer,
     *,
     hide: bool = False,
     **more: tf.Tensor,
 ) -> Any:
-    """What `function` makes of log-probabilities [n, V] and parts of `more`, [N] each: [n, ...].
+    """Applies `function` to log-probabilities [n, V] and to parts of `more`, [N] each.
 
-    They are those of N tokens, at `places` (row and column, int64 [N, 2], ascending) of the rows
+    They are those of N tokens, at `positions` (row and column, int64 [N, 2], ascending) of the rows
     `inputs`, int32 [R, T] each. With `hide` each is masked, in a row of its own.
     """
-    # One row more: without any place `map_rows` computes one of a row that is not there.
+    # One row more: without any position `map_rows` computes one of a row that is not there.
     inputs = {name: tf.pad(values, [[0, 1], [0, 0]]) for name, values in inputs.items()}
     rows, length = tf.unstack(tf.shape(inputs["token_ids"], tf.int64))
-    # Places of a row are read together, while their logits take no more memory than short rows'.
+    # Positions of a row are read together, while their logits take no more memory than short rows'.
     most = 1 if hide else tf.maximum(length // 8, 1)
-    counts = tf.math.unsorted_segment_sum(tf.ones_like(places[:, 0]), places[:, 0], rows)
-    found = windows(counts, most, most)
-    is_asked = found.starts < found.ends
-    asked = (tf.boolean_mask(x, is_asked) for x in (found.text, found.starts, found.ends))
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(positions[:, 0]), positions[:, 0], rows)
+    groups = windows(counts, most, most)
+    is_group = groups.starts < groups.ends
+    asked = (tf.boolean_mask(x, is_group) for x in (groups.text, groups.starts, groups.ends))
     row, starts, ends = asked  # (M,)
-    together = tf.ragged.range(starts, ends)  # (M, None), of the N places
+    together = tf.ragged.range(starts, ends)  # (M, None), of the N positions
 
     def arranged(values: tf.Tensor) -> tf.Tensor:
         return together.with_flat_values(values).to_tensor(1)  # (M, P)
 
     def predict(part: Tensors) -> Any:
-        given = {name: tf.gather(values, part["row"]) for name, values in inputs.items()}
+        batch = {name: tf.gather(values, part["row"]) for name, values in inputs.items()}
         columns = part["columns"]  # (m, P)
         if hide:
             here = tf.reduce_any(columns[..., tf.newaxis] == tf.range(length), 1)  # (m, T)
-            given["token_ids"] = tf.where(
-                here, answerer.tokenizer.mask_token_id, given["token_ids"]
+            batch["token_ids"] = tf.where(
+                here, answerer.tokenizer.mask_token_id, batch["token_ids"]
             )
-        given["mask_positions"] = tf.cast(columns, tf.int32)
-        logits = answerer.predict(given)[..., : answerer.tokenizer.vocabulary_size]  # padded tables
+        batch["mask_positions"] = tf.cast(columns, tf.int32)
+        logits = answerer.predict(batch)[..., : answerer.tokenizer.vocabulary_size]  # padded tables
         logits = tf.reshape(logits, [-1, answerer.tokenizer.vocabulary_size])  # (m P, V)
-        own = {name: tf.reshape(part[name], [-1]) for name in more}
-        made = function(tf.nn.log_softmax(logits), **own)
+        values = {name: tf.reshape(part[name], [-1]) for name in more}
+        results = function(tf.nn.log_softmax(logits), **values)
         shape = tf.shape(columns)
         return tf.nest.map_structure(
-            lambda x: tf.reshape(x, tf.concat([shape, tf.shape(x)[1:]], 0)), made
+            lambda x: tf.reshape(x, tf.concat([shape, tf.shape(x)[1:]], 0)), results
         )
 
     tensors = {name: arranged(values) for name, values in more.items()}
-    tensors |= {"row": row, "columns": arranged(places[:, 1])}
-    made = map_rows(predict, tensors, tf.cast(length, tf.int32))
+    tensors |= {"row": row, "columns": arranged(positions[:, 1])}
+    results = map_rows(predict, tensors, tf.cast(length, tf.int32))
     return tf.nest.map_structure(
-        lambda x: tf.RaggedTensor.from_tensor(x, together.row_lengths()).flat_values, made
+        lambda x: tf.RaggedTensor.from_tensor(x, together.row_lengths()).flat_values, results
     )

@@ -92,10 +92,10 @@ class MultiLabel(LongTextKind):
         return [part.strip() for part in text.split(self.label_separator) if part.strip()]
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
-        found = {label for text in examples.columns["label"] for label in self.parts(text)}
-        if not found:
+        labels = {label for text in examples.columns["label"] for label in self.parts(text)}
+        if not labels:
             raise InputError(f"{examples.path}: no example has a label; give some that have")
-        return list(task.labels) or sorted(found)
+        return list(task.labels) or sorted(labels)
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """1 for each label of each example, else 0: float32 [E, C]."""
@@ -113,8 +113,8 @@ class MultiLabel(LongTextKind):
         return targets
 
     def renamed(self, names: Mapping[str, str]) -> "MultiLabel":
-        own = {names.get(label, label): limit for label, limit in self.thresholds.items()}
-        return replace(self, thresholds=own)
+        limits = {names.get(label, label): limit for label, limit in self.thresholds.items()}
+        return replace(self, thresholds=limits)
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         probabilities = tf.sigmoid(tf.cast(outputs, tf.float32))  # (B, C)
@@ -135,27 +135,29 @@ class MultiLabel(LongTextKind):
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         return [*super().score_names(task, labels), *(f"f1_{label}" for label in labels)]
 
-    def scores(self, given: Answered) -> dict[str, float | None]:
-        found = self.sets(given).scores()
-        return {name: found[name] for name in self.score_names(given.task, given.labels)}
+    def scores(self, answered: Answered) -> dict[str, float | None]:
+        scores = self.sets(answered).scores()
+        return {name: scores[name] for name in self.score_names(answered.task, answered.labels)}
 
-    def sets(self, given: Answered) -> LabelSets:
+    def sets(self, answered: Answered) -> LabelSets:
         """The true and the predicted labels of each example."""
-        truth = self.targets(given.examples, given.labels).astype(bool)
+        truth = self.targets(answered.examples, answered.labels).astype(bool)
         predicted = np.zeros_like(truth)
-        number_of = {label.encode(): number for number, label in enumerate(given.labels)}
-        for index, count in enumerate(given.answers["predicted_count"]):
-            chosen = given.answers["predicted_label"][index][:count]
+        number_of = {label.encode(): number for number, label in enumerate(answered.labels)}
+        for index, count in enumerate(answered.answers["predicted_count"]):
+            chosen = answered.answers["predicted_label"][index][:count]
             predicted[index, [number_of[label] for label in chosen]] = True
-        return LabelSets(given.labels, truth, predicted, in_order(given.answers, given.labels))
+        return LabelSets(
+            answered.labels, truth, predicted, in_order(answered.answers, answered.labels)
+        )
 
-    def tuned(self, given: Answered) -> "MultiLabel":
-        sets = self.sets(given)
+    def tuned(self, answered: Answered) -> "MultiLabel":
+        sets = self.sets(answered)
         limits = best_thresholds(sets.truth, sets.probabilities)
-        return replace(self, thresholds=dict(zip(given.labels, limits, strict=True)))
+        return replace(self, thresholds=dict(zip(answered.labels, limits, strict=True)))
 
-    def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
-        sets = self.sets(given)
+    def compared(self, answered: Answered) -> tuple[np.ndarray, np.ndarray]:
+        sets = self.sets(answered)
         return sets.truth, sets.predicted
 
 

@@ -28,9 +28,9 @@ class Regression(LongTextKind):
     losses = NUMBERS
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        own = super().signatures(task)
-        own["regress"] = of_examples(own[DEFAULT], REGRESS, {"outputs": "score"})
-        return with_rerank(own, task, lambda outputs: outputs)
+        signatures = super().signatures(task)
+        signatures["regress"] = of_examples(signatures[DEFAULT], REGRESS, {"outputs": "score"})
+        return with_rerank(signatures, task, lambda outputs: outputs)
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         return numbers(examples, "label", "give --task classification")
@@ -41,13 +41,13 @@ class Regression(LongTextKind):
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         return answers["score"]
 
-    def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
+    def compared(self, answered: Answered) -> tuple[np.ndarray, np.ndarray]:
         """The true and the predicted numbers, rounded: noise of the last bits breaks no ties.
 
         The unit is what the noise can reach: float32 has 24 bits, and a sum of some 1,000 products
         as the head computes loses 5 of them.
         """
-        scores = given.answers["score"].astype(np.float64)
+        scores = answered.answers["score"].astype(np.float64)
         largest = np.abs(scores).max(initial=0)
         unit = 2.0 ** (math.frexp(largest)[1] - 19) if largest else 1.0
-        return self.targets(given.examples, given.labels), np.round(scores / unit) * unit
+        return self.targets(answered.examples, answered.labels), np.round(scores / unit) * unit

@@ -26,8 +26,8 @@ def checked_rows(tensors: Tensors, model: Any) -> Tensors:
     longest = model.config.max_position_embeddings
     rows = tf.stack(list(tensors.values()))  # refuses other shapes, where sums would repeat them
     length = tf.shape(rows)[-1]
-    told = [f"give 1 to {longest} tokens a row, not", length]
-    fits = tf.debugging.Assert((length >= 1) & (length <= longest), told)
+    message = [f"give 1 to {longest} tokens a row, not", length]
+    fits = tf.debugging.Assert((length >= 1) & (length <= longest), message)
     with tf.control_dependencies([fits]):  # or the model might fail first, and say less
         checked = dict(zip(tensors, tf.unstack(rows), strict=True))
     # Some devices would read other ids as vectors of zeros.
@@ -38,8 +38,8 @@ def checked_rows(tensors: Tensors, model: Any) -> Tensors:
     for name, size in sizes.items():
         ids = tf.boolean_mask(checked[name], is_token)
         wrong = tf.boolean_mask(ids, (ids < 0) | (ids >= size))
-        told = [f"give {name} of 0 to {size - 1}, not", wrong]
-        checks.append(tf.debugging.Assert(tf.size(wrong) == 0, told, summarize=1))
+        message = [f"give {name} of 0 to {size - 1}, not", wrong]
+        checks.append(tf.debugging.Assert(tf.size(wrong) == 0, message, summarize=1))
     with tf.control_dependencies(checks):
         return {name: tf.identity(values) for name, values in checked.items()}
 
@@ -50,9 +50,9 @@ def paired_rows(
     """Rows [B * n, T] of texts [B] with each of their lists [B, n]; pieces that were cut [B, n]."""
     batch, number = tf.unstack(tf.shape(lists))
     one_list_each = (batch == tf.size(texts)) & ((number > 0) | (batch == 0))
-    told = ["give a list of one choice or more for each context, not", tf.shape(lists)]
+    message = ["give a list of one choice or more for each context, not", tf.shape(lists)]
     # Or the gathering below might fail first.
-    with tf.control_dependencies([tf.debugging.Assert(one_list_each, told)]):
+    with tf.control_dependencies([tf.debugging.Assert(one_list_each, message)]):
         of_entry = tf.repeat(tf.range(batch), number)
     firsts = tokenizer.tokenize(texts)
     ids = tokenizer.tokenize(tf.reshape(lists, [-1]))
@@ -63,20 +63,22 @@ def paired_rows(
     return rows, tf.reshape(truncated, [batch, number])
 
 
-def with_rerank(own: dict[str, Signature], task: Task, scores: Callable) -> dict[str, Signature]:
+def with_rerank(
+    signatures: dict[str, Signature], task: Task, scores: Callable
+) -> dict[str, Signature]:
     """Signatures with `rerank` for a task of pairs; `scores` [R] are those of outputs, float32."""
     if task.pair is not None:
         respond = functools.partial(_rerank, scores=scores)
-        own["rerank"] = Signature({"query": TEXTS, "texts": LISTS}, respond)
-    return own
+        signatures["rerank"] = Signature({"query": TEXTS, "texts": LISTS}, respond)
+    return signatures
 
 
 def _rerank(strings: Tensors, answerer: Answerer, scores: Callable) -> Tensors:
     """How well each text of a list goes with a query, by a model of pairs: `scores` [B, n]."""
     texts = strings["texts"]
     rows, truncated = paired_rows(strings["query"], texts, answerer.tokenizer, answerer.max_length)
-    found = scores(tf.cast(map_rows(answerer.predict, rows), tf.float32))
-    return {"scores": tf.reshape(found, tf.shape(texts)), "truncated": truncated}
+    scores_of_rows = scores(tf.cast(map_rows(answerer.predict, rows), tf.float32))
+    return {"scores": tf.reshape(scores_of_rows, tf.shape(texts)), "truncated": truncated}
 
 
 def alone(rows: Tensors) -> Tensors:

@@ -94,12 +94,13 @@ class SentenceEmbedding(WindowedKind):
             )
 
     def settings(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in RECORDED}
-        return super().settings() | {n: x for n, x in own.items() if x != getattr(type(self), n)}
+        recorded = {name: getattr(self, name) for name in RECORDED}
+        unusual = {n: x for n, x in recorded.items() if x != getattr(type(self), n)}
+        return super().settings() | unusual
 
     def with_settings(self, settings: Mapping[str, Any]) -> "SentenceEmbedding":
-        given = {n: settings[n] for n in RECORDED if settings.get(n) is not None}
-        return replace(super().with_settings(settings), **given)
+        recorded = {n: settings[n] for n in RECORDED if settings.get(n) is not None}
+        return replace(super().with_settings(settings), **recorded)
 
     def head(self, labels: Sequence[str]) -> dict[str, Any]:
         return {"pooling": self.pooling, "normalize": self.normalize}
@@ -144,13 +145,12 @@ class SentenceEmbedding(WindowedKind):
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Scores, float32 [E]; or numbers of both texts, int32 [E, 2], the same for equal ones."""
-        given = examples.columns
         if self.losses.needs_labels:
             return pair_scores(examples)
         number_of: dict[str, int] = {}
-        pairs = zip(given["text"], given["text_pair"], strict=True)
-        found = [[number_of.setdefault(x, len(number_of)) for x in pair] for pair in pairs]
-        return np.array(found, np.int32)
+        pairs = zip(examples.columns["text"], examples.columns["text_pair"], strict=True)
+        numbers = [[number_of.setdefault(x, len(number_of)) for x in pair] for pair in pairs]
+        return np.array(numbers, np.int32)
 
     def training_rows(
         self, task: Task, examples: Examples, labels: Sequence[str], tokenizer: Any
@@ -185,25 +185,26 @@ class SentenceEmbedding(WindowedKind):
 
     def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
         texts = self._prompted(strings["text"], self.prompt)
-        found, truncated = self._vectors(texts[:, tf.newaxis], answerer)
-        return {"vector": found[:, 0], "truncated": truncated[:, 0]}
+        vectors, truncated = self._vectors(texts[:, tf.newaxis], answerer)
+        return {"vector": vectors[:, 0], "truncated": truncated[:, 0]}
 
     def compare(self, strings: Tensors, answerer: Answerer) -> Tensors:
         """The similarity of both texts of a pair, and their vectors."""
         texts = tf.stack([strings["text"], strings["text_pair"]], 1)
-        found, truncated = self._vectors(self._prompted(texts, self.prompt), answerer)
-        score = self._similarities(found[:, :1], found[:, 1:])[:, 0]
-        vectors = {"vector": found[:, 0], "vector_pair": found[:, 1]}
-        return {"score": score, **vectors, "truncated": tf.reduce_max(truncated, -1)}
+        vectors, truncated = self._vectors(self._prompted(texts, self.prompt), answerer)
+        score = self._similarities(vectors[:, :1], vectors[:, 1:])[:, 0]
+        pair = {"vector": vectors[:, 0], "vector_pair": vectors[:, 1]}
+        return {"score": score, **pair, "truncated": tf.reduce_max(truncated, -1)}
 
     def rerank(self, strings: Tensors, answerer: Answerer) -> Tensors:
         of_query, of_texts = (
-            self.prompt if own is None else own for own in (self.query_prompt, self.document_prompt)
+            self.prompt if prompt is None else prompt
+            for prompt in (self.query_prompt, self.document_prompt)
         )
         query = self._prompted(strings["query"], of_query)
         texts = tf.concat([query[:, tf.newaxis], self._prompted(strings["texts"], of_texts)], 1)
-        found, truncated = self._vectors(texts, answerer)
-        scores = self._similarities(found[:, :1], found[:, 1:])
+        vectors, truncated = self._vectors(texts, answerer)
+        scores = self._similarities(vectors[:, :1], vectors[:, 1:])
         return {"scores": scores, "truncated": truncated[:, 1:]}
 
     def respond_to_tokens(self, tensors: Tensors, answerer: Answerer) -> Tensors:
@@ -226,29 +227,29 @@ class SentenceEmbedding(WindowedKind):
         if self.reads_windows:
             rows, text, counts = self.windows(ids, answerer.tokenizer, answerer.max_length)
             of_rows = map_rows(answerer.predict, alone(rows))[:, 0]
-            found = self.pooled(of_rows, text, counts)  # (B * N, W)
-            found = tf.nn.l2_normalize(found, -1) if self.normalize else found
+            vectors = self.pooled(of_rows, text, counts)  # (B * N, W)
+            vectors = tf.nn.l2_normalize(vectors, -1) if self.normalize else vectors
             truncated = tf.zeros_like(counts, tf.int32)
         else:
             pack = Packer(answerer.tokenizer, answerer.max_length)
-            found = map_rows(answerer.predict, alone(pack(ids)))
+            vectors = map_rows(answerer.predict, alone(pack(ids)))
             truncated = pack.truncated(ids.row_lengths())
         shape = tf.unstack(tf.shape(texts))
-        found = tf.reshape(found, [*shape, answerer.model.config.width])
-        return found, tf.reshape(truncated, shape)
+        vectors = tf.reshape(vectors, [*shape, answerer.model.config.width])
+        return vectors, tf.reshape(truncated, shape)
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         of_pairs = ["mrr", "recall_at_1", "recall_at_10"]
         return ["spearman", "pearson"] if self.is_scored else of_pairs
 
-    def scores(self, given: Answered) -> dict[str, float | None]:
+    def scores(self, answered: Answered) -> dict[str, float | None]:
         """Correlations with the scores of pairs; without scores, how well pairs find each other."""
-        columns = given.examples.columns
+        columns = answered.examples.columns
         if self.is_scored:
-            self.check_scored(given.examples)
-            truth, found = pair_scores(given.examples), given.answers["score"].round(6)
-            return {score.__name__: score(truth, found) for score in (spearman, pearson)}
-        first, second = (given.answers[name] for name in ("vector", "vector_pair"))
+            self.check_scored(answered.examples)
+            truth, cosines = pair_scores(answered.examples), answered.answers["score"].round(6)
+            return {score.__name__: score(truth, cosines) for score in (spearman, pearson)}
+        first, second = (answered.answers[name] for name in ("vector", "vector_pair"))
         return retrieval_scores(
             first,
             second,

@@ -103,30 +103,33 @@ class Span(Kind):
         """The official names; a model of SQuAD 2.0 is chosen by F1 at the best threshold."""
         return list(SQUAD_2 if self.unanswerable else SQUAD_1)
 
-    def scores(self, given: Answered) -> dict[str, Any]:
+    def scores(self, answered: Answered) -> dict[str, Any]:
         def by_id(values: Iterable[Any]) -> dict[str, Any]:
-            return dict(zip(given.examples.columns["id"], values, strict=True))
+            return dict(zip(answered.examples.columns["id"], values, strict=True))
 
-        gold, answers = by_id(given.examples.columns["answers"]), by_id(best_texts(given.answers))
+        gold, answers = (
+            by_id(answered.examples.columns["answers"]),
+            by_id(best_texts(answered.answers)),
+        )
         if not self.unanswerable:
             return squad_1_scores(gold, answers)
-        texts = ([row["text"] for row in rows if row["text"]] for rows in n_best(given.answers))
+        texts = ([row["text"] for row in rows if row["text"]] for rows in n_best(answered.answers))
         best = by_id(next(iter(own), "") for own in texts)
-        odds = by_id(given.answers["null_odds"].tolist())
+        odds = by_id(answered.answers["null_odds"].tolist())
         # The official script is run twice: on predictions.json, and for the best thresholds on the
         # texts that it would hold if every question were answered.
         return {**squad_2_scores(gold, best, odds), **squad_2_scores(gold, answers)}
 
-    def tuned(self, given: Answered) -> "Span":
+    def tuned(self, answered: Answered) -> "Span":
         """The threshold with the best F1, half-way between two odds: rounding flips no answer."""
-        odds = sorted(x for x in given.answers["null_odds"].tolist() if x < NO_CANDIDATE)
+        odds = sorted(x for x in answered.answers["null_odds"].tolist() if x < NO_CANDIDATE)
         if not self.unanswerable or not odds:
             return self
-        scores = self.scores(given)
+        scores = self.scores(answered)
         if scores["best_f1"] == 100.0 * scores.get("NoAns_total", 0.0) / scores["total"]:
             return replace(self, null_score_diff_threshold=odds[0] - 1.0)  # nothing answered
-        answered = max(1, bisect.bisect_right(odds, scores["best_f1_thresh"]))
-        around = odds[answered - 1 : answered + 1]
+        number = max(1, bisect.bisect_right(odds, scores["best_f1_thresh"]))
+        around = odds[number - 1 : number + 1]
         return replace(self, null_score_diff_threshold=float(np.mean(around)))
 
     def _packer(self, tokenizer: Any, max_length: int) -> QuestionPacker:

@@ -57,8 +57,8 @@ class Tagging(Kind):
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
         """The task's labels, or O and both labels of every type in the training examples."""
-        found = {label for text in examples.columns["label"] for label in _SPACE.split(text)}
-        types = sorted({label[2:] for label in found - {"O"}})
+        labels = {label for text in examples.columns["label"] for label in _SPACE.split(text)}
+        types = sorted({label[2:] for label in labels - {"O"}})
         if not types:
             raise InputError(f"{examples.path}: every label is O; give examples with entities")
         return list(task.labels) or ["O", *(f"{p}-{type_}" for type_ in types for p in "BI")]
@@ -69,18 +69,18 @@ class Tagging(Kind):
         rows = [_SPACE.split(text) for text in examples.columns["label"]]
         targets = np.full((len(rows), max(map(len, rows))), -1, np.int32)
         for index, row in enumerate(rows):
-            for place, label in enumerate(row):
+            for column, label in enumerate(row):
                 number = number_of.get(label)
                 if number is None and self.are_entities:  # a model may know IOB1 or IO only
                     number = number_of.get(f"I{label[1:]}")
                 if number is None:
-                    word = _SPACE.split(examples.columns["words"][index])[place]
+                    word = _SPACE.split(examples.columns["words"][index])[column]
                     raise InputError(
                         f"{examples.place(index)}: the word {word!r} has the label {label!r}, "
                         f"which is not one of the model's ({', '.join(labels)}); correct or "
                         "remove it"
                     )
-                targets[index, place] = number
+                targets[index, column] = number
         return targets
 
     def batch(self, strings: Tensors, arrays: list[Any], tokenizer: Any, max_length: int) -> tuple:
@@ -129,28 +129,28 @@ class Tagging(Kind):
             }
             return padded_lists(name, {**spanned, **more}, of_text, tf.size(texts, tf.int64))
 
-        found: Tensors = {}
+        answers: Tensors = {}
         if self.are_entities:
             first, last, of_entity, of_words = _entities(text, classes, labels)
             types = tf.constant([label.partition("-")[2] for label in labels])
             type_ = tf.gather(types, tf.gather(classes, first))
             score = tf.math.segment_mean(tf.gather(scores, of_words), of_entity)
-            found = lists("entities", first, last, type=type_, score=score)
-        every = tf.range(tf.size(classes))
+            answers = lists("entities", first, last, type=type_, score=score)
+        numbers = tf.range(tf.size(classes))
         names = tf.gather(tf.constant(list(labels)), classes)
         detail = {"probabilities": probabilities} if self.in_detail else {}
-        found |= lists("words", every, every, label=names, score=scores, **detail)
-        return {**found, "truncated": tf.zeros_like(texts, tf.int32)}
+        answers |= lists("words", numbers, numbers, label=names, score=scores, **detail)
+        return {**answers, "truncated": tf.zeros_like(texts, tf.int32)}
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         return list(conlleval.entity_score_names(labels))
 
-    def scores(self, given: Answered) -> dict[str, float | None]:
-        return dict(entity_scores(given).scores())
+    def scores(self, answered: Answered) -> dict[str, float | None]:
+        return dict(entity_scores(answered).scores())
 
-    def sentences(self, given: Answered) -> Iterator["Sentence"]:
+    def sentences(self, answered: Answered) -> Iterator["Sentence"]:
         """The sentences of all examples; labels of entities as IOB2; a raw text is one sentence."""
-        columns, answers = given.examples.columns, given.answers
+        columns, answers = answered.examples.columns, answered.answers
         for index, of_words in enumerate(answers["words_label"]):
             if "words" in columns:
                 lines = [line.split(" ") for line in columns["words"][index].split("\n")]
@@ -176,21 +176,26 @@ class Tags(Tagging):
     are_entities = False
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
-        every = examples.columns["label"]
-        found = sorted({label for text in every for label in _SPACE.split(text)})
-        if len(found) < 2:
-            raise InputError(f"{examples.path}: every label is {found[0]}; give two or more")
-        return list(task.labels) or found
+        texts = examples.columns["label"]
+        labels = sorted({label for text in texts for label in _SPACE.split(text)})
+        if len(labels) < 2:
+            raise InputError(f"{examples.path}: every label is {labels[0]}; give two or more")
+        return list(task.labels) or labels
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         return ["accuracy", "f1", *(f"f1_{label}" for label in labels)]
 
-    def scores(self, given: Answered) -> dict[str, float | None]:
+    def scores(self, answered: Answered) -> dict[str, float | None]:
         """Accuracy of words, F1 of each label, and `f1`, the mean of the labels that occur."""
-        gold, found = labels_of([*self.sentences(given)])
-        sides: list[Counter[str]] = [*map(Counter, (gold, found, gold[gold == found]))]
-        of_labels = {label: Counts(*(side[label] for side in sides)).f1 for label in given.labels}
-        mean = {"accuracy": float((gold == found).mean()), "f1": mean_known([*of_labels.values()])}
+        gold, predicted = labels_of([*self.sentences(answered)])
+        sides: list[Counter[str]] = [*map(Counter, (gold, predicted, gold[gold == predicted]))]
+        of_labels = {
+            label: Counts(*(side[label] for side in sides)).f1 for label in answered.labels
+        }
+        mean = {
+            "accuracy": float((gold == predicted).mean()),
+            "f1": mean_known([*of_labels.values()]),
+        }
         return {**mean, **{f"f1_{label}": f1 for label, f1 in of_labels.items()}}
 
 
@@ -212,8 +217,9 @@ def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tup
 
 def labels_of(sentences: Sequence["Sentence"]) -> tuple[np.ndarray, np.ndarray]:
     """True and predicted labels of all words, [W] strings."""
-    gold = [label for each in sentences for label in each.gold or ()]
-    return np.array(gold), np.array([label for each in sentences for label in each.predicted])
+    gold = [label for sentence in sentences for label in sentence.gold or ()]
+    predicted = [label for sentence in sentences for label in sentence.predicted]
+    return np.array(gold), np.array(predicted)
 
 
 class Sentence(NamedTuple):
@@ -224,6 +230,7 @@ class Sentence(NamedTuple):
     scores: list[float]
 
 
-def entity_scores(given: Answered) -> conlleval.EntityScores:
-    pairs = [(each.gold or [], each.predicted) for each in given.task.kind.sentences(given)]
+def entity_scores(answered: Answered) -> conlleval.EntityScores:
+    sentences = answered.task.kind.sentences(answered)
+    pairs = [(sentence.gold or [], sentence.predicted) for sentence in sentences]
     return conlleval.score_entities(*zip(*pairs, strict=True))

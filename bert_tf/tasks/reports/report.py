@@ -50,31 +50,31 @@ _QUESTIONS = (
 
 
 @functools.singledispatch
-def report(kind: Kind, given: Answered) -> Report:
+def report(kind: Kind, answered: Answered) -> Report:
     """Tables and pictures of answers to labelled examples; none for a kind of a user's own."""
     return []
 
 
 @report.register
-def _classes(kind: Classification, given: Answered) -> Report:
-    labels = given.task.ordered(given.labels)
-    probabilities = np.exp(kind.to_outputs(given.answers, labels))
+def _classes(kind: Classification, answered: Answered) -> Report:
+    labels = answered.task.ordered(answered.labels)
+    probabilities = np.exp(kind.to_outputs(answered.answers, labels))
     return classes_report(
-        given.examples, labels, kind.targets(given.examples, labels), probabilities
+        answered.examples, labels, kind.targets(answered.examples, labels), probabilities
     )
 
 
 @report.register
-def _choices(kind: Choice, given: Answered) -> Report:
-    probabilities = given.answers["probabilities"]
+def _choices(kind: Choice, answered: Answered) -> Report:
+    probabilities = answered.answers["probabilities"]
     numbers = [str(number) for number in range(probabilities.shape[-1])]
-    truth = kind.targets(given.examples, given.labels)
-    return classes_report(given.examples, numbers, truth, probabilities)
+    truth = kind.targets(answered.examples, answered.labels)
+    return classes_report(answered.examples, numbers, truth, probabilities)
 
 
 @report.register
-def _label_sets(kind: MultiLabel, given: Answered) -> Report:
-    sets = kind.sets(given)
+def _label_sets(kind: MultiLabel, answered: Answered) -> Report:
+    sets = kind.sets(answered)
     columns = [
         "label",
         "precision",
@@ -100,17 +100,17 @@ def _label_sets(kind: MultiLabel, given: Answered) -> Report:
     ]
     truth, shares = sets.truth, np.maximum(sets.probabilities, _SMALLEST)
     loss = -np.log(np.where(truth, shares, np.maximum(1 - shares, _SMALLEST))).sum(axis=1)
-    predicted = predicted_labels(kind, given.answers)
-    shown: dict[str, Any] = {**given.examples.columns, "predicted": predicted, "loss": loss}
+    predicted = predicted_labels(kind, answered.answers)
+    shown: dict[str, Any] = {**answered.examples.columns, "predicted": predicted, "loss": loss}
     wrong = (truth != sets.predicted).any(axis=1)
     table = ReportTable("classes", "Scores of each label", columns, rows, brief=True)
-    errors = worst("Errors with the highest loss", given.examples.place, loss, wrong, shown)
+    errors = worst("Errors with the highest loss", answered.examples.place, loss, wrong, shown)
     return [table, *calibration(sets.probabilities.ravel(), truth.ravel()), errors]
 
 
 @report.register
-def _numbers(kind: Regression, given: Answered) -> Report:
-    truth, predicted = kind.compared(given)
+def _numbers(kind: Regression, answered: Answered) -> Report:
+    truth, predicted = kind.compared(answered)
     errors = predicted - truth
     edges = np.linspace(truth.min(), truth.max(), _RANGES + 1)
     number = np.clip(np.searchsorted(edges, truth, "right") - 1, 0, _RANGES - 1)
@@ -120,7 +120,7 @@ def _numbers(kind: Regression, given: Answered) -> Report:
         mean, size = (np.mean(x) if len(x) else None for x in (inside, abs(inside)))
         rows.append([f"{edges[index]:.2f} to {edges[index + 1]:.2f}", len(inside), mean, size])
     title = "Predicted and true numbers"
-    texts = {role: x for role, x in given.examples.columns.items() if role != "label"}
+    texts = {role: x for role, x in answered.examples.columns.items() if role != "label"}
     shown = {**texts, "label": truth, "predicted": predicted, "error": errors}
     columns = ["true", "examples", "mean error", "mean absolute error"]
     note = f"mean absolute error {abs(errors).mean():.4f}"
@@ -128,41 +128,41 @@ def _numbers(kind: Regression, given: Answered) -> Report:
     return [
         ReportTable("errors", by_range, columns, rows, note, brief=True),
         Picture("scatter", lambda: scatter(title, truth, predicted, "true", "predicted")),
-        worst("Largest errors", given.examples.place, abs(errors), errors != 0, shown),
+        worst("Largest errors", answered.examples.place, abs(errors), errors != 0, shown),
     ]
 
 
 @report.register
-def _entities(kind: Tagging, given: Answered) -> Report:
-    by_type = entity_scores(given).by_type.items()
+def _entities(kind: Tagging, answered: Answered) -> Report:
+    by_type = entity_scores(answered).by_type.items()
     rows = [
         [name, *conlleval.defined(counts), counts.gold, counts.found] for name, counts in by_type
     ]
     columns = ["type", "precision", "recall", "f1", "examples", "predicted"]
     title = "Scores of entities, as conlleval computes them"
     table = ReportTable("types", title, columns, rows, brief=True)
-    return [table, *_words(kind, given, lambda label: label.partition("-")[2] or "O")]
+    return [table, *_words(kind, answered, lambda label: label.partition("-")[2] or "O")]
 
 
 @report.register
-def _tags(kind: Tags, given: Answered) -> Report:
-    number_of = {label: number for number, label in enumerate(given.labels)}
-    sides = labels_of([*kind.sentences(given)])
+def _tags(kind: Tags, answered: Answered) -> Report:
+    number_of = {label: number for number, label in enumerate(answered.labels)}
+    sides = labels_of([*kind.sentences(answered)])
     truth, predicted = (np.array([number_of[label] for label in side]) for side in sides)
-    return [per_class(given.labels, truth, predicted), *_words(kind, given, str)]
+    return [per_class(answered.labels, truth, predicted), *_words(kind, answered, str)]
 
 
-def _words(kind: Tagging, given: Answered, class_of: Callable[[str], str]) -> Report:
+def _words(kind: Tagging, answered: Answered, class_of: Callable[[str], str]) -> Report:
     """Confusion of the classes of labels, calibration and errors of words."""
-    sentences = list(kind.sentences(given))
+    sentences = list(kind.sentences(answered))
     gold, predicted = labels_of(sentences)
     scores = np.array([score for sentence in sentences for score in sentence.scores])
     words = [(sentence, index) for sentence in sentences for index in range(len(sentence.words))]
-    classes = sorted({*map(class_of, given.labels), *map(class_of, gold.tolist())})
+    classes = sorted({*map(class_of, answered.labels), *map(class_of, gold.tolist())})
     numbers = [np.array([classes.index(class_of(x)) for x in side]) for side in (gold, predicted)]
     shown: dict[str, Any] = {"words": [_in_context(x.words, index) for x, index in words]}
     shown |= {"label": gold, "predicted": predicted, "probability": scores}
-    places = [given.examples.place(sentence.example) for sentence, _ in words]
+    places = [answered.examples.place(sentence.example) for sentence, _ in words]
     title = "Wrong labels of words with the highest probability"
     errors = worst(title, places.__getitem__, scores, predicted != gold, shown)
     return [*confusion(classes, *numbers), *calibration(scores, predicted == gold), errors]
@@ -175,25 +175,25 @@ def _in_context(words: list[str], index: int) -> str:
 
 
 @report.register
-def _masked_words(kind: MaskedLanguageModel, given: Answered) -> Report:
-    row, column = np.nonzero(guessed_pieces(given.answers)[0])
+def _masked_words(kind: MaskedLanguageModel, answered: Answered) -> Report:
+    row, column = np.nonzero(guessed_pieces(answered.answers)[0])
     names = ("pieces_text", "pieces_guess", "pieces_log_probability")
-    piece, guess, probability = (given.answers[name][row, column] for name in names)
+    piece, guess, probability = (answered.answers[name][row, column] for name in names)
     shown: dict[str, Sequence[Any]] = {
-        "text": [given.examples.columns["sentence"][index] for index in row],
+        "text": [answered.examples.columns["sentence"][index] for index in row],
         "piece": [text.decode() for text in piece],
         "guess": [text.decode() for text in guess],
         "log probability": probability.tolist(),
     }
     title = "Wrong guesses for the pieces with the lowest probability"
-    places = [given.examples.place(index) for index in row.tolist()]
+    places = [answered.examples.place(index) for index in row.tolist()]
     return [worst(title, places.__getitem__, -probability, piece != guess, shown)]
 
 
 @report.register
-def _questions(kind: Span, given: Answered) -> Report:
-    answers, confidence = best_texts(given.answers), given.answers["score"]
-    questions, gold = (given.examples.columns[name] for name in ("question", "answers"))
+def _questions(kind: Span, answered: Answered) -> Report:
+    answers, confidence = best_texts(answered.answers), answered.answers["score"]
+    questions, gold = (answered.examples.columns[name] for name in ("question", "answers"))
     score = squad_2_scores if kind.unanswerable else squad_1_scores
     scores = [score({"q": g}, {"q": a}) for g, a in zip(gold, answers, strict=True)]
     exact = np.array([x["exact" if kind.unanswerable else "exact_match"] for x in scores])
@@ -218,7 +218,7 @@ def _questions(kind: Span, given: Answered) -> Report:
         "probability": confidence,
     }
     title, badness = "Wrong answers with the highest probability", confidence - f1 / 100
-    errors = worst(title, given.examples.place, badness, exact < 100, shown)
+    errors = worst(title, answered.examples.place, badness, exact < 100, shown)
     return [*parts, *calibration(confidence, exact == 100), errors]
 
 
@@ -237,14 +237,14 @@ def _groups(question: str, right: Sequence[str]) -> tuple[str, str]:
 
 
 @report.register
-def _pairs(kind: SentenceEmbedding, given: Answered) -> Report:
-    score = given.answers["score"]
-    shown: dict[str, Any] = {**given.examples.columns, "cosine": score}
+def _pairs(kind: SentenceEmbedding, answered: Answered) -> Report:
+    score = answered.answers["score"]
+    shown: dict[str, Any] = {**answered.examples.columns, "cosine": score}
     if not kind.is_scored:
         title, badness, wrong = "Pairs with the lowest cosine", -score, np.ones(len(score), bool)
     else:
-        truth = pair_scores(given.examples)
+        truth = pair_scores(answered.examples)
         ranks = [np.argsort(np.argsort(x)) / max(1, len(x) - 1) for x in (truth, score)]
         shown["difference"] = badness = abs(ranks[1] - ranks[0])
         title, wrong = "Pairs whose rank by cosine is furthest from that by score", badness > 0
-    return [worst(title, given.examples.place, badness, wrong, shown)]
+    return [worst(title, answered.examples.place, badness, wrong, shown)]
