@@ -64,15 +64,20 @@ def run(page: Page) -> None:
     page.wait(f"{ANSWERED} || document.querySelector('#answer .error') !== null")
 
 
+def answer(page: Page, server: Server, model: str, signature: str = "", **texts: str) -> None:
+    """Chooses a model, types the texts and runs it."""
+    choose(page, server, model, **({"signature": signature} if signature else {}))
+    type_in(page, **texts)
+    run(page)
+
+
 def open_attention(page: Page) -> None:
     page.click("#attention summary")
     page.wait("document.querySelector('#attention canvas.matrix') !== null")
 
 
 def test_classes_are_bars(page, server):
-    choose(page, server, "classes")
-    type_in(page, text="a text")
-    run(page)
+    answer(page, server, "classes", text="a text")
     assert page.texts(".bars .name")[:3] == ["positive", MARKUP, "rare 0"]
     assert page.texts(".bars .number")[:3] == ["75.0%", "20.0%", "< 0.1%"]
     assert page.texts("#answer summary") == ["2 more"]
@@ -89,9 +94,7 @@ def test_classes_are_bars(page, server):
 
 
 def test_entities_are_highlighted_where_they_are(page, server):
-    choose(page, server, "entities")
-    type_in(page, text=TEXT)
-    run(page)
+    answer(page, server, "entities", text=TEXT)
     marks = "Array.from(document.querySelectorAll('mark'), (mark) => mark.firstChild.data)"
     assert page.evaluate(marks) == list(NAMES)
     assert page.texts("mark .type") == list(NAMES.values())
@@ -139,10 +142,7 @@ def test_masks_are_filled(page, server):
 
 
 def test_an_explanation_colours_the_pieces(page, server):
-    choose(page, server, "classes")
-    page.select("#signature", "explain")
-    type_in(page, text="deep sea ##s")
-    run(page)
+    answer(page, server, "classes", "explain", text="deep sea ##s")
     assert page.text("#answer .headline") == "sea 75.0%"
     assert page.texts(".passage") == ["[CLS] deep seas [SEP]"]
     assert page.texts(".passage .against") == ["sea", "s"]
@@ -155,38 +155,25 @@ def test_an_explanation_colours_the_pieces(page, server):
     assert page.texts("#answer td")[:4] == ["##s", "-1.5", "deep", "0.5"]
 
 
-def test_choices_are_lines(page, server):
-    choose(page, server, "choice")
-    type_in(page, context="c", choices="one\n\nthe longest\nthree")
-    run(page)
+def test_choices_scores_vectors_and_numbers(page, server):
+    answer(page, server, "choice", context="c", choices="one\n\nthe longest\nthree")
     assert page.texts(".bars .name") == ["one", "the longest", "three"]
     assert page.texts(".chosen .name") == ["the longest"]
-
-
-def test_scores_and_vectors_and_numbers(page, server):
-    choose(page, server, "similarity")
-    type_in(page, text="a", text_pair="b")
-    run(page)
+    answer(page, server, "similarity", text="a", text_pair="b")
     assert page.text("#answer") == "3.215 score"  # one output stands bare
     type_in(page, text_pair="a")
     run(page)
     assert page.text("#answer") == "NaN score"
-    choose(page, server, "classes", signature="embed")
-    type_in(page, text="a")
-    run(page)
+    answer(page, server, "classes", "embed", text="a")
     assert page.texts("#answer dd") == ["12, norm 5: 3, 4, 0, 0, 0, 0, 0, 0, …"]
     assert page.text(".warning") == "The text is too long: 1 word piece was not read."
-    choose(page, server, "classes", signature="tokens")
+    answer(page, server, "classes", "tokens", token_ids="101 7, 102")
     assert page.evaluate("document.querySelector('#attention').hidden") is True
-    type_in(page, token_ids="101 7, 102")
-    run(page)
     assert page.texts("#answer dd") == ["101-7-102"]
 
 
 def test_pieces_and_attention(page, server):
-    choose(page, server, "classes")
-    type_in(page, text=f"👍🏽 sea {MARKUP}")
-    run(page)
+    answer(page, server, "classes", text=f"👍🏽 sea {MARKUP}")
     open_attention(page)
     assert page.texts(".pieces .piece") == ["[CLS]", "👍🏽", "sea", *MARKUP.split(), "[SEP]"]
     assert page.texts(".pieces li:nth-child(3) .place") == ["102", "3–6"]
@@ -231,9 +218,7 @@ def test_pieces_and_attention(page, server):
 
 
 def test_attention_of_one_input_and_of_the_beginning_of_a_long_text(page, server):
-    choose(page, server, "questions")
-    type_in(page, question="Whose tower?", context="👍🏽" * 300)
-    run(page)
+    answer(page, server, "questions", question="Whose tower?", context="👍🏽" * 300)
     open_attention(page)
     assert page.texts(".pieces .piece") == ["[CLS]", "Whose", "tower?", "[SEP]"]
     page.select("#attention-of", "context")
@@ -251,9 +236,7 @@ def test_markup_stays_text(page, server):
         ("choice", {"context": MARKUP, "choices": f"{MARKUP}\n{MARKUP}"}),
         ("full", {"text": MARKUP}),
     ):
-        choose(page, server, model)
-        type_in(page, **inputs)
-        run(page)
+        answer(page, server, model, **inputs)
         if model != "full":
             open_attention(page)
         assert MARKUP.replace(" ", "") in page.text("main").replace(" ", "").replace("\n", "")
@@ -261,9 +244,7 @@ def test_markup_stays_text(page, server):
 
 
 def test_errors_are_shown_as_they_are(page, server):
-    choose(page, server, "full")
-    type_in(page, text="a")
-    run(page)
+    answer(page, server, "full", text="a")
     assert page.texts("#answer .error") == [f"429: The queue is full {MARKUP}"]
     assert page.evaluate("document.querySelector('#answer .error').getAttribute('role')") == "alert"
     page.call(
