@@ -56,20 +56,18 @@ def run(options: Options) -> MonitorResult:
         InputError: the folder has no runs, or the port is taken; the message says why.
     """
     folder = Path(options.run)
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder: give a run directory")
     if next(folder.rglob("events.out.tfevents.*"), None) is None:
         raise InputError(f"{folder}: no TensorBoard logs yet: give the directory of a run")
     from tensorboard import program
 
     board = program.TensorBoard()
-    place = ["--host", options.host, "--port", str(options.port)]
-    board.configure(argv=["", "--logdir", str(folder), *place])
+    address = ["--host", options.host, "--port", str(options.port)]
+    board.configure(argv=["", "--logdir", str(folder), *address])
     try:
-        address = board.launch()
+        url = board.launch()
     except program.TensorBoardServerException as error:
         raise InputError(f"TensorBoard cannot serve there ({error}): give another --port") from None
-    return MonitorResult(folder=folder, address=address)
+    return MonitorResult(folder=folder, address=url)
 
 
 def show(result: MonitorResult, options: Options) -> None:

@@ -37,14 +37,15 @@ Function = Callable[[Arrays, float], dict[str, np.ndarray]]
 # length. Beyond some thousand word pieces a batch gains nothing and delays its first request.
 _BATCH_BYTES = 2**14
 _SHORT_BYTES = 2**6
-# Longer texts and longer lists leave one thread to what is short, while such comes, and to what is
-# far smaller than what runs. The time of 99% of short texts beside long ones, in ms, with 8, 64 and
-# 256 clients, on 2 cores of an AMD EPYC: 139, 740 and 4,180 without it, 58, 253 and 228 with it.
+# Long texts and lists leave one thread to short ones, as long as these keep arriving, and to
+# requests far smaller than those that run. The 99th percentile of short texts beside long ones, in
+# ms, with 8, 64 and 256 clients on 2 cores of an AMD EPYC: 139, 740 and 4,180 without this rule,
+# 58, 253 and 228 with it.
 _LONG_BYTES = 2**8
 _MANY_ROWS = 16
 _SHORT_SECONDS = 1.0
 _FAR_SMALLER = 2**6
-# Far more than joined requests have, and seconds of work: never on the last thread.
+# Far larger than joined requests, and seconds of work: never runs on the last thread.
 _HUGE_BYTES = 2**17
 
 _LOG = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class _Request:
 
 
 class Workers:
-    """The threads that run batches, shared by the queues of all models; by default one per core."""
+    """The threads that run the batches of all models; by default one per core."""
 
     def __init__(self, threads: int = 0) -> None:
         self.threads = threads or available_cores()
@@ -97,7 +98,7 @@ class Workers:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, queue: "BatchQueue") -> None:
-        """Runs what this queue holds as soon as a thread is free and its batch is ready."""
+        """Runs this queue's batches as soon as they are ready and a thread is free."""
         self._queues.add(queue)
         self._start_batches()
 
@@ -106,7 +107,7 @@ class Workers:
             self._timer.cancel()
         while self._idle:
             now = time.monotonic()
-            # The last thread is left to what is short or far smaller, until then.
+            # Until then the last thread waits for requests that are short or far smaller.
             is_last = len(self._long) >= self.threads - 1 > 0
             until = self._last_short + _SHORT_SECONDS if is_last else -math.inf
             most = min(self._long, default=0) // _FAR_SMALLER
@@ -166,7 +167,7 @@ class Workers:
 
 
 class _Group(NamedTuple):
-    """What requests that can be joined have in common."""
+    """The common properties of requests that can be joined."""
 
     key: Any
     size: int  # the exponent of `_bytes`

@@ -1,4 +1,4 @@
-"""HTTP connections that a slow client cannot hold for good; bodies have limits in `http`."""
+"""HTTP connections with limits, so that slow clients hold none for ever; `http` limits bodies."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEAD_SECONDS = 30  # in which the head of a request must arrive
 HEAD_BYTES = 2**16  # of a head and, after a body in chunks, its trailer
 MOST_PIPELINED = 100  # requests that wait for the answers to those before them
-# Before idle connections are closed at the end: requests that are on their way get their answer.
+# Idle connections stay open for so long at shutdown: requests under way get their answers.
 LINGER_SECONDS = 0.5
-# A client that closes its sending side may be gone, or wait for an answer: it gets one that is soon
-# ready, and costs no further work.
+# A client that closes its sending side is gone, or waits for its answer: it gets an answer that is
+# ready within this time.
 HALF_CLOSED_SECONDS = 1.0
 UNREAD_SECONDS = 75  # in which a client must read some of its answer
 UNREAD_BYTES = 2**28  # of all answers that clients have not read yet
@@ -27,11 +27,11 @@ class Connections:
 
     most: int = 1000
     open: set["BoundedHttpProtocol"] = field(default_factory=set)
-    # Without a request, the one that has been so for the longest time first.
+    # Without a request; the longest idle one first.
     idle: dict["BoundedHttpProtocol", None] = field(default_factory=dict)
 
     def make_room(self, newest: "BoundedHttpProtocol") -> bool:
-        """Whether one more may stay, in place of the one that is idle for the longest time."""
+        """Whether the newest may stay; closes the longest idle connection if that is needed."""
         self.open.add(newest)
         if len(self.open) <= self.most:
             return True
@@ -41,7 +41,7 @@ class Connections:
         return False
 
     def limit_unread(self, newest: "BoundedHttpProtocol") -> None:
-        """Gives up the connections with the largest unread answers, as many as is needed."""
+        """Closes connections with the largest unread answers until the limit holds."""
         unread = {x: size for x in self.open if (size := x.unread_bytes)}
         while sum(unread.values()) > UNREAD_BYTES:
             others = [other for other in unread if other is not newest]
@@ -63,7 +63,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._unparsed_bytes = 0
         self._is_head = True  # otherwise headers are a trailer's
-        self._refusal = ""  # of what is sent from here on
+        self._refusal = ""  # of everything received from here on
         self._head_timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
@@ -95,7 +95,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refusal or self.transport.is_closing():
-            return  # nothing is read after what cannot be read
+            return  # nothing is read after an invalid request
         self._unset_keepalive_if_required()
         # A line of a head or of a chunk is parsed when it has ended: an endless one is refused.
         self._unparsed_bytes += len(data)
@@ -219,7 +219,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return sum(layer.get_write_buffer_size() for layer in layers)
 
     def _watch_reader(self, unread: int) -> None:
-        """Gives the connection up if its client reads nothing for a time."""
+        """Closes the connection if its client reads nothing for a time."""
         if self._unread_timer is not None:
             self._unread_timer.cancel()
         self._unread_timer = self.loop.call_later(UNREAD_SECONDS, self._check_reader, unread)

@@ -37,15 +37,15 @@ from bert_tf.server.tensors import predict_inputs, to_proto
 _LOG = logging.getLogger(__name__)
 _LONGEST_MESSAGE = 1024  # characters of an error: gRPC limits the header that it is sent in
 _MOST_CALLS = 1000
-# Time in which the message of a call must arrive. Where so many calls wait for theirs that these,
-# whose size gRPC does not tell, might exceed the bytes in work, a new one gets the shorter time:
-# clients send the message with the head of a call.
+# Time limit for the message of a call. gRPC does not say how large it will be: once as many calls
+# wait as could together exceed the bytes in work, new ones get the shorter limit. Clients send the
+# message with the head of a call.
 _MESSAGE_SECONDS = 30.0
 _MOST_PATIENT = 64
 _PROMPT_SECONDS = 2.0
-# Streams of health stay open: anyone may ask for them, and they take the place of other calls.
+# Health streams stay open, need no token, and count as calls.
 _MOST_WATCHERS = 64
-_WATCH_SECONDS = 0.1  # between two looks at the models
+_WATCH_SECONDS = 0.1  # between checks of the models
 _YEAR = 365 * 24 * 3600.0
 # Answers a request, until a moment of `time.monotonic()`.
 _Method = Callable[[Models, Any, float], Awaitable[Message]]
@@ -85,7 +85,7 @@ async def start_grpc(
     started = GrpcServer(server, models, max_held_bytes, patient, tokens, access_log, tracer)
     services = {
         service: {
-            # It reads the message itself: gRPC's own handlers would wait for it without a limit.
+            # The call reads its message itself: gRPC's own handlers would wait without a limit.
             api: grpc.stream_unary_rpc_method_handler(functools.partial(started.call, api, rpc))
             for api, rpc in rpcs.items()
         }
@@ -106,7 +106,7 @@ async def start_grpc(
 
 
 def _credentials(tls: Certificate) -> grpc.ServerCredentials:
-    """Credentials that each new connection finds up to date."""
+    """Credentials that are current for each new connection."""
     last = tls.pair
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
@@ -159,7 +159,7 @@ async def _status(models: Models, request: GetModelStatusRequest, deadline: floa
     return models.status(*_target(request.model_spec))
 
 
-# Calls of others are UNIMPLEMENTED: Classify, Regress and MultiInference, which TensorFlow Serving
+# Other calls are UNIMPLEMENTED: Classify, Regress and MultiInference, which TensorFlow Serving
 # answers, and HandleReloadConfigRequest, by which clients change the models.
 _RPCS: dict[str, dict[str, _Rpc]] = {
     "tensorflow.serving.PredictionService": {

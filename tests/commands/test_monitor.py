@@ -6,17 +6,17 @@ from bert_tf.cli import main
 
 
 def test_tensorboard_serves_a_run(pretrained, capsys, monkeypatch):
-    found = []
+    settings = []
 
     def look_and_interrupt():
         address = capsys.readouterr().err.split("TensorBoard: ")[1].split()[0]
         with urllib.request.urlopen(f"{address}data/environment") as answer:
-            found.append(answer.read().decode())
+            settings.append(answer.read().decode())
         raise KeyboardInterrupt
 
     monkeypatch.setattr("bert_tf.commands.monitor.wait_for_interrupt", look_and_interrupt)
     assert main(["monitor", str(pretrained), "--port", "0"]) == 130
-    assert str(pretrained) in found[0]
+    assert str(pretrained) in settings[0]
 
 
 @pytest.mark.parametrize(
