@@ -49,23 +49,25 @@ class Hub:
     url: str = ""
 
     def info(self, revision: str) -> dict[str, Any]:
-        siblings = []
-        for name, content in self.files.items():
-            size = len(content)
-            blob = hashlib.sha1(b"blob %d\0" % size + content).hexdigest()
-            sibling = {"rfilename": name, "size": size, "blobId": blob}
-            if name.endswith(".safetensors"):
-                sha = hashlib.sha256(content).hexdigest()
-                sibling["lfs"] = {"size": size, "sha256": sha, "pointerSize": 134}
-            siblings.append(sibling)
+        siblings = [{"rfilename": name} for name in self.files]
         sha = self.commits.get(revision, revision)
         return {"id": NAME, "sha": sha, "siblings": siblings, "config": self.config}
+
+    def tree(self) -> list[dict[str, Any]]:
+        return [
+            {"type": "file", "path": name, "size": len(content), "oid": hash_of(content)}
+            for name, content in self.files.items()
+        ]
 
     @property
     def downloads(self) -> list[str]:
         """Files whose content was asked for."""
-        got = [line for line in self.requests if line.startswith(("GET /cdn/", f"GET /{NAME}/"))]
-        return list(dict.fromkeys(line.rpartition("/")[2] for line in got))
+        lines = [line for line in self.requests if line.startswith(f"GET /{NAME}/")]
+        return list(dict.fromkeys(line.rpartition("/")[2] for line in lines))
+
+
+def hash_of(content: bytes) -> str:
+    return hashlib.sha1(content).hexdigest()
 
 
 def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
@@ -75,78 +77,45 @@ def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *_: object) -> None:
             pass
 
-        def answer(self, status: int, content: bytes = b"", cut: int = 0, **headers: str) -> None:
+        def answer(self, status: int, content: bytes = b"", cut: bool = False, **headers: str):
             self.send_response(status)
-            given = {"Content-Length": str(len(content))} | {
-                name.replace("_", "-"): value for name, value in headers.items()
-            }
-            for name, value in given.items():
-                self.send_header(name, value)
+            for name, value in {"Content-Length": str(len(content)), **headers}.items():
+                self.send_header(name.replace("_", "-"), value)
             self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content[: len(content) - cut])
-            if cut:
-                self.close_connection = True
+            if self.command == "GET" and not cut:
+                self.wfile.write(content)
+            self.close_connection = cut
+
+        def answer_json(self, value: Any) -> None:
+            self.answer(200, json.dumps(value).encode(), Content_Type="application/json")
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             hub.requests.append(f"{self.command} {path}")
-            fault = next((what for part, what in hub.faults.items() if part in path), None)
+            fault = next((fault for part, fault in hub.faults.items() if part in path), None)
+            revision = path.rpartition("/")[2].replace("%2F", "/")
             if isinstance(fault, int):
                 self.answer(fault)
             elif isinstance(fault, tuple):
                 self.answer(fault[0], X_Error_Code=fault[1])
             elif path.startswith(f"/api/models/{NAME}/revision/"):
-                revision = path.rpartition("/")[2].replace("%2F", "/")
                 if revision in hub.commits or revision in hub.commits.values():
-                    content = json.dumps(hub.info(revision)).encode()
-                    self.answer(200, content, Content_Type="application/json")
+                    self.answer_json(hub.info(revision))
                 else:
                     self.answer(404, X_Error_Code="RevisionNotFound")
             elif path.startswith(f"/api/models/{NAME}/tree/"):
-                files = hub.info(path.rpartition("/")[2])["siblings"]
-                tree = [
-                    {"type": "file", "path": x["rfilename"], "size": x["size"], "oid": x["blobId"]}
-                    for x in files
-                ]
-                self.answer(200, json.dumps(tree).encode(), Content_Type="application/json")
+                self.answer_json(hub.tree())
             elif path.startswith(f"/{NAME}/resolve/"):
-                self.resolve(*path.removeprefix(f"/{NAME}/resolve/").split("/", 1), fault)
-            elif path.startswith("/cdn/"):
-                self.content(hub.files[path.removeprefix("/cdn/")], fault, Accept_Ranges="bytes")
+                revision, name = path.removeprefix(f"/{NAME}/resolve/").split("/", 1)
+                headers = {
+                    "X-Repo-Commit": hub.commits.get(revision, revision),
+                    "ETag": f'"{hash_of(hub.files[name])}"',
+                }
+                self.answer(200, hub.files[name], cut=fault == "cut", **headers)
             else:  # as the hub answers those who have not logged in
                 self.answer(401)
 
         do_HEAD = do_GET
-
-        def resolve(self, revision: str, name: str, fault: Any) -> None:
-            """As the hub, which has large files on another host."""
-            sibling = next(x for x in hub.info(revision)["siblings"] if x["rfilename"] == name)
-            commit = hub.commits.get(revision, revision)
-            if "lfs" not in sibling:
-                etag = f'"{sibling["blobId"]}"'
-                self.content(hub.files[name], fault, X_Repo_Commit=commit, ETag=etag)
-                return
-            self.answer(
-                302,
-                Location=f"{hub.url.replace('127.0.0.1', 'localhost')}/cdn/{name}",
-                X_Repo_Commit=commit,
-                X_Linked_Etag=f'"{sibling["lfs"]["sha256"]}"',
-                X_Linked_Size=str(sibling["size"]),
-            )
-
-        def content(self, content: bytes, fault: Any, **headers: str) -> None:
-            if fault == "cut once" and "Range" not in self.headers:
-                self.answer(200, content, cut=len(content) // 2, **headers)
-            elif asked := self.headers.get("Range"):
-                start = int(asked.removeprefix("bytes=").rstrip("-"))
-                hub.requests.append(f"from byte {start}")
-                end = f"bytes {start}-{len(content) - 1}/{len(content)}"
-                self.answer(206, content[start:], Content_Range=end, **headers)
-            elif fault == "cut":
-                self.answer(200, content, cut=len(content), **headers)
-            else:
-                self.answer(200, content, **headers)
 
     return Handler
 
@@ -167,7 +136,6 @@ def place(tmp_path, monkeypatch):
 def hub(place, monkeypatch):
     file_download = pytest.importorskip("huggingface_hub.file_download")
     monkeypatch.setattr(file_download, "time", SimpleNamespace(sleep=lambda seconds: None))
-    monkeypatch.setattr(file_download.constants, "DOWNLOAD_CHUNK_SIZE", 1000)
     hub = Hub(dict(FILES))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(hub))
     hub.url = f"http://127.0.0.1:{server.server_port}"
@@ -316,13 +284,6 @@ def test_what_other_programs_left_out_is_downloaded(hub, cached, monkeypatch):
     assert hub.downloads == ["model.safetensors"]
 
 
-def test_a_download_goes_on_where_the_connection_was_cut(hub):
-    hub.faults["cdn/model.safetensors"] = "cut once"
-    folder = find_model(NAME)
-    assert (folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]
-    assert f"from byte {len(FILES['model.safetensors']) // 2 // 1000 * 1000}" in hub.requests
-
-
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -334,7 +295,7 @@ def test_a_download_goes_on_where_the_connection_was_cut(hub):
             "config.json, model.safetensors and",
         ),
         ({"resolve": (403, "GatedRepo")}, f"{NAME} is gated: accept its terms at http://"),
-        ({"cdn/model.safetensors": "cut"}, "cannot be downloaded from http://"),
+        ({"/model.safetensors": "cut"}, "cannot be downloaded from http://"),
     ],
 )
 def test_a_download_that_fails_is_one_line_and_leaves_no_model(hub, fault, message):
@@ -373,15 +334,13 @@ def test_a_repository_without_a_bert_is_refused_before_any_file(hub, change, mes
 
 
 def test_a_repository_that_changes_meanwhile_is_refused(hub):
-    info = hub.info
+    tree = hub.tree
 
-    def moved(revision):
-        found = info(revision)
-        if len(hub.requests) > 2:
-            hub.commits["main"] = OLD
-        return found
+    def moved():
+        hub.commits["main"] = OLD
+        return tree()
 
-    hub.info = moved
+    hub.tree = moved
     with pytest.raises(InputError, match="or changed while it was downloaded: try again"):
         find_model(NAME)
 
