@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from PIL import Image
+from watchers import Lines
 
 from bert_tf import BertTokenizer
 from bert_tf.commands import search as search_command
@@ -24,7 +25,6 @@ from bert_tf.files.owners import RUN, Mark
 from bert_tf.models.answerer import Evaluation
 from bert_tf.tasks.reports.tables import markdown
 from bert_tf.training.loop import DivergedError
-from bert_tf.training.watcher import Watcher
 
 BEST = 3e-5
 
@@ -72,6 +72,11 @@ def options(tmp_path) -> SearchOptions:
     return SearchOptions(model=model, train="train.tsv", output=str(tmp_path / "run"), seed=1)
 
 
+@pytest.fixture
+def one_setting(options) -> SearchOptions:
+    return replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3])
+
+
 def model_of(folder: Path, text: str) -> str:
     folder.mkdir()
     (folder / "model.safetensors").write_text(text)
@@ -89,18 +94,8 @@ def blank_pictures(monkeypatch) -> None:
     monkeypatch.setattr("bert_tf.commands.settings_search.picture", blank)
 
 
-class Notices(Watcher):
-    """Keeps them."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def notice(self, line) -> None:
-        self.lines.append(line)
-
-
 def tried(options, run=None) -> list[Setting]:
-    trials = search(options, Notices(), run or Runs())
+    trials = search(options, Lines(), run or Runs())
     return [trial.setting for trial in trials]
 
 
@@ -118,8 +113,7 @@ def test_a_setting_that_comes_to_be_the_best_without_its_first_model(options):
     options = replace(options, batch_size=[8], learning_rate=[BEST, 4e-5], epochs=[1])
     tried(options)
     tried(replace(options, learning_rate=[4e-5], seeds=2), Later())
-    best = Path(options.output) / "best" / "model.safetensors"
-    assert best.read_text() == "batch-8_rate-4e-05_epochs-1/seed-2"
+    assert best(Path(options.output)) == "batch-8_rate-4e-05_epochs-1/seed-2"
 
 
 class Changing(Runs):
@@ -134,6 +128,11 @@ class Changing(Runs):
         return result
 
 
+def best(output: Path) -> str:
+    """The run that best/ is a copy of."""
+    return (output / "best" / "model.safetensors").read_text()
+
+
 def models(output: Path) -> set[str]:
     """The runs whose models are there."""
     files = output.glob("batch-*/seed-*/best/model.safetensors")
@@ -142,38 +141,37 @@ def models(output: Path) -> set[str]:
 
 def test_no_model_is_deleted_while_a_setting_lacks_seeds(options):
     options = replace(options, batch_size=[8], learning_rate=[*Changing.scores], epochs=[1])
-    output, told = Path(options.output), Notices()
-    search(options, told, Changing())
+    output, watcher = Path(options.output), Lines()
+    search(options, watcher, Changing())
     first = "batch-8_rate-5e-05_epochs-1/seed-1"
     assert models(output) == {first}
     assert json.loads((output / "search.json").read_text())["best"] == first
-    assert told.lines == [f"best/ is the best model of {first}"]
+    assert watcher.notices == [f"best/ is the best model of {first}"]
 
     # Killed when the first setting, now the worst, has all its seeds.
     more = replace(options, seeds=3)
     with pytest.raises(KilledError):
-        search(more, Notices(), Changing(killed_at=2))
+        search(more, Lines(), Changing(killed_at=2))
     assert models(output) >= {first}
-    assert (output / "best" / "model.safetensors").read_text() == first
-    search(more, told, Changing())
-    best = "batch-8_rate-2e-05_epochs-1/seed-2"
-    assert models(output) == {best}
-    assert (output / "best" / "model.safetensors").read_text() == best
-    assert json.loads((output / "search.json").read_text())["best"] == best
-    assert told.lines[1:] == [f"best/ is the best model of {best}"]
+    assert best(output) == first
+    search(more, watcher, Changing())
+    last = "batch-8_rate-2e-05_epochs-1/seed-2"
+    assert models(output) == {last}
+    assert best(output) == json.loads((output / "search.json").read_text())["best"] == last
+    assert watcher.notices[1:] == [f"best/ is the best model of {last}"]
 
 
 def test_a_best_setting_whose_model_was_deleted_is_said_to_be_so(options):
     """One setting alone gets more seeds, and falls behind one whose model is gone."""
     options = replace(options, batch_size=[8], learning_rate=[5e-5, 4e-5], epochs=[1])
-    output, told = Path(options.output), Notices()
-    search(options, Notices(), Changing())
-    search(replace(options, learning_rate=[5e-5], seeds=3), told, Changing())
+    output, watcher = Path(options.output), Lines()
+    search(options, Lines(), Changing())
+    search(replace(options, learning_rate=[5e-5], seeds=3), watcher, Changing())
     first = "batch-8_rate-5e-05_epochs-1/seed-1"
     assert models(output) == {first}
-    assert (output / "best" / "model.safetensors").read_text() == first
-    assert told.lines[0] == f"best/ is the best model of {first}"
-    assert "learning rate 4e-05" in told.lines[1] and "were deleted" in told.lines[1]
+    assert best(output) == first
+    assert watcher.notices[0] == f"best/ is the best model of {first}"
+    assert "learning rate 4e-05" in watcher.notices[1] and "were deleted" in watcher.notices[1]
 
 
 def test_more_seeds_of_one_setting_leave_the_others_as_they_are(options):
@@ -196,34 +194,23 @@ def test_the_grid_is_the_papers(options):
     assert len(runs.made) == 24
     output = Path(options.output)
     # The best model alone is kept, beside the logs of all.
-    best = "batch-32_rate-3e-05_epochs-4/seed-1"
-    assert (output / "best" / "model.safetensors").read_text() == best
+    assert best(output) == "batch-32_rate-3e-05_epochs-4/seed-1"
     kept = {path.parent.parent for path in output.rglob("model.safetensors")}
-    assert kept == {output, output / best}
+    assert kept == {output, output / best(output)}
     assert not [*output.rglob("checkpoints"), *output.rglob("last")]
 
 
 def test_settings_are_ranked_by_the_mean_over_seeds(options, monkeypatch):
     monkeypatch.setattr("bert_tf.commands.settings_search.picture", picture)
     options = replace(options, batch_size=[16], learning_rate=[5e-5, BEST], epochs=[3], seeds=3)
-    trials = search(options, Notices(), Runs())
+    trials = search(options, Lines(), Runs())
     rows = table(trials)
-    assert rows[0] == [
-        "batch size",
-        "learning rate",
-        "epochs",
-        "f1",
-        "deviation",
-        "runs",
-        "evaluations",
-        "accuracy",
-    ]
+    columns = "batch size,learning rate,epochs,f1,deviation,runs,evaluations,accuracy"
+    assert rows[0] == columns.split(",")
     assert rows[1] == ["16", "3e-05", "3", "1.034", "0.001", "1.033 1.034 1.035", "3 3 3", "0.5168"]
     assert rows[2][:4] == ["16", "5e-05", "3", "0.8336"]
     output = Path(options.output)
-    assert (
-        (output / "best" / "model.safetensors").read_text().endswith("rate-3e-05_epochs-3/seed-3")
-    )
+    assert best(output).endswith("rate-3e-05_epochs-3/seed-3")
     text = (output / "search.md").read_text()
     assert text.startswith(markdown(rows) + "\n")
     assert "Each run is the best of 3 evaluations on the validation examples" in text
@@ -239,10 +226,10 @@ def test_a_killed_search_repeats_no_finished_run(options, tmp_path, trials, kill
     """Runs 0, 2, 4 ... begin a trial; run 3 is in the middle of one."""
     options = replace(options, batch_size=[16], epochs=[2], trials=trials, seeds=2)
     undisturbed, first, second = Runs(), Runs(killed_at), Runs()
-    search(replace(options, output=str(tmp_path / "other")), Notices(), undisturbed)
+    search(replace(options, output=str(tmp_path / "other")), Lines(), undisturbed)
     with pytest.raises(KilledError):
-        search(options, Notices(), first)
-    search(options, Notices(), second)
+        search(options, Lines(), first)
+    search(options, Lines(), second)
     assert first.made + second.made == undisturbed.made
     for name in ("search.tsv", "search.png"):
         outputs = (Path(options.output) / name, tmp_path / "other" / name)
@@ -260,8 +247,8 @@ def test_a_finished_search_runs_nothing_and_can_be_extended(options):
     assert len(tried(replace(options, learning_rate=[5e-5, BEST, 2e-5]), again)) == 3
     settings = tried(replace(options, learning_rate=[5e-5, 2e-5], trials=5), again)
     assert len(set(settings)) == 5 and len(again.made) == 2 + 1 + 2
-    best = (Path(options.output) / "best" / "model.safetensors").read_text()
-    assert best.startswith(ranked(search(options, Notices(), Runs()))[0].setting.folder)
+    first, *_ = ranked(search(options, Lines(), Runs()))
+    assert best(Path(options.output)).startswith(first.setting.folder)
 
 
 def test_a_search_whose_first_run_is_refused_leaves_nothing(options):
@@ -269,7 +256,7 @@ def test_a_search_whose_first_run_is_refused_leaves_nothing(options):
         raise InputError("there is no such data")
 
     with pytest.raises(InputError, match="no such data"):
-        search(options, Notices(), refused)
+        search(options, Lines(), refused)
     assert [path.name for path in Path(options.output).iterdir()] == [".lock"]
 
 
@@ -290,16 +277,16 @@ def test_proposals_lie_in_the_ranges_and_close_in_on_the_best(options):
 
 def test_too_few_settings_for_the_trials_end_the_search(options):
     options = replace(options, learning_rate=[3e-5], epochs=[2, 3], trials=9)
-    trials = search(options, told := Notices(), Runs())
+    trials = search(options, watcher := Lines(), Runs())
     assert len(trials) == 4
-    assert "4 of 9 trials were made: no further setting was found" in told.lines[0]
+    assert "4 of 9 trials were made: no further setting was found" in watcher.notices[0]
 
 
 def test_a_diverged_run_is_ranked_last(options):
     options = replace(options, batch_size=[16], learning_rate=[0.1, BEST], epochs=[3])
-    told = Notices()
-    trials = search(options, told, Runs())
-    assert "learning rate 0.1" in told.lines[0] and "non-finite" in told.lines[0]
+    watcher = Lines()
+    trials = search(options, watcher, Runs())
+    assert "learning rate 0.1" in watcher.notices[0] and "non-finite" in watcher.notices[0]
     assert [row[1:4] for row in table(trials)[1:]] == [["3e-05", "3", "1.033"], ["0.1", "3", "-"]]
     assert tried(options, again := Runs()) and again.made == []
     assert "Best setting" in str(SearchResult(output=Path(options.output), trials=trials))
@@ -308,7 +295,7 @@ def test_a_diverged_run_is_ranked_last(options):
     assert line == "Every run diverged: give smaller --learning_rate values"
 
 
-def test_a_score_that_no_run_has(options, capsys):
+def test_a_score_that_no_run_has(one_setting, capsys):
     """F1 of a type of entities that is in no validation example and no answer."""
 
     class Undefined(Runs):
@@ -317,16 +304,16 @@ def test_a_score_that_no_run_has(options, capsys):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bert_tf.commands.finetuning.finetune", Undefined())
-        small = replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3], verbose=True)
+        small = replace(one_setting, verbose=True)
         search_command.show(search_command.run(small), small)
     err = capsys.readouterr().err
     assert "seed 1: f1_LOC undefined" in err and "give --best_by another" in err
 
 
-def test_a_search_that_cannot_be_is_refused(options, tmp_path):
+def test_a_search_that_cannot_be_is_refused(one_setting, options, tmp_path):
     with pytest.raises(InputError, match="a search and --strategy multi_worker cannot be combined"):
         tried(replace(options, strategy="multi_worker"))
-    small = replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3])
+    small = one_setting
     tried(small)
     with pytest.raises(InputError, match="a search with another --weight_decay, --train: give"):
         tried(replace(small, weight_decay=0.5, train="other.tsv"))
@@ -338,8 +325,8 @@ def test_a_search_that_cannot_be_is_refused(options, tmp_path):
         tried(small)
 
 
-def test_a_search_goes_on_with_the_same_model_wherever_it_is(options, tmp_path):
-    options = replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3])
+def test_a_search_goes_on_with_the_same_model_wherever_it_is(one_setting, tmp_path):
+    options = one_setting
     tried(replace(options, model=model_of(tmp_path / "first", "weights")))
     tried(replace(options, model=model_of(tmp_path / "moved", "weights")))
     with pytest.raises(InputError, match="a search with another content of --model: give"):
@@ -357,9 +344,9 @@ def test_a_search_goes_on_with_the_same_model_wherever_it_is(options, tmp_path):
     tried(own)
 
 
-def test_runs_that_learn_otherwise_are_not_compared(options, tmp_path):
+def test_runs_that_learn_otherwise_are_not_compared(one_setting, tmp_path):
     """What the runs compare when they are resumed: the teacher, options of kinds, the lengths."""
-    options = replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3])
+    options = one_setting
     first, second = (model_of(tmp_path / name, name) for name in ("one", "two"))
     taught = replace(options, teacher=first)
     tried(taught)
@@ -394,9 +381,9 @@ def test_scores_on_differently_drawn_examples_are_not_compared(options, tmp_path
 
 
 def test_a_dry_run_writes_nothing(options, tmp_path):
-    told = Notices()
-    assert search(replace(options, dry_run=True), told, Runs()) == []
-    assert told.lines == ["The search has 24 settings with 1 run(s) each"]
+    watcher = Lines()
+    assert search(replace(options, dry_run=True), watcher, Runs()) == []
+    assert watcher.notices == ["The search has 24 settings with 1 run(s) each"]
     assert not (tmp_path / "run").exists()
 
 
@@ -411,16 +398,8 @@ def test_features_have_rates_of_their_own(options):
 @pytest.fixture
 def seeds(options) -> FinetuningOptions:
     output = options.output
-    return FinetuningOptions(
-        model="m",
-        train="t",
-        output=output,
-        seed=1,
-        seeds=3,
-        learning_rate=BEST,
-        batch_size=32,
-        epochs=3,
-    )
+    settings = {"learning_rate": BEST, "batch_size": 32, "epochs": 3}
+    return FinetuningOptions(model="m", train="t", output=output, seed=1, seeds=3, **settings)
 
 
 def test_seeds_of_which_one_diverges(seeds):
@@ -430,26 +409,26 @@ def test_seeds_of_which_one_diverges(seeds):
                 raise DivergedError("step 3: non-finite loss")
             return super().__call__(options)
 
-    told = Notices()
-    restarts = finetune_seeds(seeds, told, Second())
-    assert told.lines == ["seed 2 diverged: step 3: non-finite loss"]
+    watcher = Lines()
+    restarts = finetune_seeds(seeds, watcher, Second())
+    assert watcher.notices == ["seed 2 diverged: step 3: non-finite loss"]
     assert restarts.best_seed == 3 and restarts.summary()["f1"]["runs"] == 2
     output = Path(seeds.output)
-    assert (output / "best" / "model.safetensors").read_text() == "run/seed-3"
+    assert best(output) == "run/seed-3"
     *_, last = restarts.lines()
     assert last.endswith("the best of 3 evaluations")
     assert list(json.loads((output / "seeds.json").read_text())["f1"]["scores"]) == ["1", "3"]
     other = replace(seeds, learning_rate=0.1)
     with pytest.raises(InputError, match="holds runs with another --learning_rate: give the same"):
-        finetune_seeds(other, told, Runs())
+        finetune_seeds(other, watcher, Runs())
     with pytest.raises(DivergedError, match="every seed diverged: give a smaller --learning_rate"):
-        finetune_seeds(replace(other, output=f"{output}-2"), told, Runs())
-    finetune_seeds(replace(seeds, output=f"{output}-2", seed=2), told, Runs())
+        finetune_seeds(replace(other, output=f"{output}-2"), watcher, Runs())
+    finetune_seeds(replace(seeds, output=f"{output}-2", seed=2), watcher, Runs())
     (output / "best" / "NOTES.md").write_text("theirs")
     for seed in (1, 3):
         shutil.rmtree(output / f"seed-{seed}")
     with pytest.raises(InputError, match=r"best/NOTES\.md: would be replaced"):
-        finetune_seeds(seeds, told, Runs())
+        finetune_seeds(seeds, watcher, Runs())
     assert (output / "best" / "NOTES.md").exists()
 
 
@@ -457,7 +436,7 @@ def test_two_commands_do_not_share_an_output(seeds):
     class Nested(Runs):
         def __call__(self, options, watcher=None):
             with pytest.raises(InputError, match="another process is training there"):
-                finetune_seeds(seeds, Notices(), Runs())
+                finetune_seeds(seeds, Lines(), Runs())
             return super().__call__(options)
 
-    assert finetune_seeds(seeds, Notices(), Nested()).best_seed == 3
+    assert finetune_seeds(seeds, Lines(), Nested()).best_seed == 3
