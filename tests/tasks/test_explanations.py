@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rounding import assert_equal_but_for_rounding
+from tiny import tiny_config
 
-from bert_tf import BertClassifier, BertConfig, BertTokenizer
+from bert_tf import BertClassifier, BertTokenizer
 from bert_tf.cli import main
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.classes import class_of_kind
@@ -15,14 +16,8 @@ from bert_tf.serving.predictor import answer
 from bert_tf.tasks.table import TASKS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "ship", "cow", "."]
-CONFIG = BertConfig(
-    vocab_size=len(PIECES),
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=64,
-    max_position_embeddings=16,
-    initializer_range=0.2,
+CONFIG = tiny_config(
+    len(PIECES), hidden_size=32, num_hidden_layers=2, intermediate_size=64, initializer_range=0.2
 )
 TEXTS = ["seas", "", "ship cow . sea", "ship", "cow " * 40, "what ship"]
 # Of a logit's difference: as exact as what `explain` stops at, and float32's sums of 64 terms.

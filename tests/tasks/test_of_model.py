@@ -4,8 +4,9 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertTagger, BertTokenizer
+from bert_tf import BertTagger, BertTokenizer
 from bert_tf.checkpoints.sentence_files import write_sentence_files
 from bert_tf.errors import InputError
 from bert_tf.models import answerer as answerers
@@ -14,14 +15,7 @@ from bert_tf.models.task_models import BertMultiLabelClassifier
 from bert_tf.tasks.of_model import named_task, of_model
 from bert_tf.tasks.table import TASKS
 
-CONFIG = BertConfig(
-    vocab_size=6,
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=8,
-    max_position_embeddings=16,
-)
+CONFIG = tiny_config(6, intermediate_size=8)
 TUNED = {"task": "multi_label", "max_length": 9, "text_column": "q", "thresholds": {"a": 0.1}}
 OWN = {"task": "classification", "max_length": 9, "text_column": "q"}
 OLD = {"max_length": 9, "text_column": "q"}

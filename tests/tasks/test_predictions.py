@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny import tiny_config
 
-from bert_tf import BertClassifier, BertConfig, BertTokenizer
-from bert_tf.cli import main
+from bert_tf import BertClassifier, BertTokenizer
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.task_models import BertSpanClassifier, BertTagger
@@ -18,25 +18,13 @@ from bert_tf.tasks.predictions import check_submission, write_submission
 from bert_tf.tasks.table import TASKS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
-CONFIG = BertConfig(
-    vocab_size=len(PIECES),
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=16,
-    initializer_range=0.5,
-)
+CONFIG = tiny_config(len(PIECES), initializer_range=0.5)
 
 
 def saved(folder, name, model, labels=(), **settings):
     task = TASKS[name].with_settings({"max_length": 16, **settings})
     Answerer(task, model, BertTokenizer(PIECES), labels).save(folder)
     return folder
-
-
-def predict(*arguments) -> None:
-    assert main(["predict", *map(str, arguments)]) == 0
 
 
 def read(path) -> list[list[str]]:
@@ -119,95 +107,63 @@ def cola(tmp_path_factory) -> Path:
     return folder
 
 
-def test_a_test_folder_becomes_the_official_file_and_json_lines(cola, tmp_path, capsys):
+def test_a_test_folder_becomes_the_official_file_and_json_lines(cola, tmp_path, call):
     """Rows that are blank, too long or quoted all have a prediction."""
-    lines_file, submission = tmp_path / "out.jsonl", tmp_path / "submission"
-    predict(
-        "--model",
-        cola / "model",
-        "--input",
-        cola / "CoLA",
-        "--output",
-        lines_file,
-        "--submission",
-        submission,
-        "--batch_size",
-        2,
-    )
-    answers = [json.loads(line) for line in lines_file.open(encoding="utf-8")]
+    files = {"output": tmp_path / "out.jsonl", "submission": tmp_path / "submission"}
+    _, err = call("predict", model=cola / "model", input=cola / "CoLA", batch_size=2, **files)
+    answers = [json.loads(line) for line in files["output"].open(encoding="utf-8")]
     assert [answer["text"] for answer in answers] == TEXTS
-    rows = read(submission / "CoLA.tsv")
+    rows = read(files["submission"] / "CoLA.tsv")
     assert rows[1:] == [[str(i), answer["label"]] for i, answer in enumerate(answers)]
-    said = capsys.readouterr().err
-    assert "1 examples have a blank text, the first in line 4" in said
-    assert "cut at 16 tokens: 1 of 5 inputs" in said
-    predict("--model", cola / "model", "--text", "sea")
-    assert capsys.readouterr().err == ""
+    assert "1 examples have a blank text, the first in line 4" in err
+    assert "cut at 16 tokens: 1 of 5 inputs" in err
+    assert call("predict --text sea", model=cola / "model")[1] == ""
 
 
 @pytest.mark.slow
-def test_a_saved_model_makes_the_same_files(cola, tmp_path, capsys, exports_of):
+def test_a_saved_model_makes_the_same_files(cola, tmp_path, call, exports_of):
     data, served = cola / "CoLA", tmp_path / "served" / "cola"
-    export = ["--model", cola / "model", "--name", "cola", "--output", served.parent]
     with exports_of("serving_default"):
-        assert main(["export", *map(str, export)]) == 0
+        call("export --name cola", model=cola / "model", output=served.parent)
     for model in (cola / "model", served):
-        capsys.readouterr()
-        predict(
-            "--model", model, "--input", data / "test.tsv", "--submission", tmp_path / model.name
-        )
-        assert "cut at 16 tokens: 1 of 5 inputs" in capsys.readouterr().err
+        folder = tmp_path / model.name
+        _, err = call("predict", model=model, input=data / "test.tsv", submission=folder)
+        assert "cut at 16 tokens: 1 of 5 inputs" in err
     assert read(tmp_path / "cola" / "CoLA.tsv") == read(tmp_path / "model" / "CoLA.tsv")
-    predict("--model", served, "--text", "sea", "cow " * 50)
-    assert "cut at 16 tokens: 1 of 2 inputs" in capsys.readouterr().err
+    _, err = call("predict --text", "sea", "cow " * 50, model=served)
+    assert "cut at 16 tokens: 1 of 2 inputs" in err
     # A split without an official file.
     (tmp_path / "labelled").mkdir()
     (tmp_path / "labelled" / "dev.tsv").write_text("gj04\t1\t\tsea\n")
-    predict(
-        "--model",
-        served,
-        "--input",
-        tmp_path / "labelled",
-        "--split",
-        "validation",
-        "--submission",
-        tmp_path / "own",
-    )
+    files = {"input": tmp_path / "labelled", "submission": tmp_path / "own"}
+    call("predict --split validation", model=served, **files)
     header, row = read(tmp_path / "own" / "predictions.tsv")
     assert header == ["text", "predicted", "0", "1"] and row[0] == "sea"
 
 
 @pytest.mark.slow
-def test_unlabelled_questions_keep_their_ids(tmp_path):
+def test_unlabelled_questions_keep_their_ids(tmp_path, call):
     model = saved(tmp_path / "model", "squad2", BertSpanClassifier(CONFIG))
     rows = [{"id": f"q-{i}", "question": "sea", "context": "ship farm cow"} for i in range(3)]
     data = tmp_path / "new.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    predict(
-        "--model",
-        model,
-        "--input",
-        data,
-        "--submission",
-        tmp_path / "files",
-        "--output",
-        tmp_path / "out.jsonl",
-    )
-    found = {path.name: json.loads(path.read_text()) for path in (tmp_path / "files").iterdir()}
+    files = {"submission": tmp_path / "files", "output": tmp_path / "out.jsonl"}
+    call("predict", model=model, input=data, **files)
+    found = {path.name: json.loads(path.read_text()) for path in files["submission"].iterdir()}
     assert sorted(found) == ["nbest_predictions.json", "null_odds.json", "predictions.json"]
     assert all(list(content) == ["q-0", "q-1", "q-2"] for content in found.values())
-    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in files["output"].read_text().splitlines()]
     assert {line["id"]: line["answer"] for line in lines} == found["predictions.json"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("column", ["text", "words"])
-def test_unlabelled_words_become_columns(column, tmp_path):
+def test_unlabelled_words_become_columns(column, tmp_path, call):
     labels = ["O", "B-PER", "I-PER"]
     model = saved(tmp_path / "model", "tagging", BertTagger(CONFIG, labels=labels), labels)
     data = tmp_path / ("new.conll" if column == "words" else "new.tsv")
     data.write_text("sea x\nship x\n\ncow x\n" if column == "words" else "text\nsea ship\ncow\n")
-    predict("--model", model, "--input", data, "--submission", tmp_path / "files")
+    call("predict", model=model, input=data, submission=tmp_path / "files")
     (path,) = (tmp_path / "files").iterdir()
     assert path.name == "predictions.conll"
     rows = [line.split(" ") for line in path.read_text().splitlines()]
@@ -215,10 +171,8 @@ def test_unlabelled_words_become_columns(column, tmp_path):
     assert {row[1] for row in rows if row[0]} <= set(labels)
 
 
-def test_bad_combinations_are_refused(tmp_path, capsys):
-    for arguments, message in (
-        (["--text", "a", "--input", "x"], "give exactly one of --text and --input"),
-        (["--text", "a", "--submission", "x"], "--submission is for files and data sets"),
-    ):
-        assert main(["predict", "--model", str(tmp_path), *arguments]) == 2
-        assert message in capsys.readouterr().err
+def test_bad_combinations_are_refused(tmp_path, call):
+    message = call.refused("predict --text a --input x", model=tmp_path)
+    assert "give exactly one of --text and --input" in message
+    message = call.refused("predict --text a --submission x", model=tmp_path)
+    assert "--submission is for files and data sets" in message

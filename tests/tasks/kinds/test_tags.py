@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertTokenizer, save_model
+from bert_tf import BertTokenizer, save_model
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.presets import open_preset
@@ -97,14 +98,7 @@ def test_mistakes_are_named(tmp_path):
 )
 def test_a_directory_of_others_is_opened_by_its_labels(tmp_path, labels, name):
     """Hugging Face has one class for both, and no task.json."""
-    config = BertConfig(
-        vocab_size=len(PIECES),
-        hidden_size=4,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=16,
-    )
+    config = tiny_config(len(PIECES), hidden_size=4, intermediate_size=8)
     save_model(BertTagger(config, labels=labels, seed=1), tmp_path, BertTokenizer(PIECES))
     assert Answerer.from_directory(tmp_path).task.name == name
     assert open_preset(BertTagger, tmp_path).preprocessor.task.name == name
@@ -112,14 +106,7 @@ def test_a_directory_of_others_is_opened_by_its_labels(tmp_path, labels, name):
 
 @pytest.mark.slow
 def test_a_directory_of_others_learns_and_tags(tmp_path):
-    config = BertConfig(
-        vocab_size=len(PIECES),
-        hidden_size=4,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=16,
-    )
+    config = tiny_config(len(PIECES), hidden_size=4, intermediate_size=8)
     save_model(BertTagger(config, labels=LABELS, seed=1), tmp_path, BertTokenizer(PIECES))
     model = open_preset(BertTagger, tmp_path)
     words, given = [["cow", "runs"]] * 4, [LABELS[1:]] * 4
