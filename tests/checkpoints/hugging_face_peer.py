@@ -1,6 +1,6 @@
 """What Hugging Face computes with a model directory. It runs in a Python with torch, transformers.
 
-    python hugging_face_peer.py DIRECTORY INPUTS.npz OUT.npz float32
+    python hugging_face_peer.py DIRECTORY INPUTS.npz float32 OUT.npz
 
 The inputs are those of our model and its labels; out come hidden states, logits, loss and the
 gradient of every weight, without dropout, under "gradient.<name of the tensor>".
@@ -13,7 +13,7 @@ import torch
 from transformers import BertForPreTraining
 
 
-def main(directory, inputs_path, out, dtype):
+def main(directory, inputs_path, dtype, out):
     """Computes and saves."""
     inputs = {name: torch.from_numpy(value) for name, value in np.load(inputs_path).items()}
     model, told = BertForPreTraining.from_pretrained(

@@ -1,13 +1,17 @@
 """Small models on disk, and what their tests compare."""
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from peer_programs import find_peer
 from safetensors.numpy import save_file
 
 from bert_tf import BertConfig
 from bert_tf.checkpoints.other_formats.conversion import convert, read_model
+from bert_tf.checkpoints.weight_names import named_weights, to_distilbert
 from bert_tf.errors import InputError
 
 MODEL_GARDEN = Path(__file__).parents[1] / "golden" / "model_garden"
@@ -62,3 +66,31 @@ def refusal(*arguments, **options):
     assert not Path(arguments[1]).exists()
     assert not list(Path(arguments[1]).parent.glob(".*.tmp"))
     return message
+
+
+def draw_weights(variables, scale):
+    """Normal draws, LayerNorm's scales around 1; of a generator whose draws never change."""
+    draw = np.random.RandomState(1)
+    for variable in variables:
+        center = 1.0 if "gamma" in variable.path else 0.0
+        variable.assign(center + draw.normal(size=variable.shape, scale=scale))
+
+
+def named_gradients(model, tape, loss):
+    """The gradients of a loss, under Hugging Face's names and in its shapes."""
+    weights = named_weights(model)
+    gradients = tape.gradient(loss, [weight.variables[0].value for weight in weights])
+    named = {}
+    for weight, gradient in zip(weights, gradients, strict=True):
+        name = to_distilbert(weight.name) if model.config.is_distilbert else weight.name
+        array = np.asarray(tf.convert_to_tensor(gradient))
+        named[f"gradient.{name}"] = array.T if weight.transposed else array
+    return named
+
+
+def run_peer(library, script, *arguments):
+    """Runs a script in the Python of another library; returns the arrays of its last argument."""
+    command = [str(part) for part in (find_peer(library), script, *arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return dict(np.load(arguments[-1]))

@@ -5,17 +5,15 @@ torch and transformers. Without, only the directory's names are checked.
 """
 
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from peer_programs import find_peer
+from stored_models import draw_weights, named_gradients, run_peer
 
 from bert_tf import BertConfig, load_model, save_model
-from bert_tf.checkpoints.weight_names import named_weights, to_distilbert
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.models.task_models import (
     BertChooser,
@@ -157,38 +155,26 @@ for _name, _model in {
 
 
 def inputs_of(model) -> dict[str, np.ndarray]:
-    if isinstance(
-        model, BertMaskedLanguageModel | BertLanguageModel
-    ):  # logits of all tokens, as theirs
-        return {**INPUTS, "mask_positions": np.tile(np.arange(16), (4, 1))}
-    extra = isinstance(model, BertChooser)
-    return {name: x[None] if extra else x for name, x in INPUTS.items()}
+    if isinstance(model, BertMaskedLanguageModel | BertLanguageModel):
+        return {**INPUTS, "mask_positions": np.tile(np.arange(16), (4, 1))}  # all, as theirs
+    return {k: x[None] if isinstance(model, BertChooser) else x for k, x in INPUTS.items()}
 
 
 def made(name: str):
     """A model with every weight drawn at random."""
     model = HEADS[name][0]()
-    draw = np.random.RandomState(1)
-    for variable in model.trainable_variables:
-        center = 1.0 if "gamma" in variable.path else 0.0
-        variable.assign(center + draw.normal(size=variable.shape, scale=0.2))
+    draw_weights(model.trainable_variables, scale=0.2)
     return model
 
 
 def numbers(model, loss, targets) -> dict[str, np.ndarray]:
-    weights = named_weights(model)
     with tf.GradientTape() as tape:
         # In training padding is computed, too, as theirs: nothing is dropped.
         logits = model(inputs_of(model), training=True)
         mean = tf.reduce_mean(loss(targets, logits))
-    gradients = tape.gradient(mean, [weight.variables[0].value for weight in weights])
-    (of_model,) = tf.nest.flatten(logits)
-    found = {"logits": of_model.numpy(), "loss": mean.numpy()}
-    for weight, gradient in zip(weights, gradients, strict=True):
-        gradient = tf.convert_to_tensor(gradient).numpy()
-        name = to_distilbert(weight.name) if model.config.is_distilbert else weight.name
-        found[f"gradient.{name}"] = gradient.T if weight.transposed else gradient
-    return found
+    (output,) = tf.nest.flatten(logits)
+    gradients = named_gradients(model, tape, mean)
+    return {"logits": output.numpy(), "loss": mean.numpy(), **gradients}
 
 
 # Of DistilBERT test_distilbert.py tests it.
@@ -222,10 +208,7 @@ def test_numbers_of_hugging_face_now(name, tmp_path):
     )
     class_name = name.partition(" ")[0]
     files = [tmp_path / "model", class_name, tmp_path / "in.npz", tmp_path / "out.npz"]
-    command = [find_peer("hugging-face"), SCRIPT, *files]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    expected = dict(np.load(tmp_path / "out.npz"))
+    expected = run_peer("hugging-face", SCRIPT, *files)
     assert ours.keys() == expected.keys()
     for key, value in expected.items():
         value = value.reshape(ours[key].shape)  # a single label: theirs is [4, 1]

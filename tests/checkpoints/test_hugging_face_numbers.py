@@ -12,7 +12,6 @@ its place is compared with the gradient of the keys' weights.
 """
 
 import importlib.util
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -20,11 +19,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from peer_programs import find_peer
+from stored_models import draw_weights, named_gradients, run_peer
 
 from bert_tf import BertConfig, load_model
 from bert_tf.checkpoints.other_formats.conversion import convert
-from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.loading import save_model
 
@@ -84,14 +82,6 @@ def minilm_model() -> BertPreTrainer:
     return model
 
 
-def draw_weights(variables, scale: float) -> None:
-    """Normal draws, LayerNorm's scales around 1; of a generator whose draws never change."""
-    draw = np.random.RandomState(1)
-    for variable in variables:
-        center = 1.0 if "gamma" in variable.path else 0.0
-        variable.assign(center + draw.normal(size=variable.shape, scale=scale))
-
-
 CASES = {"small": (small_model, 41, 16), "minilm": (minilm_model, 30522, 48)}
 cases = pytest.mark.parametrize(
     "case", ["small", pytest.param("minilm", marks=needs_minilm)], scope="module"
@@ -105,33 +95,26 @@ def numbers(model: BertPreTrainer, given: dict[str, np.ndarray]) -> dict[str, np
         from_logits=True, reduction="mean_with_sample_weight"
     )
     nsp = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    weights = named_weights(model)
     with tf.GradientTape() as tape:
         logits = model(inputs)
         loss = mlm(given["mlm_labels"], logits["mlm_logits"], given["mlm_weights"])
         loss = loss + nsp(given["nsp_labels"], logits["nsp_logits"])
-    gradients = tape.gradient(loss, [weight.variables[0].value for weight in weights])
+    gradients = named_gradients(model, tape, loss)
     encoded = model.encoder({name: inputs[name] for name in model.encoder.input})
-    found = {
+    return {
         "hidden_states": np.stack(encoded["hidden_states"]),
         "mlm_logits": logits["mlm_logits"].numpy(),
         "nsp_logits": logits["nsp_logits"].numpy(),
         "loss": loss.numpy(),
+        **gradients,
     }
-    for weight, gradient in zip(weights, gradients, strict=True):
-        gradient = tf.convert_to_tensor(gradient).numpy()
-        found[f"gradient.{weight.name}"] = gradient.T if weight.transposed else gradient
-    return found
 
 
 def peer_numbers(directory, given, folder: Path, dtype="float32") -> dict[str, np.ndarray]:
     """What Hugging Face computes."""
     np.savez(folder / "inputs.npz", **given)
-    files = [directory, folder / "inputs.npz", folder / "outputs.npz"]
-    command = [str(part) for part in (find_peer("hugging-face"), SCRIPT, *files, dtype)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return dict(np.load(folder / "outputs.npz"))
+    script_arguments = (directory, folder / "inputs.npz", dtype, folder / "outputs.npz")
+    return run_peer("hugging-face", SCRIPT, *script_arguments)
 
 
 def largest(name: str, scales: dict[str, float]) -> float:
