@@ -58,9 +58,7 @@ def table_in_memory(
         if len(data) != 2:
             raise InputError(f"the data is a tuple of {len(data)}: give (inputs, labels)")
         data, answers = data
-    task, table, label = given_table(
-        task, data, answers, labels, by_place=False, names_classes=True, labelled=labelled
-    )
+    task, table, label = given_table(task, data, answers, labels, by_place=False, labelled=labelled)
     if labelled and label is None and task.kind.losses.needs_labels:
         raise InputError(
             f"the data has no labels: give (inputs, labels), or a column {task.label!r}"
@@ -128,9 +126,9 @@ def examples_as_files(options: Setup, layout: Layout = RUN) -> Iterator[Setup]:
     begun = any(any(output.glob(f"{depth}config.yaml")) for depth in ("", "*/", "*/*/"))
     mark = Mark.of(output, layout)
     paths: dict[str, Any] = {}
-    for name, own in data.items():
+    for name, examples in data.items():
         file = folder / f"{name}.jsonl"
-        if _holds(file, own, task):
+        if _holds(file, examples, task):
             paths[name] = str(file)
         elif begun and not options.override:
             raise InputError(
@@ -139,7 +137,7 @@ def examples_as_files(options: Setup, layout: Layout = RUN) -> Iterator[Setup]:
             )
         else:
             mark.claim(output / GIVEN_DATA / file.name)
-    paths |= _written(folder, {n: own for n, own in data.items() if n not in paths})
+    paths |= _written(folder, {n: x for n, x in data.items() if n not in paths})
     yield replace(options, **paths)
 
 
@@ -165,7 +163,7 @@ def _task_to_train(options: "FinetuningSetup", in_memory: Collection[str]) -> "T
 
 
 def _written(folder: Path, data: Mapping[str, _Data]) -> dict[str, Any]:
-    return {name: write_table(folder / f"{name}.jsonl", own.table) for name, own in data.items()}
+    return {name: write_table(folder / f"{name}.jsonl", x.table) for name, x in data.items()}
 
 
 def write_table(path: Path, table: "Table") -> str:
@@ -199,8 +197,8 @@ def documents_as_file(options: Texts, unfinished: str = "") -> Iterator[Texts]:
     """
     documents = options.documents
     if bool(options.corpus) == (documents is not None):
-        found = "two texts are" if options.corpus else "no text is"
-        raise InputError(f"{found} given: give exactly one of corpus and documents (from Python)")
+        texts = "two texts are" if options.corpus else "no text is"
+        raise InputError(f"{texts} given: give exactly one of corpus and documents (from Python)")
     if documents is None:
         yield options
         return

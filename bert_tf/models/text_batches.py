@@ -93,23 +93,23 @@ def make_batches(
             print(*baseline(labels, targets, targets, "training examples"), sep="\n")
     else:
         raise InputError("there are no labels: give y, or a column of labels")
-    of_examples = lengths = None
+    example_weights = lengths = None
     if not is_masked:
-        of_examples = _example_weights(tuned, examples, weights, options.class_weight, arrays)
-        arrays += [] if of_examples is None else [of_examples]
+        example_weights = _example_weights(tuned, examples, weights, options.class_weight, arrays)
+        arrays += [] if example_weights is None else [example_weights]
         if options.shuffle and kind.losses.mean_over == "rows":
             lengths = np.minimum(kind.lengths(columns, tuned.tokenizer), task.max_length)
     batch = functools.partial(_batch_of_pieces if is_masked else _batch, tuned)
-    made = example_batches(columns, batch, size, targets=arrays, lengths=lengths, seed=seed)
+    dataset = example_batches(columns, batch, size, targets=arrays, lengths=lengths, seed=seed)
     if is_masked:
-        made = masked(tuned, made, seed)
-    elif options.class_weight and of_examples is None:  # a tagger's, whose weights are of its words
+        dataset = masked(tuned, dataset, seed)
+    elif options.class_weight and example_weights is None:  # of a tagger's words
         table = class_table(options.class_weight, tuned)
-        made = made.map(lambda x, y, w: (x, y, w * tf.gather(table, y)))
+        dataset = dataset.map(lambda x, y, w: (x, y, w * tf.gather(table, y)))
     if options.repeats and not options.shuffle:
-        made = made.repeat()
+        dataset = dataset.repeat()
     steps = math.ceil(len(next(iter(columns.values()))) / size)
-    return task, Batches(made, steps if options.shuffle or options.repeats else None)
+    return task, Batches(dataset, steps if options.shuffle or options.repeats else None)
 
 
 def _batch(tuned: Answerer, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
@@ -124,16 +124,16 @@ def _example_weights(
     arrays: Sequence[np.ndarray],
 ) -> np.ndarray | None:
     """Weights of examples, float32 [E], if there are any."""
-    found = None
+    product = None
     if weights is not None:
-        given = label_list(weights)
-        if len(given) != len(examples):
+        numbers = label_list(weights)
+        if len(numbers) != len(examples):
             raise InputError(
-                f"sample_weight has {len(given)} numbers for {len(examples)} examples: give a "
+                f"sample_weight has {len(numbers)} numbers for {len(examples)} examples: give a "
                 "weight for each"
             )
-        found = np.array(
-            [checked_weight(x, f"sample_weight {i}") for i, x in enumerate(given)], np.float32
+        product = np.array(
+            [checked_weight(x, f"sample_weight {i}") for i, x in enumerate(numbers)], np.float32
         )
         if not isinstance(tuned.model, ROW_MODELS):
             raise InputError(
@@ -141,12 +141,12 @@ def _example_weights(
                 "examples that shall count more"
             )
     if class_weight and isinstance(tuned.model, ROW_MODELS):
-        of_classes = class_table(class_weight, tuned)
+        table = class_table(class_weight, tuned)
         (targets,) = arrays or (np.zeros(0),)
         if targets.ndim > 1 or targets.dtype.kind != "i":
             raise InputError("class_weight is for labels that are classes: leave it out")
-        found = of_classes[targets] * (1 if found is None else found)
-    return found
+        product = table[targets] * (1 if product is None else product)
+    return product
 
 
 def class_table(class_weight: Mapping[Any, float], tuned: Answerer) -> np.ndarray:
@@ -170,11 +170,11 @@ def _own_targets(y: Any) -> np.ndarray | None:
     if y is None:
         return None
     try:
-        found = np.asarray(label_list(y))
+        targets = np.asarray(label_list(y))
     except (ValueError, InputError):
         return None
-    is_id = found.ndim == 1 and found.dtype.kind != "f"
-    return None if is_id or found.dtype.kind not in "fiub" else found.astype(np.float32)
+    is_id = targets.ndim == 1 and targets.dtype.kind != "f"
+    return None if is_id or targets.dtype.kind not in "fiub" else targets.astype(np.float32)
 
 
 def _masked_targets(
@@ -209,13 +209,13 @@ def masked(tuned: Answerer, packed: tf.data.Dataset, seed: int | None) -> tf.dat
         inputs, *arrays = batch if isinstance(batch, tuple) else (batch,)
         key = tf.stack([tf.constant(seed or 0, tf.int64), step])
         ids, padding = inputs["token_ids"], inputs["padding_mask"]
-        found = mask_tokens(ids, padding, tuned.tokenizer, options, key)
-        inputs = {**inputs, "token_ids": found.token_ids, "mask_positions": found.positions}
+        hidden = mask_tokens(ids, padding, tuned.tokenizer, options, key)
+        inputs = {**inputs, "token_ids": hidden.token_ids, "mask_positions": hidden.positions}
         if not arrays:
-            return inputs, found.labels, found.weights
-        labels = {"mlm_logits": found.labels, "nsp_logits": arrays[0]}
+            return inputs, hidden.labels, hidden.weights
+        labels = {"mlm_logits": hidden.labels, "nsp_logits": arrays[0]}
         ones = tf.ones_like(arrays[0], tf.float32)
-        return inputs, labels, {"mlm_logits": found.weights, "nsp_logits": ones}
+        return inputs, labels, {"mlm_logits": hidden.weights, "nsp_logits": ones}
 
     return packed.enumerate().map(mask, num_parallel_calls=2)
 
@@ -226,7 +226,7 @@ def inputs_alone(batch: Any) -> Any:
 
 
 def check_batched(dataset: tf.data.Dataset) -> None:
-    if any(each.shape.rank == 0 for each in tf.nest.flatten(inputs_alone(dataset.element_spec))):
+    if any(spec.shape.rank == 0 for spec in tf.nest.flatten(inputs_alone(dataset.element_spec))):
         raise InputError("the data set holds single examples: batch it, dataset.batch(32)")
 
 
@@ -248,7 +248,7 @@ def _values(tensor: Any) -> list[Any]:
     """The rows of a tensor; words of padded rows without the padding."""
     values = tensor.to_list() if isinstance(tensor, tf.RaggedTensor) else tensor.numpy().tolist()
     if tensor.dtype == tf.string and tensor.shape.rank == 2:
-        return [[each for each in row if each] for row in values]
+        return [[word for word in row if word] for row in values]
     return values
 
 
@@ -277,8 +277,8 @@ def streamed(
         strings = by_role(task, x)
         if is_masked:
             arrays = [tf.cast(y, tf.int32)] if isinstance(model.output, dict) else []
-            made = _batch_of_pieces(tuned, strings, arrays)
-            return made if arrays else made[0]
+            tensors = _batch_of_pieces(tuned, strings, arrays)
+            return tensors if arrays else tensors[0]
         packed = task.kind.model_inputs(strings, tuned.tokenizer, task.max_length)
         if y is None:
             return packed
@@ -287,14 +287,14 @@ def streamed(
         if table is not None:
             if y.shape.rank not in (None, 1):
                 raise InputError("class_weight is for labels that are classes: leave it out")
-            of_labels = tf.gather(table, tf.cast(y, tf.int32))
-            weights = of_labels * (1.0 if weights is None else tf.cast(weights, tf.float32))
+            class_weights = tf.gather(table, tf.cast(y, tf.int32))
+            weights = class_weights * (1.0 if weights is None else tf.cast(weights, tf.float32))
         return (packed, y) if weights is None else (packed, y, weights)
 
-    made = dataset.map(prepare, num_parallel_calls=2, deterministic=True)
+    batches = dataset.map(prepare, num_parallel_calls=2, deterministic=True)
     if is_masked:
-        made = masked(tuned, made, random.randrange(2**31) if options.is_training else None)
-    return task, Batches(made.prefetch(2), None)
+        batches = masked(tuned, batches, random.randrange(2**31) if options.is_training else None)
+    return task, Batches(batches.prefetch(2), None)
 
 
 def _targets(y: Any, task: Task, labels: Sequence[str]) -> tf.Tensor:
@@ -320,5 +320,6 @@ def _targets(y: Any, task: Task, labels: Sequence[str]) -> tf.Tensor:
             raise InputError(f"a batch of the data set: {error}") from None
 
     values = y.to_tensor() if isinstance(y, tf.RaggedTensor) else y
-    found = tf.numpy_function(targets, [values], dtype)
-    return tf.ensure_shape(found, [None, len(labels)] if is_many else [None])
+    return tf.ensure_shape(
+        tf.numpy_function(targets, [values], dtype), [None, len(labels)] if is_many else [None]
+    )

@@ -41,8 +41,8 @@ def is_raw(x: Any) -> bool:
         return False
     # None among the texts is a text that is missing.
     values = list(itertools.islice(x, _LOOKED_AT))
-    found = [value for value in values if not is_missing(value)]
-    return any(map(is_raw, found[:8])) or bool(values and not found)
+    present = [value for value in values if not is_missing(value)]
+    return any(map(is_raw, present[:8])) or bool(values and not present)
 
 
 def checked_stream(x: Any) -> Any:
@@ -54,7 +54,7 @@ def checked_stream(x: Any) -> Any:
         return (_of_ids(batch) for batch in x)
     if isinstance(x, keras.utils.PyDataset):
         return x if isinstance(x, _OfIds) else _OfIds(x)
-    has_arrays = not isinstance(x, list | tuple) or any(hasattr(each, "shape") for each in x)
+    has_arrays = not isinstance(x, list | tuple) or any(hasattr(value, "shape") for value in x)
     if not has_arrays:
         if not x:
             raise InputError("there is no example: give at least one text")
@@ -107,28 +107,28 @@ def with_columns(
     """
     columns = columns_in(x, names_classes=names_classes)
     if columns is None:
-        given = by_role(task, _parts(x, task))
+        inputs = by_role(task, _parts(x, task))
     else:
-        given = by_role(task, columns)
-        names = (task.label, "label", *(["answer"] if "question" in given else []))
-        found = [name for name in names if name in columns and name not in given]
+        inputs = by_role(task, columns)
+        names = (task.label, "label", *(["answer"] if "question" in inputs else []))
+        present = [name for name in names if name in columns and name not in inputs]
         several = [name.strip() for name in task.label.split(",")]
-        if y is None and found:
-            y = columns[found[0]]
+        if y is None and present:
+            y = columns[present[0]]
         elif y is None and task.many_labels and all(name in columns for name in several):
             y = {name: columns[name] for name in several}
-    for role in {"text", "text_pair"} & given.keys():
-        column = given[role]
+    for role in {"text", "text_pair"} & inputs.keys():
+        column = inputs[role]
         if hasattr(column, "isna") or hasattr(column, "is_null"):  # of a frame: an empty cell
-            given[role] = ["" if is_missing(value) else value for value in as_list(role, column)]
-    if "text_pair" in given and task.pair is None:
+            inputs[role] = ["" if is_missing(value) else value for value in as_list(role, column)]
+    if "text_pair" in inputs and task.pair is None:
         task = replace(task, pair="text_pair")
-    missing = [name for name in inputs_of(task) if name not in given]
+    missing = [name for name in inputs_of(task) if name not in inputs]
     if missing:
         raise InputError(
             f"the inputs have no {' and no '.join(missing)}: give {_forms(inputs_of(task))}"
         )
-    lists = {name: as_list(name, values) for name, values in given.items()}
+    lists = {name: as_list(name, values) for name, values in inputs.items()}
     sizes = {name: len(values) for name, values in lists.items()}
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{size} of {name}" for name, size in sizes.items())
@@ -145,7 +145,6 @@ def given_table(
     labels: Sequence[str] = (),
     *,
     by_place: bool = True,
-    names_classes: bool = False,
     labelled: bool = True,
 ) -> tuple[Task, Table, str | None]:
     """A table of inputs and labels, and the name of the column of labels, None without any.
@@ -153,11 +152,11 @@ def given_table(
     See `with_columns` for `x` and `y`. Labels are names or numbers of classes; for any number of
     labels a list of them for each text, a string of them, or a row or columns of 0 and 1; numbers
     for regression and choices, a list of labels for the words of a text, for questions the answer's
-    text or SQuAD's `answers`. `labels` are the model's, in the order of its outputs, and with
-    `by_place` numbers may be places there; unless `labelled`, labels are not read. Columns have the
-    names that the task has for files.
+    text or SQuAD's `answers`. `labels` are the model's, in the order of its outputs. With
+    `by_place` numbers may be places there, else classes of a `datasets.Dataset` have their names.
+    Unless `labelled`, labels are not read. Columns have the names that the task has for files.
     """
-    task, lists, y = with_columns(task, x, y, names_classes=names_classes)
+    task, lists, y = with_columns(task, x, y, names_classes=not by_place)
     cells = {_column_of(task, role): values for role, values in lists.items()}
     count = len(next(iter(cells.values())))
     columns = columns_in(x) or {}
@@ -167,21 +166,21 @@ def given_table(
         cells.setdefault(opening, [""] * count)
     label = None
     if y is not None and labelled:
-        given, label = label_list(y, many=task.many_labels), task.label
-        missing = [i for i, x in enumerate(given) if is_missing(x)]
+        y_cells, label = label_list(y, many=task.many_labels), task.label
+        missing = [i for i, x in enumerate(y_cells) if is_missing(x)]
         if missing and "question" not in lists:  # first: beside NaN, numbers of classes are floats
             raise InputError(
-                f"label {missing[0]} is {given[missing[0]]}: leave the example out, or give it a "
+                f"label {missing[0]} is {y_cells[missing[0]]}: leave the example out, or give it a "
                 "label"
             )
-        if task.many_labels and given and all(isinstance(row, Mapping) for row in given):
-            names = list(dict.fromkeys(name for row in given for name in row))
-            cells |= {name: [row.get(name, 0) for row in given] for name in names}
+        if task.many_labels and y_cells and all(isinstance(row, Mapping) for row in y_cells):
+            names = list(dict.fromkeys(name for row in y_cells for name in row))
+            cells |= {name: [row.get(name, 0) for row in y_cells] for name in names}
             label = ",".join(names)
         else:
-            cells[label] = named_labels(given, task, labels, by_place=by_place)
-        if len(given) != count:
-            raise InputError(f"{len(given)} labels for {count} examples: give a label for each")
+            cells[label] = named_labels(y_cells, task, labels, by_place=by_place)
+        if len(y_cells) != count:
+            raise InputError(f"{len(y_cells)} labels for {count} examples: give a label for each")
     if odd := [name for name, values in cells.items() if len(values) != count]:
         raise InputError(
             f"{odd[0]} has {len(cells[odd[0]])} values for {count} examples: give one for each"
@@ -260,16 +259,16 @@ def by_role(task: Task, x: Any) -> dict[str, Any]:
 def names_by_role(task: Task, x: Collection[Any]) -> dict[str, Any]:
     """Role -> the name of its column; the task's names go before those of the roles."""
     roles = _roles(task)
-    own = {"text": task.text, "text_pair": task.pair}
-    if roles[0] not in (*x, *own) and task.text in x:  # tokens for words, for one
-        own[roles[0]] = task.text
-    found = {role: name for role in roles for name in (role, own.get(role)) if name in x}
-    if not found and len(x) == 1 and roles[0] in ("text", "words"):
-        found = {roles[0]: next(iter(x))}
-    if not found:
+    by_task = {"text": task.text, "text_pair": task.pair}
+    if roles[0] not in (*x, *by_task) and task.text in x:  # tokens for words, for one
+        by_task[roles[0]] = task.text
+    names = {role: name for role in roles for name in (role, by_task.get(role)) if name in x}
+    if not names and len(x) == 1 and roles[0] in ("text", "words"):
+        names = {roles[0]: next(iter(x))}
+    if not names:
         named = "one text, or two text and text_pair" if roles[0] == "text" else " and ".join(roles)
         raise InputError(f"the inputs have the columns {', '.join(map(str, x))}: name {named}")
-    return found
+    return names
 
 
 def _parts(x: Any, task: Task) -> tuple[Any, ...]:

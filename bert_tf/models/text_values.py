@@ -61,12 +61,12 @@ def class_of(
     """
     known = ", ".join(labels)
     if isinstance(value, bool | int | float | np.number | np.bool_):
-        worth = values_of(labels)
-        found = [label for label, own in zip(labels, worth, strict=True) if own == float(value)]
-        if found:  # of labels of one value, such as 1 and 1.0, that which is written in this way
-            return str(value) if str(value) in found else found[0]
+        values = values_of(labels)
+        equal = [label for label, x in zip(labels, values, strict=True) if x == float(value)]
+        if equal:  # of labels of one value, such as 1 and 1.0, that which is written in this way
+            return str(value) if str(value) in equal else equal[0]
         is_flag = isinstance(value, bool | np.bool_)
-        if is_flag or not np.isnan(worth).all():
+        if is_flag or not np.isnan(values).all():
             raise InputError(
                 f"{name} is {value}, the value of none of the model's labels ({known}): give one "
                 "of their names"
@@ -108,16 +108,16 @@ def values_of(labels: Sequence[str]) -> np.ndarray:
     flags = {"true": 1.0, "false": 0.0}
     names = [label.strip().lower() for label in labels]
     number = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?")
-    found = [float(x) if number.fullmatch(x) else flags.get(x, math.nan) for x in names]
-    return np.array(found, np.float64)
+    values = [float(x) if number.fullmatch(x) else flags.get(x, math.nan) for x in names]
+    return np.array(values, np.float64)
 
 
-def are_marks(given: Sequence[Any], labels: Sequence[str]) -> bool:
+def are_marks(rows: Sequence[Any], labels: Sequence[str]) -> bool:
     """Whether each text's labels are a 0 or 1 for every label of the model."""
     return bool(labels) and all(
         is_sequence(row)
         and not isinstance(row, str | bytes | Mapping)
         and len(row) == len(labels)
         and all(isinstance(x, int | float | np.number | np.bool_) and x in (0, 1) for x in row)
-        for row in given
+        for row in rows
     )

@@ -62,8 +62,8 @@ def example_batches(
     def inputs(chosen: tf.Tensor) -> Any:
         chosen = chosen[worker * batch_size : (worker + 1) * batch_size]
         strings = {name: tf.gather(values, chosen) for name, values in columns.items()}
-        made = batch(strings, [tf.gather(values, chosen) for values in arrays])
-        return made if arrays else made[0]
+        tensors = batch(strings, [tf.gather(values, chosen) for values in arrays])
+        return tensors if arrays else tensors[0]
 
     if seed is None and num_workers == 1 and not start_step and 0 < count <= batch_size:
         # Tracing and starting a pipeline takes many times as long as its only batch.
@@ -92,10 +92,12 @@ def _of_like_length(order: tf.Tensor, lengths: np.ndarray, size: int, key: tf.Te
         return order
     whole, rest = tf.split(order, [batches * size, -1])
     window = tf.range(batches * size) // (window_size * size)
-    of_whole = tf.gather(tf.constant(lengths, tf.int32), whole)
-    rank = window * (max(lengths) + 1) + of_whole
+    whole_lengths = tf.gather(tf.constant(lengths, tf.int32), whole)
+    rank = window * (max(lengths) + 1) + whole_lengths
     places = tf.reshape(tf.argsort(rank, stable=True), [batches, size])
     places = tf.random.experimental.stateless_shuffle(tf.sort(places), tf.bitwise.invert(key))
-    longest = tf.argmax(tf.reduce_max(tf.gather(of_whole, places), axis=1), output_type=tf.int32)
+    longest = tf.argmax(
+        tf.reduce_max(tf.gather(whole_lengths, places), axis=1), output_type=tf.int32
+    )
     places = tf.roll(places, -longest, axis=0)
     return tf.concat([tf.gather(whole, tf.reshape(places, [-1])), rest], 0)

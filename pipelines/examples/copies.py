@@ -29,8 +29,8 @@ def copy_without(examples: Examples, dropped: Collection[int], labels: Mapping[i
     if source.format == "json":
         return squad.without(source.path, {examples.lines[i] for i in dropped})
     if records.is_dataset_name(source.path):
-        found = (row for *_, row in records.read_records(source.path))
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in found]
+        rows = (row for *_, row in records.read_records(source.path))
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         extents = [(number, number) for number in range(1, len(lines) + 1)]
     else:
         text = records.read_text(source.path)
@@ -45,8 +45,8 @@ def copy_without(examples: Examples, dropped: Collection[int], labels: Mapping[i
             extents = [(first, end_of[last]) for first, last in extents]
     for index, label in labels.items():
         first, last = extents[index]
-        own = "".join(lines[first - 1 : last])
-        lines[first - 1 : last] = [_relabelled(own, label, examples), *[""] * (last - first)]
+        row = "".join(lines[first - 1 : last])
+        lines[first - 1 : last] = [_relabelled(row, label, examples), *[""] * (last - first)]
     for index in dropped:
         first, last = extents[index]
         if source.format == "conll":  # with its comments, and the blank line after it
@@ -64,12 +64,12 @@ def _relabelled(row: str, label: str, examples: Examples) -> str:
     end = row[len(content) :]
     if source.format == "jsonl":
         return json.dumps(json.loads(row) | {name: label}, ensure_ascii=False) + end
-    place = list(source.names).index(name)
+    index = list(source.names).index(name)
     if source.format == "tsv":
         cells = content.split("\t")
-        return "\t".join([*cells[:place], label, *cells[place + 1 :]]) + end
+        return "\t".join([*cells[:index], label, *cells[index + 1 :]]) + end
     (cells,) = csv.reader(io.StringIO(row, newline=""), delimiter=source.delimiter)
-    cells[place] = label
+    cells[index] = label
     written = io.StringIO()
     csv.writer(written, delimiter=source.delimiter, lineterminator=end).writerow(cells)
     return written.getvalue()

@@ -44,7 +44,7 @@ def text_fault(text: str) -> str | None:
         return "empty"
     if _DAMAGED.search(text):
         return "damaged characters"
-    if any(_is_misread(text, found.start()) for found in _MISREAD.finditer(text)):
+    if any(_is_misread(text, match.start()) for match in _MISREAD.finditer(text)):
         return "read in a wrong encoding"
     return None
 
@@ -86,11 +86,11 @@ def spelt_twice(labels: Sequence[str]) -> dict[str, str]:
     alike: dict[str, list[str]] = defaultdict(list)
     for label in counts:
         alike[label.strip().lower()].append(label)
-    found: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for group in alike.values():
         best = max(group, key=lambda label: (counts[label], label)).strip()
-        found |= {label: best for label in group if label != best and len(group) > 1}
-    return found
+        spellings |= {label: best for label in group if label != best and len(group) > 1}
+    return spellings
 
 
 @dataclass(frozen=True)
@@ -113,16 +113,17 @@ def near_duplicates(
     texts = [(row,) if isinstance(row, str) else row for row in rows]
     columns = [_linked(column, similarity, seed) for column in zip(*texts, strict=True)]
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for place, group in enumerate(zip(*(column.groups for column in columns), strict=True)):
+    for index, group in enumerate(zip(*(column.groups for column in columns), strict=True)):
         if any(number != _BLANK for number in group):
-            members[group].append(place)
-    found = []
-    for own in members.values():
-        if len(own) > 1:
-            sets = [column.sets for column in columns]
-            alike = tuple(min(_jaccard(x[own[0]], x[place]) for x in sets) for place in own)
-            found.append(DuplicateGroup(tuple(own), alike))
-    return sorted(found, key=lambda group: group.members)
+            members[group].append(index)
+    sets = [column.sets for column in columns]
+    groups = []
+    for rows_alike in members.values():
+        first, *others = rows_alike
+        if others:
+            alike = tuple(min(_jaccard(x[first], x[row]) for x in sets) for row in rows_alike)
+            groups.append(DuplicateGroup(tuple(rows_alike), alike))
+    return sorted(groups, key=lambda group: group.members)
 
 
 class _Linked(NamedTuple):
@@ -134,13 +135,13 @@ def _linked(texts: Sequence[str], similarity: float, seed: int) -> _Linked:
     """Texts in groups that are linked by a similarity of at least this, as MinHash finds them."""
     numbers: dict[str, int] = {}
     normal = (" ".join(text.lower().translate(_punctuation()).split()) for text in texts)
-    of_text = [numbers.setdefault(text, len(numbers)) for text in normal]
+    places = [numbers.setdefault(text, len(numbers)) for text in normal]
     different = list(numbers)
     sets: list[np.ndarray] = []
     signatures = []
     for part in in_groups(different, _AT_ONCE, len):
         runs, starts = _runs(part)
-        sets += [np.unique(each) for each in np.split(runs, starts[1:])]
+        sets += [np.unique(hashes) for hashes in np.split(runs, starts[1:])]
         signatures.append(_signatures(runs, starts, seed))
     linked = DisjointSet(range(len(different)))
     for i, j in _candidates(np.concatenate(signatures)) if signatures else ():
@@ -148,7 +149,7 @@ def _linked(texts: Sequence[str], similarity: float, seed: int) -> _Linked:
         if is_new and _jaccard(sets[i], sets[j]) >= similarity:
             linked.merge(i, j)
     group_of = [linked[number] if text else _BLANK for number, text in enumerate(different)]
-    return _Linked([group_of[number] for number in of_text], [sets[number] for number in of_text])
+    return _Linked([group_of[number] for number in places], [sets[number] for number in places])
 
 
 @functools.cache
@@ -182,11 +183,11 @@ def _runs(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 def _signatures(runs: np.ndarray, starts: np.ndarray, seed: int) -> np.ndarray:
     """The least of each text's runs under random orders, uint32 [N, bands * rows]."""
     factors = np.random.default_rng(seed).integers(1, 2**63, _BANDS * _ROWS, np.uint64)
-    found = np.empty((len(starts), len(factors)), np.uint32)
+    signatures = np.empty((len(starts), len(factors)), np.uint32)
     for number, factor in enumerate(factors * np.uint64(2) + np.uint64(1)):
         ordered = ((runs * factor) >> np.uint64(32)).astype(np.uint32)
-        found[:, number] = np.minimum.reduceat(ordered, starts)
-    return found
+        signatures[:, number] = np.minimum.reduceat(ordered, starts)
+    return signatures
 
 
 def _candidates(signatures: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -197,12 +198,12 @@ def _candidates(signatures: np.ndarray) -> Iterator[tuple[int, int]]:
         order = np.lexsort((keys[:, 0], keys[:, 1]))
         same = (keys[order[1:]] == keys[order[:-1]]).all(axis=1)
         first = 0
-        for place in np.flatnonzero(same).tolist():
-            if place == 0 or not same[place - 1]:
-                first = place
-            yield int(order[first]), int(order[place + 1])
-            if place != first:
-                yield int(order[place]), int(order[place + 1])
+        for index in np.flatnonzero(same).tolist():
+            if index == 0 or not same[index - 1]:
+                first = index
+            yield int(order[first]), int(order[index + 1])
+            if index != first:
+                yield int(order[index]), int(order[index + 1])
 
 
 def _jaccard(one: np.ndarray, other: np.ndarray) -> float:
@@ -240,11 +241,11 @@ def doubted_labels(
     known = np.flatnonzero(counts >= _FOLDS)
     if len(known) < 2:
         return []
-    kept = np.flatnonzero(np.isin(targets, known))
-    targets, names = np.searchsorted(known, targets[kept]), names[known]
-    judged = [_judged([texts[i] for i in kept.tolist()], targets, seed)]
+    indices = np.flatnonzero(np.isin(targets, known))
+    targets, names = np.searchsorted(known, targets[indices]), names[known]
+    judged = [_judged([texts[i] for i in indices.tolist()], targets, seed)]
     if vectors is not None:
-        judged.append(_judged(vectors[kept], targets, seed))
+        judged.append(_judged(vectors[indices], targets, seed))
     mistake = wrong_share / (len(names) - 1)  # probability of each label that is not the true one
     shares = _calibrated(np.stack(judged), targets, wrong_share, mistake)
     places = np.arange(len(targets))
@@ -254,7 +255,7 @@ def doubted_labels(
     chosen = sorted(np.flatnonzero(wrong >= _LEAST).tolist(), key=lambda i: -wrong[i])
     proposed = shares.argmax(axis=1)
     return [
-        Doubt(int(kept[i]), str(names[targets[i]]), str(names[proposed[i]]), float(wrong[i]))
+        Doubt(int(indices[i]), str(names[targets[i]]), str(names[proposed[i]]), float(wrong[i]))
         for i in chosen
     ]
 
@@ -269,15 +270,15 @@ def _judged(inputs: list[str] | np.ndarray, targets: np.ndarray, seed: int) -> n
     from sklearn.preprocessing import StandardScaler
 
     if isinstance(inputs, np.ndarray):
-        # Few dimensions of a vector have to do with the labels: the others' weights are kept small.
+        # Few dimensions tell the labels: a strong penalty keeps the weights of the others small.
         judge = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
     else:
         words = TfidfVectorizer(sublinear_tf=True, max_features=_MOST_FEATURES)
         model = OneVsRestClassifier(LogisticRegression(C=10.0, solver="liblinear"))
         judge = make_pipeline(words, model)
     folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
-    found = cross_val_predict(judge, inputs, targets, cv=folds, method="predict_proba")
-    return np.asarray(found / found.sum(axis=1, keepdims=True))
+    shares = cross_val_predict(judge, inputs, targets, cv=folds, method="predict_proba")
+    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
 def _calibrated(
@@ -298,8 +299,8 @@ def _calibrated(
         return softmax(np.tensordot(weights, logits, 1), axis=1)
 
     def loss(weights: np.ndarray) -> float:
-        given = mistake + (1 - wrong_share - mistake) * true(weights)[places, targets]
-        return -float(np.log(given).mean())
+        likelihoods = mistake + (1 - wrong_share - mistake) * true(weights)[places, targets]
+        return -float(np.log(likelihoods).mean())
 
-    found = minimize(loss, np.ones(len(judged)), bounds=[(0, _LARGEST_WEIGHT)] * len(judged))
-    return true(found.x)
+    best = minimize(loss, np.ones(len(judged)), bounds=[(0, _LARGEST_WEIGHT)] * len(judged))
+    return true(best.x)

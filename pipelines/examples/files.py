@@ -96,14 +96,14 @@ def _cell_table(path: StrPath, format: str, header: bool, skip_broken: bool) -> 
     start = next(index for index, (_, row) in enumerate(rows) if row != [""])
     first_line, names = rows[start]
     header_names = names if header else _numbers(names)
-    kept: list[tuple[int, list[str]]] = []
+    body: list[tuple[int, list[str]]] = []
     skipped = []
     for line, row in rows[start + 1 if header else 0 :]:
         if row == [""] and len(names) > 1:
             continue  # a blank line; in a table of one column it is an empty text
         repeats = header and row == names and len(names) > 1
         if len(row) == len(names) and not repeats:
-            kept.append((line, row))
+            body.append((line, row))
         elif skip_broken:
             skipped.append(line)
         elif repeats:
@@ -116,10 +116,10 @@ def _cell_table(path: StrPath, format: str, header: bool, skip_broken: bool) -> 
                 f"{len(names)} ({', '.join(header_names)}); repair the line"
             )
     keys = header_names if len(set(header_names)) == len(header_names) else _numbers(names)
-    cells = zip(*(row for _, row in kept), strict=True) if kept else ([] for _ in names)
+    cells = zip(*(row for _, row in body), strict=True) if body else ([] for _ in names)
     return Table(
         dict(zip(keys, cells, strict=True)),
-        [line for line, _ in kept],
+        [line for line, _ in body],
         Source(str(path), format, names=keys, delimiter=delimiter),
         header=header_names,
         skipped=skipped,

@@ -41,17 +41,17 @@ def without_names(text: str, names: Iterable[str]) -> str:
 
 def _passages(document: LabelledDocument, names: Iterable[str]) -> list[str]:
     """Splits the paragraphs of a document into runs of whole sentences."""
-    found = []
+    passages = []
     for paragraph in document.paragraphs:
         passage = ""
         for sentence in [*paragraph, None]:
             if sentence is None or len(passage) + len(sentence) > _LONGEST:
                 passage = without_names(passage, names)
                 if _SHORTEST <= len(passage) <= _LONGEST:
-                    found.append(passage)
+                    passages.append(passage)
                 passage = ""
             passage = f"{passage} {sentence or ''}".strip()
-    return found
+    return passages
 
 
 def labelled_passages(
@@ -163,7 +163,7 @@ def write_task(
     sizes = Counter(d.label for d in documents for _ in d.paragraphs)
     labels = {label for label, _ in sizes.most_common(_LABELS)}
     told_apart = [i for i, d in enumerate(documents) if d.label in labels]
-    names = [n for each in labels for n in _NAMES.get(each, [each])] if has_names else []
+    names = [n for label in labels for n in _NAMES.get(label, [label])] if has_names else []
     splits, held_out = labelled_passages(
         [documents[i] for i in told_apart],
         names=names,

@@ -87,11 +87,11 @@ def _dataset_records(name: str) -> list[dict[str, Any]]:
         builder, split = open_dataset(name)
         features = builder.info.features
         names = {key: _label_names(name, feature) for key, feature in features.items()}
-        found = [
+        records = [
             {key: _plain(value, names[key]) for key, value in record.items()}
             for record in builder.as_dataset(split=split, shuffle_files=False).as_numpy_iterator()
         ]
-    return sorted(found, key=lambda record: record["idx"]) if "idx" in features else found
+    return sorted(records, key=lambda record: record["idx"]) if "idx" in features else records
 
 
 def _label_names(name: str, feature: Any) -> list[str] | None:
@@ -103,9 +103,9 @@ def _label_names(name: str, feature: Any) -> list[str] | None:
 
 def _plain(value: Any, names: list[str] | None = None) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(x) for key, x in value.items()}
     if isinstance(value, np.ndarray):
-        return [_plain(each, names) for each in value]
+        return [_plain(x, names) for x in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if names is not None:

@@ -68,11 +68,11 @@ def without(path: StrPath, dropped: Collection[int]) -> str:
     """SQuAD's published JSON without the questions of these numbers, counted from 1."""
     data, number = _load(path), 0
     for place, paragraph in _paragraphs(path, data):
-        kept = []
+        records = []
         for record in _list(place, paragraph, "qas"):
             number += 1
-            kept += [] if number in dropped else [record]
-        paragraph["qas"] = kept
+            records += [] if number in dropped else [record]
+        paragraph["qas"] = records
     return json.dumps(data, ensure_ascii=False) + "\n"
 
 
@@ -118,15 +118,15 @@ def _answers(table: Table, index: int) -> list[tuple[str, int | None]]:
                 "each one"
             )
         answers = [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=False)]
-    found: list[tuple[str, int | None]] = []
+    texts_at: list[tuple[str, int | None]] = []
     for answer in _list(place, {"answers": answers}, "answers"):
         start = _object(place, answer).get("answer_start")
         if isinstance(start, str) and start.isdecimal():
             start = int(start)
         if not isinstance(start, int) or isinstance(start, bool):
             raise InputError(f"{place}: answer_start is {start!r}; it must be a whole number")
-        found.append((table.text(index, "", "text", answer.get("text")), start))
-    return found
+        texts_at.append((table.text(index, "", "text", answer.get("text")), start))
+    return texts_at
 
 
 def is_impossible(value: Any, place: str) -> bool:
@@ -166,7 +166,7 @@ def _object(place: str, value: Any) -> dict[str, Any]:
 
 
 def _list(place: str, value: Any, name: str) -> list[Any]:
-    found = _object(place, value).get(name)
-    if not isinstance(found, list):
+    items = _object(place, value).get(name)
+    if not isinstance(items, list):
         raise InputError(f"{place}: no list {name!r}; see SQuAD's format in docs/squad.md")
-    return found
+    return items

@@ -31,17 +31,17 @@ def chunks(labels: Sequence[str]) -> list[tuple[str, int, int]]:
     A chunk begins at B (S, U), at any label after O or after the end of a chunk (E, L, S, U), and
     at a change of type. It ends before the next one and before O.
     """
-    found: list[tuple[str, int, int]] = []
+    entities: list[tuple[str, int, int]] = []
     before, type_before = "O", ""
-    for place, label in enumerate(labels):
+    for index, label in enumerate(labels):
         prefix, _, type_ = label.partition("-")
         if prefix != "O":
             if prefix in "BSU" or before in "OELSU" or type_ != type_before:
-                found.append((type_, place, place + 1))
+                entities.append((type_, index, index + 1))
             else:
-                found[-1] = (type_, found[-1][1], place + 1)
+                entities[-1] = (type_, entities[-1][1], index + 1)
         before, type_before = prefix, type_
-    return found
+    return entities
 
 
 def to_iob2(labels: Sequence[str]) -> list[str]:
