@@ -98,7 +98,7 @@ def run(options: Options) -> ReproduceResult:
         from bert_tf.paper.tables import SCALES
 
         read_as = {field.name: getattr(options, field.name) for field in fields(CorpusOptions)}
-        corpus = Corpus(given=options.corpus, options=CorpusOptions(**read_as))
+        corpus = Corpus(named=options.corpus, options=CorpusOptions(**read_as))
         table, scale = find_table(options.table), SCALES[options.scale]
         plan = Plan(table, scale, corpus, task_data(options.tasks), options.seeds)
         reproduction = Reproduction(plan, options.output)

@@ -75,7 +75,7 @@ class FeatureOptions(CheckedOptions):
 
 @dataclass(kw_only=True)
 class ObjectiveOptions(CheckedOptions):
-    """Language models, as in the paper's comparisons."""
+    """Words to predict, those of the paper's comparisons included."""
 
     objective: Literal["mlm+nsp", "mlm", "ltr", "rtl", "ltr+rtl", "bilm"] | None = None
     """words to predict: mlm+nsp, masked words, and next sentences, by default on pairs of

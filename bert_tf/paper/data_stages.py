@@ -50,19 +50,19 @@ class Documentation(Stage):
 class Corpus:
     """The text to pre-train on: a user's, or the documentation."""
 
-    given: Sequence[str]
+    named: Sequence[str]  # files, folders, globs or data sets
     options: CorpusOptions
 
     @functools.cached_property
     def stage(self) -> Documentation | None:
         """The stage that makes it; None for text of the user."""
-        return None if self.given else Documentation()
+        return None if self.named else Documentation()
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         if self.stage:
             return {}
-        opened = open_corpus(self.given, self.options)
+        opened = open_corpus(self.named, self.options)
         content = [sha256(Path(file)) for file in opened.files]
         content += [source for source in opened.sources if source not in opened.files]
         return {"corpus": content, **chosen_options(self.options)}
@@ -71,11 +71,11 @@ class Corpus:
     def text_bytes(self) -> int:
         if self.stage:
             return self.stage.bytes
-        return open_corpus(self.given, self.options).text_bytes
+        return open_corpus(self.named, self.options).text_bytes
 
     def paths(self, cache: Cache) -> list[str]:
         """Files or names of data sets, once the stage is finished."""
-        return [str(cache.of(self.stage) / "corpus.txt")] if self.stage else [*self.given]
+        return [str(cache.of(self.stage) / "corpus.txt")] if self.stage else [*self.named]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -137,7 +137,7 @@ class Shards(Stage):
                 progress=lambda done: show(done.bytes_read, done.total_bytes),
             )
         splits = ("train", "held_out")
-        return {"instances": [{s: each.instances(s) for s in splits} for each in manifests]}
+        return {"instances": [{s: manifest.instances(s) for s in splits} for manifest in manifests]}
 
     def seconds(self, speed: StepSpeed) -> float:
         return self.vocabulary.corpus.text_bytes / 1e6
@@ -165,8 +165,8 @@ class TaskData:
     def content(self) -> list[str]:
         """Names of data sets, and a hash of files."""
         options = SearchOptions(model=FOLDER, output=FOLDER, **self.options(None))
-        given = (self.train, self.validation or "")
-        return [*(name for name in given if is_dataset_name(name)), data_content(options)]
+        paths = (self.train, self.validation or "")
+        return [*filter(is_dataset_name, paths), data_content(options)]
 
     def options(self, cache: Cache | None) -> dict[str, Any]:
         """Its options in `SearchOptions`; without a cache, passages have placeholders for files."""

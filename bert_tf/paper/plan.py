@@ -28,15 +28,15 @@ def find_table(name: str) -> PaperTable:
     return TABLES[name]
 
 
-def task_data(given: Sequence[str]) -> list[TaskData]:
+def task_data(named: Sequence[str]) -> list[TaskData]:
     """The examples that a user names: TASK=DATA or TASK=DATA,VALIDATION each."""
-    found: dict[str, TaskData] = {}
-    for text in given:
+    tasks: dict[str, TaskData] = {}
+    for text in named:
         name, equals, data = text.partition("=")
         train, _, validation = data.partition(",")
         if not (name and equals and train):
             raise InputError(f"--tasks {text!r}: give TASK=FOLDER, such as mrpc=glue/MRPC")
-        if name in found:
+        if name in tasks:
             raise InputError(f"--tasks names {name} twice: give each task once")
         task = find_task(name)
         if not task.kind.is_trained:
@@ -46,8 +46,8 @@ def task_data(given: Sequence[str]) -> list[TaskData]:
                 raise InputError(f"--tasks {text}: {path} does not exist: check the path")
         if not is_dataset_name(train):
             task.file(train, "train")  # refuses a folder without it
-        found[name] = TaskData(name, train, validation or None)
-    return [*found.values()] or [TaskData("classification")]
+        tasks[name] = TaskData(name, train, validation or None)
+    return [*tasks.values()] or [TaskData("classification")]
 
 
 @dataclass(frozen=True)
@@ -69,21 +69,22 @@ class Plan:
     @functools.cached_property
     def cells(self) -> dict[tuple[int, int], Pretraining | Finetuning]:
         """(Row, column) -> the stage that has the score."""
-        found: dict[tuple[int, int], Pretraining | Finetuning] = {}
+        cells: dict[tuple[int, int], Pretraining | Finetuning] = {}
         for row, system in enumerate(self.systems):
             pretraining = self._pretraining(system)
             for number, column in enumerate(self.columns):
                 tuned = self._finetuning(system, column, pretraining) if column.task else None
-                found[row, number] = tuned or pretraining
-        return found
+                cells[row, number] = tuned or pretraining
+        return cells
 
     @functools.cached_property
     def stages(self) -> list[Stage]:
         """All stages, each after those that it needs."""
-        found: dict[str, Stage] = {}
-        for stage in self.cells.values():
-            stage.add_to(found)
-        return [*found.values()]
+        stages: dict[str, Stage] = {}
+        for cell in self.cells.values():
+            for stage in cell.in_order():
+                stages.setdefault(stage.name, stage)
+        return [*stages.values()]
 
     @property
     def pretrainings(self) -> list[Pretraining]:
@@ -116,10 +117,10 @@ class Plan:
         )
         options = {**dataclasses.asdict(self.corpus.options), **scale.shards, **system.shards}
         lengths = [PretrainingDataOptions(**options, max_seq_length=n) for n in scale.lengths]
-        of_system = {**system.pretraining, **system.shards}.items()
-        own = ", ".join(f"{name} {value}" for name, value in of_system)
+        settings = {**system.pretraining, **system.shards}.items()
+        listed = ", ".join(f"{name} {value}" for name, value in settings)
         return Pretraining(
-            title=f"pre-training: {own or 'BERT'}",
+            title=f"pre-training: {listed or 'BERT'}",
             shards=Shards(vocabulary=vocabulary, options=lengths),
             options=PretrainingOptions(
                 shards=FOLDER,
@@ -131,16 +132,16 @@ class Plan:
         )
 
     def _finetuning(self, system: System, column: Column, pretraining: Pretraining) -> Finetuning:
-        scale, own = self.scale, dict(system.finetuning)
-        (data,) = (each for each in self.tasks if each.task == column.task)
+        scale, settings = self.scale, dict(system.finetuning)
+        (data,) = (data for data in self.tasks if data.task == column.task)
         if column.features:
-            own["features_only"] = scale.all_layers
-        frozen = scale.features if "features_only" in own else {}
+            settings["features_only"] = scale.all_layers
+        frozen = scale.features if "features_only" in settings else {}
         options = {
             **scale.finetuning,
             **scale.tasks.get(column.task, {}),
             **frozen,
-            **own,
+            **settings,
             **data.options(None),
             "seeds": self.seeds or scale.seeds,
         }

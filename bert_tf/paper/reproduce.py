@@ -43,7 +43,7 @@ class Reproduction:
     """A table to make, from its plan; `output` is the folder of all tables."""
 
     def __init__(self, plan: Plan, output: str) -> None:
-        inputs = [*plan.corpus.given, *(data.train for data in plan.tasks if data.train)]
+        inputs = [*plan.corpus.named, *(data.train for data in plan.tasks if data.train)]
         files = [path for path in inputs if not is_dataset_name(path)]
         self.output = check_output_folder(output, files)
         self.plan = plan
@@ -61,8 +61,8 @@ class Reproduction:
 
     @property
     def free_bytes(self) -> int:
-        place = next(each for each in (self.output, *self.output.parents) if each.exists())
-        return shutil.disk_usage(place).free
+        folders = (self.output, *self.output.parents)
+        return shutil.disk_usage(next(folder for folder in folders if folder.exists())).free
 
     def make(self, started: Callable[[Stage, int, int], Show]) -> list[list[str]]:
         """Makes missing stages; writes table.md, table.json and table.png; returns the table.
@@ -103,7 +103,7 @@ class _Result:
     @functools.cached_property
     def held_out(self) -> dict[str, Mapping[str, float]]:
         """Title of a pre-training -> its held-out scores."""
-        return {each.title: self._outcome(each)["held_out"] for each in self.plan.pretrainings}
+        return {run.title: self._outcome(run)["held_out"] for run in self.plan.pretrainings}
 
     @property
     def _seeds(self) -> list[int]:
@@ -145,8 +145,8 @@ class _Result:
                 "run": self.plan.cells[row, number].name,
             }
         rows = [
-            {"system": system.name, "scores": own, "paper": table.published.get(system.name, {})}
-            for system, own in zip(self.plan.systems, scores, strict=True)
+            {"system": system.name, "scores": ours, "paper": table.published.get(system.name, {})}
+            for system, ours in zip(self.plan.systems, scores, strict=True)
         ]
         return {
             "table": table.name,
@@ -221,19 +221,20 @@ class _Result:
         }
         if not any(system.line for system in systems):
             return compared(title, [system.name for system in systems], values)
-        drawn = []
+        pictures = []
         for name, of_systems in values.items():
             lines: dict[str, list[tuple[float, list[float]]]] = {}
             for system, scores in zip(systems, of_systems, strict=True):
                 if scores:
                     lines.setdefault(system.line, []).append((system.step or 0, scores))
-            drawn.append(curves(title, lines, "steps of pre-training", name))
-        width = max(each.shape[1] for each in drawn)
-        padded = [
-            np.pad(each, [(0, 0), (0, width - each.shape[1]), (0, 0)], constant_values=255)
-            for each in drawn
-        ]
-        return np.concatenate(padded)
+            pictures.append(curves(title, lines, "steps of pre-training", name))
+        width = max(picture.shape[1] for picture in pictures)
+        return np.concatenate(
+            [
+                np.pad(x, [(0, 0), (0, width - x.shape[1]), (0, 0)], constant_values=255)
+                for x in pictures
+            ]
+        )
 
 
 def _setting_row(stage: Stage) -> list[str]:

@@ -9,13 +9,13 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_json
-from bert_tf.options import CheckedOptions
+from bert_tf.options import CheckedOptions, default_of
 from bert_tf.paper.step_speed import StepSpeed
 from bert_tf.version import TRAJECTORY
 
@@ -35,7 +35,7 @@ _NOT_IN_IDENTITY = {
     "log_every",
 }
 FOLDER = "(folder)"  # in declared options, for what the plan fills in
-Show = Callable[..., None]  # called with what is done and the total, None if unknown
+Show = Callable[..., None]  # called with the work done and the total, None if unknown
 
 
 @dataclass(frozen=True)
@@ -87,51 +87,52 @@ class Cache:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stage(ABC):
-    """One stage: its inputs, how it is made, and what it costs."""
+    """One stage: its inputs, how it is made, and its estimated cost."""
 
     title: str  # shown to the user
 
     @property
+    def steps(self) -> int:
+        """Steps of training."""
+        return 0
+
+    @property
+    def bytes(self) -> float:
+        """Largest space on the disk, estimated."""
+        return 0.0
+
+    @property
     def inputs(self) -> "tuple[Stage, ...]":
         """The stages that it needs: fields that are stages, or that have one."""
-        found = (getattr(value, "stage", value) for value in vars(self).values())
-        return tuple(each for each in found if isinstance(each, Stage))
+        values = (getattr(value, "stage", value) for value in vars(self).values())
+        return tuple(value for value in values if isinstance(value, Stage))
 
     @property
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """What it is made from, beside its inputs, as JSON values."""
+        """Its settings, beside its inputs, as JSON values."""
 
     @abstractmethod
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
         """Makes or resumes the stage's folder, as the command of its kind; returns the outcome."""
 
     def tidy(self, cache: Cache) -> None:  # noqa: B027
-        """Deletes what nobody needs once the outcome is written."""
-
-    @property
-    def steps(self) -> int:
-        return 0
+        """Deletes files that nobody needs once the outcome is written."""
 
     @abstractmethod
     def seconds(self, speed: StepSpeed) -> float:
         """Estimated time to make it on this machine."""
 
-    @property
-    def bytes(self) -> float:
-        """Largest space on the disk that it takes, estimated."""
-        return 0.0
-
     @functools.cached_property
     def made_with(self) -> dict[str, Any]:
         """What decides its numbers and is not in its name: the version, and values by default."""
-        found: dict[str, Any] = {"version": TRAJECTORY}
-        given = getattr(self, "options", ())
-        for options in given if isinstance(given, Sequence) else [given]:
-            for name, value in vars(options).items():
+        values: dict[str, Any] = {"version": TRAJECTORY}
+        options = getattr(self, "options", ())
+        for part in options if isinstance(options, Sequence) else [options]:
+            for name, value in vars(part).items():
                 if name not in _NOT_IN_IDENTITY:
-                    found.setdefault(name, []).append(value)
-        return json.loads(json.dumps(found))
+                    values.setdefault(name, []).append(value)
+        return json.loads(json.dumps(values))
 
     @functools.cached_property
     def name(self) -> str:
@@ -144,19 +145,18 @@ class Stage(ABC):
         """Name of the file of its outcome."""
         return self.name
 
-    def add_to(self, found: "dict[str, Stage]") -> None:
-        """Adds the stage behind those that it needs, unless one of its name is there."""
-        for each in self.inputs:
-            each.add_to(found)
-        found.setdefault(self.name, self)
+    def in_order(self) -> "list[Stage]":
+        """The stages that it needs, each behind its own, and itself."""
+        return [*(stage for needed in self.inputs for stage in needed.in_order()), self]
 
 
 def chosen_options(options: CheckedOptions) -> dict[str, Any]:
     """The options that differ from their defaults and change the result."""
-    chosen = {}
-    for field in fields(options):
-        made, value = field.default_factory, getattr(options, field.name)
-        default = field.default if made is MISSING else made()
-        if field.name not in _NOT_IN_IDENTITY and value != default:
-            chosen[field.name] = value
-    return chosen
+    values = {
+        field.name: (getattr(options, field.name), default_of(field)) for field in fields(options)
+    }
+    return {
+        name: value
+        for name, (value, default) in values.items()
+        if name not in _NOT_IN_IDENTITY and value != default
+    }

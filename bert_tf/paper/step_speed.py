@@ -14,10 +14,8 @@ from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.config import BertConfig
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.networks.tensorflow.losses import cross_entropy, squared_error
+from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.paper.architectures import DIRECTIONS
-from bert_tf.paper.cost import lstm_flops
-from bert_tf.paper.lstm import new_lstm
 from bert_tf.training.dry_run import step_seconds
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.run import Run
@@ -26,7 +24,7 @@ from bert_tf.training.training_options import TrainingOptions
 
 _MEASURED_LAYERS = 2
 _MEASURED_TOKENS = 4096
-_LSTM_STEP = 32, 32  # examples, tokens
+LSTM_SPEED = 0.4  # of a Transformer's operations per second: measured 0.2 to 0.6
 
 
 class StepSpeed:
@@ -52,17 +50,6 @@ class StepSpeed:
             self._measured[key] = flops / seconds
         return self._measured[key]
 
-    def of_lstm(self, units: int, precision: str) -> float:
-        """The speed of a bidirectional LSTM whose inputs are twice as wide."""
-        key = (units, precision)
-        if key not in self._measured:
-            self._notice(f"measuring an LSTM of {units} units")
-            batch, length = _LSTM_STEP
-            config = BertConfig(hidden_size=2 * units, num_attention_heads=1, feature_lstm_layers=1)
-            flops = batch * lstm_flops(config, length=length)
-            self._measured[key] = flops / _lstm_seconds(units, precision)
-        return self._measured[key]
-
 
 def predicted_positions(options: PretrainingOptions, length: int) -> int:
     """Predicted positions of an instance: all of a language model of one direction."""
@@ -84,27 +71,15 @@ def _pretraining_seconds(
         "mlm_logits": draw.integers(0, config.vocab_size, (batch, predictions)),
         "nsp_logits": draw.integers(0, 2, batch),
     }
-    weights = {name: np.ones(each.shape, np.float32) for name, each in labels.items()}
-    inputs, labels = keras.tree.map_structure(lambda each: each.astype(np.int32), (inputs, labels))
-    losses, data = dict.fromkeys(labels, cross_entropy), (inputs, labels, weights)
-    return _seconds(precision, lambda: BertPreTrainer(config, seed=0), losses, data)
-
-
-def _lstm_seconds(units: int, precision: Any) -> float:
-    states = np.random.default_rng(0).normal(size=(*_LSTM_STEP, 2 * units)).astype(np.float32)
-
-    def model() -> keras.Model:
-        lstm = keras.layers.Bidirectional(new_lstm(units, 0, None))
-        return keras.Sequential([keras.Input(states.shape[1:]), lstm])
-
-    return _seconds(precision, model, squared_error, (states, states))
-
-
-def _seconds(precision: Any, make: Callable[[], keras.Model], loss: Any, batch: tuple) -> float:
+    weights = {name: np.ones(ids.shape, np.float32) for name, ids in labels.items()}
+    inputs, labels = keras.tree.map_structure(lambda ids: ids.astype(np.int32), (inputs, labels))
+    losses = dict.fromkeys(labels, cross_entropy)
     with (
         tempfile.TemporaryDirectory() as unused,
         Run(TrainingOptions(output=unused, precision=precision)) as run,
     ):
         with run.strategy.scope():
-            trainer = Trainer(make(), AdamWeightDecay(1e-4), loss=loss)
-        return step_seconds(trainer, tf.data.Dataset.from_tensors(batch).repeat())
+            model = BertPreTrainer(config, seed=0)
+            trainer = Trainer(model, AdamWeightDecay(1e-4), loss=losses)
+        batches = tf.data.Dataset.from_tensors((inputs, labels, weights)).repeat()
+        return step_seconds(trainer, batches)

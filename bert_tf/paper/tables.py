@@ -80,14 +80,14 @@ class PaperTable:
 
     def columns_of(self, tasks: Sequence[str]) -> list[Column]:
         """The columns to run: those of the given tasks, or new ones if the table has none."""
-        found = [column for column in self.columns if not column.task or column.task in tasks]
-        if not any(column.task for column in found):
-            found += [
+        columns = [column for column in self.columns if not column.task or column.task in tasks]
+        if not any(column.task for column in columns):
+            columns += [
                 Column(title=f"{task}{suffix}", task=task, features=features)
                 for task in tasks
                 for suffix, features in self.variants.items()
             ]
-        return found
+        return columns
 
 
 # A narrow model and minutes of training: no dropout, larger initial weights and a high learning

@@ -25,9 +25,8 @@ from bert_tf.models.loading import load_model, save_model
 from bert_tf.paper.architectures import DIRECTIONS
 from bert_tf.paper.cost import lstm_flops
 from bert_tf.paper.data_stages import Shards, TaskData
-from bert_tf.paper.feature_encoder import lstm_units
 from bert_tf.paper.stage import Cache, Show, Stage, chosen_options
-from bert_tf.paper.step_speed import StepSpeed, predicted_positions
+from bert_tf.paper.step_speed import LSTM_SPEED, StepSpeed, predicted_positions
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.table import find_task, with_options
 from bert_tf.tokenization import BertTokenizer
@@ -126,19 +125,18 @@ class Pretraining(Stage):
                 self.config, instances=batch, length=length, predictions=places
             )
             in_lstms += steps * batch * lstm_flops(self.config, length=length)
-        return self.seconds_of(speed, flops, in_lstms, self.config.hidden_size)
+        return self.seconds_of(speed, flops, in_lstms)
 
-    def seconds_of(self, speed: StepSpeed, flops: float, in_lstms: float, units: int) -> float:
-        """Seconds of so many operations of a model of its size, some of them in LSTM layers."""
+    def seconds_of(self, speed: StepSpeed, flops: float, in_lstms: float) -> float:
+        """Seconds of the operations of a model of its size, some of them in LSTM layers."""
         rate = speed.of_pretraining(self.options, self.config, self.shards.lengths[0])
-        of_lstms = in_lstms / speed.of_lstm(units, self.options.precision) if in_lstms else 0.0
-        return (flops - in_lstms) / rate + of_lstms
+        return (flops - in_lstms + in_lstms / LSTM_SPEED) / rate
 
     @property
     def bytes(self) -> float:
         every = self.options.keep_every
-        kept = self.steps // every if every else 0
-        return self.bytes_of(models=2 + (kept if every else 1), checkpoints=2 + kept)
+        looks = self.steps // every if every else 0
+        return self.bytes_of(models=2 + (looks if every else 1), checkpoints=2 + looks)
 
     def bytes_of(self, models: int, checkpoints: int) -> float:
         """Size of models and training checkpoints of its size."""
@@ -176,8 +174,8 @@ class Finetuning(Stage):
         options = replace(self.options, **folders)
 
         def score(trial: Trial) -> float:  # of the first seed: others do not change the choice
-            found = trial.runs.get(options.seed, {}).get(trial.best_by)
-            return -math.inf if found is None else found
+            value = trial.runs.get(options.seed, {}).get(trial.best_by)
+            return -math.inf if value is None else value
 
         tried = search(replace(options, seeds=1), _Steps(show), finetune)
         chosen = max(tried, key=score)
@@ -220,7 +218,7 @@ class Finetuning(Stage):
         examples = self.steps * self.options.batch_size[0]
         flops = examples * classification_flops(config, length=length, classes=2)
         in_lstms = examples * lstm_flops(config, length=length)
-        seconds = self.pretraining.seconds_of(speed, flops, in_lstms, lstm_units(config))
+        seconds = self.pretraining.seconds_of(speed, flops, in_lstms)
         return seconds + self._fine_tunings * _FINETUNING_SECONDS
 
     @property
