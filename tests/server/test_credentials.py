@@ -45,7 +45,7 @@ def test_a_certificate_is_read_again_and_a_bad_one_changes_nothing(tmp_path, cap
     paths = write_certificate(tmp_path)
     tls = Certificate(*paths)
     first = shown()
-    write_certificate(tmp_path, days=3)
+    write_certificate(tmp_path)
     tls.refresh()
     renewed = shown()
     assert renewed != first

@@ -1,18 +1,16 @@
 """The playground's routes and files, without a browser."""
 
-import asyncio
 import contextlib
-import json
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import grpc
 import pytest
 from starlette.applications import Starlette
+from starlette.testclient import TestClient
 from tensorflow.core.framework.types_pb2 import DT_INT32, DT_STRING
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse
@@ -51,25 +49,11 @@ class SomeModels:
         yield SimpleNamespace(signatures={"serving_default": signature})
 
 
-def get(path: str, method: str = "GET", headers: Any = ()) -> SimpleNamespace:
-    app = Starlette(routes=playground.routes(SomeModels()))  # type: ignore[arg-type]
-    scope = {"type": "http", "method": method, "path": path, "headers": headers}
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return {"type": "http.request"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(app({**scope, "query_string": b"", "root_path": ""}, receive, send))
-    found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    body = b"".join(message.get("body", b"") for message in sent[1:])
-    return SimpleNamespace(status=sent[0]["status"], headers=found, body=body)
+CLIENT = TestClient(Starlette(routes=playground.routes(SomeModels())))  # type: ignore[arg-type]
 
 
 def test_the_list_has_what_can_be_asked():
-    answer = get("/playground/models")
+    answer = CLIENT.get("/playground/models")
     described = {
         "method": "tensorflow/serving/predict",
         "inputs": {"text": {"dtype": "DT_STRING", "shape": [-1]}},
@@ -77,14 +61,13 @@ def test_the_list_has_what_can_be_asked():
     }
     versions = [{"version": 2, "signatures": {"serving_default": described}}]
     models = [{"name": "a", "versions": versions}]
-    assert json.loads(answer.body) == {"models": models, "token": False}
-    shown = get("/playground/models", headers=[(b"authorization", b"Basic OnNlY3JldA==")])
-    assert json.loads(shown.body)["token"] is True
+    assert answer.json() == {"models": models, "token": False}
+    assert CLIENT.get("/playground/models", auth=("", "secret")).json()["token"] is True
 
 
 @pytest.mark.parametrize("path", ["/", "/playground/models"])
 def test_the_policy_allows_nothing_from_elsewhere_and_no_inline_script(path):
-    headers = get(path).headers
+    headers = CLIENT.get(path).headers
     policy = headers["content-security-policy"]
     assert policy.startswith("default-src 'self';")
     assert "unsafe" not in policy and "*" not in policy
@@ -93,18 +76,18 @@ def test_the_policy_allows_nothing_from_elsewhere_and_no_inline_script(path):
 
 
 def test_the_page_names_only_files_that_are_served():
-    page = get("/")
+    page = CLIENT.get("/")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
-    named = re.findall(r'(?:src|href)="([^"]*)"', page.body.decode())
+    named = re.findall(r'(?:src|href)="([^"]*)"', page.text)
     assert set(named) == {f"playground/{file.name}" for file in FILES if file.suffix != ".html"}
     types = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
     for name in named:
-        served = get(f"/{name}")
-        assert served.status == 200
+        served = CLIENT.get(f"/{name}")
+        assert served.status_code == 200
         assert served.headers["content-type"].startswith(types[Path(name).suffix])
-    assert get("/playground/..%2f__init__.py").status == 404
-    assert get("/playground/", "POST").status == 404
-    assert get("/", "POST").status == 405
+    assert CLIENT.get("/playground/..%2f__init__.py").status_code == 404
+    assert CLIENT.post("/playground/").status_code == 404
+    assert CLIENT.post("/").status_code == 405
 
 
 def test_the_files_are_small_and_fetch_nothing_from_elsewhere():
@@ -118,7 +101,7 @@ def test_the_files_are_small_and_fetch_nothing_from_elsewhere():
     scripts = "".join(file.read_text() for file in FILES if file.suffix == ".js")
     parses_markup = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\("
     assert not re.search(parses_markup, scripts)
-    assert not re.search(r"<script(?![^>]*src=)|\son\w+=|style=|<style", get("/").body.decode())
+    assert not re.search(r"<script(?![^>]*src=)|\son\w+=|style=|<style", CLIENT.get("/").text)
 
 
 def test_the_files_are_package_data():
