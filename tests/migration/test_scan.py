@@ -9,24 +9,30 @@ from bert_tf.migration.scan import scan
 
 
 @pytest.fixture
-def found(tmp_path):
-    """`found(code)`: name -> places without the file, and the report."""
+def scanned(tmp_path):
+    """`scanned(code)`: name -> lines, and the report."""
 
-    def of(code, name="script.py"):
+    def scan_code(code, name="script.py"):
         path = tmp_path / name
         path.write_text(code)
         report = scan(path)
-        places = {
-            each.name: [place.removeprefix(f"{path}:") for place in each.places]
-            for each in report.findings
+        lines = {
+            finding.name: [place.removeprefix(f"{path}:") for place in finding.places]
+            for finding in report.findings
         }
-        return places, report
+        return lines, report
 
-    return of
+    return scan_code
 
 
-def test_names_by_every_kind_of_import(found):
-    places, report = found(
+def notebook(*cells: str) -> str:
+    return json.dumps({"cells": [{"cell_type": "code", "source": cell} for cell in cells]})
+
+
+URL = "https://storage.googleapis.com/bert_models/2018_10_18/uncased_L-12_H-768_A-12.zip"
+CASES = {
+    "names by every kind of import": (
+        "script.py",
         "import transformers as t\n"
         "from transformers.models.bert.modeling_tf_bert import TFBertModel as Encoder\n"
         "import tensorflow as tf, tensorflow_hub as hub\n"
@@ -34,27 +40,22 @@ def test_names_by_every_kind_of_import(found):
         "    from transformers import TFAutoModel\n"
         "    return TFAutoModel.from_pretrained('x'), Encoder, t.TFBertMainLayer\n"
         "hub.load('f'); Encoder\n"
-        "tf.keras.Model\n"
-    )
-    assert places == {
-        "TFAutoModel": ["6"],
-        "TFBertModel": ["6", "7"],
-        "TFBertMainLayer": ["6"],
-        "load": ["7"],
-    }
-    assert report.known == 4
-
-
-def test_an_import_counts_where_it_is_not_used(found):
-    places, report = found("from transformers import TFBertModel, nothing_known\n")
-    assert places == {"TFBertModel": ["1"], "nothing_known": ["1"]}
-    assert report.known == 1
-    places, _ = found("from transformers import *\nTFBertModel.from_pretrained('x')\nother()\n")
-    assert places == {"TFBertModel": ["2"]}
-
-
-def test_uses_without_a_name(found):
-    places, _ = found(
+        "tf.keras.Model\n",
+        {"TFAutoModel": "6", "TFBertModel": "6 7", "TFBertMainLayer": "6", "load": "7"},
+    ),
+    "an import that is not used": (
+        "script.py",
+        "from transformers import TFBertModel\n",
+        {"TFBertModel": "1"},
+    ),
+    "a star import": (
+        "script.py",
+        "from transformers import *\nTFBertModel.from_pretrained('x')\nother()\n"
+        "TFXLNetModel, XLNetTokenizer, Model, thing\nclass TFMine: pass\nTFMine()\n",
+        {"TFBertModel": "2", "TFXLNetModel": "4", "XLNetTokenizer": "4"},
+    ),
+    "uses without a name": (
+        "script.py",
         "import os\n"
         "os.environ['TF_USE_LEGACY_KERAS'] = '1'\n"
         "from transformers import TFBertForTokenClassification, AutoTokenizer\n"
@@ -63,27 +64,108 @@ def test_uses_without_a_name(found):
         "model = TFBertForTokenClassification.from_pretrained('x', from_pt=True)\n"
         "model.compile(optimizer='adam')\n"
         "model.compile('adam', 'mse'); model.compile(loss='mse'); model.compile(**options)\n"
-        "model.prepare_tf_dataset(data); b'bytes'.decode(); tokenizer.decode(tokens['input_ids'])\n"
+        "model.prepare_tf_dataset(d); b'bytes'.decode(); tokenizer.decode(tokens['input_ids'])\n"
         "model.save_pretrained('y', saved_model=True)\n"
         "labels = [-100]\n"
-        "'input_ids'  # a string alone is no use\n"
-    )
-    assert places == {
-        "TF_USE_LEGACY_KERAS": ["2"],
-        "AutoTokenizer": ["4"],
-        ".encode_plus": ["5"],
-        "return_tensors=tf": ["5"],
-        "truncation=": ["5"],
-        "TFBertForTokenClassification": ["6"],
-        "from_pt=True": ["6"],
-        "compile() without loss": ["7"],
-        ".prepare_tf_dataset": ["9"],
-        ".decode": ["9"],
-        "input_ids": ["9"],
-        ".save_pretrained": ["10"],
-        "saved_model=True": ["10"],
-        "-100": ["11"],
-    }
+        "'input_ids'  # a string alone is no use\n",
+        {
+            "TF_USE_LEGACY_KERAS": "2",
+            "AutoTokenizer": "4",
+            ".encode_plus": "5",
+            "return_tensors=tf": "5",
+            "truncation=": "5",
+            "TFBertForTokenClassification": "6",
+            "from_pt=True": "6",
+            "compile() without loss": "7",
+            ".prepare_tf_dataset": "9",
+            ".decode": "9",
+            "input_ids": "9",
+            ".save_pretrained": "10",
+            "saved_model=True": "10",
+            "-100": "11",
+        },
+    ),
+    "layers of TF Hub": (
+        "script.py",
+        "import tensorflow_hub as hub\nurl = 'preprocess/3'\n"
+        "before = hub.KerasLayer(url)\nencoder = hub.KerasLayer('encoder')\n"
+        "hub.KerasLayer('encoder', trainable=flag)\n"
+        "pooled, sequence = encoder([a, b])\nbefore(['text'])[0]\n",
+        {
+            "KerasLayer of a preprocessor": "3",
+            "KerasLayer": "4 5",
+            "KerasLayer() without trainable": "4",
+            "trainable=": "5",
+            "[0]": "6",
+            "[1]": "6",
+            "inputs by position": "6",
+        },
+    ),
+    "flags that a copy of the scripts defines": (
+        "script.py",
+        "import modeling\nflags.DEFINE_string('bert_config_file', None, 'x')\n"
+        "flags.DEFINE_string('mine', None, 'x')\nmodeling.BertConfig.from_json_file('x')\n",
+        {"--bert_config_file": "2", "BertConfig": "4"},
+    ),
+    "another library": (
+        "script.py",
+        "from bert4keras.models import build_transformer_model as b\nb()\n",
+        {"build_transformer_model": "2"},
+    ),
+    "a shell script": (
+        "run.sh",
+        "# python run_classifier.py --task_name\n"
+        "export X=1\n"
+        "python ${ROOT}/run_pretraining.py \\\n"
+        "  --input_file=a --num_train_steps 10\n"
+        "python -m official.nlp.data.create_pretraining_data --dupe_factor=5\n"
+        f"python my_script.py --task_name=cola\nwget {URL}\nexport TF_KERAS=1\n# {URL}\n",
+        {
+            "run_pretraining.py": "3",
+            "--input_file": "4",
+            "--num_train_steps": "4",
+            "create_pretraining_data": "5",
+            "--dupe_factor": "5",
+            URL: "7",
+            "TF_KERAS": "8",
+        },
+    ),
+    "a batch file of Windows": (
+        "run.bat",
+        "rem python run_squad.py --doc_stride 1\n"
+        "python run_classifier.py^\n --task_name cola^\n --max_seq_length 128\n",
+        {"run_classifier.py": "2", "--task_name": "3", "--max_seq_length": "4"},
+    ),
+    "settings of Model Garden": (
+        "experiment.yaml",
+        "task:\n  model: {num_classes: 3}\n  train_data:\n    global_batch_size: 32\n"
+        "trainer:\n  train_steps: 100\n  optimizer_config:\n    warmup: {type: linear}\n",
+        {
+            "task.model.num_classes": "2",
+            "task.train_data.global_batch_size": "4",
+            "trainer.train_steps": "6",
+            "trainer.optimizer_config.warmup.type": "8",
+        },
+    ),
+    "classes in YAML": (
+        "train.yaml",
+        "model:\n  class: transformers.TFBertModel\n  name: bert\ntokenizer: BertTokenizer\n",
+        {"TFBertModel": "2", "BertTokenizer": "4"},
+    ),
+    "a cell that writes a file": (
+        "notebook.ipynb",
+        notebook("%%writefile run.sh\npython run_squad.py\n"),
+        {"run_squad.py": "cell 1:2"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_symbols_are_found_at_their_lines(scanned, case):
+    name, code, expected = CASES[case]
+    lines, report = scanned(code, name)
+    assert {symbol: " ".join(numbers) for symbol, numbers in lines.items()} == expected
+    assert report.known == len(report.findings) and not report.unread
 
 
 QA = (
@@ -162,10 +244,10 @@ QA = (
         ),
     ],
 )
-def test_what_values_are(found, code, name, says):
+def test_what_values_are(scanned, code, name, says):
     """Outputs by position, keyword inputs, methods: by the class that made the value."""
-    _, report = found(QA + code)
-    rows = [each.row for each in report.findings if each.name == name]
+    _, report = scanned(QA + code)
+    rows = [finding.row for finding in report.findings if finding.name == name]
     assert len(rows) == 1
     assert says in rows[0].instead
 
@@ -183,58 +265,40 @@ def test_what_values_are(found, code, name, says):
         "Conv1D(8, 3, padding='same'); f(max_length=3, labels=y)",
     ],
 )
-def test_false_alarms(found, code):
-    names = [each.name for each in found(QA + code)[1].findings]
-    assert names == [each.name for each in found(QA)[1].findings]
+def test_false_alarms(scanned, code):
+    names = [finding.name for finding in scanned(QA + code)[1].findings]
+    assert names == [finding.name for finding in scanned(QA)[1].findings]
 
 
-def test_layers_of_tf_hub(found):
-    places, report = found(
-        "import tensorflow_hub as hub\nurl = 'preprocess/3'\n"
-        "before = hub.KerasLayer(url)\nencoder = hub.KerasLayer('encoder')\n"
-        "hub.KerasLayer('encoder', trainable=flag)\n"
-        "pooled, sequence = encoder([a, b])\nbefore(['text'])[0]\n"
+def test_names_that_are_not_known(scanned):
+    _, report = scanned(
+        "import transformers\ngetattr(transformers, name)\ntransformers.nothing_known\n"
     )
-    assert places == {
-        "KerasLayer of a preprocessor": ["3"],
-        "KerasLayer": ["4", "5"],
-        "KerasLayer() without trainable": ["4"],
-        "trainable=": ["5"],
-        "[0]": ["6"],
-        "[1]": ["6"],
-        "inputs by position": ["6"],
-    }
-    pooled = next(each.row for each in report.findings if each.name == "[0]")
-    assert "pooled_output" in pooled.instead
-
-
-def test_names_made_at_run_time_are_not_known(found):
-    _, report = found("import transformers\ngetattr(transformers, name)\n")
-    assert [each.name for each in report.findings] == ["getattr"]
+    assert [finding.name for finding in report.findings] == ["getattr", "nothing_known"]
     assert report.known == 0
+    lines, report = scanned("python run_squad.py --of_a_fork=1\n", "run.sh")
+    assert lines == {"run_squad.py": ["1"], "--of_a_fork": ["1"]} and report.known == 1
 
 
-def test_star_imports_of_other_architectures(found):
-    places, _ = found(
-        "from transformers import *\nTFXLNetModel, XLNetTokenizer, Model, thing\n"
-        "class TFMine: pass\nTFMine()\n"
-    )
-    assert places == {"TFXLNetModel": ["2"], "XLNetTokenizer": ["2"]}
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        (
+            "script.py",
+            "model.compile('adam'); x = -100; d['input_ids']; f.encode_plus(return_tensors='tf')",
+        ),
+        ("script.py", "import tokenization\ntokenization.of_theirs()"),
+        ("script.py", "import tensorflow as tf\ntf.keras.layers.Dense(1); tf.Session()"),
+        ("script.py", "from mine.tokenization import of_mine\nof_mine()"),
+        ("other.yaml", "task: build\nsteps: 3\n"),
+    ],
+)
+def test_code_of_nobody_else(scanned, name, code):
+    """Without the libraries these are somebody else's methods, numbers, strings and modules."""
+    assert scanned(code, name)[0] == {}
 
 
-def test_tensorflow_alone_says_nothing_of_bert(found):
-    assert found("import tensorflow as tf\ntf.Session()\n")[0] == {}
-
-
-def test_code_of_nobody_else(found):
-    """Without the libraries these are somebody else's methods, numbers and strings."""
-    code = "model.compile('adam'); x = -100; d['input_ids']; f.encode_plus(return_tensors='tf')\n"
-    assert found(code)[0] == {}
-    assert found("import tokenization\ntokenization.of_theirs()\n")[0] == {}
-    assert found("import tensorflow as tf\ntf.keras.layers.Dense(1)\n")[0] == {}
-
-
-def test_copies_of_the_original_in_packages(found):
+def test_copies_of_the_original_in_packages(scanned):
     """But in PyTorch's code, whose packages have modules of these names, too."""
     code = (
         "from models.bert import tokenization\n"
@@ -244,14 +308,11 @@ def test_copies_of_the_original_in_packages(found):
         "tokenization.FullTokenizer('v'), BertConfig, opt.create_optimizer, transformer_model()\n"
     )
     names = ["FullTokenizer", "BertConfig", "create_optimizer", "transformer_model"]
-    assert found(code)[0] == {name: ["5"] for name in names}
-    assert found("import torch\n" + code)[0] == {}
-    assert found("from mine.tokenization import of_mine\nof_mine()\n")[0] == {}
-    places, _ = found("from bert4keras.models import build_transformer_model as b\nb()\n")
-    assert places == {"build_transformer_model": ["2"]}
+    assert scanned(code)[0] == {name: ["5"] for name in names}
+    assert scanned("import torch\n" + code)[0] == {}
 
 
-def test_a_notebook(found):
+def test_a_notebook(scanned):
     cells = [
         {"cell_type": "markdown", "source": ["import transformers"]},
         {
@@ -263,7 +324,7 @@ def test_a_notebook(found):
         {"cell_type": "code", "source": "print 'Python 2'\n"},
         {"cell_type": "code", "source": "%%bash\npython bert/run_classifier.py --task_name=cola\n"},
     ]
-    places, report = found(json.dumps({"cells": cells}), "notebook.ipynb")
+    places, report = scanned(json.dumps({"cells": cells}), "notebook.ipynb")
     assert places == {
         "BertBackbone": ["cell 3:4"],
         "run_squad.py": ["cell 4:1"],
@@ -275,74 +336,8 @@ def test_a_notebook(found):
     assert "cell 5:1 is no Python 3" in report.unread[0]
 
 
-def test_a_shell_script(found):
-    places, report = found(
-        "# python run_classifier.py --task_name\n"
-        "export X=1\n"
-        "python ${ROOT}/run_pretraining.py \\\n"
-        "  --input_file=a --num_train_steps 10 \\\n"
-        "  --of_a_fork=1\n"
-        "python -m official.nlp.data.create_pretraining_data --dupe_factor=5\n"
-        "python my_script.py --task_name=cola\n",
-        "run.sh",
-    )
-    assert places == {
-        "run_pretraining.py": ["3"],
-        "--input_file": ["4"],
-        "--num_train_steps": ["4"],
-        "--of_a_fork": ["5"],
-        "create_pretraining_data": ["6"],
-        "--dupe_factor": ["6"],
-    }
-    assert report.known == 5
-
-
-def test_flags_that_a_copy_of_the_scripts_defines(found):
-    places, _ = found(
-        "import modeling\nflags.DEFINE_string('bert_config_file', None, 'x')\n"
-        "flags.DEFINE_string('mine', None, 'x')\nmodeling.BertConfig.from_json_file('x')\n"
-    )
-    assert places == {"--bert_config_file": ["2"], "BertConfig": ["4"]}
-
-
-def test_a_batch_file_of_windows(found):
-    places, report = found(
-        "rem python run_squad.py --doc_stride 1\n"
-        "python run_classifier.py^\n --task_name cola^\n --max_seq_length 128\n",
-        "run.bat",
-    )
-    assert places == {"run_classifier.py": ["2"], "--task_name": ["3"], "--max_seq_length": ["4"]}
-    assert report.known == 3
-
-
-def test_settings_of_model_garden(found):
-    text = (
-        "task:\n  model: {num_classes: 3}\n  train_data:\n    global_batch_size: 32\n"
-        "trainer:\n  train_steps: 100\n  optimizer_config:\n    warmup: {type: linear}\n"
-    )
-    places, report = found(text, "experiment.yaml")
-    assert places == {
-        "task.model.num_classes": ["2"],
-        "task.train_data.global_batch_size": ["4"],
-        "trainer.train_steps": ["6"],
-        "trainer.optimizer_config.warmup.type": ["8"],
-    }
-    assert report.known == 4
-    assert found("task: build\nsteps: 3\n", "other.yaml")[0] == {}
-
-
-def test_urls_and_classes_beside_code(found):
-    url = "https://storage.googleapis.com/bert_models/2018_10_18/uncased_L-12_H-768_A-12.zip"
-    assert found(f"wget {url}\nexport TF_KERAS=1\n# {url}\n", "run.sh")[0] == {
-        url: ["1"],
-        "TF_KERAS": ["2"],
-    }
-    text = "model:\n  class: transformers.TFBertModel\n  name: bert\ntokenizer: BertTokenizer\n"
-    assert found(text, "train.yaml")[0] == {"TFBertModel": ["2"], "BertTokenizer": ["4"]}
-
-
-def test_a_markdown_page(found):
-    places, report = found(
+def test_a_markdown_page(scanned):
+    places, report = scanned(
         "import transformers\n\n```python\nfrom transformers import TFBertModel\n```\n"
         "- in a list:\n\n  ```py\n  encoder = TFBertModel(c)\n  ```\n\n"
         "```\n>>> encoder(x)[0]\n[[1, 2] from numpy import\n```\n```\nimport of a page\n```\n"
@@ -359,16 +354,9 @@ def test_a_markdown_page(found):
     assert "page.md:23 is no Python 3" in report.unread[0]
 
 
-def test_a_file_that_cannot_be_followed(found):
-    _, report = found("x = -1" + " + 1" * 600 + "\n")
+def test_a_file_that_cannot_be_followed(scanned):
+    _, report = scanned("x = -1" + " + 1" * 600 + "\n")
     assert "script.py nests expressions too deeply" in report.unread[0]
-
-
-def test_a_cell_that_writes_a_file(found):
-    cell = {"cell_type": "code", "source": "%%writefile run.sh\npython run_squad.py\n"}
-    assert found(json.dumps({"cells": [cell]}), "notebook.ipynb")[0] == {
-        "run_squad.py": ["cell 1:2"]
-    }
 
 
 def test_a_folder(tmp_path):
@@ -378,7 +366,7 @@ def test_a_folder(tmp_path):
     (tmp_path / "bad.ipynb").write_text("[]")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     report = scan(tmp_path)
-    assert [each.places for each in report.findings] == [
+    assert [finding.places for finding in report.findings] == [
         [f"{tmp_path / 'a.py'}:1"],
         [f"{tmp_path / 'b' / 'c.py'}:1"],
     ]
