@@ -296,9 +296,10 @@ class Models:
             reason, more = ("stopping", "") if self._is_closing else ("loading", " its models")
             raise ServingError(StatusCode.UNAVAILABLE, f"The server is {reason}{more}", reason)
         version = self._version(name, version, label)
-        available, newest = self._available(name), self._newest(name)
+        available = self._available(name)
         chosen = max(available, default=-1) if version is None else version
         if chosen not in available:
+            newest = self._newest(name)
             if label is not None and chosen in newest and not newest[chosen].error:
                 text = f"Version {version} of {name}, which has the label {label}, is loading"
                 raise ServingError(StatusCode.UNAVAILABLE, text, "loading")

@@ -116,7 +116,6 @@ class AccessLog:
         self._lines: deque[str] = deque()
         self._closing = threading.Event()
         self._is_losing = False
-        self._is_torn = False  # the last line is half written
         self._append("")
         self._thread = threading.Thread(target=self._write_lines, name="access log", daemon=True)
         self._thread.start()
@@ -146,15 +145,9 @@ class AccessLog:
 
     def _append(self, lines: str) -> None:
         # Opened each time: a log rotation may have moved the file.
-        is_path = not isinstance(self._file, int)
-        rest = ("\n" * self._is_torn + lines).encode("ascii")
-        with open(self._file, "ab", buffering=0, closefd=is_path) as file:
-            while rest:
-                written = file.write(rest)
-                if not written:
-                    raise BlockingIOError("nothing can be written")
-                self._is_torn = rest[:written][-1:] != b"\n"
-                rest = rest[written:]
+        with open(self._file, "ab", closefd=not isinstance(self._file, int)) as file:
+            # After a failure the last line may be half written.
+            file.write(("\n" * self._is_losing + lines).encode("ascii"))
 
     def _lose(self, reason: str) -> None:
         """Reports the first of several lines that are dropped."""

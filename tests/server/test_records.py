@@ -150,9 +150,8 @@ def test_an_access_log_whose_folder_vanishes_fails_no_answer(tmp_path, caplog):
 def test_a_line_after_one_that_a_full_disk_cut_is_whole(tmp_path, monkeypatch):
     class Full(io.FileIO):
         def write(self, data):
-            if len(data) < 9:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return super().write(data[:9])
+            super().write(data[:9])
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     log = AccessLog(file := tmp_path / "access.jsonl")
     monkeypatch.setattr(records, "open", lambda path, *_, **__: Full(path, "a"), raising=False)
