@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 from rounding import rounding
+from tiny import tiny_config
 
-from bert_tf import BertClassifier, BertConfig, BertTokenizer
+from bert_tf import BertClassifier, BertTokenizer
 from bert_tf.cli import main
 from bert_tf.models.answerer import Answerer
 from bert_tf.tasks.table import TASKS
@@ -20,15 +21,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
 
     def save(name, seed, pieces=PIECES, labels=("0", "1"), task="cola", length=8) -> None:
-        config = BertConfig(
-            vocab_size=len(pieces),
-            hidden_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=16,
-            max_position_embeddings=16,
-            initializer_range=0.5,
-        )
+        config = tiny_config(len(pieces), initializer_range=0.5)
         model = BertClassifier(config, labels=list(labels), seed=seed)
         dataset = TASKS[task].with_settings({"max_length": length})
         Answerer(dataset, model, BertTokenizer(pieces), list(labels)).save(folder / name)

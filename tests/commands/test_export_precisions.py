@@ -4,8 +4,9 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf import BertEncoder, BertTokenizer, save_model
 from bert_tf.commands.export_precisions import Calibration, compare, read_calibration
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import task_to_train
@@ -35,14 +36,7 @@ def test_int8_is_scored_on_rows_that_set_no_range(rows):
 
 
 def test_int8_is_scored_on_what_the_run_validated_on(rows, tmp_path):
-    config = BertConfig(
-        vocab_size=6,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=8,
-    )
+    config = tiny_config(6, intermediate_size=8, max_position_embeddings=8)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "text"]
     save_model(BertEncoder(config), tmp_path / "model", BertTokenizer(pieces))
     options = FinetuningOptions(

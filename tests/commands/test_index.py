@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
+from bert_tf import BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.cli import main
 from bert_tf.commands import search_index
 from bert_tf.commands.search_index import SearchIndex, divided, read_located_texts, write_index
@@ -16,15 +17,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
-CONFIG = BertConfig(
-    vocab_size=len(PIECES),
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=8,
-    max_position_embeddings=16,
-    initializer_range=0.5,
-)
+CONFIG = tiny_config(len(PIECES), intermediate_size=8, initializer_range=0.5)
 
 
 @pytest.fixture

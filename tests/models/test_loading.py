@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder, load_model
+from bert_tf import BertEncoder, load_model
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertPreTrainer
@@ -23,14 +24,7 @@ from bert_tf.models.task_models import (
     BertTagger,
 )
 
-CONFIG = BertConfig(
-    vocab_size=19,
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=12,
-)
+CONFIG = tiny_config(19, num_hidden_layers=2, max_position_embeddings=12)
 LABELS = ["no", "perhaps", "yes"]
 MAKE = {
     BertEncoder: lambda: BertEncoder(CONFIG, seed=1),

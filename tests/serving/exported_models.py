@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertTokenizer
+from bert_tf import BertTokenizer
 from bert_tf.commands.export_precisions import Calibration, make_plan_for
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.classes import class_of_kind
@@ -59,15 +60,7 @@ def export_of(made_once, exports_of) -> Callable[[str], Path]:
     def write(root: Path, served: str) -> None:
         name, _, how = served.partition("-")
         windows = {"long_texts": "windows"} if how == "windows" else {}
-        config = BertConfig(
-            vocab_size=len(PIECES),
-            hidden_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=16,
-            max_position_embeddings=64,
-            initializer_range=1.0,
-        )
+        config = tiny_config(len(PIECES), max_position_embeddings=64, initializer_range=1.0)
         task = TASKS[name].with_settings({"max_length": 32, **windows})
         head = {"labels": LABELS[name]} if name in LABELS else {}
         model = class_of_kind(task.kind)(config, seed=0, **head)

@@ -15,8 +15,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from rounding import rounding
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertTokenizer
+from bert_tf import BertTokenizer
 from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, temporary_name
@@ -52,15 +53,7 @@ CLASSIFICATION = Classification()
 
 @pytest.fixture(scope="module")
 def answerer() -> Answerer:
-    config = BertConfig(
-        vocab_size=len(PIECES),
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=16,
-        initializer_range=1.0,
-    )
+    config = tiny_config(len(PIECES), initializer_range=1.0)
     task = TASKS["classification"].with_settings({"max_length": 16})
     model = BertClassifier(config, labels=LABELS, seed=0)
     return Answerer(task, model, BertTokenizer(PIECES), LABELS)
