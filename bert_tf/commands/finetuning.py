@@ -178,7 +178,7 @@ def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
     if options.dry_run:
         lines += dry_run(trainer, [phase])
     else:
-        run.open(override=options.override)
+        run.open()
     for line in lines:
         run.notice(line)
     if options.dry_run:
@@ -196,7 +196,6 @@ def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
 
     training = run.train(
         [phase],
-        options=options,
         evaluate_every=evaluate_every,
         best_by=best_by,
         larger_is_better=True,

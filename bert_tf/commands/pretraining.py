@@ -204,12 +204,11 @@ def _pretrain(
         if directory.name == "best":
             write_json(directory / METRICS, scores.latest)
 
-    run.open(override=options.override)
+    run.open()
     if run.is_chief:
         save_config(options, run.directory)
     return run.train(
         phases,
-        options=options,
         evaluate_every=options.evaluate_every,
         best_by="loss",
         larger_is_better=False,

@@ -135,10 +135,11 @@ class Run(AbstractContextManager):
         if self.is_chief:
             self._watchers += watchers
 
-    def open(self, *, override: bool = False) -> None:
+    def open(self) -> None:
         """Locks the run directory until the `with` block ends, and restores the state, if any."""
         hold = workers.hold_run_directory(self.directory, self.strategy, RUN)
         mark = self._stack.enter_context(hold)
+        override = self._options.override
         if not self.state.restore(override=override) and mark is not None:
             self.state.check_models(mark, override=override)
         if mark is not None:
@@ -148,7 +149,12 @@ class Run(AbstractContextManager):
     def train(self, phases: Sequence[Phase], **arguments: Any) -> TrainingResult:
         """Trains to the end of the last phase; the arguments are those of `TrainingLoop`."""
         return TrainingLoop(
-            phases, state=self.state, directory=self.directory, watchers=self._watchers, **arguments
+            phases,
+            state=self.state,
+            directory=self.directory,
+            options=self._options,
+            watchers=self._watchers,
+            **arguments,
         ).run()
 
     def meet(self) -> None:

@@ -39,12 +39,12 @@ def new_run(directory, watcher=None, **options):
 def train(directory, *, evaluate, until=8, phase=None, patience=None):
     """A run of 8 steps, an evaluation every two; the result, and the lines logged."""
     watcher = Lines()
-    with new_run(directory, watcher) as run:
+    options = {"save_every": 100, "log_every": 100, "patience": patience}
+    with new_run(directory, watcher, **options) as run:
         run.prepare(new_trainer(), settings={})
         run.open()
         result = run.train(
             [Phase(until=until, batch_size=4, batches=batches, evaluate=evaluate, **phase or {})],
-            options=TrainingOptions(output="run", save_every=100, log_every=100, patience=patience),
             evaluate_every=2,
             best_by="f1",
             larger_is_better=True,
@@ -126,7 +126,6 @@ def test_all_watchers_see_the_evaluations(tmp_path):
         run.watch(other)
         run.train(
             [Phase(until=2, batch_size=4, batches=batches, evaluate=lambda: {"f1": 1.0})],
-            options=TrainingOptions(output="run", save_every=100, log_every=100),
             evaluate_every=2,
             best_by="f1",
             larger_is_better=True,
@@ -148,7 +147,6 @@ def test_one_process_writes(tmp_path, monkeypatch):
         run.watch(Never())
         run.train(
             [Phase(until=2, batch_size=4, batches=batches)],
-            options=TrainingOptions(output="run", save_every=1, log_every=1),
             evaluate_every=1,
             best_by="loss",
             larger_is_better=False,
@@ -222,9 +220,9 @@ def test_too_little_memory_is_said_in_one_line(tmp_path):
 
 def test_a_run_takes_no_folder_of_others_and_replaces_no_models_of_other_settings(tmp_path):
     def opened(directory, settings, *, override=False):
-        with new_run(directory) as run:
+        with new_run(directory, override=override) as run:
             run.prepare(new_trainer(), settings=settings)
-            run.open(override=override)
+            run.open()
 
     (tmp_path / "project" / "best").mkdir(parents=True)
     (tmp_path / "project" / "best" / "notes.md").touch()

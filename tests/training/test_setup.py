@@ -78,7 +78,7 @@ def resume(folder, *, dropout=0.1, settings=None, begin=False, **values):
             score="best_accuracy",
             fixed_shapes=False,
         )
-        run.open(override=values.get("override", False))
+        run.open()
         if begin:
             run.state.save()
         return run.state.settings
