@@ -110,34 +110,16 @@ def load_model(
         except OSError as error:
             raise InputError(f"{vocabulary} cannot be read: {error.strerror}.") from None
         check_vocabulary(pieces, stored.config, vocabulary)
-    if model_class is None:
-        known_classes = (*STORED, *added("models"))
-        kinds: Any = {weight_names.head_of(cls).kind: cls for cls in reversed(known_classes)}
-        if stored.kind not in kinds:
-            raise InputError(
-                f"{directory} holds a {stored.kind}, which cannot be used as it is: train it for "
-                "another task (bert-tf finetune), or open its encoder "
-                "(bert_tf.BertEncoder.from_directory)."
-            )
-        model_class = kinds[stored.kind]
-    if issubclass(model_class, Encoder):
-        stored_class = stored.config.architecture.encoder_class() or BertEncoder
-        model_class = stored_class if model_class is BertEncoder else model_class
-        if not issubclass(model_class, stored_class):
-            raise InputError(
-                f"{directory} holds an encoder of the class {stored_class.__name__}, not "
-                f"{model_class.__name__}: open it with bert_tf.BertEncoder, which "
-                "reads every encoder."
-            )
+    model_class = _class_of(stored, model_class, directory)
     # Arguments of the model: all that are no values of the config.
     arguments = {name: config.pop(name) for name in config.keys() - BertConfig.names()}
     if issubclass(model_class, BertSentenceEncoder):
         recorded = read_sentence_files(directory)
         for name in {"pooling", "normalize"} & recorded.keys():
             arguments.setdefault(name, recorded[name])
-    keywords = [*arguments, *["num_classes"] * (num_classes is not None)]
-    keywords += ["labels"] * (labels is not None)
-    model_class.refuse_unknown(keywords, {"allow_new_head"} | BertConfig.names())
+    classes_given = {"num_classes": num_classes, "labels": labels}
+    keywords = [name for name, value in classes_given.items() if value is not None]
+    model_class.refuse_unknown([*arguments, *keywords], {"allow_new_head"} | BertConfig.names())
     head = weight_names.head_of(model_class)
     is_other = "classifier." in head.parts and stored.classes and stored.kind != head.kind
     _check_direction(stored, head, directory)
@@ -186,11 +168,9 @@ def load_model(
     parts = [part for part in known if any(name.startswith(part) for name in weights)]
     if head.parts and not allow_new_head and not is_other:
         _check_head(stored, head, parts, is_other, directory)
-    kept_parts = tuple(part for part in parts if part == "pooler." or not is_other)
+    kept = tuple(part for part in parts if part == "pooler." or not is_other)
     tensors = _encoder(stored.tensors)
-    tensors |= {
-        name: value for name, value in stored.tensors.items() if name.startswith(kept_parts)
-    }
+    tensors |= {name: value for name, value in stored.tensors.items() if name.startswith(kept)}
     check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, stored.source)
     missing = sorted(weights.keys() - tensors.keys())
     if missing and not isinstance(model, BertSentenceEncoder):  # which reads no pooler
@@ -202,6 +182,30 @@ def load_model(
     for name in weights.keys() & tensors.keys():
         weights[name].assign(tensors[name])
     return model
+
+
+def _class_of(stored: StoredModel, model_class: Any, directory: Path) -> Any:
+    """The class to make: that of the directory, or `model_class` if it can hold its encoder."""
+    if model_class is None:
+        classes = (*STORED, *added("models"))
+        kinds = {weight_names.head_of(cls).kind: cls for cls in reversed(classes)}
+        if stored.kind not in kinds:
+            raise InputError(
+                f"{directory} holds a {stored.kind}, which cannot be used as it is: train it for "
+                "another task (bert-tf finetune), or open its encoder "
+                "(bert_tf.BertEncoder.from_directory)."
+            )
+        model_class = kinds[stored.kind]
+    if issubclass(model_class, Encoder):
+        stored_class = stored.config.architecture.encoder_class() or BertEncoder
+        model_class = stored_class if model_class is BertEncoder else model_class
+        if not issubclass(model_class, stored_class):
+            raise InputError(
+                f"{directory} holds an encoder of the class {stored_class.__name__}, not "
+                f"{model_class.__name__}: open it with bert_tf.BertEncoder, which "
+                "reads every encoder."
+            )
+    return model_class
 
 
 @contextlib.contextmanager
