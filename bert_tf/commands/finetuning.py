@@ -377,7 +377,7 @@ def _evaluate_best(
 ) -> Evaluation:
     """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome.
 
-    Calibrates and tunes it before; a model with the outcome beside it stays as it is.
+    Calibrates and tunes the model first, unless its outcome is already written.
     """
     folder = run.directory / "best"
     best = Answerer.from_directory(folder)

@@ -59,7 +59,7 @@ class Options(CommandOptions, TrainingOptions, TeacherOptions):
     """folder that `bert-tf shards` wrote, or of TFRecord files of the original script."""
     mix_shards: list[str] = option(factory=list, identity=False)
     """further shards to mix in, with their shares of the examples, such as books/=0.3 code/=0.1;
-    `shards` are the rest, and what is evaluated."""
+    `shards` are the rest; the evaluation reads them alone."""
     long_shards: PathName | None = option(None, path=True)
     """shards of longer sequences for the last steps of the run. Short sequences cost less, so most
     steps use them (paper, section A.2: 128 tokens, then 512)."""

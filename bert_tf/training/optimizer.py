@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-# Keras' weight decay and clipping, which every optimizer takes, would come on top: they stay off.
+# Keras' own weight decay and clipping would be applied in addition to these: they stay off.
 _KERAS_OWN = ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay")
 # Options that `Optimizer.apply` handles, which a step with summed gradients bypasses.
 _HANDLED_BY_APPLY = (*_KERAS_OWN, "use_ema", "gradient_accumulation_steps", "loss_scale_factor")

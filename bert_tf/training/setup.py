@@ -62,7 +62,7 @@ def prepare(
     fixed_shapes: bool,
     whole_batches: bool = False,
 ) -> Trainer:
-    """Wraps `model` in a trainer, prepares the entered run for it and has TensorBoard show the run.
+    """Makes a trainer of `model`, prepares the entered run for it and adds TensorBoard's watchers.
 
     Like the options that are its identity, `settings` must be the same when the run is resumed.
     TensorBoard shows `values` beside them, the best `score`, and activations for some `examples`.

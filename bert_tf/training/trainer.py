@@ -35,8 +35,8 @@ class Trainer:
     - The gradients of micro-batches and of replicas are summed, then clipped by their global norm.
     - A step with a non-finite loss or gradient is skipped: of all state only
       `optimizer.iterations`, which the learning rate follows, and the dropout seeds advance.
-    - Each replica has dropout seeds of its own. So has each half of a batch on a lone CPU device,
-      which computes both at the same time (see `bert_tf.startup.share_cores`).
+    - Each replica has its own dropout seeds, and so does each half of a batch on a lone CPU device,
+      which computes both halves concurrently (see `bert_tf.startup.share_cores`).
 
     In float16 the loss is scaled (see `LossScale`). A gradient that overflows at a scale above 1
     while the loss is finite skips the step, but is not a divergence.
