@@ -17,7 +17,8 @@ from bert_tf.cli import main
 from bert_tf.commands.layer_features import FeatureExtractor, feature_file, how_to_read
 from bert_tf.errors import InputError
 from bert_tf.models.chosen_layers import CHOICES, check_layers, choose_layers
-from bert_tf.pipelines.examples.tagged_words import read_texts
+from bert_tf.pipelines.examples.files import read_table
+from bert_tf.pipelines.examples.tagged_words import read_words
 
 PAGE = Path(__file__).parents[2] / "docs" / "features.md"
 GOLDEN = Path(__file__).parents[1] / "golden" / "minilm_encoder.npz"
@@ -235,10 +236,11 @@ def test_words_that_a_file_has_split(tmp_path):
     (tmp_path / "a.conll").write_text("ships NN O\nsailed-on VB O\n\n世 NN O\n")
     (tmp_path / "a.jsonl").write_text('{"words": ["ships", "sailed-on"]}\n{"words": ["世"]}\n')
     expected = {"words": ["ships sailed-on", "世"]}
-    assert read_texts(tmp_path / "a.conll").columns == expected
-    assert read_texts(tmp_path / "a.jsonl", text="words").columns == expected
+    text = {"text": "text"}
+    assert read_words(read_table(tmp_path / "a.conll"), text).columns == expected
+    assert read_words(read_table(tmp_path / "a.jsonl"), {"text": "words"}).columns == expected
     (tmp_path / "b.jsonl").write_text('{"text": "sailed-on"}\n')
-    assert read_texts(tmp_path / "b.jsonl").columns == {"text": ["sailed-on"]}
+    assert read_words(read_table(tmp_path / "b.jsonl"), text).columns == {"text": ["sailed-on"]}
 
 
 @pytest.mark.parametrize(
