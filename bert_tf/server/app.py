@@ -127,7 +127,7 @@ def make_app(
 
 
 def _unless(app: ASGIApp, answered: Callable[[Scope], Response | None]) -> ASGIApp:
-    """Has the application answer the requests for which `answered` gives no response."""
+    """Answers with the response of `answered` if there is one, else with the application."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         response = answered(scope) if scope["type"] == "http" else None

@@ -1,4 +1,4 @@
-"""Errors as TensorFlow Serving reports them, over REST and gRPC."""
+"""Errors with TensorFlow Serving's status codes, over REST and gRPC."""
 
 import grpc
 import tensorflow as tf
@@ -7,7 +7,7 @@ _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class ServingError(Exception):
-    """A request that is refused or has failed, in TensorFlow Serving's words where it has any."""
+    """A request that is refused or has failed."""
 
     def __init__(
         self,
@@ -19,9 +19,9 @@ class ServingError(Exception):
     ) -> None:
         super().__init__(message)
         self.code, self.message = code, message
-        self.reason = reason or code.name.lower()  # the label under which metrics count it
-        self.status = status  # of HTTP, where no code stands for it: it closes the connection
-        self.allow = allow  # methods of HTTP that the path has
+        self.reason = reason or code.name.lower()  # label of the metric bert_tf_refusals
+        self.status = status  # HTTP status that no code stands for; closes the connection
+        self.allow = allow  # HTTP methods of the path
 
 
 def invalid(message: str, reason: str = "", status: int | None = None) -> ServingError:
@@ -30,7 +30,7 @@ def invalid(message: str, reason: str = "", status: int | None = None) -> Servin
 
 
 def not_allowed(method: str, allow: str) -> ServingError:
-    """A request to a path that has other methods (405)."""
+    """A request with a method that the path does not have (405)."""
     message = f"The method {method} is not allowed here: use {allow}"
     return ServingError(grpc.StatusCode.UNIMPLEMENTED, message, "method", 405, allow)
 

@@ -1,4 +1,4 @@
-"""HTTP: bodies of requests, with limits of time and size; answers, and errors of every kind."""
+"""HTTP: bodies of requests, within limits of time and size; answers and errors as JSON."""
 
 import asyncio
 import contextlib
@@ -36,8 +36,10 @@ _CODES = {
 }
 HTTP_STATUS = {StatusCode[x]: status for status, codes in _CODES.items() for x in codes.split()}
 LONGEST_NAME = 256  # of a model or signature, in the access log
-_READ_TO_REFUSE = 4  # times the limit: most clients read no answer before they have sent everything
-# Bodies up to this size are always taken: large ones cannot keep them out.
+# Larger bodies are read up to so many times the limit, then refused: most clients read no answer
+# before they have sent everything.
+_READ_TO_REFUSE = 4
+# Bodies up to this size are always accepted, whatever large ones hold.
 _SMALL_BODY = 2**16
 _log = logging.getLogger(__name__)
 
@@ -78,7 +80,7 @@ class Api:
                 response = self._refusal(error)
             except ClientDisconnect:
                 return
-            except asyncio.CancelledError:  # it stops, and has waited long enough
+            except asyncio.CancelledError:  # the server stops, and has waited long enough
                 code, text = StatusCode.UNAVAILABLE, "The server is stopping"
                 response = self._refusal(ServingError(code, text, "stopping", 503))
             except Exception:  # whatever happens, the server goes on
@@ -199,7 +201,7 @@ class Bodies:
         return body
 
     def _hold(self, upload: _Upload, size: int) -> None:
-        """Counts more bytes of a body. The largest of those that still arrive makes room for it."""
+        """Counts more bytes of a body; refuses the largest upload under way if they do not fit."""
         upload.size += size
         self._held += size
         while self._held > self.limits.held_bytes and upload.size > _SMALL_BODY:

@@ -23,7 +23,7 @@ class Metrics:
     """All metrics of a server; those that need no more than a label are attributes."""
 
     def __init__(self) -> None:
-        # Requests for others count under the empty name: clients could make up labels without end.
+        # Other names count as "": clients could make up any number of labels.
         self.models: set[str] = set()
         prometheus.disable_created_metrics()
         registry = self._registry = prometheus.CollectorRegistry()
@@ -65,7 +65,7 @@ class Metrics:
         self.stages = histogram(
             "bert_tf_stage_seconds", "Seconds of a request by stage.", ["stage"], buckets=_SECONDS
         )
-        # There from the start, at 0: a rate needs the value before the first request.
+        # Present at 0 from the start: a rate needs the value before the first request.
         for stage in ("read", "parse", "wait", "compute", "write"):  # compute has the batch
             self.stages.labels(stage)
         # Resident memory, processor seconds and open files, under the names that all servers use.
@@ -80,7 +80,7 @@ class Metrics:
         self._latency.labels(model, api, entrypoint).observe(seconds * 1e6)
 
     def batch(self, model: str, rows: int, waits: Sequence[float]) -> None:
-        """Counts a batch that starts, whose requests have waited so many seconds each."""
+        """Counts a batch that starts, and the seconds that each of its requests waited."""
         self._batches.labels(model).observe(rows)
         for seconds in waits:
             self._queueing.observe(seconds * 1e6)
