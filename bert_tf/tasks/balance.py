@@ -26,24 +26,26 @@ def label_counts(targets: np.ndarray, labels: Sequence[str]) -> list[int]:
 
 def listed_counts(labels: Sequence[str], counts: Sequence[int]) -> str:
     """Labels with their counts; of many, the most frequent ones and the rarest."""
-    found = [f"{label[:40]} {count:,}" for label, count in zip(labels, counts, strict=True)]
-    if len(found) <= _LISTED:
-        return ", ".join(found)
-    *frequent, last = [found[i] for i in np.argsort(-np.array(counts), kind="stable")]
+    named = [f"{label[:40]} {count:,}" for label, count in zip(labels, counts, strict=True)]
+    if len(named) <= _LISTED:
+        return ", ".join(named)
+    *frequent, last = [named[i] for i in np.argsort(-np.array(counts), kind="stable")]
     shown = frequent[: _LISTED - 2]
     return f"{', '.join(shown)}, {len(frequent) - len(shown)} more, rarest {last}"
 
 
-def baseline(labels: Sequence[str], targets: np.ndarray, asked: np.ndarray, what: str) -> list[str]:
+def baseline(
+    labels: Sequence[str], targets: np.ndarray, scored: np.ndarray, name: str
+) -> list[str]:
     """A sentence with the accuracy of always giving the most frequent label; none if undefined.
 
-    `targets` are those of training, `asked` those of `what`, as of `label_counts`.
+    `targets` are those of training, `scored` those of the data called `name`.
     """
     if not labels or targets.dtype.kind == "f":
         return []
     most = int(np.argmax(label_counts(targets, labels)))
-    share = float(np.mean(asked[asked >= 0] == most))
-    return [f"always answering {labels[most]!r} has an accuracy of {share:.1%} on the {what}"]
+    share = float(np.mean(scored[scored >= 0] == most))
+    return [f"always answering {labels[most]!r} has an accuracy of {share:.1%} on the {name}"]
 
 
 def class_weights(targets: np.ndarray) -> np.ndarray:
@@ -73,8 +75,8 @@ def list_separator(labels: Iterable[str]) -> tuple[str, str] | None:
     known = {label.strip().strip("[]") for label in labels}  # as data frames write lists
     for separator in _SEPARATORS:
         parts = {x: {part.strip() for part in x.split(separator)} - {""} for x in known}
-        lists = sorted(label for label, own in parts.items() if len(own) > 1)
-        labels_with = Counter(part for own in parts.values() for part in own)
+        lists = sorted(label for label, names in parts.items() if len(names) > 1)
+        labels_with = Counter(part for names in parts.values() for part in names)
         of_lists = {part for label in lists for part in parts[label]}
         recurring = [part for part in of_lists if labels_with[part] > 1]
         if lists and 2 * len(recurring) >= len(of_lists):

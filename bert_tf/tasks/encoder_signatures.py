@@ -34,13 +34,13 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
     def of_rows(part: Tensors) -> Tensors:
         outputs = encoder(part, training=False, padding="zeros")
         states = tf.cast(outputs["sequence_output"], tf.float32)  # (r, T, H)
-        found = {
+        pooled = {
             "mean": mean_over_tokens(states, part["padding_mask"]),
             "cls": encoder.config.architecture.summary(states, part["padding_mask"]),
         }
         if has_pooler:
-            found["pooled"] = tf.cast(outputs["pooled_output"], tf.float32)
-        return found
+            pooled["pooled"] = tf.cast(outputs["pooled_output"], tf.float32)
+        return pooled
 
     return map_rows(of_rows, inputs)
 
@@ -64,11 +64,11 @@ def attention(strings: Tensors, answerer: Answerer) -> Tensors:
     first = tf.zeros_like(starts.row_lengths())[:, tf.newaxis]  # (B, 1)
     last = tf.maximum(tf.reduce_max(ends, axis=1), 0)[:, tf.newaxis]  # none: the least integer
     lists = {}
-    for name, place in (("start", starts), ("end", ends)):
-        place = tf.concat([first, place, last], 1)
-        points = code_points(texts, place.value_rowids(), place.flat_values)
-        lists[f"pieces_{name}"] = place.with_flat_values(points).to_tensor()
-        lists[f"pieces_{name}_byte"] = place.to_tensor()
+    for name, offsets in (("start", starts), ("end", ends)):
+        offsets = tf.concat([first, offsets, last], 1)
+        points = code_points(texts, offsets.value_rowids(), offsets.flat_values)
+        lists[f"pieces_{name}"] = offsets.with_flat_values(points).to_tensor()
+        lists[f"pieces_{name}_byte"] = offsets.to_tensor()
     is_token = inputs["padding_mask"] != 0
     vocabulary = tf.constant(tokenizer.vocabulary)
 

@@ -9,13 +9,14 @@ import tensorflow as tf
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import is_replaced
 from bert_tf.tasks.kinds.long_texts import LongTextKind
+from bert_tf.tasks.kinds.rows import padded_lists
 from bert_tf.tasks.signatures import DEFAULT, Answerer, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 
-# The way is cut into parts, twice as many each time, with the nodes of Gauss and Legendre in each:
-# until the sum of every text's pieces is as exact as this, relative or absolute, or no more.
+# The path is divided into parts, twice as many each time, with the nodes of Gauss and Legendre in
+# each, until the sum of every text's pieces is as exact as this, relative or absolute.
 _NODES = 8
 _MOST_PARTS = 16
 _RELATIVE_ERROR, _ABSOLUTE_ERROR = 0.005, 1e-4
@@ -37,7 +38,7 @@ def _explain(strings: Tensors, answerer: Answerer, kind: LongTextKind) -> Tensor
     Of several labels, the same for each of the P labels that the text gets.
 
     Integrated gradients (Sundararajan, Taly and Yan 2017) of the label's logit by the vectors of
-    the word pieces, on the straight way from a text all of whose pieces are [MASK]; [CLS], [SEP],
+    the word pieces, on the straight path from a text all of whose pieces are [MASK]; [CLS], [SEP],
     positions and segments stay. What they give the pieces adds up to the difference of both logits.
 
     Args:
@@ -74,32 +75,29 @@ def _explain(strings: Tensors, answerer: Answerer, kind: LongTextKind) -> Tensor
     attribution, masked = map_rows(
         lambda rows: _of_rows(rows, answerer), {**chosen, "label": number, "logit": logit}
     )
-    found = {
+    explanations = {
         "label": label,
         "probability": tf.gather_nd(probabilities, explained),
         "logit": logit,
         "masked_logit": masked,
         "attribution": attribution,
     }
-    first = {name: tf.boolean_mask(x, explained[:, 1] == 0) for name, x in found.items()}
+    first = {name: tf.boolean_mask(x, explained[:, 1] == 0) for name, x in explanations.items()}
     texts = tf.gather(tf.constant(tokenizer.vocabulary), inputs["token_ids"])
     mask = inputs["padding_mask"]
-    told = {
+    answers = {
         "pieces_count": tf.reduce_sum(mask, -1),
         "pieces_text": tf.where(mask != 0, texts, ""),
         "pieces_attribution": first.pop("attribution"),
         **first,
-        "truncated": pack.truncated(*(each.row_lengths() for each in ids)),
+        "truncated": pack.truncated(*(segment.row_lengths() for segment in ids)),
     }
     if "predicted_label" not in answered:
-        return told
-    of_text = tf.gather_nd(is_predicted, explained)
-    row = tf.boolean_mask(row, of_text)
-    lists = tf.RaggedTensor.from_value_rowids(row, row, tf.shape(labels, tf.int64)[0])
-    told["predicted_count"] = tf.cast(lists.row_lengths(), tf.int32)
-    for name, x in found.items():
-        told[f"predicted_{name}"] = lists.with_values(tf.boolean_mask(x, of_text)).to_tensor()
-    return told
+        return answers
+    is_kept = tf.gather_nd(is_predicted, explained)
+    kept = {name: tf.boolean_mask(x, is_kept) for name, x in explanations.items()}
+    count = tf.shape(labels, tf.int64)[0]
+    return answers | padded_lists("predicted", kept, tf.boolean_mask(row, is_kept), count)
 
 
 def _of_rows(rows: Tensors, answerer: Answerer) -> tuple[tf.Tensor, ...]:
@@ -107,34 +105,34 @@ def _of_rows(rows: Tensors, answerer: Answerer) -> tuple[tf.Tensor, ...]:
     rows = dict(rows)
     labels, logit = rows.pop("label"), rows.pop("logit")
     mask = rows["padding_mask"]
-    # The n tokens; a row without any has its first place computed: see `TokenPlaces`.
+    # The n tokens; a row without any has its first position computed: see `TokenPlaces`.
     where = tf.where((mask != 0) | (tf.range(tf.shape(mask)[1]) == 0))
     start = tf.zeros([tf.shape(where)[0], 1])
     masked = _logits_after(start, rows, answerer, labels)
     rise = logit - masked
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    places, widths = (tf.constant(x / 2, tf.float32) for x in (nodes + 1, weights))
+    points, widths = (tf.constant(x / 2, tf.float32) for x in (nodes + 1, weights))
 
     state = [tf.constant(0), start[:, 0]]
 
     def integral(number: tf.Tensor) -> tf.Tensor:
-        """What each token adds, float32 [n], by the nodes of so many parts of the way."""
+        """What each token adds, float32 [n], by the nodes of `number` parts of the path."""
 
         def add(node: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            part, place = node // _NODES, node % _NODES
-            share = (tf.cast(part, tf.float32) + places[place]) / tf.cast(number, tf.float32)
+            part, point = node // _NODES, node % _NODES
+            share = (tf.cast(part, tf.float32) + points[point]) / tf.cast(number, tf.float32)
             shares = start + share
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(shares)
                 logits = _logits_after(shares, rows, answerer, labels)
-            return node + 1, total + widths[place] * tape.gradient(logits, shares)[:, 0]
+            return node + 1, total + widths[point] * tape.gradient(logits, shares)[:, 0]
 
         ends = number * _NODES
         _, total = tf.while_loop(lambda node, _: node < ends, add, state, parallel_iterations=1)
         return total / tf.cast(number, tf.float32)
 
-    def is_rough(number: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
-        error = tf.abs(tf.math.segment_sum(found, where[:, 0]) - rise)
+    def is_rough(number: tf.Tensor, attributions: tf.Tensor) -> tf.Tensor:
+        error = tf.abs(tf.math.segment_sum(attributions, where[:, 0]) - rise)
         allowed = tf.maximum(_RELATIVE_ERROR * tf.abs(rise), _ABSOLUTE_ERROR)
         return (number == 0) | (number < _MOST_PARTS) & tf.reduce_any(error > allowed)
 
@@ -142,26 +140,26 @@ def _of_rows(rows: Tensors, answerer: Answerer) -> tuple[tf.Tensor, ...]:
         number = tf.maximum(1, 2 * number)
         return number, integral(number)
 
-    _, found = tf.while_loop(is_rough, refined, state, parallel_iterations=1)
-    return tf.scatter_nd(where, found, tf.shape(mask, tf.int64)), masked
+    _, attributions = tf.while_loop(is_rough, refined, state, parallel_iterations=1)
+    return tf.scatter_nd(where, attributions, tf.shape(mask, tf.int64)), masked
 
 
 def _logits_after(
     shares: tf.Tensor, rows: Tensors, answerer: Answerer, labels: tf.Tensor
 ) -> tf.Tensor:
-    """The labels' logits [r] after shares [n, 1] of the way from [MASK] to each token's vector."""
+    """The labels' logits [r] after shares [n, 1] of the path from [MASK] to each token's vector."""
     vocabulary = answerer.tokenizer.vocabulary
     kept = [vocabulary.index(name) for name in ("[CLS]", "[SEP]", "[PAD]")]
 
     def change(table: Any, ids: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
         if table.name != "word_embeddings":
             return vectors
-        place = tf.constant([vocabulary.index("[MASK]")])
+        mask_id = tf.constant([vocabulary.index("[MASK]")])
         # Not the layer where it can be avoided: in half precision Keras would cast all its rows.
-        mask = table(place) if is_replaced(table) else tf.gather(table.embeddings.value, place)
-        way = vectors - tf.cast(mask, vectors.dtype)
+        mask = table(mask_id) if is_replaced(table) else tf.gather(table.embeddings.value, mask_id)
+        path = vectors - tf.cast(mask, vectors.dtype)
         is_kept = tf.reduce_any(ids[:, tf.newaxis] == kept, -1, keepdims=True)
-        return vectors - (1.0 - shares) * tf.where(is_kept, 0.0, way)
+        return vectors - (1.0 - shares) * tf.where(is_kept, 0.0, path)
 
     with kernels_of(answerer.model, lambda kernels: kernels.changing_rows(change)):
         outputs = tf.cast(answerer.predict(rows), tf.float32)

@@ -22,7 +22,7 @@ _UNTRAINED = {"BertPreTrainer": "masked_words", "Encoder": "vectors"}
 
 def of_model(
     directory: str | Path | None,
-    given: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
     *,
     model: Any = None,
     to_train: bool = False,
@@ -33,7 +33,7 @@ def of_model(
 
     | source | task | settings |
     |---|---|---|
-    | what the user said: `given` | its `task` | all that are not None |
+    | what the user `options` | its `task` | all that are not None |
     | task.json | its `task`, or classification | all; without columns if the task is another one |
     | files of sentence-transformers | embedding | what they record |
     | the class of the open `model` | the one that it is opened for | the table's |
@@ -46,15 +46,15 @@ def of_model(
         The task; None if only an open model could tell.
 
     Raises:
-        InputError: the task cannot be found, task.json cannot be read, or an option in `given` is
+        InputError: the task cannot be found, task.json cannot be read, or an option in `options` is
             for tasks of another kind.
     """
-    given = {name: value for name, value in (given or {}).items() if value is not None}
-    name, stored = named_task(directory, given.get("task"), to_train=to_train)
+    options = {name: value for name, value in (options or {}).items() if value is not None}
+    name, stored = named_task(directory, options.get("task"), to_train=to_train)
     task = None
     if name is not None:
-        task = find_task(name, brought_by=None if "task" in given else directory)
-        if "task" not in given and not _may_be(task, model):
+        task = find_task(name, brought_by=None if "task" in options else directory)
+        if "task" not in options and not _may_be(task, model):
             task, stored = None, {}
     recorded = {} if directory is None else read_sentence_files(directory)
     if task is None and recorded and _may_be(TASKS[_OF_SENTENCES], model):
@@ -67,7 +67,7 @@ def of_model(
         task = task.with_settings(recorded)
     if stored and not (to_train and stored.get("task", _DEFAULT) != task.name):
         task = task.with_model_settings(stored)
-    return with_options(task, given)
+    return with_options(task, options)
 
 
 def named_task(

@@ -26,13 +26,13 @@ def describe(task: Task) -> list[list[str]]:
     columns = {"text": task.text, "pair": task.pair, "label": task.label}
     files = [f"{split}: {' or '.join(names)}" for split, names in task.files.items()]
     scores, stem = ", ".join(_scores(task)), Path(task.name).stem
-    command, given = "evaluate", f"--data text.txt --output runs/{stem}"
+    command, options = "evaluate", f"--data text.txt --output runs/{stem}"
     if task.kind.is_trained:
         data = "--data FOLDER" if files else "--train train.tsv --validation dev.tsv"
-        command, given = "finetune", f"{data} --output runs/{stem}"
+        command, options = "finetune", f"{data} --output runs/{stem}"
         scores += "; the first chooses the best model"
     elif not scores:
-        command, given = "export", f"--name {stem}"
+        command, options = "export", f"--name {stem}"
     rows = {
         "task": task.name,
         "kind": kind_line(task),
@@ -44,7 +44,7 @@ def describe(task: Task) -> list[list[str]]:
         "defaults": " ".join(f"--{name} {value}" for name, value in _defaults(task).items()),
         "paper": f"{_by_name(task.paper)}, {task.paper_split} set" if task.paper else "",
         "reached": _by_name(task.reached),
-        "example": f"bert-tf {command} --task {task.name} --model models/base {given}",
+        "example": f"bert-tf {command} --task {task.name} --model models/base {options}",
     }
     return [[name, value] for name, value in rows.items() if value]
 

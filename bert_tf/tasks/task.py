@@ -179,8 +179,8 @@ class Task:
         """The file `data` itself, or the published file of the split in the folder `data`."""
         if not Path(data).is_dir():
             return Path(data)
-        if found := self._published(data, split):
-            return found[0]
+        if paths := self._published(data, split):
+            return paths[0]
         if not self.files:
             raise InputError(f"{data} is a folder; {self.name} knows no file names: give a file")
         if not self.files.get(split):
@@ -195,13 +195,13 @@ class Task:
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Task":
         """The task with other `settings`; None keeps a value, and other keys are ignored."""
-        asked = {field: settings.get(name) for name, field in _SETTINGS.items()}
-        given: dict[str, Any] = {f: value for f, value in asked.items() if value is not None}
+        values = {field: settings.get(name) for name, field in _SETTINGS.items()}
+        changed: dict[str, Any] = {f: value for f, value in values.items() if value is not None}
         # Column names need a header, even if the published file has none.
-        columns = (str(given[role]) for role in ("text", "pair", "label") if role in given)
+        columns = (str(changed[role]) for role in ("text", "pair", "label") if role in changed)
         named = not all(map(str.isdecimal, columns))
         header = settings.get("header") is not False and (self.header or named)
-        return replace(self, kind=self.kind.with_settings(settings), header=header, **given)
+        return replace(self, kind=self.kind.with_settings(settings), header=header, **changed)
 
     def with_model_settings(self, stored: Mapping[str, Any]) -> "Task":
         """The task with what a model's task.json says, without the columns of another task."""
@@ -210,5 +210,5 @@ class Task:
         return self.with_settings(stored)
 
     def settings(self) -> dict[str, Any]:
-        own = {name: getattr(self, field) for name, field in _SETTINGS.items()}
-        return {"task": self.name, **own, "header": self.header, **self.kind.settings()}
+        values = {name: getattr(self, field) for name, field in _SETTINGS.items()}
+        return {"task": self.name, **values, "header": self.header, **self.kind.settings()}

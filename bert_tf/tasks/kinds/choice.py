@@ -59,18 +59,18 @@ class Choice(RowKind):
         """Numbers of the right choices, int32 [E], which are counted from 0 or called A, B, C."""
         number = len(examples.columns["choices"][0])
         letters = string.ascii_uppercase[:number]
-        found = []
+        choices = []
         for index, label in enumerate(examples.columns["label"]):
             is_letter = len(label) == 1 and label in letters
-            found.append(
+            choices.append(
                 letters.index(label) if is_letter else int(label) if label.isdecimal() else -1
             )
-            if not 0 <= found[-1] < number:
+            if not 0 <= choices[-1] < number:
                 raise InputError(
                     f"{examples.place(index)}: the label {label!r} is no choice; give a number "
                     f"from 0 to {number - 1}"
                 )
-        return np.array(found, np.int32)
+        return np.array(choices, np.int32)
 
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
         """[CLS] context [SEP] choice [SEP] for each choice, [B, n, T] each."""

@@ -92,7 +92,7 @@ def _label_sets(kind: MultiLabel, answered: Answered) -> Report:
             average,
             kind.thresholds.get(label, HALF),
             counts.gold,
-            counts.found,
+            counts.predicted,
         ]
         for (label, counts), average in zip(
             sets.counts().items(), sets.average_precisions(), strict=True
@@ -136,7 +136,8 @@ def _numbers(kind: Regression, answered: Answered) -> Report:
 def _entities(kind: Tagging, answered: Answered) -> Report:
     by_type = entity_scores(answered).by_type.items()
     rows = [
-        [name, *conlleval.defined(counts), counts.gold, counts.found] for name, counts in by_type
+        [name, *conlleval.defined(counts), counts.gold, counts.predicted]
+        for name, counts in by_type
     ]
     columns = ["type", "precision", "recall", "f1", "examples", "predicted"]
     title = "Scores of entities, as conlleval computes them"

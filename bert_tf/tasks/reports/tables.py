@@ -61,9 +61,9 @@ def per_class(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -
     """Precision (undefined if never predicted), recall (without examples) and F1 by class."""
     counts = _counts(labels, truth, predicted)
     sums = map(Counts, counts.sum(axis=1), counts.sum(axis=0), counts.diagonal())
-    each = dict(zip(labels, sums, strict=True))
-    rows = [[label, *own.shares, own.gold, own.found] for label, own in each.items()]
-    missing = ", ".join(label for label, own in each.items() if not own.gold)
+    counted = dict(zip(labels, sums, strict=True))
+    rows = [[label, *x.shares, x.gold, x.predicted] for label, x in counted.items()]
+    missing = ", ".join(label for label, x in counted.items() if not x.gold)
     note = missing and f"no example has the label {missing}"
     columns = ["label", "precision", "recall", "f1", "examples", "predicted"]
     return ReportTable("classes", "Scores of each label", columns, rows, note, brief=True)
@@ -74,13 +74,13 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> Report:
     number = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     rows: list[list[Cell]] = []
     error = 0.0
-    for place in range(_BINS):
-        inside = number == place
+    for bin_ in range(_BINS):
+        inside = number == bin_
         count, mean, share = int(inside.sum()), None, None
         if count:
             mean, share = float(np.mean(confidence[inside])), float(np.mean(right[inside]))
             error += count / len(right) * abs(mean - share)
-        rows.append([f"{place / _BINS:.1f} to {(place + 1) / _BINS:.1f}", count, mean, share])
+        rows.append([f"{bin_ / _BINS:.1f} to {(bin_ + 1) / _BINS:.1f}", count, mean, share])
     note = f"expected calibration error {error:.4f} ({_BINS} bins)"
     columns = ["confidence", "examples", "mean confidence", "accuracy"]
     heights = [row[3] for row in rows]
@@ -118,8 +118,8 @@ def classes_report(
         "loss": loss,
     }
     errors = worst("Errors with the highest loss", examples.place, loss, predicted != truth, shown)
-    found = [*confusion(labels, truth, predicted), *calibration(confidence, predicted == truth)]
-    return [per_class(labels, truth, predicted), *found, errors]
+    parts = [*confusion(labels, truth, predicted), *calibration(confidence, predicted == truth)]
+    return [per_class(labels, truth, predicted), *parts, errors]
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

@@ -34,30 +34,30 @@ class EntityScores:
         return {**of_all, **of_types}
 
     def report(self) -> str:
-        every = self.all
+        total = self.all
         lines = [
-            f"processed {self.words} tokens with {every.gold} phrases; "
-            f"found: {every.found} phrases; correct: {every.right}.",
-            f"accuracy: {100 * self.accuracy:6.2f}%; {_percentages(every)}",
+            f"processed {self.words} tokens with {total.gold} phrases; "
+            f"found: {total.predicted} phrases; correct: {total.right}.",
+            f"accuracy: {100 * self.accuracy:6.2f}%; {_percentages(total)}",
         ]
         for type_, counts in self.by_type.items():
-            lines.append(f"{type_:>17}: {_percentages(counts)}  {counts.found}")
+            lines.append(f"{type_:>17}: {_percentages(counts)}  {counts.predicted}")
         return "\n".join(lines) + "\n"
 
 
 def score_entities(gold: Iterable[list[str]], predicted: Iterable[list[str]]) -> EntityScores:
     """Compares labels as conlleval and seqeval do: a wrong prefix is an error in accuracy alone."""
-    counts = (Counter[str](), Counter[str](), Counter[str]())  # by type: as of `Counts`
+    counts = (Counter[str](), Counter[str](), Counter[str]())  # by type, the fields of `Counts`
     words = right = 0
     for true, guessed in zip(gold, predicted, strict=True):
         words += len(true)
         right += sum(a == b for a, b in zip(true, guessed, strict=True))
-        entities, found = set(chunks(true)), set(chunks(guessed))
-        for counter, some in zip(counts, (entities, found, entities & found), strict=True):
-            counter.update(type_ for type_, _, _ in some)
+        sides = set(chunks(true)), set(chunks(guessed))
+        for counter, entities in zip(counts, (*sides, sides[0] & sides[1]), strict=True):
+            counter.update(type_ for type_, _, _ in entities)
     types = sorted(counts[0].keys() | counts[1].keys())
-    by_type = {type_: Counts(*(each[type_] for each in counts)) for type_ in types}
-    return EntityScores(words, right, by_type, Counts(*(each.total() for each in counts)))
+    by_type = {type_: Counts(*(counter[type_] for counter in counts)) for type_ in types}
+    return EntityScores(words, right, by_type, Counts(*(counter.total() for counter in counts)))
 
 
 def defined(counts: Counts) -> list[float]:

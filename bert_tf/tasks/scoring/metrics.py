@@ -68,16 +68,16 @@ def _correlation(function: str, truth: np.ndarray, predicted: np.ndarray) -> flo
 
 
 class Counts(NamedTuple):
-    """How often a label, or any of several, is right, found, and both."""
+    """How often a label, or any of several, is the true one, the predicted one, and both."""
 
     gold: int
-    found: int
+    predicted: int
     right: int
 
     @property
     def shares(self) -> list[float | None]:
         """Precision, recall and F1; None where nothing is in the denominator."""
-        wholes = self.found, self.gold, (self.gold + self.found) / 2
+        wholes = self.predicted, self.gold, (self.gold + self.predicted) / 2
         return [self.right / whole if whole else None for whole in wholes]
 
     @property
@@ -114,10 +114,10 @@ class LabelSets:
         """
         counts = self.counts()
         return {
-            **{f"f1_{label}": each.f1 for label, each in counts.items()},
+            **{f"f1_{label}": own.f1 for label, own in counts.items()},
             "average_precision": mean_known(self.average_precisions()),
             "f1_micro": Counts(*map(sum, zip(*counts.values(), strict=True))).f1,
-            "f1_macro": mean_known([each.f1 for each in counts.values()]),
+            "f1_macro": mean_known([own.f1 for own in counts.values()]),
             "exact_match": float((self.truth == self.predicted).all(axis=1).mean()),
         }
 
@@ -146,8 +146,8 @@ def best_thresholds(truth: np.ndarray, probabilities: np.ndarray) -> list[float]
 def _best_threshold(has: np.ndarray, probabilities: np.ndarray) -> float:
     order = np.argsort(-probabilities, kind="stable")
     ordered = probabilities[order].astype(np.float64)
-    each = np.unique(ordered)
-    limits = (each + np.append(0.0, each[:-1])) / 2
+    values = np.unique(ordered)
+    limits = (values + np.append(0.0, values[:-1])) / 2
     right = np.append(0, np.cumsum(has[order]))  # of the first 0, 1, ... E
     ranked, cuts = -logits_of(ordered), -logits_of(limits)
 
@@ -180,20 +180,20 @@ def retrieval_scores(
     """
     if by_cosine:
         questions, answers = _normal(questions), _normal(answers)
-    first = {text: place for place, text in reversed(list(enumerate(right)))}
+    first = {text: row for row, text in reversed(list(enumerate(right)))}
     number_of = {text: number for number, text in enumerate(first)}
     matrix = answers[list(first.values())]
     wanted: dict[str, list[int]] = {}
     for text, answer in zip(texts, right, strict=True):
         wanted.setdefault(text, []).append(number_of[answer])
-    rows = {text: place for place, text in reversed(list(enumerate(texts)))}
+    rows = {text: row for row, text in reversed(list(enumerate(texts)))}
     ranks = []
-    every = list(wanted.items())
-    for start in range(0, len(every), _QUESTIONS_AT_ONCE):
-        some = every[start : start + _QUESTIONS_AT_ONCE]
-        found = questions[[rows[text] for text, _ in some]] @ matrix.T
-        for scores, (_, own) in zip(found, some, strict=True):
-            best = scores[own].max()
+    asked = list(wanted.items())
+    for start in range(0, len(asked), _QUESTIONS_AT_ONCE):
+        chunk = asked[start : start + _QUESTIONS_AT_ONCE]
+        similarities = questions[[rows[text] for text, _ in chunk]] @ matrix.T
+        for scores, (_, right_numbers) in zip(similarities, chunk, strict=True):
+            best = scores[right_numbers].max()
             # Among equal scores the right answer is in the middle: no model gains by constants.
             ranks.append(1 + (scores > best).sum() + ((scores == best).sum() - 1) / 2)
     rank = np.array(ranks)

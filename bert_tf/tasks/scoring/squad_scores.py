@@ -64,17 +64,17 @@ def squad_2_scores(
     }
     for prefix, ids in parts.items():
         if ids or not prefix:
-            for name, each in raw.items():
-                scores[prefix + name] = _mean(each[id_] for id_ in ids)
+            for name, values in raw.items():
+                scores[prefix + name] = _mean(values[id_] for id_ in ids)
             scores[f"{prefix}total"] = len(ids)
     if null_odds is not None:
-        for name, each in raw.items():
+        for name, values in raw.items():
             # The best score over all thresholds, and the first threshold that reaches it.
             current = best = float(sum(not texts for texts in gold.values()))  # nothing answered
             best_odds = 0.0
             for id_ in sorted(null_odds, key=null_odds.__getitem__):
-                if id_ in each:
-                    current += each[id_] if gold[id_] else -float(bool(answers[id_]))
+                if id_ in values:
+                    current += values[id_] if gold[id_] else -float(bool(answers[id_]))
                     if current > best:
                         best, best_odds = current, null_odds[id_]
             scores[f"best_{name}"] = 100.0 * best / max(len(scored), 1)
