@@ -4,7 +4,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -53,96 +53,68 @@ class Head:
         return " for ".join(filter(None, (self.architecture, self.problem_type)))
 
 
-@dataclass(frozen=True)
-class LayerNames:
-    """What a layer of the encoder is called in each format."""
+class Layer(NamedTuple):
+    """A layer of the encoder."""
 
-    name: str  # Hugging Face's name, in the embeddings or in a block
     shape: tuple[str, ...]  # fields of the config; [out, in] of a dense layer
-    ours: str  # attribute of `BertEncoder`, or of a block
-    keras_hub: str = ""  # attribute of KerasHub's backbone, or of a block
-    model_garden: str = ""  # scope of Model Garden's variables, or in its block
+    attribute: str  # of `BertEncoder`, or of a block
 
 
 _H, _INNER = "hidden_size", "intermediate_size"
-EMBEDDINGS = (
-    LayerNames(
-        "embeddings.word_embeddings",
-        ("vocab_size", _H),
-        "embeddings.word_embeddings",
-        "token_embedding",
-        "word_embeddings",
+# The layers by Hugging Face's names, in a block without "encoder.layer.N.".
+EMBEDDINGS = {
+    "embeddings.word_embeddings": Layer(("vocab_size", _H), "embeddings.word_embeddings"),
+    "embeddings.position_embeddings": Layer(
+        ("max_position_embeddings", _H), "embeddings.position_embeddings"
     ),
-    LayerNames(
-        "embeddings.position_embeddings",
-        ("max_position_embeddings", _H),
-        "embeddings.position_embeddings",
-        "position_embedding",
-        "position_embedding",
+    "embeddings.token_type_embeddings": Layer(
+        ("type_vocab_size", _H), "embeddings.segment_embeddings"
     ),
-    LayerNames(
-        "embeddings.token_type_embeddings",
-        ("type_vocab_size", _H),
-        "embeddings.segment_embeddings",
-        "segment_embedding",
-        "type_embeddings",
-    ),
-    LayerNames(
-        "embeddings.LayerNorm",
-        (_H,),
-        "embeddings.layer_norm",
-        "embeddings_layer_norm",
-        "embeddings/layer_norm",
-    ),
-)
-BLOCK = (
-    *(
-        LayerNames(
-            f"attention.self.{name}",
-            (_H, _H),
-            f"attention.{name}",
-            f"_self_attention_layer.{name}_dense",
-            f"self_attention/{name}",
-        )
-        for name in ("query", "key", "value")
-    ),
-    LayerNames(
-        "attention.output.dense",
-        (_H, _H),
-        "attention.output_dense",
-        "_self_attention_layer.output_dense",
-        "self_attention/attention_output",
-    ),
-    LayerNames(
-        "attention.output.LayerNorm",
-        (_H,),
-        "attention_layer_norm",
-        "_self_attention_layer_norm",
-        "self_attention_layer_norm",
-    ),
-    LayerNames(
-        "intermediate.dense",
-        (_INNER, _H),
-        "feed_forward.intermediate",
-        "_feedforward_intermediate_dense",
-        "intermediate",
-    ),
-    LayerNames(
-        "output.dense",
-        (_H, _INNER),
-        "feed_forward.output_dense",
-        "_feedforward_output_dense",
-        "output",
-    ),
-    LayerNames(
-        "output.LayerNorm",
-        (_H,),
-        "feed_forward_layer_norm",
-        "_feedforward_layer_norm",
-        "output_layer_norm",
-    ),
-)
-POOLER = LayerNames("pooler.dense", (_H, _H), "pooler.dense", "pooled_dense", "pooler_transform")
+    "embeddings.LayerNorm": Layer((_H,), "embeddings.layer_norm"),
+}
+BLOCK = {
+    "attention.self.query": Layer((_H, _H), "attention.query"),
+    "attention.self.key": Layer((_H, _H), "attention.key"),
+    "attention.self.value": Layer((_H, _H), "attention.value"),
+    "attention.output.dense": Layer((_H, _H), "attention.output_dense"),
+    "attention.output.LayerNorm": Layer((_H,), "attention_layer_norm"),
+    "intermediate.dense": Layer((_INNER, _H), "feed_forward.intermediate"),
+    "output.dense": Layer((_H, _INNER), "feed_forward.output_dense"),
+    "output.LayerNorm": Layer((_H,), "feed_forward_layer_norm"),
+}
+POOLER = {"pooler.dense": Layer((_H, _H), "pooler.dense")}
+# The same layers as attributes of KerasHub's backbone and its blocks.
+KERAS_HUB = {
+    "embeddings.word_embeddings": "token_embedding",
+    "embeddings.position_embeddings": "position_embedding",
+    "embeddings.token_type_embeddings": "segment_embedding",
+    "embeddings.LayerNorm": "embeddings_layer_norm",
+    "attention.self.query": "_self_attention_layer.query_dense",
+    "attention.self.key": "_self_attention_layer.key_dense",
+    "attention.self.value": "_self_attention_layer.value_dense",
+    "attention.output.dense": "_self_attention_layer.output_dense",
+    "attention.output.LayerNorm": "_self_attention_layer_norm",
+    "intermediate.dense": "_feedforward_intermediate_dense",
+    "output.dense": "_feedforward_output_dense",
+    "output.LayerNorm": "_feedforward_layer_norm",
+    "pooler.dense": "pooled_dense",
+}
+# And as scopes of Model Garden's variables, in a block without "transformer/layer_N/".
+MODEL_GARDEN = {
+    "embeddings.word_embeddings": "word_embeddings",
+    "embeddings.position_embeddings": "position_embedding",
+    "embeddings.token_type_embeddings": "type_embeddings",
+    "embeddings.LayerNorm": "embeddings/layer_norm",
+    "attention.self.query": "self_attention/query",
+    "attention.self.key": "self_attention/key",
+    "attention.self.value": "self_attention/value",
+    "attention.output.dense": "self_attention/attention_output",
+    "attention.output.LayerNorm": "self_attention_layer_norm",
+    "intermediate.dense": "intermediate",
+    "output.dense": "output",
+    "output.LayerNorm": "output_layer_norm",
+    "pooler.dense": "pooler_transform",
+}
 # BERT's names -> DistilBERT's, each replaced in the order of the table.
 _DISTILBERT_NAMES = {
     "bert.pooler.dense.": "pre_classifier.",
@@ -184,9 +156,9 @@ _WEIGHTS: tuple[tuple[type[keras.layers.Layer], dict[str, str]], ...] = (
 class EncoderNames:
     """The layers of one sort of encoder."""
 
-    embeddings: tuple[LayerNames, ...] = EMBEDDINGS
-    block: tuple[LayerNames, ...] = BLOCK
-    has_pooler: bool = True
+    embeddings: Mapping[str, Layer] = field(default_factory=lambda: EMBEDDINGS)
+    block: Mapping[str, Layer] = field(default_factory=lambda: BLOCK)
+    pooler: Mapping[str, Layer] = field(default_factory=lambda: POOLER)
 
 
 def _names(config: BertConfig) -> EncoderNames:
@@ -195,20 +167,20 @@ def _names(config: BertConfig) -> EncoderNames:
 
 def has_pooler(config: BertConfig) -> bool:
     """Whether heads of tasks read a pooler."""
-    return _names(config).has_pooler and not config.has_feature_encoder
+    return bool(_names(config).pooler) and not config.has_feature_encoder
 
 
 def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Every layer of an encoder: Hugging Face's name, `BertEncoder`'s attribute, weight's shape."""
     encoder, sizes = _names(config), vars(config)
-    layers = [("", "", layer) for layer in encoder.embeddings if getattr(config, layer.shape[0])]
-    for i, layer in itertools.product(range(config.num_hidden_layers), encoder.block):
-        layers.append((f"encoder.layer.{i}.", f"blocks.{i}.", layer))
-    if encoder.has_pooler:
-        layers.append(("", "", POOLER))
-    for prefix, path, layer in layers:
-        shape = tuple(sizes[name] if name in sizes else int(name) for name in layer.shape)
-        yield prefix + layer.name, path + layer.ours, shape
+    embeddings = encoder.embeddings.items()
+    layers = [("", "", *x) for x in embeddings if getattr(config, x[1].shape[0])]
+    for i, x in itertools.product(range(config.num_hidden_layers), encoder.block.items()):
+        layers.append((f"encoder.layer.{i}.", f"blocks.{i}.", *x))
+    layers += [("", "", *x) for x in encoder.pooler.items()]
+    for prefix, path, name, layer in layers:
+        shape = tuple(sizes[size] if size in sizes else int(size) for size in layer.shape)
+        yield prefix + name, path + layer.attribute, shape
 
 
 def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:

@@ -119,13 +119,14 @@ class Recurrent(SideBySide):
         return LstmEncoder
 
     def layer_names(self) -> Any:
-        from bert_tf.checkpoints.weight_names import EMBEDDINGS, EncoderNames, LayerNames
+        from bert_tf.checkpoints.weight_names import EMBEDDINGS, EncoderNames, Layer
 
         shape = ("hidden_size", str(4 * self.config.hidden_size))
+        embeddings = ("embeddings.word_embeddings", "embeddings.LayerNorm")
         return EncoderNames(
-            embeddings=(EMBEDDINGS[0], EMBEDDINGS[-1]),  # without positions and segments
-            block=tuple(LayerNames(f"{x}_lstm", shape, x) for x in ("forward", "backward")),
-            has_pooler=False,
+            embeddings={name: EMBEDDINGS[name] for name in embeddings},
+            block={f"{x}_lstm": Layer(shape, x) for x in ("forward", "backward")},
+            pooler={},
         )
 
     def weight_shapes(self, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]] | None:

@@ -12,7 +12,14 @@ from bert_tf.checkpoints import weight_names
 from bert_tf.checkpoints.formats import CONFIG, Location
 from bert_tf.checkpoints.other_formats.tensorflow_checkpoint import TANH_GELU
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, MULTI_LABEL, POOLER, is_kernel
+from bert_tf.checkpoints.weight_names import (
+    BLOCK,
+    EMBEDDINGS,
+    KERAS_HUB,
+    MULTI_LABEL,
+    POOLER,
+    is_kernel,
+)
 from bert_tf.config import BertConfig, read_json_object
 from bert_tf.errors import InputError, pip_install
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -52,12 +59,12 @@ def _keras_hub() -> ModuleType:
 
 def _variables(backbone: Any, task: Any) -> dict[str, keras.Variable]:
     """The variables of a backbone and of a task's head, if any, by canonical name."""
-    layers = {names.name: getattr(backbone, names.keras_hub) for names in (*EMBEDDINGS, POOLER)}
+    layers = {name: getattr(backbone, KERAS_HUB[name]) for name in (*EMBEDDINGS, *POOLER)}
     positions = "embeddings.position_embeddings"  # the only layer with a weight of its own name
     variables = {f"{positions}.weight": layers.pop(positions).position_embeddings}
     for i, block in enumerate(backbone.transformer_layers):
-        for names in BLOCK:
-            layers[f"encoder.layer.{i}.{names.name}"] = attrgetter(names.keras_hub)(block)
+        for name in BLOCK:
+            layers[f"encoder.layer.{i}.{name}"] = attrgetter(KERAS_HUB[name])(block)
     if hasattr(task, "masked_lm_head"):
         head = task.masked_lm_head
         variables["cls.predictions.bias"] = head._bias

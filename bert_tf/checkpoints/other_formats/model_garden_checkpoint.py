@@ -16,7 +16,7 @@ from bert_tf.checkpoints.formats import CONFIG, Location
 from bert_tf.checkpoints.model_directory import read_named
 from bert_tf.checkpoints.other_formats import tensorflow_checkpoint
 from bert_tf.checkpoints.stored_model import StoredModel, left_out
-from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, POOLER
+from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, MODEL_GARDEN, POOLER
 from bert_tf.checkpoints.weights_files import TENSORFLOW_SUFFIX
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -28,7 +28,7 @@ _POST_LAYER_NORM = (
     "are taken."
 )
 _TRAINING_STATE = re.compile(r"(^|[/.])_?(OPTIMIZER_SLOT|optimizer|save_counter|global_step)\b")
-_BLOCKS = "transformer/layer_"
+_TABLE, _BLOCKS = "word_embeddings/embeddings", "transformer/layer_"
 _MASKED_WORDS, _NEXT_SENTENCE = "cls/predictions/", "next_sentence/"
 # Variables of versions 1 and 2 of TF Hub's models -> since version 3.
 _OLDER_NAMES = {
@@ -44,7 +44,7 @@ def current_name(name: str) -> str:
     """A variable's name since version 3, without the model's scope."""
     for older, newer in _OLDER_NAMES.items():
         name = re.sub(older, newer, name)
-    starts = [layer.model_garden for layer in (*EMBEDDINGS, POOLER)]
+    starts = [MODEL_GARDEN[layer] for layer in (*EMBEDDINGS, *POOLER)]
     starts += [_BLOCKS, _MASKED_WORDS, _NEXT_SENTENCE]
     return re.sub(rf"^.*?\b(?=({'|'.join(starts)}))", "", name)
 
@@ -70,8 +70,8 @@ class _Variables:
             self._keys.setdefault(current_name(full_name), []).append(key)
         self._unread = set(self._full_names)
 
-    def has_encoder(self) -> bool:
-        return f"{EMBEDDINGS[0].model_garden}/embeddings" in self._keys
+    def has(self, name: str) -> bool:
+        return name in self._keys
 
     def is_of_transformers(self) -> bool:
         """Whether the variables have the names of Hugging Face's TFBert* classes."""
@@ -136,7 +136,7 @@ def read_model_garden(location: Location) -> StoredModel:
     variables = _Variables(location.path)
     if variables.is_of_transformers():
         return variables.read_of_transformers(location.folder)
-    if not variables.has_encoder():
+    if not variables.has(_TABLE):
         raise InputError(
             f"{location.path} holds no BERT encoder of Model Garden or of TFBert*: give a "
             "checkpoint of official.nlp's BertEncoder or BertPretrainerV2, or a directory that "
@@ -150,24 +150,22 @@ def read_model_garden(location: Location) -> StoredModel:
 def _read(location: Location, variables: _Variables) -> StoredModel:
     """Reads the encoder and the heads of pre-training."""
     notes: list[str] = []
-    for layer in (*EMBEDDINGS, POOLER):
-        variables.take(layer.name, layer.model_garden)
+    for layer in (*EMBEDDINGS, *POOLER):
+        variables.take(layer, MODEL_GARDEN[layer])
     blocks = 0
-    while variables.take(
-        f"encoder.layer.{blocks}.{BLOCK[0].name}", f"{_BLOCKS}{blocks}/{BLOCK[0].model_garden}"
-    ):
-        for layer in BLOCK[1:]:
-            name = f"encoder.layer.{blocks}.{layer.name}"
-            variables.take(name, f"{_BLOCKS}{blocks}/{layer.model_garden}")
+    while variables.has(f"{_BLOCKS}{blocks}/output/kernel"):
+        for layer in BLOCK:
+            scope = f"{_BLOCKS}{blocks}/{MODEL_GARDEN[layer]}"
+            variables.take(f"encoder.layer.{blocks}.{layer}", scope)
         blocks += 1
     for name in ("dense", "LayerNorm"):
         variables.take(f"cls.predictions.transform.{name}", f"{_MASKED_WORDS}transform/{name}")
     if (bias := variables.read(f"{_MASKED_WORDS}output_bias/bias")) is not None:
         variables.tensors["cls.predictions.bias"] = bias
     variables.take("cls.seq_relationship", f"{_NEXT_SENTENCE}logits")
-    pooler = variables.tensors.get(f"{POOLER.name}.weight")
-    if variables.take(POOLER.name, f"{_NEXT_SENTENCE}pooler_dense") and (
-        pooler is None or not np.array_equal(pooler, variables.tensors[f"{POOLER.name}.weight"])
+    pooler = variables.tensors.get("pooler.dense.weight")
+    if variables.take("pooler.dense", f"{_NEXT_SENTENCE}pooler_dense") and (
+        pooler is None or not np.array_equal(pooler, variables.tensors["pooler.dense.weight"])
     ):
         notes.append("The pooler is the next sentence head's, which pre-training trains.")
     config = _config(location.folder, variables, blocks, notes)
@@ -192,8 +190,8 @@ def _config(folder: Path, variables: _Variables, blocks: int, notes: list[str]) 
         try:
             values = {"num_hidden_layers": blocks, "num_attention_heads": max(variables.heads)}
             for prefix, layers in (("", EMBEDDINGS), ("encoder.layer.0.", BLOCK)):
-                for layer in layers:
-                    shape = variables.tensors[f"{prefix}{layer.name}.weight"].shape
+                for name, layer in layers.items():
+                    shape = variables.tensors[f"{prefix}{name}.weight"].shape
                     values |= zip(layer.shape, shape, strict=True)
         except (KeyError, ValueError):
             raise InputError(
@@ -221,7 +219,7 @@ def read_tf_hub(location: Location, do_lower_case: bool | None = None) -> Stored
     variables = _Variables(location.path)
     if variables.is_of_transformers():
         return variables.read_of_transformers(folder)
-    if not variables.has_encoder():
+    if not variables.has(_TABLE):
         content = "only a preprocessor" if vocabulary.is_file() else "no BERT encoder"
         raise InputError(
             f"{folder} holds {content} of TF Hub: give the SavedModel of an encoder such as "
