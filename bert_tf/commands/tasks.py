@@ -11,8 +11,9 @@ fifth of BERT-base; docs/scores.md has the recipe. With a name, shows one task i
 columns, labels, files, an example.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -24,8 +25,10 @@ from bert_tf.commands.result import Result
 from bert_tf.commands.result import Table as ResultTable
 from bert_tf.options import option
 from bert_tf.startup import import_tensorflow
+from bert_tf.tasks.task import KindName, Task
 
 needs_tensorflow = False  # but for a task of one's own
+_DEFAULTS = ("max_length", "epochs", "batch_size", "learning_rate")
 
 
 @dataclass(kw_only=True)
@@ -64,7 +67,6 @@ def run(options: Options) -> TasksResult:
     Raises:
         InputError: there is no such task; the message names a similar one.
     """
-    from bert_tf.tasks.overview import describe, overview
     from bert_tf.tasks.table import TASKS, find_task
 
     if options.name is None:
@@ -89,6 +91,62 @@ def show(result: TasksResult, options: Options) -> None:
     results.print(table)
     if options.name is None:
         console.print("One in full: bert-tf tasks NAME. One of your own: docs/adding-a-task.md")
+
+
+def overview(tasks: Iterable[Task]) -> list[list[str]]:
+    """A row of column names, and one for each task; loads no kinds."""
+    rows = [["task", "kind", "scores", "length", "epochs", "batch", "rate", "paper", "reached"]]
+    for task in tasks:
+        paper = [str(task.paper.get(size, "-")) for size in ("base", "large")]
+        paper += [task.paper_split] * (task.paper_split != "test")
+        defaults = [_defaults(task).get(name, "") for name in _DEFAULTS]
+        row = [task.name, task.kind_name, ", ".join(_scores(task)[:2]), *defaults]
+        rows.append([*row, " ".join(paper) if task.paper else "", _by_name(task.reached)])
+    return rows
+
+
+def describe(task: Task) -> list[list[str]]:
+    """One task in full: a name and a value in each row."""
+    columns = {"text": task.text, "pair": task.pair, "label": task.label}
+    files = [f"{split}: {' or '.join(names)}" for split, names in task.files.items()]
+    scores, stem = ", ".join(_scores(task)), Path(task.name).stem
+    command, options = "evaluate", f"--data text.txt --output runs/{stem}"
+    if task.kind.is_trained:
+        data = "--data FOLDER" if files else "--train train.tsv --validation dev.tsv"
+        command, options = "finetune", f"{data} --output runs/{stem}"
+        scores += "; the first chooses the best model"
+    elif not scores:
+        command, options = "export", f"--name {stem}"
+    rows = {
+        "task": task.name,
+        "kind": task.kind_line,
+        "columns": ", ".join(f"{role} {name!r}" for role, name in columns.items() if name),
+        "labels": ", ".join(task.labels),
+        "scores": scores,
+        "files": "\n".join(files) or "any; name the columns that differ",
+        "submission": ", ".join(f"{split}: {name}" for split, name in task.submissions.items()),
+        "defaults": " ".join(f"--{name} {value}" for name, value in _defaults(task).items()),
+        "paper": f"{_by_name(task.paper)}, {task.paper_split} set" if task.paper else "",
+        "reached": _by_name(task.reached),
+        "example": f"bert-tf {command} --task {task.name} --model models/base {options}",
+    }
+    return [[name, value] for name, value in rows.items() if value]
+
+
+def _defaults(task: Task) -> dict[str, str]:
+    """Option -> the task's value; those of fine-tuning only if there is one."""
+    names = _DEFAULTS if task.kind.is_trained else _DEFAULTS[:1]
+    return {name: f"{getattr(task, name):g}" for name in names}
+
+
+def _scores(task: Task) -> list[str]:
+    if isinstance(task.kind, KindName):
+        return task.score_names(task.labels)
+    return task.kind.score_names(task, task.labels)
+
+
+def _by_name(scores: Mapping[str, float]) -> str:
+    return ", ".join(f"{score:.1f} ({name})" for name, score in scores.items())
 
 
 list_tasks = function("list_tasks", Options, run)

@@ -12,7 +12,6 @@ import yaml
 
 from bert_tf.config import read_json_object, read_small_file
 from bert_tf.errors import InputError
-from bert_tf.tasks.overview import kind_line
 
 if TYPE_CHECKING:
     from bert_tf.models.answerer import Answerer
@@ -26,7 +25,7 @@ def model_facts(answerer: "Answerer", run: Mapping[str, str]) -> dict[str, str]:
     case = "lower-cased" if tokenizer.settings["do_lower_case"] else "cased"
     facts = {
         "task": Path(answerer.task.name).name,
-        "kind": kind_line(answerer.task),
+        "kind": answerer.task.kind_line,
         "labels": ", ".join(answerer.labels),
         **run,
         "model": f"{config.num_hidden_layers} layers, {config.hidden_size} wide, "

@@ -33,7 +33,7 @@ def of_model(
 
     | source | task | settings |
     |---|---|---|
-    | what the user `options` | its `task` | all that are not None |
+    | the user's `options` | its `task` | all that are not None |
     | task.json | its `task`, or classification | all; without columns if the task is another one |
     | files of sentence-transformers | embedding | what they record |
     | the class of the open `model` | the one that it is opened for | the table's |

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -97,6 +98,20 @@ class Task:
     def many_labels(self) -> bool:
         """Whether an example has any number of labels, instead of one."""
         return hasattr(self.kind, "label_separator")
+
+    @property
+    def kind_name(self) -> str:
+        """The name of the kind's class in words, such as "sentence embedding"."""
+        name = self.kind.name if isinstance(self.kind, KindName) else type(self.kind).__name__
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+
+    @property
+    def kind_line(self) -> str:
+        """The kind's name, and what it does."""
+        kind = self.kind
+        text = kind.docstring() if isinstance(kind, KindName) else kind.__doc__ or ""
+        first, _, _ = text.partition("\n")
+        return f"{self.kind_name}: {first}"
 
     def ordered(self, labels: Sequence[str]) -> Sequence[str]:
         """A model's labels in the task's order, if it names them; the model may have another."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bert_tf.cli import main
-from bert_tf.tasks.overview import describe, overview
+from bert_tf.commands.tasks import describe, overview
 from bert_tf.tasks.table import TASKS
 
 
