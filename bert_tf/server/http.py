@@ -73,13 +73,14 @@ class Api:
     write_error: Callable[[int, str], str] = error_text
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start, code, response = time.monotonic(), StatusCode.OK, None
         with self.metrics.in_flight.labels("REST").track_inprogress():
             try:
                 response = json_response(await self.answer(Request(scope, receive)))
             except ServingError as error:
-                response = self._refusal(error)
+                code, response = error.code, self._refusal(error)
             except ClientDisconnect:
-                return
+                code = StatusCode.CANCELLED
             except asyncio.CancelledError:  # the server stops, and has waited long enough
                 code, text = StatusCode.UNAVAILABLE, "The server is stopping"
                 response = self._refusal(ServingError(code, text, "stopping", 503))
@@ -87,8 +88,12 @@ class Api:
                 path, number = raw_path(scope), log_fields(scope).get("request_id", "")
                 _log.exception("%s %s, %s", scope["method"], path, number)
                 text = self.write_error(500, "Internal error; the server's log has its cause")
-                response = json_response(text, 500)
-            await response(scope, receive, send)
+                code, response = StatusCode.INTERNAL, json_response(text, 500)
+            if api := scope.get("state", {}).get("api"):
+                model, seconds = log_fields(scope).get("model", ""), time.monotonic() - start
+                self.metrics.request(model, api, "REST", code, seconds)
+            if response is not None:
+                await response(scope, receive, send)
 
     def _refusal(self, error: ServingError) -> Response:
         self.metrics.refusals.labels(error.reason).inc()
@@ -138,26 +143,13 @@ class Bodies:
     ) -> bytes:
         """Calls `answer` with the body and the moment of `time.monotonic()` that ends its time.
 
-        Counts the request for the model in its `log_fields`. Raises ClientDisconnect.
+        The request is counted under the name `api`. Raises ClientDisconnect.
         """
-        start, code = time.monotonic(), StatusCode.OK
-        try:
-            async with self._body(request) as body:
-                self.metrics.stages.labels("read").observe(time.monotonic() - start)
-                deadline = start + self.limits.seconds
-                return await _in_time(request, answer(body, deadline), deadline)
-        except (ServingError, ClientDisconnect) as error:
-            code = error.code if isinstance(error, ServingError) else StatusCode.CANCELLED
-            raise
-        except asyncio.CancelledError:  # the server stops
-            code = StatusCode.UNAVAILABLE
-            raise
-        except Exception:
-            code = StatusCode.INTERNAL
-            raise
-        finally:
-            model = log_fields(request.scope).get("model", "")
-            self.metrics.request(model, api, "REST", code, time.monotonic() - start)
+        request.state.api, start = api, time.monotonic()
+        async with self._body(request) as body:
+            self.metrics.stages.labels("read").observe(time.monotonic() - start)
+            deadline = start + self.limits.seconds
+            return await _in_time(request, answer(body, deadline), deadline)
 
     @contextlib.asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:
