@@ -20,15 +20,17 @@ from bert_tf.models.task_models import BertClassifier, BertMultiLabelClassifier,
 LEFT_OUT = {("keras_hub", "pretrainer"): "cls.seq_relationship."}  # no place for it
 
 
-@pytest.mark.parametrize("to", ["hugging_face", "tf1", "keras_hub"])
+def files_below(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("to", ["tf1", "keras_hub"])
 def test_round_trip_to_the_last_bit(models, kind, to, out):
     done = convert(models / kind, out / "there", to)
     assert done.source.format == "hugging_face"
     back = convert(out / "there", out / "back")
     assert back.source.format == to
-    assert sorted(done.files) == sorted(
-        str(p.relative_to(out / "there")) for p in (out / "there").rglob("*") if p.is_file()
-    )
+    assert done.files == files_below(out / "there")
     lost = LEFT_OUT.get((to, kind), "-")
     assert_same_tensors(tensors_of(out / "back"), tensors_of(models / kind), without=lost)
     assert (lost != "-") == any("is left out" in note for note in done.model.notes)
@@ -37,9 +39,8 @@ def test_round_trip_to_the_last_bit(models, kind, to, out):
     expected = replace(ours, extra=theirs.extra)
     if to == "tf1":  # which has one name for both
         expected = replace(expected, hidden_act="gelu")
-    if to != "hugging_face" and kind == "classifier":  # KerasHub keeps no labels
-        numbered = {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}
-        expected = replace(expected, id2label=ours.id2label if to == "tf1" else numbered)
+    elif kind == "classifier":  # it keeps no labels
+        expected = replace(expected, id2label={0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"})
     assert theirs == expected
     assert (out / "back" / "vocab.txt").read_bytes() == (models / kind / "vocab.txt").read_bytes()
     tokenizer = BertTokenizer.from_directory(out / "back")
@@ -47,7 +48,7 @@ def test_round_trip_to_the_last_bit(models, kind, to, out):
 
 
 def test_same_bytes_as_save_model(models, kind, out):
-    convert(models / kind, out)
+    assert convert(models / kind, out).files == files_below(out) == files_below(models / kind)
     for path in out.iterdir():
         if path.name != "model.safetensors":  # the order of the tensors is its own
             assert path.read_bytes() == (models / kind / path.name).read_bytes(), path.name
@@ -76,10 +77,6 @@ def test_other_peoples_habits(models, out, tmp_path):
     old["cls.predictions.decoder.bias"] += 1
     save_directory(tmp_path / "old", config, old)
     assert "cls.predictions.decoder.bias" in refusal(tmp_path / "old", tmp_path / "no")
-    old["cls.predictions.decoder.bias"] -= 1
-    old["cls.predictions.decoder.weight"][0] += 1
-    save_directory(tmp_path / "old", config, old)
-    assert "cls.predictions.decoder.weight differs" in refusal(tmp_path / "old", tmp_path / "no")
 
 
 def test_a_classifier_of_tokens_stays_one(models, out, tmp_path):

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.stored_model import StoredModel, left_out
-from bert_tf.checkpoints.weight_names import MULTI_LABEL, is_kernel, tensor_shapes
+from bert_tf.checkpoints.weight_names import MULTI_LABEL, PARTS, is_kernel, tensor_shapes
 from bert_tf.checkpoints.weights_files import check_regular
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -43,7 +43,6 @@ _HEADS = {
     "qa_outputs.weight": "cls/squad/output_weights",
     "qa_outputs.bias": "cls/squad/output_bias",
 }
-_PARTS = ("pooler.", "cls.predictions.", "cls.seq_relationship.", "classifier.", "qa_outputs.")
 _TRAINING_STATE = re.compile(  # what optimizers leave in a checkpoint
     r"(^|/)(adam_[mv]|Adam(_\d+)?|LAMB(_\d+)?|Momentum|beta[12]_power)$|^global_step$|^loss_scale"
     r"|^good_steps$|^ExponentialMovingAverage"
@@ -178,7 +177,7 @@ def write_tf1(model: StoredModel, folder: Path) -> None:
                 "The original always splits Chinese characters, and ignores "
                 "tokenize_chinese_chars false."
             )
-    tensors = model.keep(_PARTS, "the original")
+    tensors = model.keep(tuple(PARTS), "the original")
     names = sorted(tensors, key=tf1_name)
     tf.raw_ops.SaveV2(
         prefix=str(folder / "bert_model.ckpt"),
