@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command_line import words
 from peer_programs import find_peer
 
 from bert_tf.cli import read_options
@@ -22,8 +23,8 @@ from bert_tf.pipelines.corpus.sources import open_corpus
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 NEEDED = {
-    "pretrain": ["--shards", "shards/128", "--output", "run"],
-    "finetune": ["--model", "model", "--train", "train.tsv", "--output", "run"],
+    "pretrain": words("--shards shards/128 --output run"),
+    "finetune": words("--model model --train train.tsv --output run"),
 }
 # Recipes of schedulers, which have the command in them, and what they pass to it.
 SCHEDULERS = {
@@ -136,14 +137,7 @@ def test_the_recipe_for_web_text_leaves_a_corpus_and_says_what_it_dropped(shared
         lines = (json.dumps({"text": text, "id": str(n)}) + "\n" for n, text in enumerate(texts))
         (tmp_path / name / "a.jsonl").write_text("".join(lines))
         command = [find_peer("datatrove"), str(RECIPES / "corpus-datatrove.py")]
-        command += [
-            "--input",
-            tmp_path / name,
-            "--output",
-            tmp_path / f"{name}-out",
-            "--tasks",
-            "2",
-        ]
+        command += words("--tasks 2", input=tmp_path / name, output=tmp_path / f"{name}-out")
         done = subprocess.run(
             [*command, "--tasks", "2"], capture_output=True, text=True, check=False
         )

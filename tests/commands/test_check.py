@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from command_line import words
 from rounding import rounding
 
 from bert_tf.cli import main
@@ -28,7 +29,7 @@ def files(tmp_path):
     lines = [f"{i}\t{text}\t{label}" for i, (text, label) in enumerate(TRAIN)]
     (tmp_path / "train.tsv").write_text("\n".join(["id\ttext\tlabel", *lines]) + "\n")
     (tmp_path / "test.tsv").write_text("\n".join(["text", *TEST]) + "\n")
-    return ["--train", str(tmp_path / "train.tsv"), "--test", str(tmp_path / "test.tsv")]
+    return words("", train=tmp_path / "train.tsv", test=tmp_path / "test.tsv")
 
 
 def rows_of(file):
@@ -137,7 +138,7 @@ def squad(*paragraphs):
 )
 def test_a_cleaned_copy_is_in_the_format_of_its_file(tmp_path, task, name, content, cleaned):
     (tmp_path / name).write_bytes(content.encode())
-    paths = ["--train", str(tmp_path / name), "--output", str(tmp_path / "out")]
+    paths = words("", train=tmp_path / name, output=tmp_path / "out")
     assert main(["check", "--task", task, *paths, "--clean"]) == 0
     assert (tmp_path / "out" / "cleaned" / name).read_bytes().decode() == cleaned
 
@@ -145,7 +146,7 @@ def test_a_cleaned_copy_is_in_the_format_of_its_file(tmp_path, task, name, conte
 def test_labels_by_number_are_cleaned(tmp_path):
     content = f"1\t{SEA}\tGood\n2\t{HAY}\tGood\n3\t{SKY}\tgood\n"
     (tmp_path / "a.tsv").write_text(content)
-    own = ["--train", str(tmp_path / "a.tsv"), "--text_column", "1", "--label_column", "2"]
+    own = words("--text_column 1 --label_column 2", train=tmp_path / "a.tsv")
     assert main(["check", *own, "--no_header", "--output", str(tmp_path / "out"), "--clean"]) == 0
     cleaned = (tmp_path / "out" / "cleaned" / "train.tsv").read_text()
     assert cleaned == content.replace("good", "Good")
@@ -162,7 +163,7 @@ def test_pairs_are_alike_if_both_texts_are(tmp_path):
     ]
     lines = ["sentence1\tsentence2\tlabel", *map("\t".join, rows)]
     (tmp_path / "a.tsv").write_text("\n".join(lines) + "\n")
-    own = ["--text_column", "sentence1", "--pair_column", "sentence2"]
+    own = words("--text_column sentence1 --pair_column sentence2")
     output = tmp_path / "out"
     assert (
         main(
@@ -199,20 +200,15 @@ def model(tmp_path):
     from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship"]
-    config = BertConfig(
-        vocab_size=len(pieces),
-        hidden_size=4,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=4,
-        max_position_embeddings=16,
+    config = BertConfig.named(
+        "1x4x2", intermediate_size=4, vocab_size=len(pieces), max_position_embeddings=16
     )
     save_model(BertEncoder(config), tmp_path / "model", BertTokenizer(pieces))
     return str(tmp_path / "model")
 
 
 def test_texts_that_a_model_cuts(files, model, tmp_path):
-    more = ["--model", model, "--max_length", "16"]
+    more = words("--max_length 16", model=model)
     assert main(["check", *files, *more, "--output", str(tmp_path / "out")]) == 0
     rows = rows_of(tmp_path / "out" / "cut.tsv")
     assert [row[2] for row in rows] == ["17 tokens, 16 are read", "18 tokens, 16 are read"]
@@ -230,7 +226,7 @@ def test_vectors_of_a_model_doubt_labels(files, model, monkeypatch, capsys):
         return []
 
     monkeypatch.setattr(data_faults, "doubted_labels", doubted_labels)
-    more = ["--model", model, "--max_length", "16"]
+    more = words("--max_length 16", model=model)
     assert main(["check", *files, *more]) == 0
     assert given["vectors"] is None
     assert main(["check", *files, *more, "--by_vectors"]) == 0

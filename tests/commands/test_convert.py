@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from command_line import words
 
 from bert_tf import BertConfig, BertTokenizer, load_model
 from bert_tf.cli import COMMANDS, main
@@ -22,13 +23,8 @@ def registered(monkeypatch):
 
 @pytest.fixture
 def model(tmp_path):
-    config = BertConfig(
-        vocab_size=15,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=6,
+    config = BertConfig.named(
+        "1x8x2", intermediate_size=8, vocab_size=15, max_position_embeddings=6
     )
     save_model(BertPreTrainer(config, seed=1), tmp_path / "model", BertTokenizer(PIECES))
     return tmp_path / "model"
@@ -86,7 +82,7 @@ def test_options(model, tmp_path):
         (["nowhere", "out"], "nowhere: no such file or folder"),
         (["model", "model"], "is the input"),
         (["model", "kept", "--overwrite"], "holds notes.txt, which this command did not make"),
-        (["model", "out", "--to", "tf1", "--dtype", "float16"], "for Hugging Face directories"),
+        (words("model out --to tf1 --dtype float16"), "for Hugging Face directories"),
         (["model", "out", "--shard_gigabytes", "0"], "give above 0 and at most 1,000,000"),
     ],
 )

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from command_line import words
 from rounding import rounding
 from tiny import tiny_config
 
@@ -59,20 +60,7 @@ def test_an_ensemble_is_scored_and_written(folder, tmp_path, capsys):
         assert np.allclose((first + second) / 2, together, rtol=0, atol=atol)
         assert not np.allclose(first, second, atol=1e-3)
     # One model answers as it does on its own.
-    assert (
-        main(
-            [
-                "evaluate",
-                "--model",
-                models[0],
-                "--data",
-                str(folder),
-                "--output",
-                str(tmp_path / "alone"),
-            ]
-        )
-        == 0
-    )
+    assert main(words("evaluate", model=models[0], data=folder, output=tmp_path / "alone")) == 0
     alone = answers(tmp_path / "alone" / "predictions.tsv")
     assert alone["predicted"] == scores[0]["predicted"]
 
@@ -95,11 +83,11 @@ def test_data_without_labels(folder, tmp_path, capsys):
         (["labels", "--data", "."], "the labels of labels (no, yes) and of a (0, 1) differ"),
         (["--data", "test.tsv"], "has no labels to compare with"),
         (
-            ["--data", ".", "--output", "b", "--submission", "c"],
+            words("--data . --output b --submission c"),
             "cannot be combined",
         ),
         (["missing", "--data", "."], "missing"),
-        (["--data", ".", "--output", "a"], "--output a is the input a"),
+        (words("--data . --output a"), "--output a is the input a"),
     ],
 )
 def test_bad_input(folder, monkeypatch, capsys, more, message):

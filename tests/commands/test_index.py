@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from command_line import words
 from tiny import tiny_config
 
 from bert_tf import BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
@@ -111,12 +112,12 @@ def test_passages_have_their_places_and_leave_room_for_a_prompt(is_exported, tmp
 def test_a_question_finds_its_own_text(texts, tmp_path, capsys):
     model, index = str(tmp_path / "model"), str(tmp_path / "index")
     save_model(BertSentenceEncoder(CONFIG, seed=1), model, BertTokenizer(PIECES))
-    assert main(["index", "--model", model, "--input", str(texts), "--output", index]) == 0
+    assert main(words("index", model=model, input=texts, output=index)) == 0
     told = capsys.readouterr()
     assert "3 texts, vectors of 8 numbers" in told.out + told.err
     vectors = np.load(tmp_path / "index" / "vectors.npy")
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-    assert main(["ask", "--index", index, "--text", "cow barn", "barn", "--count", "2"]) == 0
+    assert main(words("ask --count 2", index=index, text=["cow barn", "barn"])) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["question"] == "cow barn" and len(first["texts"]) == 2
     assert first["texts"][0]["text"] == "cow barn"
@@ -126,14 +127,14 @@ def test_a_question_finds_its_own_text(texts, tmp_path, capsys):
 
     # Mistakes.
     save_model(BertSentenceEncoder(CONFIG, seed=2), tmp_path / "other", BertTokenizer(PIECES))
-    ask = ["ask", "--index", index, "--text", "barn"]
+    ask = words("ask --text barn", index=index)
     assert main([*ask, "--model", str(tmp_path / "other")]) == 2
     assert "other is not the model that made" in capsys.readouterr().err
     save_model(BertEncoder(CONFIG, seed=1), tmp_path / "plain", BertTokenizer(PIECES))
     plain = ["--model", str(tmp_path / "plain")]
     for arguments, message in (
         (["index", *plain, "--input", str(texts), "--output", f"{index}2"], "was not trained for"),
-        (["ask", "--index", str(texts), "--text", "a"], "is no index"),
+        (words("ask --text a", index=texts), "is no index"),
         (["ask", "--index", index], "there is no question: give --text"),
     ):
         assert main(arguments) == 2
@@ -158,8 +159,8 @@ def test_of_10000_texts_the_nearest_are_those_that_sorting_finds(tmp_path, monke
 def test_what_is_deleted_is_in_no_later_index(texts, tmp_path, capsys):
     model, index = str(tmp_path / "model"), tmp_path / "index"
     save_model(BertSentenceEncoder(CONFIG, seed=1), model, BertTokenizer(PIECES))
-    make = ["index", "--model", model, "--input", str(texts), "--output", str(index)]
-    ask = ["ask", "--index", str(index), "--text", "cow barn"]
+    make = words("index", model=model, input=texts, output=index)
+    ask = words("ask", index=index, text="cow barn")
     assert main(make) == 0
     (texts / "a.txt").unlink()
     assert main(make) == 0

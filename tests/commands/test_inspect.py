@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from command_line import words
 
 from bert_tf import BertTokenizer
 from bert_tf.cli import main
@@ -19,22 +20,13 @@ def compact(made_once, corpus, tokenizer) -> Path:
     """Shards without masks."""
 
     def make(path: Path) -> None:
-        arguments = [
-            "shards",
-            "--corpus",
-            corpus,
-            "--tokenizer",
-            tokenizer,
-            "--masking",
-            "dynamic",
-            "--output",
-            path,
-            "--max_seq_length",
-            32,
-            "--held_out_share",
-            0,
-        ]
-        assert main([str(argument) for argument in arguments]) == 0
+        arguments = words(
+            "shards --masking dynamic --max_seq_length 32 --held_out_share 0",
+            corpus=corpus,
+            tokenizer=tokenizer,
+            output=path,
+        )
+        assert main(arguments) == 0
 
     return made_once("compact", make)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from command_line import words
 from rounding import rounding
 from tiny import tiny_config
 
@@ -197,25 +198,13 @@ def test_the_files_as_the_page_reads_them(encoder, tokenizer, tmp_path):
 
 def test_the_command_writes_vectors_of_pairs(encoder, tokenizer, model, tmp_path, capsys):
     (tmp_path / "pairs.csv").write_text("a,b\nsea,ship\nsailing,ships\n")
-    arguments = [
-        "features",
-        "--model",
-        model,
-        "--data",
-        tmp_path / "pairs.csv",
-        "--text-column",
-        "a",
-        "--pair-column",
-        "b",
-        "--layers",
-        "-1",
-        "-2",
-        "--max-length",
-        "6",
-        "--output",
-        tmp_path / "pairs.npy",
-    ]
-    arguments = [str(argument) for argument in arguments]
+    arguments = words(
+        "features --text-column a --pair-column b --layers -1 -2 --max-length 6",
+        model=model,
+        data=tmp_path / "pairs.csv",
+        output=tmp_path / "pairs.npy",
+    )
+    arguments = arguments
     assert main(arguments) == 0
     ids = tokenizer.tokenize(["sea", "sailing"]), tokenizer.tokenize(["ship", "ships"])
     outputs = encoder(inputs := Packer(tokenizer, 6)(*ids))
@@ -248,7 +237,7 @@ def test_words_that_a_file_has_split(tmp_path):
     [
         (["--output", "a.csv"], "a.csv: unknown format: name a file .npy, .jsonl, .tfrecord"),
         (["--pooling", "mean"], "--pooling mean is for --per word and text: leave it out"),
-        (["--per", "text", "--pooling", "pooler", "--layers", "-2"], "leave --layers out"),
+        (words("--per text --pooling pooler --layers -2"), "leave --layers out"),
         (["--max-length", "17"], "more than the 16 positions"),
         (["--data", "a.npy.jsonl"], "is the input a.npy.jsonl: name a separate output"),
     ],
@@ -258,7 +247,7 @@ def test_what_cannot_be_done(arguments, message, model, tmp_path, monkeypatch, c
     for name in (data := ("a.npy.jsonl", "a.tsv")):
         (tmp_path / name).write_text("text\nsea\n" if name == "a.tsv" else '{"text": "sea"}\n')
     given = ["--output", "a.npy"] if "--output" not in arguments else []
-    code = main(["features", "--model", str(model), "--data", "a.tsv", *given, *arguments])
+    code = main([*words("features --data a.tsv", model=model), *given, *arguments])
     assert code == 2
     assert message in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(data)

@@ -20,12 +20,10 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def model(tokenizer):
-    config = BertConfig(
-        vocab_size=tokenizer.vocabulary_size,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
+    config = BertConfig.named(
+        "1x16x2",
         intermediate_size=32,
+        vocab_size=tokenizer.vocabulary_size,
         max_position_embeddings=24,
     )
     return BertPreTrainer(config, seed=3)

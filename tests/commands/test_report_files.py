@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from command_line import words
 from PIL import Image
 
 from bert_tf.cli import main
@@ -48,7 +49,7 @@ def test_evaluate_shows_and_writes_the_report(finetuned_classifier, tmp_path, ca
     data = tmp_path / "dev.tsv"
     data.write_text("text\tlabel\nsea\ta\ncow\ta\n")
     output = tmp_path / "out"
-    arguments = ["--model", finetuned_classifier, "--data", data, "--output", output]
+    arguments = words("", model=finetuned_classifier, data=data, output=output)
     assert main(["evaluate", *map(str, arguments)]) == 0
     captured = capsys.readouterr()
     scores = json.loads(captured.out)
@@ -79,13 +80,8 @@ def finetuned_classifier(tmp_path):
     from bert_tf.models.answerer import Answerer
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "cow"]
-    config = BertConfig(
-        vocab_size=len(pieces),
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=128,
+    config = BertConfig.named(
+        "1x8x2", intermediate_size=16, vocab_size=len(pieces), max_position_embeddings=128
     )
     model = BertClassifier(config, labels=["a", "b"])
     folder = tmp_path / "model"
