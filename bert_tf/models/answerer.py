@@ -27,14 +27,14 @@ from bert_tf.serving.export import export
 from bert_tf.serving.portable import SUFFIXES, export_portable
 from bert_tf.serving.precisions import TYPES_FILE, types_text, versions
 from bert_tf.serving.predictor import Predictor, Progress, answer
-from bert_tf.tasks import predictions
-from bert_tf.tasks import remarks as remarks_of_scores
 from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES, all_signatures
 from bert_tf.tasks.explanations import explanation
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.kinds.sentence_embedding import RECORDED, Embedding, SentenceEmbedding
 from bert_tf.tasks.of_model import TASK_FILE, has_class, of_model, read_settings
+from bert_tf.tasks.predictions import write_predictions
+from bert_tf.tasks.remarks import remarks_on_scores, truncation
 from bert_tf.tasks.reports.report import report
 from bert_tf.tasks.reports.tables import Report
 from bert_tf.tasks.signatures import DEFAULT, PREDICT, RawTextModel, find_signature
@@ -53,7 +53,7 @@ class Evaluation:
         return report(self.given.task.kind, self.given)
 
     def write(self, directory: Path) -> None:
-        predictions.write_predictions(self.given.task.kind, directory, self.given)
+        write_predictions(self.given.task.kind, directory, self.given)
         write_json(directory / METRICS_FILE, self.scores)
 
 
@@ -280,12 +280,12 @@ class Answerer:
         if not labelled:
             return Evaluation(given, {}, remarks)
         scores = self.task.kind.scores(given)
-        remarks += remarks_of_scores.remarks(given, scores)
+        remarks += remarks_on_scores(given, scores)
         return Evaluation(given, {"examples": len(given.examples), **scores}, remarks)
 
     def truncation(self, truncated: Sequence[int] | np.ndarray) -> str:
         """A sentence that says how many examples were truncated, by the pieces that each lost."""
-        return remarks_of_scores.truncation(self.task.kind, truncated, self.max_length)
+        return truncation(self.task.kind, truncated, self.max_length)
 
     def tuned(self, evaluation: Evaluation) -> "Answerer":
         """The same model with the settings of its kind that are best for these examples."""

@@ -130,8 +130,8 @@ def _scores_of_masked_words(
     ]
 
 
-def remarks(answered: Answered, scores: Mapping[str, float | None]) -> list[str]:
-    """Notes for a reader of the scores."""
+def remarks_on_scores(answered: Answered, scores: Mapping[str, float | None]) -> list[str]:
+    """Remarks for a reader of the scores."""
     undefined = [name for name, value in scores.items() if value is None]
     of_constants = [name for name in undefined if name in ("pearson", "spearman")]
     of_nothing = [name for name in undefined if name not in of_constants]

@@ -15,7 +15,7 @@ from bert_tf.serving.predictor import answer
 from bert_tf.tasks.kinds.kind import Answered, Kind, RowKind
 from bert_tf.tasks.of_model import read_settings
 from bert_tf.tasks.predictions import write_predictions
-from bert_tf.tasks.remarks import remarks
+from bert_tf.tasks.remarks import remarks_on_scores
 from bert_tf.tasks.scoring.metrics import accuracy, macro_f1, matthews_correlation
 from bert_tf.tasks.table import TASKS, find_task
 from bert_tf.tasks.task_options import check_stored
@@ -70,7 +70,7 @@ def test_f1_is_of_the_dataset_s_second_label_whatever_the_model_s_order(tmp_path
     for labels in (["0", "1"], ["1", "0"]):
         given = Answered(task, examples, answers_of(labels, ["1", "1", "0", "0"]), labels)
         assert KIND.scores(given) == {"f1": pytest.approx(2 / 3), "accuracy": 0.75}
-        assert remarks(given, {"f1": 1.0}) == ["f1 is the F1 score of the label '1'"]
+        assert remarks_on_scores(given, {"f1": 1.0}) == ["f1 is the F1 score of the label '1'"]
     of_three = CLASSES.score_functions(["a", "b", "c"])
     assert of_three == [accuracy, macro_f1, matthews_correlation]
 
