@@ -1,4 +1,4 @@
-"""`BertPreprocessor`, raw text to what a model reads, in graph; and models that come with it."""
+"""`BertPreprocessor`: raw text to what a model reads, in graph, and what Keras does with it."""
 
 import contextlib
 import math
@@ -117,7 +117,7 @@ class BertPreprocessor(keras.layers.Layer):
 
     def __call__(self, x: Any, **kwargs: Any) -> dict[str, tf.Tensor]:
         """Takes lists and other columns of strings, too, as `fit` does."""
-        if not all(isinstance(each, tf.Tensor | keras.KerasTensor) for each in tf.nest.flatten(x)):
+        if not all(isinstance(x, tf.Tensor | keras.KerasTensor) for x in tf.nest.flatten(x)):
             columns = text_inputs.text_columns(
                 *text_inputs.given_examples(self.task, x, reads_labels=False)
             )
@@ -166,9 +166,9 @@ class BertPreprocessor(keras.layers.Layer):
         try:
             yield
         except tf.errors.InvalidArgumentError as error:
-            if not (told := re.search("InputError: (.*)", str(error))):
+            if not (message := re.search("InputError: (.*)", str(error))):
                 raise
-            raise InputError(told[1]) from None
+            raise InputError(message[1]) from None
 
     def batches(
         self, model: Any, x: Any, y: Any = None, weights: Any = None, **options: Any
@@ -185,17 +185,17 @@ class BertPreprocessor(keras.layers.Layer):
                 "a BertSentenceEncoder compares the texts of a batch: train it with "
                 'bert_tf.finetune(task="embedding", ...)'
             )
-        given = BatchOptions(**options)
-        if given.is_training:
+        settings = BatchOptions(**options)
+        if settings.is_training:
             prepare_training()
-            # Once: before the first training of a new model.
-            given = given._replace(reports_labels=given.reports_labels and not self.is_settled)
-        task, made = make_batches(Answerer.of(model), x, y, weights, given)
-        if given.is_training:
+            if self.is_settled:  # labels are reported before the first training of a new model
+                settings = settings._replace(reports_labels=False)
+        task, batches = make_batches(Answerer.of(model), x, y, weights, settings)
+        if settings.is_training:
             self._task, self.is_settled = (task,), True
         else:
             self._check_pairs(task)
-        return made
+        return batches
 
     def class_weights(self, model: Any, class_weight: Any) -> list[float]:
         """The weight of each label, given by name or by number, as of texts."""
@@ -221,14 +221,16 @@ class BertPreprocessor(keras.layers.Layer):
                 "share, or validation_data"
             )
         labels = None if y is None else label_list(y, many=self.task.many_labels)
-        of_examples = None if weights is None else label_list(weights)
-        for name, values in {"labels": labels, "values of sample_weight": of_examples}.items():
+        weights = None if weights is None else label_list(weights)
+        for name, values in {"labels": labels, "values of sample_weight": weights}.items():
             if values is not None and len(values) != count:
                 raise InputError(f"{len(values)} {name} for {count} examples: give one for each")
 
-        def part(chosen: slice) -> tuple[Any, ...]:
-            cut = {name: values[chosen] for name, values in columns.items()}
-            return cut, *(None if each is None else each[chosen] for each in (labels, of_examples))
+        def part(rows: slice) -> tuple[Any, ...]:
+            inputs = {name: values[rows] for name, values in columns.items()}
+            return inputs, *(
+                None if values is None else values[rows] for values in (labels, weights)
+            )
 
         return part(slice(None, first)), part(slice(first, None))
 
@@ -237,18 +239,18 @@ class BertPreprocessor(keras.layers.Layer):
     ) -> Any:
         """The outputs of a model for raw text; `predict` is Keras'. See `TextModel.predict`."""
         _check(model, self.task)
-        is_of_rows = isinstance(model, ROW_MODELS)
+        reads_rows = isinstance(model, ROW_MODELS)
         if isinstance(x, tf.data.Dataset):
-            if is_of_rows:
-                task, made = streamed(Answerer.of(model), x, BatchOptions(has_labels=False))
+            if reads_rows:
+                task, batches = streamed(Answerer.of(model), x, BatchOptions(has_labels=False))
                 self._check_pairs(task)
-                alone = made.dataset.map(lambda *batch: inputs_alone(batch))
-                return predict(alone, steps=steps, **kwargs)
+                inputs = batches.dataset.map(lambda *batch: inputs_alone(batch))
+                return predict(inputs, steps=steps, **kwargs)
             x, _, _ = in_memory(x)
         size = size or BATCH_SIZE
-        if not is_of_rows and not isinstance(model, Encoder):
-            found = [_told(row) for row in self.answers(model, x, size)]
-            return np.array(found) if isinstance(model, BertSentenceEncoder) else found
+        if not reads_rows and not isinstance(model, Encoder):
+            answers = [_main_part(row) for row in self.answers(model, x, size)]
+            return np.array(answers) if isinstance(model, BertSentenceEncoder) else answers
         task, examples = text_inputs.given_examples(self.task, x, reads_labels=False)
         self._check_pairs(task)
         columns = text_inputs.text_columns(task, examples)
@@ -261,14 +263,14 @@ class BertPreprocessor(keras.layers.Layer):
 
         def inputs_of_batch(strings: dict[str, tf.Tensor], arrays: Any) -> tuple:
             packed = self.task.kind.model_inputs(strings, self.tokenizer, self.max_length)
-            if not is_of_rows:  # an encoder's outputs are as long as the batch; Keras joins them
+            if not reads_rows:  # an encoder's outputs are as long as the batch; Keras joins them
                 gaps = [[0, 0], [0, longest - tf.shape(packed["token_ids"])[1]]]
                 packed = {name: tf.pad(x, gaps) for name, x in packed.items()}
             return (packed,)
 
-        found = predict(example_batches(ordered, inputs_of_batch, size), **kwargs)
+        outputs = predict(example_batches(ordered, inputs_of_batch, size), **kwargs)
         back = np.argsort(order)
-        return keras.tree.map_structure(lambda values: values[back], found)
+        return keras.tree.map_structure(lambda values: values[back], outputs)
 
     def answers(
         self,
@@ -289,7 +291,7 @@ class BertPreprocessor(keras.layers.Layer):
             raise InputError("the model reads single texts: leave the second texts out")
         if splits_words and isinstance(model, BertTagger):
             is_listed = not isinstance(x, Mapping) and hasattr(x, "__getitem__")
-            if is_listed and all(isinstance(each, str | bytes) for each in label_list(x)):
+            if is_listed and all(isinstance(text, str | bytes) for text in label_list(x)):
                 strings = {"text": strings["words"]}  # else lists of words
         function = self._function(model, task, tuple(strings), signature)
         return answer_rows(function, strings, batch_size)
@@ -324,7 +326,7 @@ def _check(model: Any, task: Task) -> None:
         )
 
 
-def _told(row: Mapping[str, Any]) -> Any:
+def _main_part(row: Mapping[str, Any]) -> Any:
     """The main part of an answer: the text of a question's, labels of words, words for masks."""
     if "words" in row:
         return [word["label"] for word in row["words"]]
