@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from bert_tf.config import BertConfig
 
-# Table -> its entries. "architectures" are subclasses of `Architecture`, one for each
-# `attention_direction`; "feature architectures" are those of a config with features; options of
-# commands are dataclasses, by the `extended_by` of the command's own.
+# Table -> its entries: "architectures", subclasses of `Architecture`, one for each
+# `attention_direction`; "feature architectures", one for configs with features; "models", classes
+# that model directories hold; "parts" of such models and "layer weights", which name their tensors;
+# options of commands, dataclasses that `bert_tf.options.extended` joins.
 _ENTRIES: dict[str, list[str]] = {}
 
 
@@ -26,26 +27,26 @@ def add(table: str, *entries: str) -> None:
 @functools.cache
 def added(table: str) -> tuple[Any, ...]:
     """The entries of a table, without those of packages that are not installed."""
-    found = []
+    entries = []
     for entry in _ENTRIES.get(table, ()):
         module, _, name = entry.partition(":")
         try:
-            found.append(getattr(importlib.import_module(module), name))
+            entries.append(getattr(importlib.import_module(module), name))
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                 raise
-    return tuple(found)
+    return tuple(entries)
 
 
 class Architecture:
-    """What an encoder does otherwise than BERT's. This base class is BERT's own."""
+    """The differences of an encoder from BERT's; this base class, BERT's, has none."""
 
     direction: ClassVar[str] = "both"  # the config's `attention_direction`
     marks: ClassVar[Mapping[str, Any]] = {}  # keys of config.json that stand for it
     towers: ClassVar[tuple[str, ...]] = ("both",)  # `attention_direction` of each encoder in it
     width: ClassVar[int] = 1  # W / H: of its outputs, in hidden sizes
-    # Of `bert-tf pretrain`: the option that trains it, and what its model predicts, by the
-    # beginnings of its outputs' names; which place each output predicts, by its distance.
+    # Of `bert-tf pretrain`: the value of --objective, and the outputs of its model, each with the
+    # distance from a word to the place that predicts it.
     objective: ClassVar[str] = ""
     predicts: ClassVar[Mapping[str, int]] = {"mlm": 0}
     reads_packed_rows: ClassVar[bool] = True

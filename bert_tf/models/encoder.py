@@ -26,18 +26,18 @@ def encoder_for(
     *,
     of_task: bool = False,
 ) -> tuple["BertEncoder", Any]:
-    """The encoder under a head, made here if only its config is given, and the head's dtype.
+    """The encoder under a head, a new one from a config, and the head's dtype.
 
-    With `zeros` its weights begin as zeros: drawing BERT-base, to replace it, takes seconds. Heads
-    `of_task` stand on what the config's architecture puts on the encoder.
+    With `zeros` its weights are zeros: random ones of BERT-base, to be replaced, take seconds.
+    `of_task` adds the layers between encoder and head that the config's architecture has.
     """
     if not isinstance(encoder, BertConfig):
         return encoder, encoder.dtype_policy if dtype is None else dtype
     architecture = encoder.architecture
     encoder_class = architecture.encoder_class() or BertEncoder
-    made = encoder_class(encoder, child_seed(seed, "encoder"), dtype, zeros=zeros, name="encoder")
-    dtype = made.dtype_policy if dtype is None else dtype
-    return (architecture.on_encoder(made, seed, dtype) if of_task else made), dtype
+    model = encoder_class(encoder, child_seed(seed, "encoder"), dtype, zeros=zeros, name="encoder")
+    dtype = model.dtype_policy if dtype is None else dtype
+    return (architecture.on_encoder(model, seed, dtype) if of_task else model), dtype
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

@@ -11,8 +11,8 @@ from keras import ops
 def gelu(x: Any) -> Any:
     """The exact x Phi(x), Phi the normal distribution function (Hendrycks and Gimpel, 2016).
 
-    Computed in float32: for negative x, 1 + erf loses every digit of a bfloat16. Its own gradient
-    keeps Phi(x): both passes take 0.55 of the time of automatic differentiation on a CPU.
+    Computed in float32: for negative x, 1 + erf loses every digit of a bfloat16. The custom
+    gradient reuses Phi(x): both passes take 0.55 of the time of automatic differentiation on a CPU.
     """
     y = _gelu(x)
     if keras.backend.backend() == "tensorflow":
@@ -26,12 +26,12 @@ def gelu(x: Any) -> Any:
 def _gelu(x: Any) -> Any:
     wide = ops.cast(x, "float32")
     phi = 0.5 * (1.0 + ops.erf(wide * math.sqrt(0.5)))
-    kept = ops.cast(phi, x.dtype)
+    saved_phi = ops.cast(phi, x.dtype)
 
     def gradient(*args: Any, upstream: Any = None) -> Any:
         # Keras' backends pass the upstream gradient by position or by name.
         upstream = args[0] if upstream is None else upstream
-        wide, phi = ops.cast(x, "float32"), ops.cast(kept, "float32")
+        wide, phi = ops.cast(x, "float32"), ops.cast(saved_phi, "float32")
         density = math.sqrt(0.5 / math.pi) * ops.exp(-0.5 * ops.square(wide))
         return ops.cast(ops.cast(upstream, "float32") * (phi + wide * density), x.dtype)
 

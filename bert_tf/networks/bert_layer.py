@@ -54,25 +54,25 @@ class _Changed:
 @contextmanager
 def kernels_of(model: Any, change: Callable[[Kernels], Kernels]) -> Iterator[None]:
     """Functions of a model that are traced within the block compute with changed kernels."""
-    parts = [part for part in model._flatten_layers() if hasattr(part, "kernels")]
-    made = [_Changed(part.kernels, change) for part in parts]
-    for part, changed in zip(parts, made, strict=True):
-        part.kernels = changed
+    layers = [layer for layer in model._flatten_layers() if hasattr(layer, "kernels")]
+    changes = [_Changed(layer.kernels, change) for layer in layers]
+    for layer, changed in zip(layers, changes, strict=True):
+        layer.kernels = changed
     try:
         yield
     finally:
-        for part, changed in zip(parts, made, strict=True):
+        for layer, changed in zip(layers, changes, strict=True):
             # Replicas are traced in turns: a block that began later may not have ended.
-            reader, name = part, "kernels"
+            reader, name = layer, "kernels"
             while (read := getattr(reader, name)) is not changed:
                 reader, name = read, "before"
             setattr(reader, name, changed.before)
 
 
 class BertLayer(keras.layers.Layer):
-    """A layer made from a `BertConfig`, a seed (see `PretrainedModel`) and Keras' own arguments.
+    """The base of layers: a `BertConfig`, a seed (see `PretrainedModel`) and Keras' arguments.
 
-    With `zeros` its weights begin as zeros, to be read from a file.
+    With `zeros`, weights are initialized to zeros: they are read from a file.
 
     Attributes:
         kernels: function of `training` that makes the kernels to compute with. Set it
@@ -84,7 +84,7 @@ class BertLayer(keras.layers.Layer):
     def __init__(
         self, config: BertConfig, seed: int | None = None, zeros: bool = False, **kwargs: Any
     ):
-        # Weights are read as they are, and cast where they are used: Keras would cast whole tables.
+        # Weights are cast where they are used: Keras would cast whole tables.
         super().__init__(autocast=False, **kwargs)
         self.config = config
         self.seed = seed
@@ -93,12 +93,12 @@ class BertLayer(keras.layers.Layer):
         self._state_of_config: dict[str, Any] = {}  # for the sublayers, once they are built
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the weights of the sublayers, whose shapes all follow from the config."""
+        """Makes the weights of the sublayers; their shapes follow from the config."""
         for layer in self._flatten_layers(include_self=False, recursive=False):
             if not layer.built:
                 width = self._input_widths.get(layer.name, self.config.hidden_size)
                 layer.build((None, None, width))
-        if not self.trainable:  # setting it to what it is would not reach the sublayers
+        if not self.trainable:  # setting it again would not reach the sublayers
             for layer in self._layers:
                 layer.trainable = False
         restore(self, self._state_of_config)
@@ -115,7 +115,7 @@ class BertLayer(keras.layers.Layer):
     def new_dense(
         self, name: str, units: int, activation: str | None = None, inputs: int | None = None
     ) -> keras.layers.Dense:
-        """A dense sublayer; `activation` is a key of `ACTIVATIONS`, `inputs` H unless given."""
+        """A dense sublayer; `activation` is a key of `ACTIVATIONS`, `inputs` H by default."""
         self._input_widths[name] = inputs or self.config.hidden_size
         return keras.layers.Dense(
             units,
@@ -145,9 +145,8 @@ class BertLayer(keras.layers.Layer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        own = {"config": self.config.to_dict(), "seed": self.seed}
-        state = state_of(self)
-        return {**super().get_config(), **own} | ({"layers": state} if state else {})
+        values = {**super().get_config(), "config": self.config.to_dict(), "seed": self.seed}
+        return values | ({"layers": state} if (state := state_of(self)) else {})
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:

@@ -138,5 +138,5 @@ class ClassificationHead(BertLayer):
         return ops.cast(self.dense(self.dropout(states, training=training)), "float32")
 
     def get_config(self) -> dict[str, Any]:
-        own = {"num_classes": self.num_classes, "dropout": self.dropout.rate}
-        return {**super().get_config(), **own}
+        values = {"num_classes": self.num_classes, "dropout": self.dropout.rate}
+        return super().get_config() | values

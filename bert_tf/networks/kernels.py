@@ -112,7 +112,7 @@ class Kernels:
         return Places(padding_mask, architecture)
 
     def of_rows(self, compute: Callable[[Tensors], Any], inputs: Tensors) -> Any:
-        """What `compute` makes of inputs [B, ...], whose rows do not depend on each other."""
+        """The result of `compute` for inputs [B, ...], whose rows are independent."""
         return compute(inputs)
 
     def changing_rows(self, change: Callable[[Embedding, Any, Any], Any]) -> Self:
@@ -156,7 +156,9 @@ class Kernels:
         """
         query, key, value = self.heads(x, layers, places, heads)  # (B, N, T, D)
         query, mask = places.of_summary(query) if summary_only else (query, places.mask)
-        context, probabilities = self.attention(query, key, value, mask, dropout)
+        context, probabilities = self.attention(
+            query, key, value, mask, dropout, return_probabilities=return_probabilities
+        )
         context = ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, layers[0].units))
         return (context if summary_only else places.collect(context)), probabilities
 
@@ -170,8 +172,10 @@ class Kernels:
         # Scaling the queries costs T times less than scaling the scores.
         return [query * shape[-1] ** -0.5, key, value]
 
-    def attention(self, query: Any, key: Any, value: Any, mask: Any, dropout: Any) -> tuple:
-        """dropout(softmax(Q K^T + mask)) V, [B, N, Q, D], and the probabilities before, or None.
+    def attention(
+        self, query: Any, key: Any, value: Any, mask: Any, dropout: Any, **options: bool
+    ) -> tuple[Any, Any]:
+        """dropout(softmax(Q K^T + mask)) V, [B, N, Q, D], and the probabilities before dropout.
 
         Q is scaled, K and V are [B, N, T, D], and the float32 mask broadcasts to [B, N, Q, T].
         """
@@ -209,7 +213,7 @@ def values(table: Embedding) -> Any:
 
 
 def recomputed(function: Callable, *tensors: Any) -> Any:
-    """The result of a function of tensors, computed anew for its gradient instead of kept."""
+    """The result of a function of tensors, which its gradient recomputes instead of storing."""
     if keras.backend.backend() == "tensorflow":
         from bert_tf.networks.tensorflow.graph_gradients import recomputed
 

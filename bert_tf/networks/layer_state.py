@@ -1,6 +1,6 @@
-"""What users set on layers after they are made: frozen ones, dtype policies, adapters, and more.
+"""Settings that users change on layers: `trainable`, dtype policies, adapters and more.
 
-A config of ours makes a layer's sublayers anew, so it has to carry what was set on them.
+Sublayers are made anew from a layer's config, so the config has to carry these settings.
 """
 
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from typing import Any
 
 import keras
 
-_SWITCH = "rematerialize"  # of our layers, False as they are made
+_SWITCH = "rematerialize"  # of our layers, False by default
 
 
 def _all_layers(layer: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The layer at the path "" and those in it by path, parents first; shared ones at each."""
+    """The layer, at the path "", and its sublayers by path, parents first."""
     yield path, layer
     names: set[str] = set()
     for child in layer._layers:
@@ -24,40 +24,40 @@ def _all_layers(layer: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def state_of(root: Any) -> dict[str, Any]:
-    """What was set on a layer and on those in it, by path; empty for one as it was made."""
+    """Settings that differ from those of a new layer, by path; empty without any."""
     state: dict[str, Any] = {}
     for path, layer in _all_layers(root):
-        own: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         if layer.weights and not layer.trainable:
-            own["trainable"] = False
+            settings["trainable"] = False
         # An adapter freezes the weight that it is added to, not the layer.
         others = [v.name for v in layer._trainable_variables if v.trainable != layer.trainable]
         if others and layer.built:
-            own["others"] = others
+            settings["others"] = others
         if getattr(layer, "lora_enabled", False):
-            own["lora"] = [layer.lora_rank, layer.lora_alpha]
+            settings["lora"] = [layer.lora_rank, layer.lora_alpha]
         if layer.weights and layer.dtype_policy != root.dtype_policy:  # such as a quantized one
-            own["dtype"] = keras.saving.serialize_keras_object(layer.dtype_policy)
+            settings["dtype"] = keras.saving.serialize_keras_object(layer.dtype_policy)
         if getattr(layer, _SWITCH, False):
-            own[_SWITCH] = True
-        if own:
-            state[path] = own
+            settings[_SWITCH] = True
+        if settings:
+            state[path] = settings
     return state
 
 
 def restore(root: Any, state: dict[str, Any]) -> None:
-    """Sets on built layers what `state_of` found on such layers."""
+    """Applies the settings of `state_of` to built layers."""
     if not state:
         return
     layers = list(_all_layers(root))
     for path, layer in layers:
-        own = state.get(path, {})
-        policy = keras.saving.deserialize_keras_object(own.get("dtype"))
+        settings = state.get(path, {})
+        policy = keras.saving.deserialize_keras_object(settings.get("dtype"))
         if policy is not None and policy != layer.dtype_policy:
             layer.dtype_policy = policy  # this quantizes the layer, too
-        if "lora" in own and not layer.lora_enabled:
-            layer.enable_lora(own["lora"][0], lora_alpha=own["lora"][1])
-        if _SWITCH in own:
+        if "lora" in settings and not layer.lora_enabled:
+            layer.enable_lora(settings["lora"][0], lora_alpha=settings["lora"][1])
+        if _SWITCH in settings:
             setattr(layer, _SWITCH, True)
     for path, layer in layers:  # parents first, as they set it for all in them
         wanted = state.get(path, {}).get("trainable", True)

@@ -56,15 +56,17 @@ class CastWeights:
     ) -> tuple[list[Any], list[Any]]:
         """Gradients of variables, where they are read themselves, and of cast weights, or None."""
         self._tape = None
-        return tape.gradient(loss, (list(variables), [each.value for each in self._made.values()]))
+        return tape.gradient(
+            loss, (list(variables), [weight.value for weight in self._made.values()])
+        )
 
     def summed(
         self, gradients: Sequence[tuple[list[Any], list[Any]]], variables: Sequence[keras.Variable]
     ) -> list[tf.Tensor | None]:
         """The sum of several `gradients` for each variable, in its dtype; None without any."""
-        of_variables = list(zip(*(own for own, _ in gradients), strict=True))
-        of_kernels = zip(*(own for _, own in gradients), strict=True)
-        # Of tables: the gradients of looked-up rows, each followed by its places.
+        of_variables = list(zip(*(part for part, _ in gradients), strict=True))
+        of_kernels = zip(*(part for _, part in gradients), strict=True)
+        # Gradients of looked-up rows of tables, each followed by its indices.
         rows = {
             id(variable): [x for half in halves for x in (half.values, half.indices)]
             for variable, halves in zip(variables, of_variables, strict=True)
@@ -80,9 +82,9 @@ class CastWeights:
             if halves[0] is None:
                 continue
             first, *others = kernel.variables
-            own = [] if others else rows.pop(id(first), [])
+            more = [] if others else rows.pop(id(first), [])
             widths = tuple(variable.shape[-1] for variable in kernel.variables)
-            sums = _summed(first.dtype, widths, len(halves), *halves, *own)
+            sums = _summed(first.dtype, widths, len(halves), *halves, *more)
             if kernel.scale != 1.0:
                 sums = [sums[0] * kernel.scale, *sums[1:]]
             for variable, gradient in zip(kernel.variables, sums, strict=True):

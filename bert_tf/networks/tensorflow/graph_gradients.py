@@ -33,8 +33,8 @@ def kept_by_graph(result: Any) -> Any:
     return result
 
 
-def _gradient(graph: Callable[[], Any], name: str, *given: Any) -> Any:
-    return graph().own_gradients[name](*given)
+def _gradient(graph: Callable[[], Any], name: str, *arguments: Any) -> Any:
+    return graph().own_gradients[name](*arguments)
 
 
 def custom_gradient(function: Callable) -> Callable:
@@ -42,10 +42,10 @@ def custom_gradient(function: Callable) -> Callable:
     call = tf.custom_gradient(function)
 
     @functools.wraps(function)
-    def kept(*tensors: Any) -> Any:
+    def in_graph(*tensors: Any) -> Any:
         return kept_by_graph(call(*tensors))
 
-    return kept
+    return in_graph
 
 
 def recomputed(function: Callable) -> Callable:
@@ -67,8 +67,8 @@ def recomputed(function: Callable) -> Callable:
             with tf.GradientTape() as tape:
                 tape.watch(again)
                 second = function(*again)
-            found = tape.gradient(second, again, upstream, unconnected_gradients="zero")
-            return (found, [None] * len(variables)) if variables else found  # frozen ones
+            result = tape.gradient(second, again, upstream, unconnected_gradients="zero")
+            return (result, [None] * len(variables)) if variables else result  # frozen ones
 
         return result, gradient
 

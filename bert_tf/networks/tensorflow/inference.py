@@ -1,6 +1,6 @@
 """The kernels of inference for TensorFlow, faster than those in keras.ops because
 
-- what is done to each token is done on [n, H]: padding costs nothing, and TensorFlow fuses a
+- operations on each token take [n, H]: padding costs nothing, and TensorFlow fuses a
   product with its bias and activation, which a reshape between them would prevent;
 - attention computes groups of rows of like length;
 - an export has weights of its own, in the compute dtype: nothing to cast, and one product for
@@ -118,9 +118,9 @@ class Inference(Kernels):
         summary_only = options.get("summary_only")
         width = layers[0].units // heads
         product = tf.reshape(self.products(x, layers, width**-0.5), [-1, width])
-        made = places.groups(heads)
+        grouped = places.groups(heads)
         contexts = []
-        for group in made.groups:
+        for group in grouped.groups:
             if summary_only:
                 query = tf.gather(product, group.summary)
                 key, value = tf.unstack(tf.gather(product, group.heads[1:]))
@@ -131,10 +131,12 @@ class Inference(Kernels):
             contexts.append(tf.reshape(context, [-1, width]))
         context = tf.concat(contexts, 0)
         if summary_only:
-            return tf.gather(tf.reshape(context, [-1, layers[0].units]), made.rows), None
-        return tf.reshape(tf.gather(context, made.back), [-1, layers[0].units]), None
+            return tf.gather(tf.reshape(context, [-1, layers[0].units]), grouped.rows), None
+        return tf.reshape(tf.gather(context, grouped.back), [-1, layers[0].units]), None
 
-    def attention(self, query: Any, key: Any, value: Any, mask: Any, dropout: Any) -> tuple:
+    def attention(
+        self, query: Any, key: Any, value: Any, mask: Any, dropout: Any, **options: bool
+    ) -> tuple[Any, Any]:
         scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)  # (B, N, Q, T)
         probabilities = tf.cast(tf.nn.softmax(scores + mask), query.dtype)
         return tf.matmul(probabilities, value), probabilities
@@ -184,15 +186,15 @@ class CopiedWeights(Inference):
         return tf.nn.bias_add(tf.matmul(tf.cast(x, kernel.dtype), kernel), bias)
 
     def affine(self, layer: LayerNormalization) -> list[tf.Tensor]:
-        made = super().affine
-        return [self._copy((n, layer), lambda n=n: made(layer)[n]) for n in range(2)]
+        cast = super().affine
+        return [self._copy((n, layer), lambda n=n: cast(layer)[n]) for n in range(2)]
 
 
 def side_by_side(variables: Sequence[Any], dtype: str, scale: float = 1.0) -> tf.Tensor:
     """Weights along the last axis in a dtype, the first ones multiplied by `scale`."""
     first, *others = variables
     weights = [first if scale == 1.0 else first * scale, *others]
-    values = [tf.cast(each, dtype) for each in weights]
+    values = [tf.cast(weight, dtype) for weight in weights]
     return tf.concat(values, -1) if len(values) > 1 else values[0]
 
 
@@ -306,8 +308,8 @@ class TokenPlaces(Places):
         inverse = tf.math.invert_permutation(order)
         row = self._places // self.length  # (n,)
         base, length = (
-            tf.gather(tf.gather(tf.concat(each, 0), inverse), row)[:, tf.newaxis]
-            for each in (bases, lengths)
+            tf.gather(tf.gather(tf.concat(values, 0), inverse), row)[:, tf.newaxis]
+            for values in (bases, lengths)
         )
         place = tf.range(tf.size(row)) - tf.gather(starts, row)
         return Groups(groups, base + each_head * length + place[:, tf.newaxis], inverse)

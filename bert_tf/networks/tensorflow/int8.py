@@ -64,7 +64,7 @@ class ProductPlan:
 
 
 class Recorder(Inference):
-    """Inference in float32 that keeps what products are given: their largest inputs, some rows."""
+    """Inference in float32 that records the inputs of products: the largest, and some rows."""
 
     def __init__(self, blocks: Iterable[Layers]) -> None:
         super().__init__()
@@ -88,9 +88,9 @@ class Recorder(Inference):
         with self._lock:  # batches are answered two at a time
             largest = np.abs(x).max(0, initial=0.0)
             self.largest[layer] = np.maximum(self.largest.get(layer, 0.0), largest)
-            kept = self.samples.setdefault(layer, [])
-            if sum(map(len, kept)) < _ROWS:
-                kept.append(x[self._draw.permutation(len(x))[: _ROWS // 8]])
+            samples = self.samples.setdefault(layer, [])
+            if sum(map(len, samples)) < _ROWS:
+                samples.append(x[self._draw.permutation(len(x))[: _ROWS // 8]])
 
 
 def make_plan(recorder: Recorder) -> ProductPlan:
@@ -99,18 +99,18 @@ def make_plan(recorder: Recorder) -> ProductPlan:
     for block in recorder.blocks:
         plain = _range(recorder, [block.outer], is_smoothed=False)
         smoothed = _range(recorder, [block.outer])
-        found = {
+        ranges = {
             block.heads[0]: _range(recorder, block.heads),
             # The values' weights divide for it: free.
             block.attended: _range(recorder, [block.attended], is_divided=True),
             block.inner: _range(recorder, [block.inner]),
             block.outer: smoothed if smoothed.error * _WORTH_A_PASS < plain.error else plain,
         }
-        good = {layer: each for layer, each in found.items() if each.error <= _LARGEST_ERROR}
+        good = {layer: x for layer, x in ranges.items() if x.error <= _LARGEST_ERROR}
         if block.attended in good:
             plan.divisors[block.heads[2]] = np.asarray(good[block.attended].divisors)
         plan.ranges |= good
-        plan.products += len(found)
+        plan.products += len(ranges)
     return plan
 
 
@@ -128,10 +128,9 @@ def _range(
     limit = max(float((largest / divisors).max()), 1e-30)
     steps, scale = quantize_weights(kernel * divisors[:, np.newaxis])
     step = limit / LARGEST_INPUT
-    found = np.clip(np.round(rows / divisors / step), -LARGEST_INPUT, LARGEST_INPUT) * step
-    found = found @ (steps * (scale / LARGEST_INPUT))
-    wanted = rows @ kernel
-    error = float(np.linalg.norm(found - wanted)) / max(float(np.linalg.norm(wanted)), 1e-30)
+    rounded = np.clip(np.round(rows / divisors / step), -LARGEST_INPUT, LARGEST_INPUT) * step
+    products, exact = rounded @ (steps * (scale / LARGEST_INPUT)), rows @ kernel
+    error = float(np.linalg.norm(products - exact)) / max(float(np.linalg.norm(exact)), 1e-30)
     return Range(limit, divisors if is_smoothed else None, is_divided, error)
 
 
@@ -243,7 +242,7 @@ def int8_product(
     qint8, float32 = (AttrValue(type=t.as_datatype_enum) for t in (tf.qint8, tf.float32))
     yes, no, scaled = AttrValue(b=True), AttrValue(b=False), AttrValue(s=b"SCALED")
     attributes = {
-        "Tdevice_inputs": _types([each.dtype for each in device]),
+        "Tdevice_inputs": _types([tensor.dtype for tensor in device]),
         "Thost_inputs": _types([tf.float32] * len(host)),
         "Tdevice_outputs": _types(outputs),
         "Thost_outputs": _types(output_ranges),
@@ -252,7 +251,7 @@ def int8_product(
         "Tbias": float32,
         "U": float32,
         "Tout": float32 if output_limit is None else qint8,
-        "fused_ops": AttrValue(list=AttrValue.ListValue(s=[each.encode() for each in fused])),
+        "fused_ops": AttrValue(list=AttrValue.ListValue(s=[name.encode() for name in fused])),
         "is_weight_const": yes,
         "is_bias_const": yes,
         "transpose_a": no,
@@ -271,4 +270,4 @@ def int8_product(
 
 
 def _types(dtypes: list[Any]) -> AttrValue:
-    return AttrValue(list=AttrValue.ListValue(type=[each.as_datatype_enum for each in dtypes]))
+    return AttrValue(list=AttrValue.ListValue(type=[dtype.as_datatype_enum for dtype in dtypes]))

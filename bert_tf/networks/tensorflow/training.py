@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras.layers import Dense, Embedding
 
 from bert_tf.networks import activations
-from bert_tf.networks.kernels import Kernels, Places, is_replaced
+from bert_tf.networks.kernels import Kernels, is_replaced
 from bert_tf.networks.tensorflow import vocabulary_loss
 from bert_tf.networks.tensorflow.dropout import Dropout, draw_dropout, drop, keeps, scale_of
 from bert_tf.networks.tensorflow.graph_gradients import custom_gradient
@@ -25,7 +25,7 @@ from bert_tf.processor import processor_flags
 
 
 class Training(Inference):
-    """With gradients of their own."""
+    """Kernels with custom gradients."""
 
     _weights: Callable[..., tf.Tensor] = staticmethod(side_by_side)
 
@@ -52,20 +52,11 @@ class Training(Inference):
         product = tf.matmul(tf.cast(x, kernel.dtype), kernel)
         return product, self.joined("bias", layers, scale)
 
-    def attend(
-        self,
-        x: Any,
-        layers: Sequence[Dense],
-        places: Places,
-        heads: int,
-        dropout: keras.layers.Dropout,
-        **options: bool,
+    def attention(
+        self, query: Any, key: Any, value: Any, mask: Any, dropout: Any, **options: bool
     ) -> tuple[Any, Any]:
         if options.get("return_probabilities"):
-            return Kernels(True).attend(x, layers, places, heads, dropout, **options)
-        return super().attend(x, layers, places, heads, dropout, **options)
-
-    def attention(self, query: Any, key: Any, value: Any, mask: Any, dropout: Any) -> tuple:
+            return Kernels(True).attention(query, key, value, mask, dropout)
         shape = [*known_shape(query)[:3], known_shape(key)[2]]
         return attention(query, key, value, mask, _drawn(dropout, shape)), None
 
