@@ -193,11 +193,12 @@ class Folder:
     def sizes(self) -> dict[str, int]:
         """The files directly in the folder, and their sizes; none if it does not exist."""
         with self._listed() as (files, key):
-            entries = [
-                entry for entry in files.ls(key, detail=True) if entry["type"] != "directory"
-            ]
-            sizes = {entry["name"].removeprefix(f"{key}/"): entry["size"] for entry in entries}
-            return {name: size for name, size in sizes.items() if name and "/" not in name}
+            entries = {x["name"].removeprefix(f"{key}/"): x for x in files.ls(key, detail=True)}
+            return {
+                name: entry["size"]
+                for name, entry in entries.items()
+                if (entry["type"] == "file" or entry.get("islink")) and name and "/" not in name
+            }
         return {}
 
     def all_names(self) -> list[str]:
@@ -218,7 +219,7 @@ class Folder:
                 yield files, key
             except FileNotFoundError:
                 # Names that begin with a slash have no bucket.
-                if key[0] != "/" and not files.exists(key.partition("/")[0]):
+                if not key.startswith("/") and not files.exists(key.partition("/")[0]):
                     raise
 
     def size(self, name: str) -> int | None:
