@@ -104,7 +104,7 @@ def test_single_batches(opened):
     np.testing.assert_allclose(
         looped.predict_on_batch(TEXTS), looped.predict(TEXTS, verbose=0), **close
     )
-    with pytest.raises(InputError, match="label 0 is 'odd', none of"):
+    with pytest.raises(InputError, match="example 0: the label 'odd' is not one of"):
         looped.train_on_batch(TEXTS, ["odd"] * len(TEXTS))
     ids, looped.preprocessor = looped.preprocessor(TEXTS), None
     again = looped.test_on_batch(ids, np.array(NUMBERS))
