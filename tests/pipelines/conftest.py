@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.errors import InputError
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards import manifest, pretraining_batches, record_blocks, units
 from bert_tf.pipelines.shards.writing import write_shards
@@ -45,6 +46,19 @@ def graphs_are_kept():
     """Tests with equal settings trace the graph that makes instances once for all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bert_tf.pipelines.instances.records._MOST_TRACED", 100)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def errors_are_lines():
+    """Every InputError of these tests is one line."""
+
+    def one_line(error, *arguments):
+        Exception.__init__(error, *arguments)
+        assert "\n" not in str(error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InputError, "__init__", one_line, raising=False)
         yield
 
 

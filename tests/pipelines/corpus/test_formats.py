@@ -98,9 +98,8 @@ def test_json_lines_of_another_field_and_bad_ones(tmp_path):
     for bad in ('{"body": 3}', '{"text": "x"}', "[1]", '"x"', '{"body": "x"', nested):
         path.write_text('{"body": "one"}\n' + bad + "\n")
         opened = open_corpus(path, CorpusOptions(text_field="body"))
-        with pytest.raises(InputError, match=r"corpus\.jsonl, line 2: .*--text_field") as raised:
+        with pytest.raises(InputError, match=r"corpus\.jsonl, line 2: .*--text_field"):
             documents_of(opened)
-        assert "\n" not in str(raised.value)
 
 
 def test_json_is_known_by_its_first_line(tmp_path):
@@ -117,9 +116,8 @@ def test_json_is_known_by_its_first_line(tmp_path):
         ("a.html", "<!DOCTYPE html>\n<p>one</p>\n", r"XML or HTML: extract its text"),
     ):
         (tmp_path / name).write_text(text)
-        with pytest.raises(InputError, match=message) as raised:
+        with pytest.raises(InputError, match=message):
             lines_of(tmp_path / name)
-        assert "\n" not in str(raised.value)
     as_text = CorpusOptions(corpus_format="sentences")
     assert len(lines_of(tmp_path / "a.html", as_text)) == 2
     for text in ("{curly} text\n", "[1] a footnote\n", "<doc id=1>\ntext\n</doc>\n"):

@@ -126,9 +126,8 @@ def test_a_file_in_another_encoding_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", 64)
     path = tmp_path / "latin.txt"
     path.write_bytes(b"plain\n" * 40 + b"caf\xe9\n" * 40)
-    with pytest.raises(InputError, match=r"latin\.txt, line 4\d: invalid UTF-8 .*iconv") as raised:
+    with pytest.raises(InputError, match=r"latin\.txt, line 4\d: invalid UTF-8 .*iconv"):
         lines_of(path)
-    assert "\n" not in str(raised.value)
     utf_16 = codecs.BOM_UTF16_LE + "text\n".encode("utf-16-le") * 400
     for content in (utf_16, gzip.compress(utf_16)):
         path.write_bytes(content)

@@ -134,7 +134,6 @@ def test_bad_files_are_named(tmp_path, name, text, message):
     with pytest.raises(InputError, match=message) as raised:
         read(path, "sentence", "label")
     assert str(path) in str(raised.value)
-    assert "\n" not in str(raised.value)
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -105,7 +105,6 @@ def test_a_service_that_does_not_answer_is_named(dynamic, batches):
         port = server.getsockname()[1]
     start = time.monotonic()
     for address in (f"grpc://localhost:{port}", "grpc://no.such.host.invalid:5000"):
-        with pytest.raises(InputError, match=rf"{address}: no tf\.data service answers") as raised:
+        with pytest.raises(InputError, match=rf"{address}: no tf\.data service answers"):
             batches(dynamic, 7, data_service=address)
-        assert "\n" not in str(raised.value)
     assert time.monotonic() - start < 60

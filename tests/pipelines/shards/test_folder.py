@@ -75,10 +75,6 @@ def read_all(shards, tokenizer):
     return list(pretraining_batches(shards, 4, repeat=False, tokenizer=tokenizer))
 
 
-def one_line(raised):
-    assert "\n" not in str(raised.value)
-
-
 def test_what_is_written_is_found(made):
     for split in ("train", "held_out"):
         shards = open_shards(made, split)
@@ -155,9 +151,8 @@ def test_files_of_several_lengths_are_named(foreign):
     rewrite(path, [example.SerializeToString()])
     with pytest.raises(
         InputError, match=r"0\.tfrecord has 32 tokens .* 1\.tfrecord has 33 tokens .* own folder"
-    ) as raised:
+    ):
         open_shards(foreign)
-    one_line(raised)
     with pytest.raises(InputError, match=rf"is a file: give the folder that holds it, {foreign}"):
         open_shards(path)
 
@@ -166,9 +161,8 @@ def test_a_folder_of_several_lengths_is_refused_by_their_names(made, tmp_path):
     for length in ("128", "512"):
         (tmp_path / length).mkdir()
         (tmp_path / length / "manifest.json").write_bytes((made / "manifest.json").read_bytes())
-    with pytest.raises(InputError, match=r"name one of them \(128, 512\)") as raised:
+    with pytest.raises(InputError, match=r"name one of them \(128, 512\)"):
         open_shards(tmp_path)
-    one_line(raised)
 
 
 def test_a_tokenizer_with_other_switches_is_refused(static, tmp_path):
@@ -177,9 +171,8 @@ def test_a_tokenizer_with_other_switches_is_refused(static, tmp_path):
     BertTokenizer(pieces, strip_accents=True).save(tmp_path / "same")
     assert tokenizer_of_shards(folder, tmp_path / "same").vocabulary == pieces
     BertTokenizer(pieces, do_lower_case=False).save(tmp_path / "cased")
-    with pytest.raises(InputError, match=r"cased: .*do_lower_case \(False, not True\)") as raised:
+    with pytest.raises(InputError, match=r"cased: .*do_lower_case \(False, not True\)"):
         tokenizer_of_shards(folder, tmp_path / "cased")
-    one_line(raised)
 
 
 def test_an_unfinished_folder_is_named(tmp_path):
@@ -187,9 +180,8 @@ def test_an_unfinished_folder_is_named(tmp_path):
     (tmp_path / "shards" / ".journal" / "lock").touch()
     (tmp_path / "shards" / "128").mkdir()
     for name in ("", "128", "512"):
-        with pytest.raises(InputError, match=r"not finished there: the same command") as raised:
+        with pytest.raises(InputError, match=r"not finished there: the same command"):
             open_shards(tmp_path / "shards" / name)
-        one_line(raised)
     shutil.rmtree(tmp_path / "shards" / ".journal")
     (tmp_path / "shards" / "128").rmdir()
     with pytest.raises(InputError, match="no such folder"):
@@ -200,9 +192,8 @@ def test_an_unfinished_folder_is_named(tmp_path):
 def test_compressed_files_are_refused(foreign, compress):
     file = foreign / "1.tfrecord"
     file.write_bytes(compress(file.read_bytes()))
-    with pytest.raises(InputError, match=r"1\.tfrecord: is (gzip|zlib)-compressed") as raised:
+    with pytest.raises(InputError, match=r"1\.tfrecord: is (gzip|zlib)-compressed"):
         open_shards(foreign)
-    one_line(raised)
 
 
 def test_damaged_manifests_are_named(copied):
@@ -212,18 +203,16 @@ def test_damaged_manifests_are_named(copied):
         open_shards(copied)
     for content in ("{", "[]", "{}", f'{{"format": {manifest.format}, "shards": {{}}}}'):
         (copied / "manifest.json").write_text(content)
-        with pytest.raises(InputError, match=r"manifest\.json: damaged") as raised:
+        with pytest.raises(InputError, match=r"manifest\.json: damaged"):
             open_shards(copied)
-        one_line(raised)
 
 
 def test_truncated_and_missing_shards_are_named_before_training(copied):
     shard = file_of(copied)
     shard.write_bytes(shard.read_bytes()[:-30])
     for check in (verify, open_shards):
-        with pytest.raises(InputError, match=rf"{shard.name}: truncated") as raised:
+        with pytest.raises(InputError, match=rf"{shard.name}: truncated"):
             check(copied)
-        one_line(raised)
     shard.unlink()
     for skip_corrupt in (False, True):
         with pytest.raises(InputError, match=rf"{shard.name}: the shard is missing"):
@@ -250,11 +239,10 @@ def test_a_flipped_byte_is_named_by_file_and_record(copied, number_tokenizer, pl
     byte = {"length": begin, "length checksum": begin + 8, "data": begin + 40}.get(place, end - 1)
     flip(shard, byte)
     with (
-        pytest.raises(InputError, match=rf"{shard.name}: record {number + 1} is") as raised,
+        pytest.raises(InputError, match=rf"{shard.name}: record {number + 1} is"),
         shard_errors(open_shards(copied)),
     ):
         read_all(copied, number_tokenizer)
-    one_line(raised)
     sound = open_shards(copied, skip_corrupt=True)
     assert sound.left_out == {str(shard): 8}
     batches = read_all(sound, number_tokenizer)
@@ -278,11 +266,10 @@ def test_records_that_are_no_instances_are_named(copied, number_tokenizer):
         entry.block_bytes = array("I", np.diff(np.append(starts[:-1:8], starts[-1])).tolist())
         manifest.save(copied)
         with (
-            pytest.raises(InputError, match=rf"{shard.name}: record 6 is") as raised,
+            pytest.raises(InputError, match=rf"{shard.name}: record 6 is"),
             shard_errors(open_shards(copied)),
         ):
             read_all(copied, number_tokenizer)
-        one_line(raised)
         assert open_shards(copied, skip_corrupt=True).left_out == {str(shard): 8}
 
 
@@ -347,9 +334,8 @@ def test_a_split_without_a_sound_record_is_refused(copied):
         (copied / shard.file).write_bytes(bytes(shard.bytes))
     with pytest.raises(
         InputError, match="every block of the held_out shards holds a corrupt record"
-    ) as raised:
+    ):
         open_shards(copied, "held_out", skip_corrupt=True)
-    one_line(raised)
     assert open_shards(copied, skip_corrupt=True).left_out == {}
 
 
@@ -407,10 +393,9 @@ def test_what_happens_to_shards_while_they_are_read_is_named(
     batches = iter(pretraining_batches(opened, 4, tokenizer=number_tokenizer))
     next(batches)
     message = change(folder)
-    with pytest.raises(InputError, match=message) as raised, shard_errors(opened):
+    with pytest.raises(InputError, match=message), shard_errors(opened):
         for _ in range(1000):
             next(batches)
-    one_line(raised)
 
 
 def test_a_store_that_fails_while_shards_are_read_is_named(
@@ -451,11 +436,10 @@ def test_damage_without_manifest_is_named_and_left_out(foreign, number_tokenizer
     content[starts[3] + 60] ^= 1  # of its data
     file.write_bytes(content)
     with (
-        pytest.raises(InputError, match=r"1\.tfrecord: record 4 is") as raised,
+        pytest.raises(InputError, match=r"1\.tfrecord: record 4 is"),
         shard_errors(open_shards(foreign)),
     ):
         read_all(foreign, number_tokenizer)
-    one_line(raised)
     content[starts[9] + 1] ^= 1  # of its length
     file.write_bytes(content)
     content[starts[3] + 60] ^= 1

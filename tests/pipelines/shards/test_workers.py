@@ -144,9 +144,8 @@ def test_a_worker_of_another_version_is_refused(tmp_path, text, tokenizer, monke
 def test_bad_text_of_a_worker_is_named(tmp_path, text, tokenizer, make_runner):
     bad = shutil.copytree(text, tmp_path / "text")
     (bad / "9.txt").write_bytes(b"\xff\n" * 100)
-    with pytest.raises(InputError, match=r"9\.txt, line 1: invalid UTF-8") as raised:
+    with pytest.raises(InputError, match=r"9\.txt, line 1: invalid UTF-8"):
         write_shards(bad, tmp_path / "out", tokenizer, OPTIONS, runner=make_runner())
-    assert "\n" not in str(raised.value)
 
 
 def test_two_processes_that_make_the_same_file(tmp_path):

@@ -260,9 +260,8 @@ def test_held_out_text_has_a_bound(tmp_path, number_corpus, number_tokenizer):
 )
 def test_bad_corpora_leave_nothing_behind(tmp_path, number_tokenizer, text, message):
     (tmp_path / "bad.txt").write_bytes(text)
-    with pytest.raises(InputError, match=rf"bad\.txt.*{message}") as raised:
+    with pytest.raises(InputError, match=rf"bad\.txt.*{message}"):
         write_shards(tmp_path / "bad.txt", tmp_path / "out" / "shards", number_tokenizer)
-    assert "\n" not in str(raised.value)
     assert not list((tmp_path / "out").iterdir())
 
 
