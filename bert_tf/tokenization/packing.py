@@ -85,7 +85,7 @@ class Packer:
         values, splits = parts[::2], parts[1::2]
         offsets = [0, tf.size(values[0], tf.int64)]  # in the values of all segments
         starts = [row[:-1] + offset for row, offset in zip(splits, offsets, strict=False)]
-        lengths = self.fit(*(row[1:] - row[:-1] for row in splits))
+        lengths = self.fitting_lengths(*(row[1:] - row[:-1] for row in splits))
         return self.pack_ranges(tf.concat(values, 0), starts, lengths)
 
     @on_host
@@ -124,7 +124,7 @@ class Packer:
         pieces = tf.add_n([tf.cast(segment, tf.int32) for segment in lengths])
         return tf.maximum(pieces + len(lengths) + 1 - self.max_length, 0)
 
-    def fit(self, *lengths: tf.Tensor) -> list[tf.Tensor]:
+    def fitting_lengths(self, *lengths: tf.Tensor) -> list[tf.Tensor]:
         """The lengths after truncation of one or two segments, [batch] each."""
         room = self.max_length - len(lengths) - 1
         if len(lengths) == 1:

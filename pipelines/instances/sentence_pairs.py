@@ -327,7 +327,7 @@ def truncate_pairs(pairs: SentencePairs, packer: Packer, seed: tf.Tensor) -> Sen
 
     A token at a time leaves the longer segment (B if equal), at the front or the back at random.
     """
-    a_length, b_length = packer.fit(pairs.a_length, pairs.b_length)
+    a_length, b_length = packer.fitting_lengths(pairs.a_length, pairs.b_length)
     lost = tf.stack([pairs.a_length - a_length, pairs.b_length - b_length])  # (2, N)
     at_front = tf.random.stateless_binomial(
         tf.shape(lost), seed, tf.cast(lost, tf.float32), 0.5, output_dtype=tf.int32

@@ -18,12 +18,7 @@ from hypothesis import strategies as st
 from bert_tf.errors import InputError
 from bert_tf.files.storage import state_of
 from bert_tf.pipelines.corpus import text_files
-from bert_tf.pipelines.corpus.text_files import (
-    is_compressed,
-    line_start,
-    read_blocks,
-    strip,
-)
+from bert_tf.pipelines.corpus.text_files import is_compressed, line_start, read_blocks, strip
 
 
 def lines_of(path, *bounds, counts=None, **options):

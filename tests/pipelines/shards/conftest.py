@@ -1,5 +1,5 @@
 import pytest
-from shard_files import many_options, write_many
+from shard_files import many_options, options, write_many
 
 from bert_tf.pipelines.shards.writing import write_shards
 from bert_tf.tokenization import BertTokenizer
@@ -44,6 +44,16 @@ def corpus(tmp_path, number_corpus):
     path = tmp_path / "corpus.txt"
     path.write_text(number_corpus(40))
     return path
+
+
+@pytest.fixture(scope="session")
+def write(number_tokenizer):
+    """Writes shards of text of numbers."""
+
+    def write(inputs, output, made_of=None, **named):
+        return write_shards(inputs, output, number_tokenizer, made_of or options(), **named)
+
+    return write
 
 
 @pytest.fixture(scope="session")

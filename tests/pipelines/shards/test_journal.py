@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from shard_files import contents, many_options, options, write_many
+from shard_files import contents, many_options, write_many
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import temporary_name
@@ -15,7 +15,6 @@ from bert_tf.pipelines.corpus.text_files import UnreadableFile
 from bert_tf.pipelines.shards.journal import Journal
 from bert_tf.pipelines.shards.manifest import Manifest, verify
 from bert_tf.pipelines.shards.units import write_units
-from bert_tf.pipelines.shards.writing import write_shards
 
 pytestmark = pytest.mark.usefixtures("small_units")
 
@@ -27,7 +26,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     "after", [0, 25, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 8))]
 )
-def test_a_run_that_ends_anywhere_is_continued(tmp_path, many, number_tokenizer, whole_many, after):
+def test_a_run_that_ends_anywhere_is_continued(tmp_path, many, write, whole_many, after):
     batches = 0
 
     def stop(progress):
@@ -38,18 +37,18 @@ def test_a_run_that_ends_anywhere_is_continued(tmp_path, many, number_tokenizer,
 
     out = tmp_path / "out"
     with pytest.raises(Killed):
-        write_shards(many, out, number_tokenizer, many_options(), progress=stop)
+        write(many, out, many_options(), progress=stop)
     assert not (out / "manifest.json").exists()
     made = {path: path.stat().st_mtime_ns for path in out.rglob("*.tfrecord")}
     assert not list(out.rglob("*.tmp"))
-    write_shards(many, out, number_tokenizer, many_options())
+    write(many, out, many_options())
     assert contents(out) == contents(whole_many)
     for path, time in made.items():  # finished shards were not made again
         assert path.stat().st_mtime_ns == time
     assert bool(made) == (after >= 8)
 
 
-def begin(many, out, tokenizer, batches=20, **changed):
+def begin(write, many, out, batches=20, **changed):
     """Begins a run that is stopped."""
     left = iter(range(batches))
 
@@ -58,12 +57,12 @@ def begin(many, out, tokenizer, batches=20, **changed):
             raise Killed
 
     with pytest.raises(Killed):
-        write_shards(many, out, tokenizer, many_options(**changed), progress=stop)
+        write(many, out, many_options(**changed), progress=stop)
 
 
-def test_what_a_kill_left_is_made_again(tmp_path, many, number_tokenizer, whole_many):
+def test_what_a_kill_left_is_made_again(tmp_path, many, write, whole_many):
     out = tmp_path / "out"
-    begin(many, out, number_tokenizer)
+    begin(write, many, out)
     entries = [json.loads(path.read_text()) for path in sorted((out / ".journal").glob("*-*.json"))]
     ended = {entry["unit"] for entry in entries if entry["ends_unit"]}
     finished = [entry for entry in entries if entry["unit"] in ended and not entry["ends_unit"]]
@@ -74,7 +73,7 @@ def test_what_a_kill_left_is_made_again(tmp_path, many, number_tokenizer, whole_
     shards[0].write_bytes(bytes(shards[0].stat().st_size))  # as a power failure may leave it
     (out / "train-99999-00000-00-00.tfrecord").write_bytes(b"not in the journal")
     temporary_name(shards[0]).write_bytes(b"half")
-    write_shards(many, out, number_tokenizer, many_options())
+    write(many, out, many_options())
     assert contents(out) == contents(whole_many)
 
 
@@ -92,7 +91,7 @@ def zeros(path):
     ],
 )
 def test_a_run_that_lacks_groups_at_its_end_is_no_success(
-    tmp_path, many, number_tokenizer, lost, lose
+    tmp_path, many, number_tokenizer, write, lost, lose
 ):
     def forgetful(job, units, report):
         write_units(job, units, number_tokenizer, job.journal.documents, report)
@@ -100,11 +99,11 @@ def test_a_run_that_lacks_groups_at_its_end_is_no_success(
 
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"shards of 1 of \d+ units .* same command again"):
-        write_shards(many, out, number_tokenizer, many_options(), runner=forgetful)
+        write(many, out, many_options(), runner=forgetful)
     assert not (out / "manifest.json").exists()
 
 
-def test_an_error_in_the_last_group_ends_the_run(tmp_path, many, number_tokenizer):
+def test_an_error_in_the_last_group_ends_the_run(tmp_path, many, number_tokenizer, write):
     """Groups are finished while the next one is made; the last has no next one."""
 
     def failing(self, group):
@@ -118,7 +117,7 @@ def test_an_error_in_the_last_group_ends_the_run(tmp_path, many, number_tokenize
         raise Killed
 
     with pytest.raises(Killed):
-        write_shards(many, tmp_path / "out", number_tokenizer, many_options(), runner=first_unit)
+        write(many, tmp_path / "out", many_options(), runner=first_unit)
 
 
 def test_a_journal_whose_removal_fails_still_has_its_plan(tmp_path, monkeypatch):
@@ -135,12 +134,12 @@ def test_a_journal_whose_removal_fails_still_has_its_plan(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("begins", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_place_that_refuses_the_last_step_loses_nothing(
-    tmp_path, many, number_tokenizer, whole_many, monkeypatch, begins
+    tmp_path, many, write, whole_many, monkeypatch, begins
 ):
     """As a store does with an InputError, in the run that makes the units or in a later one."""
     out = tmp_path / "out"
     if begins:
-        begin(many, out, number_tokenizer)
+        begin(write, many, out)
     made = []
 
     def refuse(manifest, directory):
@@ -149,77 +148,75 @@ def test_a_place_that_refuses_the_last_step_loses_nothing(
 
     with monkeypatch.context() as patch, pytest.raises(InputError, match="no permission"):
         patch.setattr(Manifest, "save", refuse)
-        write_shards(many, out, number_tokenizer, many_options())
+        write(many, out, many_options())
     assert made
     assert sorted(path.name for path in out.glob("*.tfrecord")) == sorted(made)
     with monkeypatch.context() as patch:
         patch.setattr("bert_tf.pipelines.shards.units._OpenGroup", None)  # makes none again
-        write_shards(many, out, number_tokenizer, many_options())
+        write(many, out, many_options())
     assert contents(out) == contents(whole_many)
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "mine.tfrecord", ".mine.12345678.tmp"])
-def test_a_folder_of_others_is_left_alone(tmp_path, corpus, number_tokenizer, name):
+def test_a_folder_of_others_is_left_alone(tmp_path, corpus, write, name):
     foreign = tmp_path / "out"
     foreign.mkdir()
     (foreign / name).write_text("keep")
     with pytest.raises(InputError, match=r"out: "):
-        write_shards(corpus, foreign, number_tokenizer, options())
+        write(corpus, foreign)
     assert contents(foreign) == {name: b"keep"}
 
 
-def test_a_run_killed_after_its_last_step_is_finished(tmp_path, many, number_tokenizer, whole_many):
+def test_a_run_killed_after_its_last_step_is_finished(tmp_path, many, write, whole_many):
     out = tmp_path / "out"
     shutil.copytree(whole_many, out)
     (out / ".journal").mkdir()
-    begin(many, tmp_path / "other", number_tokenizer)
+    begin(write, many, tmp_path / "other")
     plan = tmp_path / "other" / ".journal" / "plan.json"
     (out / ".journal" / "plan.json").write_bytes(plan.read_bytes())
     (out / ".journal" / "00000-00000.json").write_text("{}")  # some of it was removed already
-    assert write_shards(many, out, number_tokenizer, many_options()) == Manifest.load(whole_many)
+    assert write(many, out, many_options()) == Manifest.load(whole_many)
     assert contents(out) == contents(whole_many)
 
 
-def test_an_unfinished_run_is_continued_with_its_settings_alone(
-    tmp_path, number_corpus, number_tokenizer
-):
+def test_an_unfinished_run_is_continued_with_its_settings_alone(tmp_path, number_corpus, write):
     many = write_many(tmp_path / "many", number_corpus)
     out = tmp_path / "out"
-    begin(many, out, number_tokenizer)
+    begin(write, many, out)
     with pytest.raises(InputError, match=r"out: .*seed \(12345 there, 3 now\)"):
-        write_shards(many, out, number_tokenizer, many_options(seed=3))
+        write(many, out, many_options(seed=3))
     with pytest.raises(InputError, match=r"mask_token_share \(0\.8 there, 0\.5 now\)"):
-        write_shards(many, out, number_tokenizer, many_options(mask_token_share=0.5))
+        write(many, out, many_options(mask_token_share=0.5))
     unfinished = contents(out)
     (many / "0.txt").write_text("1 2 3\n\n4 5 6\n")
     with pytest.raises(InputError, match=r"the corpus \(.*0\.txt, or a file beside it, is new"):
-        write_shards(many, out, number_tokenizer, many_options())
+        write(many, out, many_options())
     assert contents(out) == unfinished
     plan = out / ".journal" / "plan.json"
     plan.write_text(json.dumps({**json.loads(plan.read_text()), "format": 3}))
     with pytest.raises(InputError, match=r"out: .* differs in the version of bert-tf"):
-        write_shards(many, out, number_tokenizer, many_options())
+        write(many, out, many_options())
 
 
 @pytest.mark.slow
-def test_a_file_that_stopped_a_run_can_be_mended(tmp_path, number_corpus, number_tokenizer):
+def test_a_file_that_stopped_a_run_can_be_mended(tmp_path, number_corpus, write):
     many = write_many(tmp_path / "many", number_corpus)
     made_of = many_options(instances="full_sentences", held_out_share=0)  # read once, in order
-    write_shards(many, tmp_path / "whole", number_tokenizer, made_of)
+    write(many, tmp_path / "whole", made_of)
     bad = many / "4.txt"
     good = bad.read_bytes()
     bad.write_bytes(good[:50] + b"\xff\n" * 3000 + good[50:])
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"4\.txt, line 1: inv"):
-        write_shards(many, out, number_tokenizer, made_of)
+        write(many, out, made_of)
     assert list(out.glob("train-*"))
     bad.write_bytes(good)
-    write_shards(many, out, number_tokenizer, made_of)
+    write(many, out, made_of)
     assert contents(out) == contents(tmp_path / "whole")
 
 
 @pytest.mark.slow
-def test_a_line_that_stopped_a_run_can_be_skipped(tmp_path, number_corpus, number_tokenizer):
+def test_a_line_that_stopped_a_run_can_be_skipped(tmp_path, number_corpus, write):
     (tmp_path / "text").mkdir()
     for index in range(3):
         documents = number_corpus(20, first=10 + index * 20 * 12 * 9).split("\n\n")
@@ -229,19 +226,19 @@ def test_a_line_that_stopped_a_run_can_be_skipped(tmp_path, number_corpus, numbe
     strict, skipping = many_options(**made_of), many_options(**made_of, skip_bad_lines=True)
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"2\.jsonl, line \d+.* --skip_bad_lines"):
-        write_shards(tmp_path / "text", out, number_tokenizer, strict)
+        write(tmp_path / "text", out, strict)
     made = list(out.glob("train-*"))
     assert made
     times = [path.stat().st_mtime_ns for path in made]
-    manifest = write_shards(tmp_path / "text", out, number_tokenizer, skipping)
+    manifest = write(tmp_path / "text", out, skipping)
     assert manifest.irregularities["bad_lines"] == 1
     assert [path.stat().st_mtime_ns for path in made] == times
-    write_shards(tmp_path / "text", tmp_path / "other", number_tokenizer, skipping)
+    write(tmp_path / "text", tmp_path / "other", skipping)
     assert contents(out) == contents(tmp_path / "other")
 
 
 def test_a_file_that_changes_or_vanishes_stops_the_run_or_is_counted(
-    tmp_path, number_corpus, number_tokenizer
+    tmp_path, number_corpus, write
 ):
     many = write_many(tmp_path / "many", number_corpus, files=10)
 
@@ -254,21 +251,21 @@ def test_a_file_that_changes_or_vanishes_stops_the_run_or_is_counted(
 
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"9\.txt: has changed since the run began"):
-        write_shards(many, tmp_path / "no", number_tokenizer, many_options(), progress=change)
+        write(many, tmp_path / "no", many_options(), progress=change)
     with pytest.raises(InputError, match=r"9\.txt: cannot be read"):
-        write_shards(many, out, number_tokenizer, many_options(), progress=vanish)
+        write(many, out, many_options(), progress=vanish)
     assert not (out / "manifest.json").exists()
     shutil.copy(many / "8.txt", many / "9.txt")
     assert (many / "9.txt").stat().st_size > 2 * 8000  # several slices: it counts once
     skipping = many_options(skip_unreadable=True)
-    manifest = write_shards(many, tmp_path / "skipped", number_tokenizer, skipping, progress=vanish)
+    manifest = write(many, tmp_path / "skipped", skipping, progress=vanish)
     assert manifest.irregularities["unreadable_files"] == 1
     assert manifest.documents == 270
 
 
 @pytest.mark.parametrize("passing", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_file_that_can_be_read_again_or_no_more_is_neither_lost_nor_doubled(
-    tmp_path, number_corpus, number_tokenizer, monkeypatch, passing
+    tmp_path, number_corpus, write, monkeypatch, passing
 ):
     """A unit that was stopped within is made anew, with all files that can be read now."""
     folder = tmp_path / "text"
@@ -287,7 +284,7 @@ def test_a_file_that_can_be_read_again_or_no_more_is_neither_lost_nor_doubled(
 
     def run(name, fails, **named):
         monkeypatch.setattr(formats, "read_blocks", failing if fails else read_blocks)
-        return write_shards(folder, tmp_path / name, number_tokenizer, skipping, **named)
+        return write(folder, tmp_path / name, skipping, **named)
 
     expected = run("undisturbed", not passing)
     assert expected.irregularities["unreadable_files"] == (not passing)
@@ -304,12 +301,12 @@ def test_a_file_that_can_be_read_again_or_no_more_is_neither_lost_nor_doubled(
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
 
 
-def test_only_one_process_writes_a_folder(tmp_path, many, number_tokenizer):
+def test_only_one_process_writes_a_folder(tmp_path, many, write):
     out = tmp_path / "out"
 
     def write_too(progress):
         with pytest.raises(InputError, match="another process is writing there"):
-            write_shards(many, out, number_tokenizer, many_options())
+            write(many, out, many_options())
 
-    manifest = write_shards(many, out, number_tokenizer, many_options(), progress=write_too)
+    manifest = write(many, out, many_options(), progress=write_too)
     assert verify(out) == manifest

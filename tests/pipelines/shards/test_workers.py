@@ -28,12 +28,7 @@ from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards import workers
 from bert_tf.pipelines.shards.journal import Journal
 from bert_tf.pipelines.shards.manifest import Manifest
-from bert_tf.pipelines.shards.workers import (
-    BeamRunner,
-    ExecutorRunner,
-    dask_workers,
-    process_pool,
-)
+from bert_tf.pipelines.shards.workers import BeamRunner, ExecutorRunner, dask_workers, process_pool
 from bert_tf.pipelines.shards.writing import UnitShare, write_shards, write_shards_of_lengths
 
 OPTIONS = PretrainingDataOptions(max_seq_length=32, num_shards=2, held_out_share=0.1)
@@ -211,8 +206,7 @@ def write_shards_of_share(text, out, tokenizer, number):
 
 
 @pytest.mark.parametrize(
-    "moment",
-    [(Folder, "all_names"), pytest.param((Journal, "entries"), marks=pytest.mark.slow)],
+    "moment", [(Folder, "all_names"), pytest.param((Journal, "entries"), marks=pytest.mark.slow)]
 )
 def test_jobs_that_begin_at_the_same_time(tmp_path, text, tokenizer, whole, monkeypatch, moment):
     """The first job runs while the second one looks at the empty folder."""
@@ -388,10 +382,7 @@ def test_dask_with_a_worker_that_is_killed(tmp_path, text, tokenizer, whole):
     with (
         pytest.importorskip("dask").config.set(how),
         distributed.LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            dashboard_address=None,
-            worker_dashboard_address=None,
+            n_workers=2, threads_per_worker=1, dashboard_address=None, worker_dashboard_address=None
         ) as cluster,
     ):
         victim = cluster.workers[0].pid

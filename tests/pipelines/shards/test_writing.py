@@ -44,9 +44,9 @@ def unmasked(example):
     return ids[1:first_sep], ids[first_sep + 1 : length - 1]
 
 
-def test_records_are_the_originals_and_pairs_are_sound(tmp_path, corpus, number_tokenizer):
+def test_records_are_the_originals_and_pairs_are_sound(tmp_path, corpus, write):
     out = tmp_path / "shards"
-    manifest = write_shards(corpus, out, number_tokenizer, options(dupe_factor=3))
+    manifest = write(corpus, out, options(dupe_factor=3))
     assert (manifest.documents, manifest.sentences) == (40, 480)
     document_tokens = 12 * 9
     documents_by_split = {}
@@ -71,10 +71,10 @@ def test_records_are_the_originals_and_pairs_are_sound(tmp_path, corpus, number_
     assert documents_by_split["train"] | documents_by_split["held_out"] == set(range(40))
 
 
-def test_manifest_describes_what_is_on_disk(tmp_path, corpus, number_tokenizer):
+def test_manifest_describes_what_is_on_disk(tmp_path, corpus, number_tokenizer, write):
     out = tmp_path / "shards"
     corpus = corpus.rename(tmp_path / "corpus [1, 2].txt")
-    manifest = write_shards(corpus, out, number_tokenizer, options())
+    manifest = write(corpus, out)
     assert verify(out) == Manifest.load(out) == manifest
     assert manifest.corpus == [{"file": "corpus [1, 2].txt", "bytes": corpus.stat().st_size}]
     assert manifest.vocabulary["hash"] == number_tokenizer.vocabulary_hash
@@ -100,9 +100,9 @@ def test_manifest_describes_what_is_on_disk(tmp_path, corpus, number_tokenizer):
     assert statistics["predictions_mean"] == pytest.approx(weights / len(train))
 
 
-def test_names_of_files_may_be_any_bytes(tmp_path, corpus, number_tokenizer):
+def test_names_of_files_may_be_any_bytes(tmp_path, corpus, write):
     corpus = corpus.rename(tmp_path / os.fsdecode(b"caf\xe9.txt"))
-    manifest = write_shards(corpus, tmp_path / "shards", number_tokenizer, options())
+    manifest = write(corpus, tmp_path / "shards")
     assert [each["file"] for each in manifest.corpus] == ["caf\\xe9.txt"]
     assert verify(tmp_path / "shards") == manifest
 
@@ -123,13 +123,13 @@ def test_a_manifest_lists_the_folders_of_many_files(tmp_path, monkeypatch):
     ]
 
 
-def test_manifest_keeps_options_of_the_data_alone(tmp_path, corpus, number_tokenizer):
+def test_manifest_keeps_options_of_the_data_alone(tmp_path, corpus, write):
     @dataclass(kw_only=True)
     class CommandOptions(PretrainingDataOptions):
         output: str
 
     made = CommandOptions(max_seq_length=32, output=str(tmp_path))
-    manifest = write_shards(corpus, tmp_path / "out", number_tokenizer, made)
+    manifest = write(corpus, tmp_path / "out", made)
     assert "output" not in manifest.options
     expected = dataclasses.asdict(PretrainingDataOptions(max_seq_length=32))
     assert manifest.options == expected
@@ -139,7 +139,7 @@ def test_manifest_keeps_options_of_the_data_alone(tmp_path, corpus, number_token
     assert not manifest.data_options.cut_long_sentences
     changed = {"mask_token_share": 0.0, "random_token_share": 1.0}
     made = PretrainingDataOptions(max_seq_length=32, **changed)
-    manifest = write_shards(corpus, tmp_path / "random", number_tokenizer, made)
+    manifest = write(corpus, tmp_path / "random", made)
     assert manifest.options == expected | changed
     assert Manifest.load(tmp_path / "random").data_options == made
     assert manifest.statistics["train"]["mask_share"] == 0
@@ -169,40 +169,40 @@ def test_text_that_does_not_suit_the_tokenizer_is_named(tmp_path, text, settings
     assert not any("decomposed" in line for line in found)
 
 
-def test_one_seed_gives_the_same_bytes(tmp_path, corpus, number_tokenizer, monkeypatch):
+def test_one_seed_gives_the_same_bytes(tmp_path, corpus, write, monkeypatch):
     changed = {"buffer_bytes": 3000, "dupe_factor": 2}  # several batches in flight
     made = []
     for run, (seed, threads) in enumerate([(1, 1), (1, 4), (2, 4)]):
         monkeypatch.setattr("os.cpu_count", lambda threads=threads: threads)
         out = tmp_path / f"run{run}"
-        write_shards(corpus, out, number_tokenizer, options(seed=seed, **changed))
+        write(corpus, out, options(seed=seed, **changed))
         made.append(contents(out))
     assert made[0] == made[1]
     shards = [name for name in made[0] if name.endswith("tfrecord")]
     assert shards and all(made[0][name] != made[2][name] for name in shards)
 
 
-def test_rounds_differ_and_each_goes_through_all_text(tmp_path, corpus, number_tokenizer):
+def test_rounds_differ_and_each_goes_through_all_text(tmp_path, corpus, write):
     out = tmp_path / "shards"
-    write_shards(corpus, out, number_tokenizer, options(dupe_factor=2, held_out_share=0))
+    write(corpus, out, options(dupe_factor=2, held_out_share=0))
     seen = [tuple(e["input_ids"]) for e in examples(out)]
     assert len(set(seen)) == len(seen)
     covered = {token for e in examples(out) for segment in unmasked(e) for token in segment}
     assert len(covered) > 0.95 * 40 * 12 * 9  # truncation loses some
 
 
-def test_unknown_tokens_are_counted(tmp_path, corpus, number_tokenizer):
+def test_unknown_tokens_are_counted(tmp_path, corpus, number_tokenizer, write):
     lines = [line.split() for line in corpus.read_text().splitlines()]
     unknown = str(number_tokenizer.unk_token_id)
     text = "\n".join(" ".join([unknown, unknown, *words[2:]][: len(words)]) for words in lines)
     (tmp_path / "unknown.txt").write_text(text)
     for path, share in ((corpus, 0), (tmp_path / "unknown.txt", 2 / 9)):
         made = options(held_out_share=0, buffer_bytes=3000, dupe_factor=2)  # with donors
-        manifest = write_shards(path, tmp_path / f"out-{share}", number_tokenizer, made)
+        manifest = write(path, tmp_path / f"out-{share}", made)
         assert manifest.statistics["train"]["unknown_token_share"] == share
 
 
-def test_dropped_tokens_are_counted(tmp_path, number_corpus, number_tokenizer):
+def test_dropped_tokens_are_counted(tmp_path, number_corpus, write):
     # Every token occurs once, so the text in the shards can be compared with the corpus.
     text = number_corpus(30, sentences=5, length=90)
     (tmp_path / "corpus.txt").write_text(text)
@@ -210,7 +210,7 @@ def test_dropped_tokens_are_counted(tmp_path, number_corpus, number_tokenizer):
     for cut in (False, True):
         out = tmp_path / f"cut-{cut}"
         made = options(cut_long_sentences=cut, held_out_share=0)
-        manifest = write_shards(tmp_path / "corpus.txt", out, number_tokenizer, made)
+        manifest = write(tmp_path / "corpus.txt", out, made)
         used = set()
         for example in examples(out):
             a, b = unmasked(example)
@@ -223,12 +223,11 @@ def test_dropped_tokens_are_counted(tmp_path, number_corpus, number_tokenizer):
     assert shares[True] < 0.15
 
 
-def test_progress_ends_at_the_whole(tmp_path, corpus, number_tokenizer):
+def test_progress_ends_at_the_whole(tmp_path, corpus, write):
     seen = []
-    manifest = write_shards(
+    manifest = write(
         corpus,
         tmp_path / "out",
-        number_tokenizer,
         options(buffer_bytes=3000),
         progress=lambda now: seen.append((now.bytes_read, now.total_bytes, now.instances)),
     )
@@ -238,13 +237,13 @@ def test_progress_ends_at_the_whole(tmp_path, corpus, number_tokenizer):
     assert seen[-1][2] == sum(map(manifest.instances, manifest.shards))
 
 
-def test_held_out_text_has_a_bound(tmp_path, number_corpus, number_tokenizer):
+def test_held_out_text_has_a_bound(tmp_path, number_corpus, write):
     (tmp_path / "text.txt").write_text(number_corpus(400, sentences=2))
     size = (tmp_path / "text.txt").stat().st_size
     held_out = []
     for most in (None, size // 20):
         made = options(held_out_share=0.3, max_held_out_bytes=most, num_shards=1)
-        manifest = write_shards(tmp_path / "text.txt", tmp_path / str(most), number_tokenizer, made)
+        manifest = write(tmp_path / "text.txt", tmp_path / str(most), made)
         held_out.append(manifest.instances("held_out") / manifest.instances())
     # Of 400 documents 20 are held out, give or take 4.4 (a standard deviation).
     assert 0.02 < held_out[1] < 0.1 < 0.3 < held_out[0]
@@ -265,18 +264,18 @@ def test_bad_corpora_leave_nothing_behind(tmp_path, number_tokenizer, text, mess
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_an_old_folder_is_replaced_once_the_inputs_are_sound(tmp_path, corpus, number_tokenizer):
+def test_an_old_folder_is_replaced_once_the_inputs_are_sound(tmp_path, corpus, write):
     out = tmp_path / "shards"
-    write_shards(corpus, out, number_tokenizer, options())
+    write(corpus, out)
     before = contents(out)
     named = {"overwrite": True}
     with pytest.raises(InputError, match="no such file"):
-        write_shards([corpus, tmp_path / "no"], out, number_tokenizer, options(), **named)
+        write([corpus, tmp_path / "no"], out, **named)
     assert contents(out) == before
     bad = tmp_path / "zzz.txt"
     bad.write_bytes(corpus.read_bytes() + b"\n\xff" * 300)
     with pytest.raises(InputError, match=r"zzz\.txt, line 520: invalid UTF-8"):
-        write_shards([corpus, bad], out, number_tokenizer, options(buffer_bytes=2000), **named)
+        write([corpus, bad], out, options(buffer_bytes=2000), **named)
     assert {path.name for path in tmp_path.iterdir()} == {"corpus.txt", "zzz.txt"}
 
 
@@ -293,21 +292,21 @@ def test_text_without_tokens_is_refused(tmp_path, number_tokenizer, monkeypatch)
     assert not (tmp_path / "out").exists()
 
 
-def test_full_folders_are_replaced_only_when_asked(tmp_path, corpus, number_tokenizer):
+def test_full_folders_are_replaced_only_when_asked(tmp_path, corpus, write):
     out = tmp_path / "shards"
     (out / "128").mkdir(parents=True)
     (out / "128" / "mine.txt").write_text("keep")
     for overwrite in (False, True):
         with pytest.raises(InputError, match=r"holds 128/mine\.txt"):
-            write_shards(corpus, out, number_tokenizer, options(), overwrite=overwrite)
+            write(corpus, out, overwrite=overwrite)
     assert (out / "128" / "mine.txt").read_text() == "keep"
     (out / "128" / "mine.txt").rename(out / "128" / "train-1.tfrecord")  # an older run's
     with pytest.raises(InputError, match="not empty"):
-        write_shards(corpus, out, number_tokenizer, options())
-    write_shards(corpus, out, number_tokenizer, options(), overwrite=True)
+        write(corpus, out)
+    write(corpus, out, overwrite=True)
     assert not (out / "128").exists()
     with pytest.raises(InputError, match="is a file"):
-        write_shards(corpus, corpus, number_tokenizer, options())
+        write(corpus, corpus)
 
 
 @pytest.mark.parametrize(
@@ -342,13 +341,13 @@ def test_a_group_has_a_shard_for_every_round(whole_many):
 
 
 @pytest.mark.slow
-def test_two_lengths_in_one_pass(tmp_path, many, number_tokenizer, small_units):
+def test_two_lengths_in_one_pass(tmp_path, many, number_tokenizer, write, small_units):
     lengths = [many_options(max_seq_length=64), many_options(max_seq_length=32)]
     out = tmp_path / "out"
     short, long = write_shards_of_lengths(many, out, number_tokenizer, lengths)
     assert {path.name for path in out.iterdir()} == {"32", "64"}
     assert (verify(out / "32"), verify(out / "64")) == (short, long)
-    alone = write_shards(many, tmp_path / "alone", number_tokenizer, lengths[0])
+    alone = write(many, tmp_path / "alone", lengths[0])
     assert contents(out / "64") == contents(tmp_path / "alone")
     assert alone == long
     with pytest.raises(InputError, match="given twice"):
@@ -379,11 +378,9 @@ def test_batches_rounds_splits_lengths_and_runs_have_seeds_of_their_own(monkeypa
     assert len(set(found)) == len(found) == 24
 
 
-def test_dynamic_masking_keeps_the_text(tmp_path, many, number_tokenizer, whole_many):
+def test_dynamic_masking_keeps_the_text(tmp_path, many, write, whole_many):
     static = Manifest.load(whole_many)
-    dynamic = write_shards(
-        many, tmp_path / "dynamic", number_tokenizer, many_options(masking="dynamic")
-    )
+    dynamic = write(many, tmp_path / "dynamic", many_options(masking="dynamic"))
     assert static.instances() == dynamic.instances()
     for masked, plain in zip(examples(whole_many), examples(tmp_path / "dynamic"), strict=True):
         assert set(plain) == {"input_ids", "first_segment_length", "next_sentence_labels"}
@@ -396,9 +393,9 @@ def test_dynamic_masking_keeps_the_text(tmp_path, many, number_tokenizer, whole_
     assert statistics["length_mean"] == static.statistics["train"]["length_mean"]
 
 
-def test_full_sentences_use_the_text_once(tmp_path, many, number_tokenizer, small_units):
+def test_full_sentences_use_the_text_once(tmp_path, many, write, small_units):
     made = many_options(instances="full_sentences", held_out_share=0, dupe_factor=1)
-    manifest = write_shards(many, tmp_path / "out", number_tokenizer, made)
+    manifest = write(many, tmp_path / "out", made)
     found = list(examples(tmp_path / "out"))
     tokens = []
     for example in found:
@@ -415,51 +412,46 @@ def test_full_sentences_use_the_text_once(tmp_path, many, number_tokenizer, smal
 
 
 @pytest.mark.slow
-def test_tokens_have_a_bound(tmp_path, many, number_tokenizer, small_units):
+def test_tokens_have_a_bound(tmp_path, many, write, small_units):
     made = many_options(instances="full_sentences", held_out_share=0, dupe_factor=1)
     of_unit = 1500  # tokens, in 8,000 bytes
     tokens = []
     for seed in (1, 1, 2):
         out = tmp_path / str(len(tokens))
         made = dataclasses.replace(made, max_tokens=6000, seed=seed)
-        write_shards(many, out, number_tokenizer, made)
+        write(many, out, made)
         used = {token for example in examples(out) for token in original_ids(example) if token > 4}
         tokens.append(used)
     assert 6000 <= len(tokens[0]) < 6000 + 3 * of_unit
     assert tokens[0] == tokens[1] != tokens[2]
 
 
-def test_full_sentences_can_be_of_one_document(tmp_path, number_tokenizer, number_corpus):
+def test_full_sentences_can_be_of_one_document(tmp_path, write, number_corpus):
     (tmp_path / "one.txt").write_text(number_corpus(1, sentences=100))
     made = options(instances="full_sentences", num_shards=1)
-    manifest = write_shards(tmp_path / "one.txt", tmp_path / "out", number_tokenizer, made)
+    manifest = write(tmp_path / "one.txt", tmp_path / "out", made)
     assert manifest.documents == 1
     assert manifest.instances() > 30
 
 
-def test_a_unit_without_text_is_passed_over(tmp_path, number_tokenizer, number_corpus, small_units):
+def test_a_unit_without_text_is_passed_over(tmp_path, write, number_corpus, small_units):
     for index in range(5):
         text = number_corpus(20, first=10 + index * 20 * 12 * 9) if index % 2 else "\n" * 9000
         (tmp_path / f"{index}.txt").write_text(text)
     for instances in ("sentence_pairs", "full_sentences"):
-        manifest = write_shards(
-            str(tmp_path / "*.txt"),
-            tmp_path / instances,
-            number_tokenizer,
-            many_options(instances=instances),
+        manifest = write(
+            str(tmp_path / "*.txt"), tmp_path / instances, many_options(instances=instances)
         )
         assert manifest.documents == 40
 
 
-def test_what_is_met_in_the_text_is_counted(tmp_path, number_tokenizer):
+def test_what_is_met_in_the_text_is_counted(tmp_path, write):
     # With [CLS] and twice [SEP], the last two have 32 tokens and more.
     enough, more = (" ".join(map(str, range(10, end))) for end in (39, 400))
     documents = ["1 2 3", "", "4 5\u0000 6\n7 8 9", "\n\n", enough, more]
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
-    manifest = write_shards(
-        path, tmp_path / "out", number_tokenizer, options(held_out_share=0, num_shards=1)
-    )
+    manifest = write(path, tmp_path / "out", options(held_out_share=0, num_shards=1))
     assert manifest.documents == 4
     assert manifest.irregularities == {
         "documents_shorter_than_an_instance": 2,
