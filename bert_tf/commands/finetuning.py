@@ -34,14 +34,14 @@ from bert_tf.tasks.of_model import has_class, of_model
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.device_speed import strategy_peak
-from bert_tf.training.distillation import Taught, check_teacher_tokenizer, distilled, student_metric
+from bert_tf.training.distillation import check_teacher_tokenizer, student_metric, taught_by
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, prepare
 from bert_tf.training.strategy import check_batch_size, distribute_batches
-from bert_tf.training.training_options import TEMPERATURE, WEIGHT, save_config
+from bert_tf.training.training_options import save_config
 from bert_tf.training.watcher import Watcher
 
 _SAMPLED_BATCHES = 8  # enough to measure the mean length of examples
@@ -307,13 +307,14 @@ def _taught_by(
         raise InputError("--teacher_layers is not for --long_texts windows: leave one out")
     teacher = Answerer.from_directory(options.teacher, dtype=precision)
     matched = _matched(options.teacher, teacher, student)
-    soft = kind.losses.soft(options.teacher_temperature or TEMPERATURE)
-    loss = distilled(loss, soft, options.teacher_weight or WEIGHT)
-    taught = Taught(
+    taught, loss = taught_by(
+        options,
         model,
         _trained(teacher),
-        matched,
-        None if layers is None else LayerLoss(layers, student.model, teacher.model),
+        loss,
+        kind.losses.soft,
+        matched=matched,
+        layers=None if layers is None else LayerLoss(layers, student.model, teacher.model),
     )
     return taught, loss, {name: student_metric(metric) for name, metric in metrics.items()}
 

@@ -41,7 +41,7 @@ from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, prepare
 from bert_tf.training.strategy import check_batch_size
-from bert_tf.training.training_options import TEMPERATURE, WEIGHT, save_config
+from bert_tf.training.training_options import save_config
 from bert_tf.training.watcher import Watcher
 
 _WATCHED_OPTIONS = (  # beside the identity of a run, what TensorBoard tells runs apart by
@@ -158,10 +158,9 @@ def _pretrain(
             teacher, layers = _teacher(options.teacher, model, data), None
             if options.teacher_layers is not None:
                 layers = LayerLoss(options.teacher_layers, model, teacher)
-            trained = distillation.Taught(model, teacher, layers=layers)
-        soft = soft_cross_entropy(options.teacher_temperature or TEMPERATURE)
-        weight = options.teacher_weight or WEIGHT
-        loss = distillation.distilled(cross_entropy, soft, weight)
+            trained, loss = distillation.taught_by(
+                options, model, teacher, cross_entropy, soft_cross_entropy, layers=layers
+            )
         metric = distillation.student_metric(accuracy)
         settings["teacher_content"] = content_hash(options.teacher)
     trainer = prepare(

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.networks.tensorflow.losses import Values
+from bert_tf.training.training_options import TEMPERATURE, WEIGHT, TeacherOptions
 
 
 class Taught:
@@ -67,6 +68,20 @@ def check_teacher_tokenizer(teacher: str, tokenizer: Any, student: Any) -> None:
             f"the teacher {teacher} {differs} than the student, so its outputs are of other "
             "tokens: give one with the student's vocab.txt and tokenizer_config.json"
         )
+
+
+def taught_by(
+    options: TeacherOptions,
+    student: Any,
+    teacher: Any,
+    loss: Values,
+    soft: Callable[[float], Values],
+    **how: Any,
+) -> tuple[Taught, Values]:
+    """The student with its teacher, and the loss of both; `how` are arguments of `Taught`."""
+    targets = soft(options.teacher_temperature or TEMPERATURE)
+    weight = options.teacher_weight or WEIGHT
+    return Taught(student, teacher, **how), distilled(loss, targets, weight)
 
 
 def distilled(loss: Values, soft: Values, weight: float) -> Values:

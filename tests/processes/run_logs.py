@@ -16,9 +16,11 @@ def without_times(scalars: dict[str, Any]) -> dict[str, Any]:
 
 
 def logged(run: Path, kind: str | None = None, *, times: bool = False) -> list[dict[str, Any]]:
-    """The lines of scalars.jsonl, of one kind or both."""
+    """The lines of scalars.jsonl; those of one kind do not name it."""
     text = (run / "logs" / "scalars.jsonl").read_text(encoding="utf-8")
-    lines = [line for line in map(json.loads, text.splitlines()) if kind in (None, line["kind"])]
+    lines = [json.loads(line) for line in text.splitlines()]
+    if kind is not None:
+        lines = [line for line in lines if line.pop("kind") == kind]
     return lines if times else [without_times(line) for line in lines]
 
 
