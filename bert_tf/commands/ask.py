@@ -56,9 +56,6 @@ def run(options: Options) -> AskResult:
 
     Returns:
         The nearest texts of each question.
-
-    Raises:
-        InputError: the index, the model or the options cannot be used; the message says why.
     """
     with progress("loading", shown=options.shown):
         from bert_tf.commands.search_index import SearchIndex, vectors_of

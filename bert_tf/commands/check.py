@@ -141,9 +141,6 @@ def run(options: Options) -> CheckResult:
 
     Returns:
         The findings, by their kinds.
-
-    Raises:
-        InputError: the data or the options cannot be used; the message says why.
     """
     output = Path(options.output) if options.output else None
     if output:

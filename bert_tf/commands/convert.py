@@ -106,9 +106,6 @@ def run(options: Options) -> ConvertResult:
 
     Returns:
         What was converted, and the files written.
-
-    Raises:
-        InputError: the model or the options cannot be used; the message says why.
     """
     with progress("converting", shown=options.shown):
         from bert_tf.checkpoints.other_formats.conversion import convert

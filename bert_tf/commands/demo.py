@@ -154,9 +154,6 @@ def run(options: Options) -> DemoResult:
 
     Returns:
         Where everything is, and the scores.
-
-    Raises:
-        InputError: the text or the folder cannot be used; the message says why.
     """
     started = time.perf_counter()
     output = Path(options.output)

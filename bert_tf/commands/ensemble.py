@@ -83,9 +83,6 @@ def run(options: Options) -> EnsembleResult:
 
     Returns:
         The scores of the joint answers.
-
-    Raises:
-        InputError: the data, the models or the options cannot be used; the message says why.
     """
     labelled = options.submission is None
     output = options.output or options.submission

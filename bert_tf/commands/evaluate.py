@@ -103,9 +103,6 @@ def run(options: Options) -> EvaluateResult:
 
     Returns:
         The scores, with tables and pictures.
-
-    Raises:
-        InputError: the data, the model or the options cannot be used; the message says why.
     """
     output = options.output and check_output_folder(options.output)
     with owned(output, EVALUATION), progress("evaluating", total=1, shown=options.shown) as bar:

@@ -102,9 +102,6 @@ def run(options: Options) -> ExportResult:
 
     Returns:
         The folder of the new version.
-
-    Raises:
-        InputError: the model, the name or the version cannot be used; the message says why.
     """
     if options.format != "saved_model":
         return _export_portable(options)

@@ -88,9 +88,6 @@ def run(options: Options) -> FeaturesResult:
 
     Returns:
         The file, and what it holds.
-
-    Raises:
-        InputError: the texts, the model or the options cannot be used; the message says why.
     """
     output = check_output_file(options.output, [options.model, options.data])
     with progress("loading", shown=options.shown) as bar:

@@ -193,7 +193,6 @@ def run(options: Options) -> FinetuneResult:
         The scores of the best model and where it is.
 
     Raises:
-        InputError: the data, the model or the options cannot be used; the message says why.
         Preempted: SIGTERM ended the run after a checkpoint.
     """
     output, best = joined(options.output), joined(options.output, "best")

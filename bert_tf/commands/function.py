@@ -163,7 +163,7 @@ def _without_dashes(text: str, names: Collection[str]) -> str:
 
 
 def _with_arguments(docstring: str, options: type) -> str:
-    """The docstring with a section "Args:" of the options, before "Returns:"."""
+    """The docstring with the sections "Args:", of the options, and "Raises:"."""
     helps = option_helps(options)
     lines = ["Args:"]
     for _, field in titled_fields(options):
@@ -173,5 +173,10 @@ def _with_arguments(docstring: str, options: type) -> str:
         text = f"{field.name}: {_without_dashes(text, helps)}"
         indents = {"initial_indent": " " * 4, "subsequent_indent": " " * 8}
         lines += textwrap.wrap(text, 96, break_on_hyphens=False, **indents)  # type: ignore[arg-type]
-    summary, returns, rest = inspect.cleandoc(docstring).partition("Returns:")
-    return f"{summary}{chr(10).join(lines)}\n\n{returns}{rest}"
+    summary, _, rest = inspect.cleandoc(docstring).partition("Returns:")
+    returns, _, errors = rest.partition("Raises:")
+    return (
+        f"{summary}{chr(10).join(lines)}\n\nReturns:{returns.rstrip()}\n\nRaises:\n"
+        f"    InputError: an argument, or what it names, cannot be used; the message says why."
+        f"{errors.rstrip()}\n"
+    )

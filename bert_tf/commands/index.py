@@ -82,9 +82,6 @@ def run(options: Options) -> IndexResult:
 
     Returns:
         The folder of the index, for `ask`.
-
-    Raises:
-        InputError: the texts, the model or the options cannot be used; the message says why.
     """
     output = check_output_folder(options.output, [options.model, options.input])
     with owned(output, INDEX), progress("loading", shown=options.shown) as bar:

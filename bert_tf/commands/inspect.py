@@ -119,9 +119,6 @@ def run(options: Options) -> InspectResult:
 
     Returns:
         The instances, and the shards with their manifest.
-
-    Raises:
-        InputError: the shards are damaged, or the options cannot be used; the message says why.
     """
     from bert_tf.pipelines.shards.folder import open_shards, tokenizer_of_shards
 

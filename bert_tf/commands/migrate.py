@@ -87,9 +87,6 @@ def run(options: Options) -> MigrateResult:
 
     Returns:
         The symbols found, or the comparison of a model with the old code's outputs.
-
-    Raises:
-        InputError: the files or the model cannot be read; the message says why.
     """
     if options.path is not None:
         return MigrateResult(scanned=scan(Path(options.path)))

@@ -51,9 +51,6 @@ def run(options: Options) -> MonitorResult:
 
     Returns:
         The address of TensorBoard.
-
-    Raises:
-        InputError: the folder has no runs, or the port is taken; the message says why.
     """
     folder = Path(options.run)
     if next(folder.rglob("events.out.tfevents.*"), None) is None:

@@ -136,9 +136,6 @@ def run(options: Options) -> Predictions:
 
     Returns:
         The answers, a dict for each text, with the columns of the input.
-
-    Raises:
-        InputError: the texts, the model or the options cannot be used; the message says why.
     """
     output = options.output and check_output_file(options.output)
     folder = options.submission and check_output_folder(options.submission)

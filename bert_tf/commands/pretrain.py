@@ -255,7 +255,6 @@ def run(options: Options) -> PretrainResult:
         The model's directory and its loss.
 
     Raises:
-        InputError: the shards, the model or the options cannot be used; the message says why.
         Preempted: SIGTERM ended the run after a checkpoint.
     """
     with progress("pre-training", total=options.steps, shown=options.shown) as bar:

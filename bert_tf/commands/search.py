@@ -136,7 +136,6 @@ def run(options: Options) -> SearchResult:
         The settings tried, with their scores, and where the best model is.
 
     Raises:
-        InputError: the data, the model or the options cannot be used; the message says why.
         Preempted: SIGTERM ended a run after a checkpoint.
     """
     with (

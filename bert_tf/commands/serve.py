@@ -199,9 +199,6 @@ def run(options: Options) -> Result:
 
     Returns:
         A result without lines, once the server has stopped.
-
-    Raises:
-        InputError: the models or the options cannot be used; the message says why.
     """
     tls, tokens = _credentials(options)
     from bert_tf.server import configuration, playground

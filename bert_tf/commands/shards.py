@@ -218,9 +218,6 @@ def run(options: Options) -> ShardsResult:
 
     Returns:
         The folders, for `pretrain`, and what they hold.
-
-    Raises:
-        InputError: the text or the options cannot be used; the message says why.
     """
     from bert_tf.pipelines.shards.manifest import JOURNAL
 

@@ -63,9 +63,6 @@ def run(options: Options) -> TasksResult:
 
     Returns:
         The table of all tasks, or of one.
-
-    Raises:
-        InputError: there is no such task; the message names a similar one.
     """
     from bert_tf.tasks.table import TASKS, find_task
 

@@ -106,9 +106,6 @@ def run(options: Options) -> VocabularyResult:
 
     Returns:
         The vocabulary and its folder, for `make_shards` and `BertTokenizer.from_directory`.
-
-    Raises:
-        InputError: the text or the options cannot be used; the message says why.
     """
     names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
     switches: dict[str, Any] = {name: getattr(options, name) for name in names}

@@ -86,7 +86,6 @@ def run(options: Options) -> ReproduceResult:
         The table, and its folder.
 
     Raises:
-        InputError: the data or the options cannot be used; the message says why.
         Preempted: SIGTERM ended a run after a checkpoint.
     """
     share_cores()  # before a run's data is made with TensorFlow's ops
