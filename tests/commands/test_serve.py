@@ -29,8 +29,8 @@ def without_tensorflow(monkeypatch):
 
 def test_serve_says_at_once_what_it_loads(models, capsys, without_tensorflow):
     assert main(["serve", models]) == 2
-    said, end = capsys.readouterr().err.splitlines()
-    assert said == f"Loading TensorFlow, then the models of {models}: half_plus_three"
+    first, end = capsys.readouterr().err.splitlines()
+    assert first == f"Loading TensorFlow, then the models of {models}: half_plus_three"
     assert end.endswith("TensorFlow would be imported")
 
 
@@ -84,7 +84,7 @@ def test_a_port_in_use_and_an_environment_that_has_no_port(capsys, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("arguments", "expected"),
     [
         (
             "--port=8500 --rest_api_port 8501 --model_name=m --model_base_path=/models/m",
@@ -103,12 +103,12 @@ def test_a_port_in_use_and_an_environment_that_has_no_port(capsys, tmp_path, mon
         ("saved_models --rest_port=1", "saved_models --rest_port=1"),
     ],
 )
-def test_flags_of_tensorflow_model_server(given, expected):
-    assert translated(given.split()) == expected.split()
+def test_flags_of_tensorflow_model_server(arguments, expected):
+    assert translated(arguments.split()) == expected.split()
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (["--enable_batching=false"], "--enable_batching cannot be switched off"),
         (["--port"], "--port needs a value"),
@@ -116,6 +116,6 @@ def test_flags_of_tensorflow_model_server(given, expected):
         (["--model_base_path=a", "--model_config_file=b"], "cannot be combined: give one"),
     ],
 )
-def test_flags_that_this_server_cannot_follow(given, message):
+def test_flags_that_this_server_cannot_follow(arguments, message):
     with pytest.raises(InputError, match=message):
-        translated(given)
+        translated(arguments)

@@ -43,7 +43,7 @@ def saved(tmp_path_factory):
 def test_equal(saved, name, outputs):
     folder = saved / "tfbert" / name
     result = compare(folder / "outputs.npz", folder / "h5")
-    assert [each.name for each in result.outputs] == outputs
+    assert [output.name for output in result.outputs] == outputs
     assert result.is_equal
 
 
@@ -67,9 +67,9 @@ def test_the_command(classifier, tmp_path, capsys):
     np.savez(tmp_path / "old.npz", **arrays)
     command = ["migrate", "--compare", str(tmp_path / "old.npz"), "--model", str(model)]
     assert main(command) == 0
-    told = capsys.readouterr().err
-    assert "computes what the old code computed, on 2 row(s)" in told
-    assert re.search(r"logits: largest difference \d\.\de-\d\d of values up to", told)
+    printed = capsys.readouterr().err
+    assert "computes what the old code computed, on 2 row(s)" in printed
+    assert re.search(r"logits: largest difference \d\.\de-\d\d of values up to", printed)
     np.savez(tmp_path / "old.npz", **arrays | {"logits": arrays["logits"] + np.float32(0.002)})
     assert main(command) == 2
     assert "come from another GELU" in capsys.readouterr().err
@@ -120,7 +120,7 @@ def test_ids_of_added_tokens(classifier, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"input_ids": None}, "holds no ids"),
         ({"logits": None}, "holds no outputs: save some of logits"),
@@ -131,14 +131,14 @@ def test_ids_of_added_tokens(classifier, tmp_path):
         ({"texts": np.array(["one"])}, "save one string for each row"),
     ],
 )
-def test_files_that_cannot_be_used(classifier, tmp_path, change, said):
+def test_files_that_cannot_be_used(classifier, tmp_path, change, message):
     model, arrays = classifier
     del arrays["texts"]
     arrays = {name: x for name, x in (arrays | change).items() if x is not None}
     np.savez(tmp_path / "old.npz", **arrays)
     with pytest.raises(InputError) as caught:
         compare(tmp_path / "old.npz", model)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_pickle_is_not_read(classifier, tmp_path):
@@ -152,21 +152,21 @@ def test_a_pickle_is_not_read(classifier, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "give a script or folder to read, or --compare FILE"),
         (["--compare", "old.npz"], "--compare and --model belong together"),
         (["script.py", "--model", "model"], "--compare and --model belong together"),
     ],
 )
-def test_options(arguments, said, tmp_path, monkeypatch, capsys):
+def test_options(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").write_text("from transformers import TFBertModel, TFT5Model, x\n")
     np.savez(tmp_path / "old.npz", a=1)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     assert main(["migrate", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_the_report(tmp_path, capsys):

@@ -95,7 +95,7 @@ def test_the_old_code_is_known(origin, tmp_path):
     report = scan(tmp_path)
     assert not report.unread
     assert len(report.findings) >= 3
-    assert [each.name for each in report.findings if each.row is None] == []
+    assert [x.name for x in report.findings if x.row is None] == []
 
 
 def test_every_origin_is_linked():

@@ -58,7 +58,7 @@ def score(text: str, text_pair: str) -> Answer:
 
 
 def choice(context: str, choices: list[str]) -> Answer:
-    shares = np.array([len(each) for each in choices]) / sum(map(len, choices))
+    shares = np.array([len(choice) for choice in choices]) / sum(map(len, choices))
     best = int(shares.argmax())
     return {"choice": best, "probability": shares[best], "probabilities": list(shares)}
 
@@ -164,14 +164,14 @@ class CannedServable:
 
 def decode(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return [decode(each) for each in value]
+        return [decode(item) for item in value]
     return value.decode() if isinstance(value, bytes) else value
 
 
 def encode(value: Any) -> np.ndarray:
     array = np.array(value)
     if array.dtype.kind == "U":
-        return np.array([each.encode() for each in array.ravel()], object).reshape(array.shape)
+        return np.array([text.encode() for text in array.ravel()], object).reshape(array.shape)
     return array.astype({"i": np.int32, "f": np.float32}[array.dtype.kind])
 
 

@@ -354,8 +354,8 @@ async def test_health_takes_no_more_calls_than_it_should(toys, monkeypatch):
         assert await silent.code() == Code.DEADLINE_EXCEEDED
         stub = health_pb2_grpc.HealthStub(client.channel)
         watching = [stub.Watch(HealthCheckRequest()) for _ in range(2)]
-        for each in watching:
-            await each.read()
+        for call in watching:
+            await call.read()
         assert await stub.Watch(HealthCheckRequest()).code() == Code.RESOURCE_EXHAUSTED
         watching.pop().cancel()
         async with asyncio.timeout(30):

@@ -64,7 +64,7 @@ def measured(folder: Path) -> tuple[float, float, float]:
             for version in versions:
                 add(version)
                 async with asyncio.timeout(120):
-                    while [each.state for each in models.status("large").model_version_status][
+                    while [status.state for status in models.status("large").model_version_status][
                         :2
                     ] != [30, 50]:
                         await asyncio.sleep(0.02)

@@ -31,12 +31,12 @@ async def until(condition, seconds=60.0):
 
 
 def states(models, name="toy") -> dict[int, int]:
-    return {each.version: each.state for each in models.status(name).model_version_status}
+    return {status.version: status.state for status in models.status(name).model_version_status}
 
 
 async def predict(models, name="toy", version=None, label=None, signature_name="", **inputs):
-    with models.servable(name, version, label) as found:
-        return await found.predict(signature_name, inputs or {"text": TEXTS})
+    with models.servable(name, version, label) as held:
+        return await held.predict(signature_name, inputs or {"text": TEXTS})
 
 
 def add_version(toys: Path, folder: Path, version: int) -> Path:
@@ -283,14 +283,14 @@ async def test_a_label_whose_version_is_loading_asks_to_try_again(toys, tmp_path
             with pytest.raises(ServingError, match="has the label new, is loading") as refused:
                 await predict(models, label="new")
             assert refused.value.code == grpc.StatusCode.UNAVAILABLE
-            with models.servable("toy", label="moved") as found:
-                assert found.version == 1  # until the other is there
+            with models.servable("toy", label="moved") as held:
+                assert held.version == 1  # until the other is there
         finally:
             go_on.set()
         await until(lambda: states(models)[3] == State.AVAILABLE)
         for label in ("new", "moved"):
-            with models.servable("toy", label=label) as found:
-                assert found.version == 3
+            with models.servable("toy", label=label) as held:
+                assert held.version == 3
 
 
 async def test_a_number_beyond_int64_is_no_version(toys, tmp_path):

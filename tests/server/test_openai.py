@@ -178,8 +178,8 @@ def test_seconds_by_stage_count_embeddings(client):
         text = client.get("/monitoring/prometheus/metrics").text
         name = "bert_tf_stage_seconds_count"
         return [
-            int(float(text.split(f'{name}{{stage="{each}"}} ')[1].split()[0]))
-            for each in ("read", "parse", "write")
+            int(float(text.split(f'{name}{{stage="{stage}"}} ')[1].split()[0]))
+            for stage in ("read", "parse", "write")
         ]
 
     before = counts()
@@ -198,15 +198,15 @@ def test_seconds_by_stage_count_embeddings(client):
 def test_openapi_allows_nothing_that_is_refused(client, path, bodies):
     jsonschema = pytest.importorskip("jsonschema")
     document = client.get("/openapi.json").json()
-    asked, model = path, "classifier" if "predict" in path else "encoder"
+    url, model = path, "classifier" if "predict" in path else "encoder"
     if path.startswith(":"):
-        path, asked = f"/v1/models/{{model}}{path}", f"/v1/models/{model}{path}"
-    body = document["paths"][path]["post"]["requestBody"]
-    schema = {**body["content"]["application/json"]["schema"], **document}
-    for each in bodies:
-        assert ask(client, asked, **each).status_code == 400
+        path, url = f"/v1/models/{{model}}{path}", f"/v1/models/{model}{path}"
+    described = document["paths"][path]["post"]["requestBody"]
+    schema = {**described["content"]["application/json"]["schema"], **document}
+    for body in bodies:
+        assert ask(client, url, **body).status_code == 400
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(each, schema)
+            jsonschema.validate(body, schema)
 
 
 def test_tokenize(client):
@@ -267,13 +267,18 @@ def address(client) -> str:
 def test_the_openai_client(address, expected):
     openai = pytest.importorskip("openai")
     client = openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0)
-    found = client.embeddings.create(input=TEXTS, model="encoder")  # asks for base64
-    assert_close([x.embedding for x in found.data], expected)
+    answer = client.embeddings.create(input=TEXTS, model="encoder")  # asks for base64
+    assert_close([x.embedding for x in answer.data], expected)
     with pytest.raises(openai.NotFoundError, match="Servable not found"):
         client.embeddings.create(input=TEXTS, model="gone")
     with pytest.raises(openai.BadRequestError, match="dimensions"):
         client.embeddings.create(input=TEXTS, model="encoder", dimensions=4)
-    assert [each.id for each in client.models.list()] == ["classifier", "encoder", "lists", "pairs"]
+    assert [model.id for model in client.models.list()] == [
+        "classifier",
+        "encoder",
+        "lists",
+        "pairs",
+    ]
 
 
 @pytest.mark.slow
@@ -307,9 +312,7 @@ def test_a_generated_client(address, client, expected, tmp_path, monkeypatch):
     )
     # The generator leaves out what it cannot read.
     paths = client.get("/openapi.json").json()["paths"].values()
-    operations = {
-        each["operationId"] for path in paths for each in path.values() if "operationId" in each
-    }
+    operations = {x["operationId"] for path in paths for x in path.values() if "operationId" in x}
     modules = (tmp_path / "made_client" / "api" / "default").glob("[a-z]*.py")
     assert {path.stem for path in modules} == operations
     monkeypatch.syspath_prepend(tmp_path)
@@ -317,11 +320,13 @@ def test_a_generated_client(address, client, expected, tmp_path, monkeypatch):
     from made_client.api.default import create_embeddings, is_ready, model_status
     from made_client.models import Embeddings
 
-    made = Client(base_url=address)
-    assert is_ready.sync_detailed(client=made).status_code == 200
-    (version,) = model_status.sync("encoder", client=made).model_version_status
+    generated = Client(base_url=address)
+    assert is_ready.sync_detailed(client=generated).status_code == 200
+    (version,) = model_status.sync("encoder", client=generated).model_version_status
     assert version.state == "AVAILABLE"
-    found = create_embeddings.sync(client=made, body=Embeddings(input_=TEXTS, model="encoder"))
-    assert_close([x.embedding for x in found.data], expected)
-    refused = create_embeddings.sync(client=made, body=Embeddings(input_=TEXTS, model="gone"))
+    answer = create_embeddings.sync(
+        client=generated, body=Embeddings(input_=TEXTS, model="encoder")
+    )
+    assert_close([x.embedding for x in answer.data], expected)
+    refused = create_embeddings.sync(client=generated, body=Embeddings(input_=TEXTS, model="gone"))
     assert "Servable not found" in refused.error["message"]

@@ -336,7 +336,7 @@ def contrast(first: list[float], second: list[float]) -> float:
     """The contrast ratio of two colors (WCAG 2.2)."""
 
     def luminance(color: list[float]) -> float:
-        parts = [each / 255 for each in color]
+        parts = [channel / 255 for channel in color]
         linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
         return float(np.dot([0.2126, 0.7152, 0.0722], linear))
 

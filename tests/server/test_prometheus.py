@@ -107,12 +107,12 @@ def test_prometheus_scrapes_a_server(toys, tmp_path):
             except HTTPError as error:
                 return error.read().decode()
 
-        told = {name.removeprefix("prometheus.io/"): x for name, x in annotations().items()}
+        scraped = {name.removeprefix("prometheus.io/"): x for name, x in annotations().items()}
         (tmp_path / "token").write_text(TOKEN)
         scrape = {
             "job_name": "bert-tf",
-            "scheme": told["scheme"],
-            "metrics_path": told["path"],
+            "scheme": scraped["scheme"],
+            "metrics_path": scraped["path"],
             "authorization": {"credentials_file": str(tmp_path / "token")},
             "tls_config": {"ca_file": str(certificate)},
             "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
@@ -125,8 +125,8 @@ def test_prometheus_scrapes_a_server(toys, tmp_path):
                 assert "predictions" in ask("/v1/models/toy:predict", b'{"instances": ["a", "b"]}')
                 assert "error" in ask("/v1/models/toy:predict", b'{"instances": [1]}')
                 time.sleep(0.5)
-                missing = [each for each in missing if not _has_numbers(query(url, each))]
-        _check_lint(ask(told["path"]))
+                missing = [x for x in missing if not _has_numbers(query(url, x))]
+        _check_lint(ask(scraped["path"]))
 
 
 def _has_numbers(values: list[float]) -> bool:

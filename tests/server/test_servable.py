@@ -24,8 +24,8 @@ State = ModelVersionStatus
 
 
 async def predict(models, name="toy", version=None, label=None, signature_name="", **inputs):
-    with models.servable(name, version, label) as found:
-        return await found.predict(signature_name, inputs or {"text": TEXTS})
+    with models.servable(name, version, label) as held:
+        return await held.predict(signature_name, inputs or {"text": TEXTS})
 
 
 async def test_inputs_that_a_signature_does_not_take_are_refused(toys):
@@ -95,10 +95,8 @@ async def test_batching_parameters_of_a_version_are_honoured(toys, tmp_path):
             with models.servable("toy") as servable:
                 return servable._queue.parameters
 
-    found = await parameters()
-    assert found == BatchingParameters(4, 0, 9, allowed_batch_sizes=(4,))
-    found = await parameters(overrides={"max_batch_size": 2})
-    assert found == BatchingParameters(2, 0, 9)
+    assert await parameters() == BatchingParameters(4, 0, 9, allowed_batch_sizes=(4,))
+    assert await parameters(overrides={"max_batch_size": 2}) == BatchingParameters(2, 0, 9)
     file.write_text("max_batch_size: 4")
     with pytest.raises(InputError, match=r"no model can be loaded .* has no batching parameters"):
         await Models(tmp_path).start()
@@ -142,13 +140,13 @@ async def test_an_answer_that_is_too_large_is_refused(toys, monkeypatch):
 
 
 def signature(inputs: dict[str, list[int]], outputs: dict[str, list[int]]) -> SignatureDef:
-    made = SignatureDef()
-    for infos, shapes in ((made.inputs, inputs), (made.outputs, outputs)):
+    definition = SignatureDef()
+    for infos, shapes in ((definition.inputs, inputs), (definition.outputs, outputs)):
         for name, sizes in shapes.items():
             infos[name].tensor_shape.SetInParent()
             for size in sizes:
                 infos[name].tensor_shape.dim.add(size=size)
-    return made
+    return definition
 
 
 @pytest.mark.parametrize(
@@ -176,8 +174,8 @@ def test_lists_lose_their_padding_alone():
     score, padded = np.array([[1, 2, 3, 0], [4, 0, 0, 0]]), np.array([[1, 2, 0, 0], [3, 0, 0, 0]])
     outputs = {"tags_text": padded, "tags_score": score, "tags_of": padded}
     outputs["tags_count"] = np.array([2, 1])
-    found = without_padding(signature({}, sizes), outputs)
+    shorter = without_padding(signature({}, sizes), outputs)
     outputs["tags_text"] = padded[:, :2]
-    assert {name: x.tolist() for name, x in found.items()} == {
+    assert {name: x.tolist() for name, x in shorter.items()} == {
         name: x.tolist() for name, x in outputs.items()
     }

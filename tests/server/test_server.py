@@ -183,7 +183,7 @@ def test_tls_and_the_token(toy_models, tmp_path):
 def test_the_limit_of_open_files_is_raised_and_shared(hard, connections, monkeypatch):
     limits = [256, hard]
     monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(limits))
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, given: limits.__setitem__(0, given[0]))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: limits.__setitem__(0, pair[0]))
     assert server.take_descriptors() == connections
     assert limits == [hard, hard]
 
@@ -198,7 +198,7 @@ def test_missing_descriptors_are_reported_once(caplog):
         loop.call_exception_handler({"message": "another", "exception": ValueError()})
 
     asyncio.run(test())
-    assert [each.split(":")[0] for each in caplog.messages] == [
+    assert [message.split(":")[0] for message in caplog.messages] == [
         "connections wait for a free file descriptor",
         "another",
     ]
@@ -212,7 +212,7 @@ def test_idle_connections_leave_room_for_others(toy_models):
         idle = [socket.create_connection(address, timeout=30) for _ in range(400)]
         for _ in range(3):
             assert ask(port)[0] == 200
-        for each in idle:
-            each.close()
+        for connection in idle:
+            connection.close()
         process.stderr.seek(0)
         assert "Traceback" not in process.stderr.read()

@@ -40,5 +40,5 @@ def test_strings_are_read_from_the_content_that_tensorflow_writes(values):
     lengths = b"".join(map(_VarintBytes, map(len, values)))
     proto = TensorProto(dtype=tf.string.as_datatype_enum, tensor_content=lengths + b"".join(values))
     proto.tensor_shape.dim.add(size=len(values))
-    own = tf.io.parse_tensor(proto.SerializeToString(), tf.string).numpy().tolist()
-    assert to_array("x", proto).tolist() == own == values
+    parsed = tf.io.parse_tensor(proto.SerializeToString(), tf.string).numpy().tolist()
+    assert to_array("x", proto).tolist() == parsed == values
