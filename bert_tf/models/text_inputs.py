@@ -157,10 +157,10 @@ def given_table(
     Unless `labelled`, labels are not read. Columns have the names that the task has for files.
     """
     task, lists, y = with_columns(task, x, y, names_classes=not by_place)
-    cells = {_column_of(task, role): values for role, values in lists.items()}
+    cells = {_column_of(task, role, lists): values for role, values in lists.items()}
     count = len(next(iter(cells.values())))
     columns = columns_in(x) or {}
-    for name, values in _further_columns(task, columns).items():
+    for name, values in _further_columns(task, columns, lists).items():
         cells[name] = [None if is_missing(x) else x for x in as_list(name, values)]
     if opening := getattr(task.kind, "opening", None):  # choices in memory begin with it
         cells.setdefault(opening, [""] * count)
@@ -213,17 +213,22 @@ def given_examples(
     return task, task.examples(table, columns)
 
 
-def _column_of(task: Task, role: str) -> str:
-    """The name that the column of a role has in the task's files."""
-    names = {"text": task.text, "text_pair": task.pair or "text_pair", "context": task.text}
-    names["words"] = "words" if task.text == "text" else task.text
-    names["choices"] = (task.pair or "choices").removesuffix("*")
-    return role if "question" in task.inputs else names.get(role, role)
+def _column_of(task: Task, role: str, roles: Collection[str]) -> str:
+    """The name that the column of a role, among other roles, has in the task's files."""
+    if role == "text" or (role == "context" and "choices" in roles):
+        return task.text
+    if role == "text_pair":
+        return task.pair or role
+    if role == "choices":
+        return (task.pair or role).removesuffix("*")
+    return task.text if role == "words" and task.text != "text" else role
 
 
-def _further_columns(task: Task, columns: Mapping[str, Any]) -> dict[str, Any]:
+def _further_columns(
+    task: Task, columns: Mapping[str, Any], roles: Collection[str]
+) -> dict[str, Any]:
     """What else a kind reads, where the data has it: ids of questions, wrong answers."""
-    if "question" in task.inputs:
+    if "question" in roles:
         return {name: columns[name] for name in ("id", "is_impossible") if name in columns}
     if not (negatives := getattr(task.kind, "negatives", None)):
         return {}

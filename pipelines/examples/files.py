@@ -58,7 +58,7 @@ def read_table(
     if format is None and (default != "conll" or is_certain or tagged_words.is_column_file(path)):
         format = default
     if format == "jsonl":
-        return Table.of_records(list(read_records(path)), Source(str(path), format))
+        return Table.of_records(read_records(path), Source(str(path), format))
     if format is None:
         read_text(path)  # raises: there is no such file
         raise InputError(

@@ -96,6 +96,8 @@ def as_list(name: str, values: Any) -> list[Any]:
 
 def _plain(value: Any) -> Any:
     """A value that JSON has, for one of NumPy, pandas or a tensor; others stay."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, bytes):
         return value.decode("utf-8")
     if isinstance(value, np.floating):
@@ -111,5 +113,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         value = sorted(value, key=str)
     if isinstance(value, list | tuple):
-        return [_plain(x) for x in value]
+        return [x if type(x) in _PLAIN else _plain(x) for x in value]
     return None if is_missing(value) else value

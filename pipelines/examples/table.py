@@ -155,10 +155,18 @@ class Table:
     usual: Mapping[str, str] = field(default_factory=dict)  # role -> column of a column file
 
     @classmethod
-    def of_records(cls, records: Sequence[Record], source: Source) -> "Table":
-        names = dict.fromkeys(name for *_, row in records for name in row)
-        columns = {name: [row.get(name, MISSING) for *_, row in records] for name in names}
-        return cls(columns, [line for line, *_ in records], source)
+    def of_records(cls, records: Iterable[Record], source: Source) -> "Table":
+        columns: dict[str, list[Any]] = {}
+        lines: list[int] = []
+        for line, _, row in records:
+            for name, cell in row.items():
+                cells = columns.setdefault(name, [])
+                cells += [MISSING] * (len(lines) - len(cells))
+                cells.append(cell)
+            lines.append(line)
+        for cells in columns.values():
+            cells += [MISSING] * (len(lines) - len(cells))
+        return cls(columns, lines, source)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -261,7 +269,10 @@ class Table:
         cells = self.column(role, column)
         if self.header or self.source.format == "lines":  # valid UTF-8
             return list(cells)
-        return [self.text(i, role, column, cell) for i, cell in enumerate(cells)]
+        return [
+            cell if type(cell) is str and cell.isascii() else self.text(i, role, column, cell)
+            for i, cell in enumerate(cells)
+        ]
 
     def text(self, index: int, role: str, column: str, cell: Any) -> str:
         """A cell of a row as a text: a string, a number, or a label that is true or false."""
@@ -304,21 +315,20 @@ class Table:
 
     def examples(self, roles: Mapping[str, str]) -> Examples:
         """Examples with the texts of some columns, role -> name; of "ending*" lists of texts."""
-        if not (len(self) or self.columns):
-            raise self._no_example()
+        if not len(self):
+            for role, name in roles.items() if self.header else ():
+                self.keys(role, name)
+            raise InputError(
+                f"{self.source.path}: no example; give a file, or a split, that has some"
+            )
         columns = {
             role: self.lists(role, name) if name.endswith("*") else self.texts(role, name)
             for role, name in roles.items()
         }
-        if not len(self):
-            raise self._no_example()
         is_by_number = all(map(str.isdecimal, roles.values()))
         numbers = [str(number) for number in range(len(self.header))]
         is_unread = is_by_number and list(self.header) not in (numbers, [])
         return self.with_columns(columns, roles, unread=tuple(self.header) if is_unread else ())
-
-    def _no_example(self) -> InputError:
-        return InputError(f"{self.source.path}: no example; give a file, or a split, that has some")
 
     def with_columns(
         self, columns: dict[str, list[Any]], roles: Mapping[str, str], **source: Any

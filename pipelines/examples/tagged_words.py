@@ -68,21 +68,23 @@ def read_column_file(path: StrPath) -> Table:
     documents: list[list[list[tuple[int, list[str]]]]] = [[[]]]  # document -> sentence -> word
     rows, is_numbered = _rows(path)
     width = first = 0
-    for line, cells in rows:
+    for row in rows:
+        line, cells = row
         if cells[0] == _DOCUMENT:
             documents.append([[]])
         elif cells[0] in ("", _SENTENCE_END):
             documents[-1].append([])
         else:
             width, first = width or len(cells), first or line
-            place = f"{path}, line {line}"
             if len(cells) != width:
                 raise InputError(
-                    f"{place}: {len(cells)} columns where line {first} has {width}; repair the line"
+                    f"{path}, line {line}: {len(cells)} columns where line {first} has {width}; "
+                    "repair the line"
                 )
             if not _OTHER_SPACES.isdisjoint("".join(cells)):
-                cells = [_word(place, cell) for cell in cells]
-            documents[-1][-1].append((line, cells))
+                for cell in cells:
+                    _word(f"{path}, line {line}", cell)
+            documents[-1][-1].append(row)
     full = [[sentence for sentence in document if sentence] for document in documents]
     full = [document for document in full if document]
     sentences = [sentence for document in full for sentence in document]
@@ -102,7 +104,7 @@ def _word_table(
     sentences: Sequence[Sequence[tuple[int, list[str]]]],
     **more: Any,
 ) -> Table:
-    """A table with a row for each sentence, whose cells are lists with a string for each word."""
+    """A table with a row for each sentence, whose cells have a string for each word."""
     if not sentences:
         raise InputError(
             f"{source.path}: no words; give a file with a word and its label on each line"
@@ -110,7 +112,7 @@ def _word_table(
     cells = [list(zip(*(row for _, row in sentence), strict=True)) for sentence in sentences]
     word_lines = [[line for line, _ in sentence] for sentence in sentences]
     source = replace(source, extents=[(lines[0], lines[-1]) for lines in word_lines])
-    columns = {name: [list(row[i]) for row in cells] for i, name in enumerate(names)}
+    columns = {name: [row[i] for row in cells] for i, name in enumerate(names)}
     first_lines = [lines[0] for lines in word_lines]
     return Table(columns, first_lines, source, word_lines=word_lines, **more)
 
@@ -197,7 +199,7 @@ def read_words(
         label = label if label is None or label in table.columns else _TAG
     elif text == "text" and table.source.format != "conll" and (label is not None or is_in_memory):
         text = "words"
-    if label is None and not is_in_memory and not isinstance(table.column("text", text)[0], list):
+    if label is None and not is_in_memory and isinstance(table.column("text", text)[0], str):
         return table.examples(columns)
     words = _word_lists(table, text, is_whole=label is None and is_in_memory)
     roles, values = {"words": text}, {"words": words}
@@ -231,9 +233,11 @@ def _word_lists(table: Table, column: str, *, is_whole: bool) -> list[list[str]]
     """The words of each row; a string is words between spaces, or left whole."""
     rows = []
     for index, cell in enumerate(table.column("text", column)):
-        if isinstance(cell, list):
-            texts = [table.text(index, "text", column, word) for word in cell]
-            words = [_word(_place(table, index, i), word) for i, word in enumerate(texts)]
+        if isinstance(cell, list | tuple):
+            words = _texts(table, index, "text", column, cell)
+            if "" in words or len(_SPACE.findall(" ".join(words))) >= max(1, len(words)):
+                for number, word in enumerate(words):
+                    _word(_place(table, index, number), word)
         else:
             text = table.text(index, "text", column, cell)
             words = [text] if is_whole else [word for word in _SPACE.split(text) if word]
@@ -248,23 +252,32 @@ def _label_lists(
 ) -> list[list[str]]:
     """The labels of each row, one for each word."""
     rows = []
+    known: set[str] = set()
     for index, cell in enumerate(table.column("label", column)):
-        if not isinstance(cell, list):
+        if not isinstance(cell, list | tuple):
             cell = _SPACE.split(table.text(index, "label", column, cell))
         if entities and any(type(label) is int for label in cell):
             raise InputError(
                 f"{table.place(index)}: {column!r} is no list of strings but of numbers, whose "
                 "names only their data set knows; write names, such as B-PER"
             )
-        labels = [table.text(index, "label", column, label) for label in cell]
+        labels = _texts(table, index, "label", column, cell)
         if len(labels) != len(words[index]):
             raise InputError(
                 f"{table.place(index)}: {len(words[index])} words but {len(labels)} labels; give "
                 "each word one"
             )
-        labels = [_label(_place(table, index, i), x, entities) for i, x in enumerate(labels)]
+        for number, label in enumerate(labels):
+            if label not in known:
+                known.add(_label(_place(table, index, number), label, entities))
         rows.append(to_iob2(labels) if entities else labels)
     return rows
+
+
+def _texts(table: Table, index: int, role: str, column: str, cell: Sequence[Any]) -> list[str]:
+    return [
+        x if type(x) is str and x.isascii() else table.text(index, role, column, x) for x in cell
+    ]
 
 
 def _place(table: Table, index: int, word: int) -> str:

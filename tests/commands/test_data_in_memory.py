@@ -74,12 +74,6 @@ def test_forms_give_the_same_examples(form):
     assert examples.columns == {"text": TEXTS, "label": LABELS}
 
 
-def test_missing_cells_of_a_frame_are_empty_texts():
-    frame = pytest.importorskip("pandas").DataFrame({"text": [*TEXTS[:2], None], "label": LABELS})
-    _, examples = examples_in_memory(find_task("classification"), frame, ["bad", "good"])
-    assert examples.columns == {"text": TEXTS, "label": LABELS}
-
-
 @pytest.mark.parametrize(
     ("name", "columns"), [("classification", "label"), ("multi_label", "bad, good")]
 )
@@ -95,15 +89,10 @@ def test_labels_beside_inputs_are_not_read(name, columns):
     [
         ((TEXTS, LABELS, LABELS), "a tuple of 3: give .inputs, labels."),
         (TEXTS, "no labels: give .inputs, labels., or a column 'label'"),
-        ((TEXTS, ["good", None, "bad"]), "label 1 is None: leave the example out"),
-        ((TEXTS, [1.0, float("nan"), 0.0]), "label 1 is nan: leave the example out"),
-        ((TEXTS, ["good"]), "1 labels for 3 examples"),
         (
             (TEXTS, np.array([1, 0, 1])),
             "label 0 is 1, and the labels have names .bad, good., which",
         ),
-        ((TEXTS, [True, False, True]), "label 0 is True, the value of none of the model's labels"),
-        (([], []), "there is no example"),
     ],
 )
 def test_data_that_cannot_be_used_is_refused(data, message):

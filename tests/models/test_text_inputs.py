@@ -352,17 +352,6 @@ def test_labels_that_are_numbers_are_names(opened):
     np.testing.assert_array_equal(batches_of(model, dataset)[1], [0, 1, 2, 0, 1, 2, 0, 1])
 
 
-@pytest.mark.parametrize(
-    ("labels", "given"),
-    [(["5.0", "1.0"], [1, 5]), (["+1", "-1"], [-1, 1]), (["True", "False"], [False, True])],
-)
-def test_numbers_are_values_of_labels_before_they_are_places(opened, labels, given):
-    model = opened(labels=labels)
-    dataset = tf.data.Dataset.from_tensor_slices((TEXTS[:2], given)).batch(2)
-    for x, y in ((TEXTS[:2], given), (TEXTS[:2], np.array(given)), (dataset, None)):
-        np.testing.assert_array_equal(batches_of(model, x, y)[1], [1, 0])
-
-
 @pytest.mark.slow
 def test_tagged_strings_have_words_of_their_own(opened):
     model = opened(BertTagger)
@@ -389,11 +378,6 @@ def test_missing_cells_of_a_frame_are_empty_texts(classifier):
     for found in (batches_of(classifier, x), batches_of(classifier, x["text"], x["label"])):
         for one, other in zip(*map(keras.tree.flatten, (found, expected)), strict=True):
             np.testing.assert_array_equal(one, other)
-
-
-def test_labels_are_not_read_where_none_are_needed(classifier):
-    x = frame(text=TEXTS, label=["unknown"] * len(TEXTS))
-    assert classifier.classify(x) == classifier.classify(TEXTS)
 
 
 def test_masks_are_others_in_each_step_of_training(opened):
