@@ -1,0 +1,89 @@
+"""The parts of a fine-tuning: calibration, the best model's outcome, the loss of a teacher."""
+
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertEncoder
+from bert_tf.commands import finetuning
+from bert_tf.commands.finetuning import _evaluate_best, best_temperature
+from bert_tf.models.answerer import Answerer
+from bert_tf.pipelines.examples.table import Examples
+from bert_tf.tasks.kinds.kind import Answered
+from bert_tf.tasks.table import TASKS
+
+LABELS = ["no", "perhaps", "yes"]
+
+
+@pytest.mark.parametrize("name", ["classification", "choice", "multi_label"])
+@pytest.mark.parametrize("true", [0.4, 1.0, 3.0])
+def test_the_temperature_that_outputs_were_multiplied_by_is_found(name, true):
+    kind, draw = TASKS[name].kind, np.random.default_rng(1)
+    logits = draw.normal(size=(4000, 3), scale=2.0)
+    columns = {"choices": [["a", "b", "c"]] * len(logits)}
+    if name == "multi_label":
+        drawn = draw.random(logits.shape) < 1 / (1 + np.exp(-logits))
+        columns["label"] = [",".join(np.array(LABELS)[row]) for row in drawn]
+    else:
+        shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        numbers = [draw.choice(3, p=row) for row in shares]
+        columns["label"] = [str(n) if name == "choice" else LABELS[n] for n in numbers]
+    outputs = tf.constant(logits * true, tf.float32)
+    answers = {key: x.numpy() for key, x in kind.answers(outputs, LABELS).items()}
+    given = Answered(TASKS[name], Examples("d", [*range(4000)], columns), answers, LABELS)
+    # Its relative deviation is below 1 / sqrt(examples * information), about 2%.
+    assert best_temperature(given) == pytest.approx(true, rel=0.08)
+
+
+@pytest.mark.parametrize(("finished", "saved"), [(True, 0), (False, 1)])
+def test_a_finished_model_is_calibrated_and_written_once(tmp_path, monkeypatch, finished, saved):
+    (tmp_path / "best").mkdir()
+    if finished:
+        (tmp_path / "best" / "metrics.json").write_text("{}")
+    best = MagicMock()
+    best.tuned.return_value = best
+    monkeypatch.setattr(Answerer, "from_directory", lambda folder: best)
+    monkeypatch.setattr(finetuning, "best_temperature", lambda given: 2.0)
+    run = SimpleNamespace(directory=tmp_path, precision="mixed_bfloat16", notice=lambda line: None)
+    options = SimpleNamespace(calibrate=True, features_only=None)
+    assert _evaluate_best(run, options, None, None, 8) is best.evaluate.return_value
+    assert best.save.call_count == best.evaluate.return_value.write.call_count == saved
+
+
+def test_the_metrics_of_a_run_are_those_of_its_best_model(tmp_path, monkeypatch):
+    """In float32 the trained model, already traced, is evaluated with the best weights."""
+    best, trained, saved = MagicMock(), MagicMock(), tmp_path / "best"
+    best.model.encoder = MagicMock(spec=BertEncoder)
+    monkeypatch.setattr(Answerer, "from_directory", {saved: best}.__getitem__)
+    trained.evaluate.side_effect = lambda *_: trained.model.set_weights.assert_called_once_with(
+        best.model.get_weights.return_value
+    )
+    saved.mkdir()
+    (saved / "metrics.json").touch()
+    run = SimpleNamespace(directory=tmp_path, precision="float32")
+    _evaluate_best(run, SimpleNamespace(features_only=None), trained, None, 8)
+    trained.evaluate.assert_called_once()
+
+
+@pytest.mark.parametrize(
+    ("temperature", "weight", "expected"), [(3.0, 0.25, (3.0, 5.0)), (None, None, (2.0, 7.6))]
+)
+def test_temperature_and_weight_are_those_of_the_options(
+    monkeypatch, temperature, weight, expected
+):
+    monkeypatch.setattr(Answerer, "from_directory", MagicMock())
+    monkeypatch.setattr(finetuning, "_matched", MagicMock())
+    options = SimpleNamespace(
+        teacher="large",
+        teacher_layers=None,
+        teacher_temperature=temperature,
+        teacher_weight=weight,
+    )
+    student = MagicMock()
+    student.task.kind.losses.soft.return_value = lambda taught, own: 8.0
+    _, loss, _ = finetuning._taught_by(options, student, lambda labels, own: 4.0, "float32")
+    student.task.kind.losses.soft.assert_called_once_with(expected[0])
+    assert loss(None, ("own", "taught")) == pytest.approx(expected[1])
