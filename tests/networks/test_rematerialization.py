@@ -3,7 +3,6 @@
 import json
 import sys
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -98,14 +97,6 @@ def test_frozen_blocks():
     kept, again = (gradients(model) for model in models)
     assert len(kept[1]) == len(again[1])
     assert_close(again[1], kept[1])
-
-
-def test_keras_files_keep_it(tmp_path):
-    model = encoder(True)
-    model.save(tmp_path / "encoder.keras")
-    loaded = keras.saving.load_model(tmp_path / "encoder.keras")
-    assert loaded.rematerialize
-    np.testing.assert_array_equal(loaded(batch())["pooled_output"], model(batch())["pooled_output"])
 
 
 _MEMORY = """

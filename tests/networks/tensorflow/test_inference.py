@@ -6,8 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rounding import assert_equal_but_for_rounding, half_rounding
 
 from bert_tf import BertConfig, BertTokenizer
@@ -252,33 +250,3 @@ def test_an_export_in_bfloat16_holds_its_weights_once_and_answers_as_evaluation_
             # A probability moves by a quarter of what its logit moves by, at most.
             atol = half_rounding(45, "bfloat16") / 4
             np.testing.assert_allclose(found[name], value, rtol=0, atol=atol)
-
-
-@pytest.mark.slow
-@given(data=st.data())
-@settings(max_examples=25, deadline=None)
-def test_an_exported_tagger_that_reads_from_the_left_sees_nothing_that_follows(data, left_to_right):
-    ids = st.lists(st.integers(5, 12), min_size=7, max_size=7)
-    one, other, place = data.draw(ids), data.draw(ids), data.draw(st.integers(0, 6))
-    rows = np.array([one, np.where(np.arange(7) <= place, one, other)], np.int32)
-    inputs = {"token_ids": rows, "segment_ids": rows * 0, "padding_mask": rows * 0 + 1}
-    found = left_to_right.run("tokens", inputs)["probability"]
-    assert_close(found[0, : place + 1], found[1, : place + 1])
-    if one[0] != other[0]:
-        rows[1] = [other[0], *one[1:]]
-        found = left_to_right.run("tokens", inputs)["probability"]
-        with pytest.raises(AssertionError):  # the word is seen
-            assert_close(found[0], found[1])
-
-
-@pytest.fixture(scope="module")
-def left_to_right(tmp_path_factory, exports_of):
-    config = replace(LEFT_TO_RIGHT, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    model = randomize(BertTagger(config, **LABELS), np.random.default_rng(5))
-    tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
-    task = find_task("tagging").with_settings({"max_length": 10})
-    tuned = Answerer(task, model, tokenizer, LABELS["labels"])
-    with exports_of("serving_default", "tokens"):
-        session = LoadedModel(tuned.export("tags", root=tmp_path_factory.mktemp("export")))
-    yield session
-    session.close()

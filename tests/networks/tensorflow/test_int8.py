@@ -66,3 +66,13 @@ def test_products_are_exact_on_every_processor(isa):
 def test_weights_of_zeros_have_a_scale():
     steps, scale = quantize_weights(np.zeros((3, 2), np.float32))
     assert not steps.any() and (scale > 0).all() and np.isfinite(1 / scale).all()
+
+
+def test_pairs_of_8_bit_products_fit_in_16_bits():
+    """Processors without VNNI add them up there, of inputs from 0 to 255; beyond, they saturate."""
+    kernel = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    steps, scale = quantize_weights(kernel)
+    assert np.abs(steps).max(0).tolist() == [63] * 3
+    assert 2 * 255 * np.abs(steps, dtype=int).max() < 2**15
+    # Each is off by half a step.
+    np.testing.assert_allclose(steps * scale / 127, kernel, rtol=0, atol=0.51 * scale.max() / 127)

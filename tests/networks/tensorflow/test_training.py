@@ -22,10 +22,8 @@ from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow import dropout, inference, passes, training, vocabulary_loss
 from bert_tf.networks.tensorflow.dropout import draw_dropout
-from bert_tf.networks.tensorflow.int8 import quantize_weights
 from bert_tf.networks.tensorflow.passes import known_shape
 from bert_tf.networks.tensorflow.training import Training
-from bert_tf.paper.feature_encoder import FeatureEncoder
 
 PLAIN = {
     "vocab_size": 13,
@@ -194,23 +192,6 @@ def test_gradients_are_those_of_all_places_in_keras_ops(kind, static, compiled, 
     model = randomize(MODELS[kind](seed=0))
     is_token = MASK if "tagger" in kind else None
     assert compare(model, batch(kind), ROUNDING, static=static, is_token=is_token) > 30
-
-
-def test_pairs_of_8_bit_products_fit_in_16_bits():
-    """Processors without VNNI add them up there, of inputs from 0 to 255; beyond, they saturate."""
-    kernel = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
-    steps, scale = quantize_weights(kernel)
-    assert np.abs(steps).max(0).tolist() == [63] * 3
-    assert 2 * 255 * np.abs(steps, dtype=int).max() < 2**15
-    # Each is off by half a step.
-    np.testing.assert_allclose(steps * scale / 127, kernel, rtol=0, atol=0.51 * scale.max() / 127)
-
-
-@pytest.mark.slow
-def test_a_frozen_encoder_computes_features():
-    encoder = FeatureEncoder(randomize(BertEncoder(CONFIG)), ["sum_all", "-2"], 0)
-    tagger = BertTagger(encoder, labels=["a", "b"], seed=0)
-    assert compare(tagger, batch(), ROUNDING, static=False, is_token=MASK) == 2
 
 
 @pytest.mark.slow
