@@ -7,7 +7,7 @@ from bert_tf.extensions import Architecture
 
 
 class OneSided(Architecture):
-    """A language model that predicts each token from those on one side, or on each of them."""
+    """Language models, which predict each token from those on one side, or from each side."""
 
     words_class = "BertLMHeadModel"
 
@@ -37,13 +37,13 @@ class OneSided(Architecture):
 
 
 class LeftToRight(OneSided):
-    """A token attends to those up to itself: Hugging Face's decoders."""
+    """Tokens attend to those up to themselves: Hugging Face's decoders."""
 
     direction = "left_to_right"
-    marks = {"is_decoder": True}  # noqa: RUF012
+    marks: ClassVar = {"is_decoder": True}
     towers = (direction,)
     objective = "ltr"
-    predicts = {"ltr": -1}  # noqa: RUF012
+    predicts: ClassVar = {"ltr": -1}
 
     @staticmethod
     def is_seen(place: Any, other: Any) -> Any:
@@ -55,19 +55,19 @@ class LeftToRight(OneSided):
         return last_places(padding_mask)
 
     def stored_prefixes(self, name: str) -> list[str]:
-        # What it computes from its last token, where Hugging Face's decoders read [CLS].
+        # It reads its last token here; Hugging Face's decoders read [CLS].
         is_hidden = name.startswith(("pooler.", "qa_outputs."))
         return super().stored_prefixes(name) if is_hidden else [""]
 
 
 class RightToLeft(OneSided):
-    """A token attends to those from itself on; no other library has such a class."""
+    """Tokens attend to those from themselves on; no other library has such a class."""
 
     direction = "right_to_left"
-    marks = {"model_type": "bert_right_to_left"}  # noqa: RUF012
+    marks: ClassVar = {"model_type": "bert_right_to_left"}
     towers = (direction,)
     objective = "rtl"
-    predicts = {"rtl": 1}  # noqa: RUF012
+    predicts: ClassVar = {"rtl": 1}
 
     @staticmethod
     def is_seen(place: Any, other: Any) -> Any:
@@ -81,7 +81,7 @@ class SideBySide(OneSided):
     """One encoder for each side (paper, section 5.1)."""
 
     direction = "left_to_right+right_to_left"
-    marks = {"model_type": f"bert_{direction}"}  # noqa: RUF012
+    marks: ClassVar = {"model_type": f"bert_{direction}"}
     towers: ClassVar[tuple[str, ...]] = (LeftToRight.direction, RightToLeft.direction)
     width = 2
     objective = "ltr+rtl"
@@ -107,7 +107,7 @@ class Recurrent(SideBySide):
     """LSTMs in both directions, on the same embeddings (Peters et al. 2018)."""
 
     direction = "recurrent"
-    marks = {"model_type": "bert_recurrent"}  # noqa: RUF012
+    marks: ClassVar = {"model_type": "bert_recurrent"}
     towers: ClassVar[tuple[str, ...]] = (direction,)
     sides = SideBySide.towers
     objective = "bilm"
@@ -178,7 +178,6 @@ class OnFeatures(Architecture):
         return task_products(self.config, length, classes)
 
 
-DIRECTIONS = {  # objective -> `attention_direction`
-    each.objective: each.direction for each in (LeftToRight, RightToLeft, SideBySide, Recurrent)
-}
+_ALL = (LeftToRight, RightToLeft, SideBySide, Recurrent)
+DIRECTIONS = {architecture.objective: architecture.direction for architecture in _ALL}
 PARTS = {"lstm.": "LSTM", "mix.": "mix of layers"}

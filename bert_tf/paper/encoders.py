@@ -37,10 +37,14 @@ class TwoEncoders(Encoder):
     ):
         towers = []
         for direction in config.architecture.towers:
-            own = replace(config, attention_direction=direction)
-            arguments = (own, child_seed(seed, direction), dtype, attention_probabilities, zeros)
+            tower = replace(config, attention_direction=direction)
+            own_seed = child_seed(seed, direction)
             with keras.name_scope(direction):  # the names of the variables, which tell them apart
-                towers.append(BertEncoder(*arguments, name=direction))
+                towers.append(
+                    BertEncoder(
+                        tower, own_seed, dtype, attention_probabilities, zeros, name=direction
+                    )
+                )
         inputs = self.symbolic_inputs()
         outputs = _side_by_side([tower(inputs) for tower in towers])
         super().__init__(config, inputs, outputs, seed, dtype, **kwargs)
@@ -65,8 +69,8 @@ class TwoEncoders(Encoder):
 def _side_by_side(outputs: list[dict[str, Any]]) -> dict[str, Any]:
     def joined(name: str) -> Any:
         axis = 1 if name == "attention_probabilities" else -1  # heads, else vectors
-        parts = (each[name] for each in outputs)
-        return keras.tree.map_structure(lambda *each: ops.concatenate(each, axis=axis), *parts)
+        parts = (output[name] for output in outputs)
+        return keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=axis), *parts)
 
     return {name: joined(name) for name in outputs[0]}
 

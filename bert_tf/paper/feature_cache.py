@@ -1,4 +1,4 @@
-"""Vectors of a frozen encoder, kept on disk: each text passes through the encoder once."""
+"""Vectors of a frozen encoder, cached on disk: each text passes through the encoder once."""
 
 import functools
 import hashlib
@@ -22,11 +22,11 @@ _SPARE = 0.1  # share of the free space that stays free
 
 
 class FeatureCache:
-    """Remembers the vectors that `FrozenLayers` have computed, by the tokens of each row.
+    """Stores the vectors that `FrozenLayers` have computed, by the tokens of each row.
 
-    A run that was killed finds again what it has kept in `folder`; None for temporary files. A
-    cache of other weights or layers is replaced. Once nine tenths of the free space are used,
-    nothing more is kept, and the vectors that are missing are computed each time.
+    A run that was killed reads them again from `folder`; None for temporary files. A cache of other
+    weights or layers is replaced. Once nine tenths of the free space are used, vectors that are
+    missing are computed each time.
     """
 
     def __init__(self, features: FrozenLayers, folder: Path | None) -> None:
@@ -35,7 +35,7 @@ class FeatureCache:
         self._vector_bytes = features.width * np.dtype(np.float32).itemsize
         self._folder = folder
         self._limit = 0  # bytes of vectors; known with the files
-        self._kept: dict[bytes, tuple[int, int]] = {}  # key -> first vector, count
+        self._entries: dict[bytes, tuple[int, int]] = {}  # key -> first vector, count
         self._end = 0  # number of vectors
         self._lock = threading.Lock()
         self._stack = ExitStack()
@@ -45,10 +45,10 @@ class FeatureCache:
     ) -> tf.Tensor:
         """Vectors [R, T, W] of model inputs [R, T] each; runs in graph. See `FrozenLayers`.
 
-        If a row is missing all are computed: what was kept must not change a batch's numbers.
+        If a row is missing all are computed: the cache must not change a batch's numbers.
         """
         rows = [inputs[name] for name in ("token_ids", "segment_ids", "padding_mask")]
-        kept, complete = tf.numpy_function(self._read, rows, [tf.float32, tf.bool])
+        stored, complete = tf.numpy_function(self._read, rows, [tf.float32, tf.bool])
 
         def computed() -> tf.Tensor:
             vectors = tf.cast(compute(inputs), tf.float32)
@@ -56,7 +56,7 @@ class FeatureCache:
             with tf.control_dependencies([written]):
                 return tf.identity(vectors)
 
-        vectors = tf.cond(tf.ensure_shape(complete, []), lambda: kept, computed)
+        vectors = tf.cond(tf.ensure_shape(complete, []), lambda: stored, computed)
         vectors = tf.ensure_shape(vectors, [*rows[0].shape, self._features.width])
         return tf.cast(vectors, self._features.compute_dtype)
 
@@ -67,26 +67,26 @@ class FeatureCache:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
     def _read(self, *rows: np.ndarray) -> tuple[np.ndarray, np.bool_]:
-        """The vectors, zero at padding, and whether all were kept."""
+        """The vectors, zero at padding, and whether all were stored."""
         with self._lock:
-            vectors, _ = self._files
-            places = [self._kept[key] for key, _ in _keys(*rows) if key in self._kept]
-        if len(places) < len(rows[0]):
+            file, _ = self._files
+            entries = [self._entries[key] for key, _ in _keys(*rows) if key in self._entries]
+        if len(entries) < len(rows[0]):
             return np.zeros((0, 0, self._features.width), np.float32), np.bool_(False)
-        found = np.zeros((*rows[0].shape, self._features.width), np.float32)
-        for row, (first, count) in zip(found, places, strict=True):
-            os.preadv(vectors.fileno(), [row[:count]], first * self._vector_bytes)
-        return found, np.bool_(True)
+        vectors = np.zeros((*rows[0].shape, self._features.width), np.float32)
+        for row, (first, count) in zip(vectors, entries, strict=True):
+            os.preadv(file.fileno(), [row[:count]], first * self._vector_bytes)
+        return vectors, np.bool_(True)
 
     def _write(self, *arrays: np.ndarray) -> np.bool_:
-        """Keeps the vectors of new rows if there is room; returns whether there was."""
+        """Stores the vectors of new rows if there is room; returns whether there was."""
         *rows, computed = arrays
         with self._lock:
             vectors, index = self._files
-            places, new, end = {}, [], self._end
+            entries, new, end = {}, [], self._end
             for (key, count), row in zip(_keys(*rows), computed, strict=True):
-                if key not in self._kept and key not in places:
-                    places[key] = end, count
+                if key not in self._entries and key not in entries:
+                    entries[key] = end, count
                     new.append(row[:count])
                     end += count
             self.full |= bool(new) and end * self._vector_bytes > self._limit
@@ -97,19 +97,19 @@ class FeatureCache:
                 vectors.flush()
                 os.fsync(vectors.fileno())
                 # After the vectors: a killed run leaves no entry without them.
-                entries = [(key, *place) for key, place in places.items()]
-                index.write(np.array(entries, _ENTRY).tobytes())
+                records = [(key, *entry) for key, entry in entries.items()]
+                index.write(np.array(records, _ENTRY).tobytes())
                 index.flush()
             except OSError:  # the disk is full
                 self.full = True
                 return np.bool_(False)
-            self._kept |= places
+            self._entries |= entries
             self._end = end
             return np.bool_(True)
 
     @functools.cached_property
     def _files(self) -> tuple[IO[bytes], IO[bytes]]:
-        """The files of vectors and index, at their ends, once what a killed run kept is read."""
+        """The files of vectors and index, at their ends, after those of a killed run are read."""
         folder = self._folder or Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
         vectors, index = (
@@ -122,11 +122,12 @@ class FeatureCache:
             data = index.read()
             for key, first, count in np.frombuffer(data, _ENTRY, len(data) // _ENTRY.itemsize):
                 if first + count <= stored:
-                    self._kept[key.tobytes()] = int(first), int(count)
+                    self._entries[key.tobytes()] = int(first), int(count)
                     self._end = max(self._end, int(first + count))
         vectors.truncate(self._end * self._vector_bytes)
-        index.truncate(len(identity) + len(self._kept) * _ENTRY.itemsize if self._kept else 0)
-        if not self._kept:
+        size = len(identity) + len(self._entries) * _ENTRY.itemsize
+        index.truncate(size if self._entries else 0)
+        if not self._entries:
             index.write(identity)
         free = shutil.disk_usage(folder).free
         self._limit = self._end * self._vector_bytes + int((1 - _SPARE) * free)

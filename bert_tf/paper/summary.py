@@ -12,12 +12,12 @@ from bert_tf.networks.kernels import last_places
 def summary(states: Any, padding_mask: Any, direction: str) -> Any:
     """The vectors [B, W] of the tokens that have seen all others, of states [B, T, W].
 
-    That is the last token in a left-to-right model, and [CLS] in others; of two encoders each has
-    its own, and half of the vector. `direction` is the encoder's `attention_direction`.
+    In a left-to-right model it is the last token, in others [CLS]; in two encoders one for each
+    half of the vector. `direction` is the encoder's `attention_direction`.
     """
     if direction == "left_to_right+right_to_left":
         parts = zip(ops.split(states, 2, axis=-1), direction.split("+"), strict=True)
-        return ops.concatenate([summary(x, padding_mask, own) for x, own in parts], axis=-1)
+        return ops.concatenate([summary(x, padding_mask, side) for x, side in parts], axis=-1)
     if direction == "left_to_right":
         return take_tokens(states, last_places(padding_mask)[:, None])
     return states[:, 0]
@@ -25,7 +25,7 @@ def summary(states: Any, padding_mask: Any, direction: str) -> Any:
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class SummaryFirst(keras.layers.Layer):
-    """Swaps [CLS] and the token that has seen all others, arguments as of `summary`."""
+    """Swaps [CLS] and the token that has seen all others; the arguments are those of `summary`."""
 
     def __init__(self, direction: str, **kwargs: Any):
         super().__init__(**kwargs)
