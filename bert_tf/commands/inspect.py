@@ -87,8 +87,8 @@ def displayed_instances(
         # Tokens have the number of their instance, from 1 on: there is one, or a row of several.
         for number, is_random_next in enumerate(np.atleast_1d(labels["nsp_logits"][row]), start=1):
             tokens = [
-                DisplayedToken(tokenizer.id_to_token(token_ids[place]), hidden.get(place))
-                for place in np.flatnonzero(inputs["padding_mask"][row] == number)
+                DisplayedToken(tokenizer.id_to_token(token_ids[position]), hidden.get(position))
+                for position in np.flatnonzero(inputs["padding_mask"][row] == number)
             ]
             label = ("IsNext", "NotNext")[is_random_next] if shards.has_next_sentences else None
             if tokens:
