@@ -31,9 +31,7 @@ from bert_tf.models.task_models import BertClassifier
 from bert_tf.networks.tensorflow import inference, passes
 from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.training import trainer as trainers
-from bert_tf.training.dry_run import dry_run
 from bert_tf.training.optimizer import AdamWeightDecay
-from bert_tf.training.plan import Phase
 from bert_tf.training.strategy import make_strategy, share_batches
 from bert_tf.training.trainer import Trainer
 
@@ -254,26 +252,6 @@ def test_evaluation_works_on_micro_batches(rows_are_known, whole):
     shapes.clear()
     trainer.evaluate(data)
     assert set(shapes) == {4 if rows_are_known else None}
-
-
-def test_a_dry_run_evaluates_a_batch():
-    trainer = pretraining()
-    evaluated = []
-    evaluate = trainer.evaluate
-    trainer.evaluate = lambda *data, **how: evaluated.append((evaluate(*data, **how), how))
-    batches = dataset(BATCHES)
-    asked = []
-    phase = Phase(
-        until=9,
-        batch_size=8,
-        batches=lambda step: batches.repeat(),
-        held_out=batches,
-        evaluate=lambda: asked.append("evaluate"),
-    )
-    dry_run(trainer, [phase])
-    assert asked == ["evaluate"]
-    ((logs, how),) = evaluated
-    assert set(logs) >= {"loss", "mlm_logits_loss"} and how == {"limit": 1}
 
 
 @pytest.mark.slow
