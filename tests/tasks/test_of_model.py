@@ -6,13 +6,24 @@ from types import SimpleNamespace
 import pytest
 from tiny import tiny_config
 
-from bert_tf import BertTagger, BertTokenizer
+from bert_tf import (
+    BertChooser,
+    BertClassifier,
+    BertEncoder,
+    BertMaskedLanguageModel,
+    BertMultiLabelClassifier,
+    BertPreTrainer,
+    BertRegressor,
+    BertSentenceEncoder,
+    BertSpanClassifier,
+    BertTagger,
+    BertTokenizer,
+)
 from bert_tf.checkpoints.sentence_files import write_sentence_files
 from bert_tf.errors import InputError
 from bert_tf.models import answerer as answerers
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.task_models import BertMultiLabelClassifier
-from bert_tf.tasks.of_model import named_task, of_model
+from bert_tf.tasks.of_model import has_class, is_opened_for, named_task, of_model
 from bert_tf.tasks.table import TASKS
 
 CONFIG = tiny_config(6, intermediate_size=8)
@@ -98,3 +109,28 @@ def test_settings_that_a_saved_model_fixes_are_refused(tmp_path, monkeypatch, na
     assert Answerer.open(tmp_path, {"label_map": [], "normalize": None}).task.name == "embedding"
     with pytest.raises(InputError, match=f"--{name} is fixed in a SavedModel"):
         Answerer.open(tmp_path, {name: 0})
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (lambda: BertClassifier(CONFIG, 2), "classification"),
+        (lambda: BertMultiLabelClassifier(CONFIG, 2), "multi_label"),
+        (lambda: BertRegressor(CONFIG), "regression"),
+        (lambda: BertChooser(CONFIG), "choice"),
+        (lambda: BertSpanClassifier(CONFIG), "squad"),
+        (lambda: BertTagger(CONFIG, labels=["O", "B-X"]), "tagging"),
+        (lambda: BertTagger(CONFIG, labels=["NN", "VB"]), "tags"),
+        (lambda: BertMaskedLanguageModel(CONFIG), "masked_words"),
+        (lambda: BertPreTrainer(CONFIG), "masked_words"),
+        (lambda: BertSentenceEncoder(CONFIG), "embedding"),
+        (lambda: BertEncoder(CONFIG), "vectors"),
+    ],
+)
+def test_a_model_without_a_task_is_opened_by_its_class(model, name):
+    """Hugging Face has one class for both kinds of tags, and no task.json."""
+    opened = model()
+    task = of_model(None, model=opened)
+    assert task.name == name and is_opened_for(opened, task)
+    assert has_class(opened, task) == (not isinstance(opened, BertPreTrainer))
+    assert is_opened_for(opened, TASKS["cola"]) == (name == "classification")

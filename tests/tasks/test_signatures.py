@@ -21,12 +21,9 @@ from bert_tf import (
     load_model,
     save_model,
 )
-from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.classes import class_of_kind
-from bert_tf.serving.predictor import answer
-from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel
 from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization import Packer
 
@@ -385,17 +382,9 @@ def test_more_guesses_have_a_signature_of_their_own(ask):
     assert five["masks_start_byte"].tolist() == [[4, 15]]
 
 
-def test_a_model_directory_says_what_it_is_for(tuned, tmp_path):
-    tokenizer = BertTokenizer(PIECES)
-    save_model(BertPreTrainer(CONFIG, seed=1), tmp_path / "pretrained", tokenizer)
-    save_model(BertEncoder(CONFIG, seed=1), tmp_path / "encoder", tokenizer)
-    pretrained = Answerer.from_directory(tmp_path / "pretrained")
-    assert isinstance(pretrained.task.kind, MaskedLanguageModel)
-    encoder = Answerer.from_directory(tmp_path / "encoder")
-    assert encoder.task.name == "vectors"
-    found = answer(encoder.module().signature(), {"text": TEXTS}, 2)
-    assert found["mean"].shape == (3, 8)
-    (tmp_path / "data.tsv").write_text("text\tlabel\nsea\tcalm\n")
+def test_what_no_model_has_is_refused(tuned, tmp_path):
+    encoder = tuned("vectors")
+    (tmp_path / "data.tsv").write_text("text\tlabel\na\tb\n")
     with pytest.raises(InputError, match="train it for a task first"):
         encoder.task.read(tmp_path / "data.tsv", "validation")
     with pytest.raises(InputError, match=r"no signature 'x': give one of attention, embed, serv"):
@@ -403,33 +392,30 @@ def test_a_model_directory_says_what_it_is_for(tuned, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_commands_ask_any_signature(tmp_path, capsys, exports_of):
-    folder, served = str(tmp_path / "model"), str(tmp_path / "served")
+def test_the_commands_ask_any_signature(tmp_path, call, exports_of):
+    folder, served = tmp_path / "model", tmp_path / "served"
     save_model(BertPreTrainer(CONFIG, seed=1), folder, BertTokenizer(PIECES))
 
-    def run(*arguments):
-        assert main(list(arguments)) == 0
-        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    def predict(line, **options):
+        out, _ = call(f"predict {line}", **options)
+        return [json.loads(row) for row in out.splitlines()]
 
     with exports_of("serving_default", "embed", "top_20"):
-        assert main(["export", "--model", folder, "--name", "words", "--output", served]) == 0
-    capsys.readouterr()
+        call("export --name words", model=folder, output=served)
     (tmp_path / "texts.tsv").write_text("text\nsea\nships sea\n")
-    directory, export = (("predict", "--model", model) for model in (folder, f"{served}/words"))
     found = []
     of_directory = "attention, embed, pseudo_likelihood, serving_default, tokens, top_20"
     of_export = "embed, serving_default, top_20"
-    for predict, known in ((directory, of_directory), (export, of_export)):
-        rows = run(*predict, "--signature", "embed", "--input", str(tmp_path / "texts.tsv"))
+    for model, known in ((folder, of_directory), (served / "words", of_export)):
+        rows = predict("--signature embed", model=model, input=tmp_path / "texts.tsv")
         assert [row["text"] for row in rows] == ["sea", "ships sea"]
         found.append(rows[1]["mean"])
-        assert main([*predict, "--signature", "x", "--text", "sea"]) == 2
-        assert f"no signature 'x': give one of {known}\n" in capsys.readouterr().err
+        error = call.refused("predict --signature x --text sea", model=model)
+        assert error.endswith(f"no signature 'x': give one of {known}")
     np.testing.assert_allclose(*found, **CLOSE)
-    (row,) = run(*export, "--signature", "top_20", "--text", "a [MASK]")
+    (row,) = predict("--signature top_20 --text [MASK]", model=served / "words")
     assert len(row["masks"][0]["words"]) == len(PIECES)
-    assert row["masks"][0]["start"] == 2
-    (row,) = run(*directory, "--signature", "attention", "--text", "sea")
+    (row,) = predict("--signature attention --text sea", model=folder)
     assert [piece["text"] for piece in row["pieces"]] == ["[CLS]", "sea", "[SEP]"]
-    assert main([*directory, "--signature", "tokens", "--text", "sea"]) == 2
-    assert "not raw strings" in capsys.readouterr().err
+    error = call.refused("predict --signature tokens --text sea", model=folder)
+    assert "not raw strings" in error

@@ -10,8 +10,8 @@ import tensorflow as tf
 from rounding import rounding
 
 from bert_tf import BertConfig, BertPreTrainer, BertTokenizer, load_model, save_model
-from bert_tf.cli import main
 from bert_tf.commands.masked_words import MaskedWords
+from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.serving.predictor import Predictor, answer
@@ -124,12 +124,6 @@ def test_drawn_pieces_are_predicted_at_once(scorer, signature):
     assert found["drawn_right"].tolist() == [(logs.argmax(-1) == ids).sum()]
 
 
-@pytest.mark.parametrize(("name", "guesses"), [(DEFAULT, 5), ("top_20", len(PIECES))])
-def test_signatures_give_few_or_many_guesses(name, guesses, signature):
-    found = answer(signature(name), {"text": ["a [MASK]"]}, 1)
-    assert found["masks_words"].shape == (1, 1, guesses)
-
-
 @pytest.mark.slow
 def test_guesses_are_those_that_training_shows(scorer, signature, directory):
     texts = ["[MASK]s sailed, [MASK]", "no gap", "the [MASK]"]
@@ -190,12 +184,11 @@ def test_masks_of_a_row_are_read_together(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_commands(signature, directory, tmp_path, capsys):
-    model, data, served = str(directory), str(tmp_path / "text.txt"), str(tmp_path / "served")
-    (tmp_path / "text.txt").write_text("\n".join([TEXTS[0], "", *TEXTS[1:]]) + "\n")
-    task = ["--task", "masked_words"]
-    assert main(["evaluate", "--model", model, *task, "--data", data, "--output", served]) == 0
-    out, err = capsys.readouterr()
+def test_the_commands(signature, directory, tmp_path, call):
+    data = tmp_path / "text.txt"
+    data.write_text("\n".join([TEXTS[0], "", *TEXTS[1:]]) + "\n")
+    line = "evaluate --task masked_words"
+    out, err = call(line, model=directory, data=data, output=tmp_path / "served")
     found = answer(signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)
     logs = [found["pieces_log_probability"][i, :n] for i, n in enumerate(found["pieces_count"])]
     scores = json.loads(out)
@@ -212,45 +205,31 @@ def test_the_commands(signature, directory, tmp_path, capsys):
     right = sum(int(row.split("\t")[2]) for row in rows[1:])
     assert scores["accuracy"] == pytest.approx(right / 31)
 
-    arguments = ["--train", data, "--output", str(tmp_path / "run")]
-    assert main(["finetune", "--model", model, *task, *arguments]) == 2
-    assert "bert-tf pretrain --model DIRECTORY" in capsys.readouterr().err
+    options = {"model": directory, "train": data, "output": tmp_path / "run"}
+    error = call.refused("finetune --task masked_words", **options)
+    assert "bert-tf pretrain --model DIRECTORY" in error
     assert not (tmp_path / "run" / "best").exists()
 
 
-def test_texts_that_are_all_blank(directory, tmp_path, capsys):
+def test_texts_that_are_all_blank(tmp_path):
     (tmp_path / "blank.csv").write_text('text\n" "\n""\n')
-    command = ["evaluate", "--model", str(directory), "--task", "masked_words", "--data"]
-    assert main([*command, str(tmp_path / "blank.csv")]) == 2
-    assert "blank.csv: every text is blank: give texts with words" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"blank\.csv: every text is blank: give texts with words"):
+        find_task("masked_words").read(tmp_path / "blank.csv", "validation")
 
 
 @pytest.mark.slow
-def test_the_export_answers_as_the_directory_does(
-    signature, directory, tmp_path, capsys, exports_of
-):
-    model, task = str(directory), ["--task", "masked_words"]
-    arguments = ["--output", str(tmp_path / "models"), "--name", "words"]
+def test_the_export_answers_as_the_directory_does(signature, directory, tmp_path, call, exports_of):
+    task = {"task": "masked_words"}
     with exports_of("serving_default", "pseudo_likelihood"):
-        assert main(["export", "--model", model, *task, *arguments]) == 0
-    lines = []
-    for source, more in ((model, task), (str(tmp_path / "models" / "words"), [])):
-        capsys.readouterr()
-        assert main(["predict", "--model", source, *more, "--text", "the [MASK] sea"]) == 0
-        lines.append(json.loads(capsys.readouterr().out))
-    assert [len(each["masks"][0]["words"]) for each in lines] == [5, 5]
-    assert lines[0]["masks"][0]["words"] == lines[1]["masks"][0]["words"]
+        call("export --name words", model=directory, output=tmp_path / "models", **task)
+    guesses = []
+    for model, options in ((directory, task), (tmp_path / "models" / "words", {})):
+        out, _ = call("predict --text", "the [MASK] sea", model=model, **options)
+        guesses.append(json.loads(out)["masks"][0]["words"])
+    assert len(guesses[0]) == 5 and guesses[0] == guesses[1]
     predictor = Predictor(tmp_path / "models" / "words")
     found = answer(signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)
     served = answer(predictor.signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)
     np.testing.assert_allclose(
         served["pieces_log_probability"], found["pieces_log_probability"], **CLOSE
     )
-
-
-def test_a_masked_language_model_needs_no_task(scorer, tmp_path):
-    save_model(scorer.model, tmp_path, scorer.tokenizer)
-    assert '"BertForMaskedLM"' in (tmp_path / "config.json").read_text()
-    again = Answerer.from_directory(tmp_path)
-    assert again.task.name == "masked_words"
-    assert isinstance(again.model, BertMaskedLanguageModel)

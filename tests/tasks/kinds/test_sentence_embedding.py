@@ -14,7 +14,7 @@ from preloaded import run_code  # tests/processes/preloaded.py
 from rounding import assert_equal_but_for_rounding
 from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
+from bert_tf import BertConfig, BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.commands.data_in_memory import examples_in_memory
 from bert_tf.commands.finetune import Options as FinetuningOptions
@@ -150,31 +150,11 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("pooling", "normalize"),
-    [
-        ("last", False),
-        *(
-            pytest.param(pooling, normalize, marks=pytest.mark.slow)
-            for pooling, normalize in [("cls", True), ("max", True), ("mean", True)]
-        ),
-    ],
-)
-def test_poolings_are_their_formulae_and_come_back(tmp_path, pooling, normalize):
+@pytest.mark.parametrize(("pooling", "normalize"), [("last", False), ("mean", True)])
+def test_a_model_of_vectors_comes_back(tmp_path, pooling, normalize):
     model = made(tmp_path, pooling, normalize)
-    encoder = BertEncoder.from_directory(tmp_path)
-    states = encoder({k: x[0] for k, x in INPUTS.items()})["sequence_output"].numpy()
-    parts = [states[0], states[1, :3]]
-    pool = {
-        "mean": lambda x: x.mean(0),
-        "cls": lambda x: x[0],
-        "max": lambda x: x.max(0),
-        "last": lambda x: x[-1],
-    }[pooling]
-    expected = np.stack([pool(x) for x in parts])
-    if normalize:
-        expected /= np.linalg.norm(expected, axis=-1, keepdims=True)
-    assert_close(model(INPUTS)[0], expected)
+    lengths = np.linalg.norm(model(INPUTS), axis=-1)
+    assert np.allclose(lengths, 1, atol=1e-5) == normalize
     recorded = {"pooling": pooling, "normalize": normalize, "max_length": 12}
     assert read_sentence_files(tmp_path) == recorded
     again = load_model(tmp_path, BertSentenceEncoder)

@@ -7,11 +7,11 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import tensorflow as tf
+from command_line import run
 from rounding import rounding
 from tiny import tiny_config
 
-from bert_tf import BertTokenizer, save_model
-from bert_tf.cli import main
+from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.task_models import BertSpanClassifier
@@ -217,8 +217,7 @@ def evaluated(tuned, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluated")
     tuned.save(folder / "model")
     path = write_questions(folder / "dev.jsonl", [("sea", "sea"), ("cow", ""), ("", "barn")])
-    arguments = ["--model", folder / "model", "--data", path, "--output", folder / "out"]
-    assert main(["evaluate", *map(str, arguments)]) == 0
+    run("evaluate", model=folder / "model", data=path, output=folder / "out")
     return folder
 
 
@@ -246,37 +245,25 @@ def test_evaluate_writes_the_official_files(evaluated):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_exported", [False, True])
-def test_predict_answers_as_evaluate_does(evaluated, tmp_path, capsys, exports_of, is_exported):
+def test_predict_answers_as_evaluate_does(evaluated, tmp_path, call, exports_of, is_exported):
     """Also without answers in the data."""
-    model = str(evaluated / "model")
+    model = evaluated / "model"
     if is_exported:
-        arguments = ["--model", model, "--name", "squad", "--output", str(tmp_path / "served")]
         with exports_of("serving_default"):
-            assert main(["export", *arguments]) == 0
-        model = str(tmp_path / "served" / "squad")
-    predictions, n_bests = (
-        written(evaluated, "predictions"),
-        written(evaluated, "nbest_predictions"),
-    )
+            run("export --name squad", model=model, output=tmp_path / "served")
+        model = tmp_path / "served" / "squad"
+    predictions, n_bests = (written(evaluated, f"{name}predictions") for name in ("", "nbest_"))
     lines = (evaluated / "dev.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     new = tmp_path / "new.jsonl"
     new.write_text("\n".join(json.dumps({k: r[k] for k in ("question", "context")}) for r in rows))
-    capsys.readouterr()
-    assert main(["predict", "--model", model, "--input", str(new)]) == 0
-    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["answer"] for each in answers] == list(predictions.values())
-    for each, n_best in zip(answers, n_bests.values(), strict=True):
-        assert CONTEXT[each["start"] : each["end"]] == each["answer"]
-        assert [one["text"] for one in each["answers"]] == [one["text"] for one in n_best]
-    assert main(["predict", "--model", model, "--text", "sea"]) == 2
-    said = "takes context and question: give the context with --pair"
-    assert said in capsys.readouterr().err
-    text = ["--text", "sea", "--pair", CONTEXT]
-    assert main(["predict", "--model", model, *text]) == 0
-    assert json.loads(capsys.readouterr().out)["answer"] == predictions["q0"]
-
-
-def test_a_directory_without_task_json_is_a_model_of_squad(tuned, tmp_path):
-    save_model(tuned.model, tmp_path, tokenizer=tuned.tokenizer)
-    assert Answerer.from_directory(tmp_path).task.name == "squad"
+    out, _ = call("predict", model=model, input=new)
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert [answer["answer"] for answer in answers] == list(predictions.values())
+    for answer, n_best in zip(answers, n_bests.values(), strict=True):
+        assert CONTEXT[answer["start"] : answer["end"]] == answer["answer"]
+        assert [row["text"] for row in answer["answers"]] == [row["text"] for row in n_best]
+    error = call.refused("predict --text sea", model=model)
+    assert "takes context and question: give the context with --pair" in error
+    out, _ = call("predict --text sea", model=model, pair=CONTEXT)
+    assert json.loads(out)["answer"] == predictions["q0"]

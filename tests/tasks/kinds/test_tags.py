@@ -93,17 +93,6 @@ def test_mistakes_are_named(tmp_path):
         KIND.targets(TASK.read(tmp_path / "d.conll", "train"), ["INN", "VB"])
 
 
-@pytest.mark.parametrize(
-    ("labels", "name"), [(LABELS, "tags"), (["O", "B-PER", "I-PER"], "tagging")]
-)
-def test_a_directory_of_others_is_opened_by_its_labels(tmp_path, labels, name):
-    """Hugging Face has one class for both, and no task.json."""
-    config = tiny_config(len(PIECES), hidden_size=4, intermediate_size=8)
-    save_model(BertTagger(config, labels=labels, seed=1), tmp_path, BertTokenizer(PIECES))
-    assert Answerer.from_directory(tmp_path).task.name == name
-    assert open_preset(BertTagger, tmp_path).preprocessor.task.name == name
-
-
 @pytest.mark.slow
 def test_a_directory_of_others_learns_and_tags(tmp_path):
     config = tiny_config(len(PIECES), hidden_size=4, intermediate_size=8)
