@@ -60,7 +60,7 @@ class Trainer:
         means: sums of weighted values, and of weights, since `reset_means`, float32 [2, means].
         nonfinite_steps: number of steps that diverged, int64 [].
 
-    Raises InputError for `jit_compile` under a strategy that cannot have it, or a number below 1.
+    Raises InputError for `jit_compile` under a strategy that cannot have it.
     """
 
     def __init__(
@@ -75,12 +75,6 @@ class Trainer:
         jit_compile: bool = False,
         whole_batches: bool = False,
     ):
-        for name, number in (
-            ("gradient_accumulation_steps", gradient_accumulation_steps),
-            ("steps_per_execution", steps_per_execution),
-        ):
-            if number < 1:
-                raise InputError(f"{name} is {number}: give at least 1")
         self.strategy = strategy = tf.distribute.get_strategy()
         check_optimizer(optimizer)
         check_jit_compile(jit_compile, strategy)
