@@ -77,6 +77,11 @@ class Architecture:
         """What the head of a task stands on; by default the encoder."""
         return encoder
 
+    @classmethod
+    def make_examples(cls, inputs: Any) -> tuple[Any, Any, Any]:
+        """Inputs, labels and weights of pre-training, from inputs of unmasked text."""
+        raise NotImplementedError  # masked words are drawn by bert_tf.pipelines
+
     @staticmethod
     def pretraining_class() -> Any:
         """The model of `bert-tf pretrain`; None for `BertPreTrainer`."""

@@ -95,7 +95,7 @@ class PretrainingData:
         masking = Masking(**{one.name: getattr(options, one.name) for one in fields(Masking)})
         self._reading: dict[str, Any] = {"tokenizer": self.tokenizer, "masking": masking}
         if is_other:
-            self._reading["objective"] = "+".join(self.predicted)
+            self._reading["make_examples"] = self.architecture.make_examples
             reads_packed_rows = self.architecture.reads_packed_rows
             if not reads_packed_rows and any(phase.train.has_rows for phase in self.phases):
                 raise InputError(

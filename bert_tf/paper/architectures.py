@@ -29,6 +29,12 @@ class OneSided(Architecture):
     def sides(self) -> tuple[str, ...]:
         return self.towers
 
+    @classmethod
+    def make_examples(cls, inputs: Any) -> tuple[Any, Any, Any]:
+        from bert_tf.paper.next_tokens import next_tokens
+
+        return next_tokens(inputs, cls.predicts)
+
     @staticmethod
     def pretraining_class() -> Any:
         from bert_tf.paper.language_model import BertLanguageModel

@@ -4,7 +4,7 @@ Follows `create_masked_lm_predictions` of the original's `create_pretraining_dat
 batches at once. Language models read text without masks.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +12,6 @@ import tensorflow as tf
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.tokenization import BertTokenizer
 
-Objective = Literal["ltr", "rtl", "ltr+rtl"]  # of language models
 Tensors = dict[str, tf.Tensor]
 
 
@@ -136,10 +135,6 @@ def _before(values: tf.Tensor) -> tf.Tensor:
     return tf.pad(values[:, :-1], [[0, 0], [1, 0]])
 
 
-def _after(values: tf.Tensor) -> tf.Tensor:
-    return tf.pad(values[:, 1:], [[0, 0], [0, 1]])
-
-
 def _finer_where_none_fits(
     units: _Units, begins: tf.Tensor, maskable: tf.Tensor, wanted: tf.Tensor
 ) -> _Units:
@@ -184,24 +179,3 @@ def unmask(masked: MaskedTokens) -> MaskedTokens:
     """Puts the original tokens, the labels, back in place of the masks."""
     token_ids, positions, labels, weights = masked
     return masked._replace(token_ids=_replaced(token_ids, positions, labels, weights > 0))
-
-
-def next_tokens(inputs: Tensors, objective: Objective) -> tuple[Tensors, Tensors, Tensors]:
-    """Inputs, labels and weights for `BertLanguageModel`, of unmasked inputs, int32 [B, T].
-
-    Left to right, each token predicts the one after it; right to left, the one before it. [SEP] is
-    predicted, and right to left [CLS]. A token predicts none of another instance.
-
-    The inputs get `mask_positions` int32 [B, T], all places. Labels are `ltr_logits` or
-    `rtl_logits` int32 [B, T], or both; weights float32 [B, T] are 0 where nothing is predicted.
-    """
-    token_ids, instances = inputs["token_ids"], inputs["padding_mask"]
-    positions = tf.zeros_like(token_ids) + tf.range(tf.shape(token_ids)[1])
-    labels, weights = {}, {}
-    for name in objective.split("+"):
-        neighbours = _after if name == "ltr" else _before
-        is_same = (neighbours(instances) == instances) & (instances != 0)
-        labels[f"{name}_logits"] = tf.where(is_same, neighbours(token_ids), 0)
-        weights[f"{name}_logits"] = tf.cast(is_same, tf.float32)
-    unpacked = {name: x for name, x in inputs.items() if name != "first_positions"}
-    return {**unpacked, "mask_positions": positions}, labels, weights

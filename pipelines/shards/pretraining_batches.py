@@ -7,7 +7,7 @@ full. Shards of the compact form are masked here, with new masks in every epoch.
 
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.datasets import dataset_options
-from bert_tf.pipelines.instances.masking import Objective, mask_tokens, next_tokens, unmask
+from bert_tf.pipelines.instances.masking import mask_tokens, unmask
 from bert_tf.pipelines.instances.schemas import lay_out_rows, parse_rows
 from bert_tf.pipelines.shards.block_cache import LOADS_AT_ONCE, Fetcher, block_fetcher
 from bert_tf.pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
@@ -74,7 +74,7 @@ def pretraining_batches(
     share: Share = _WHOLE,
     tokenizer: BertTokenizer | None = None,
     masking: Masking = _AS_MADE,
-    objective: Objective | None = None,
+    make_examples: Callable[[Any], tuple[Any, Any, Any]] | None = None,
     data_service: str | None = None,
     mixed: Sequence[tuple[ShardFolder, float]] = (),
 ) -> tf.data.Dataset | None:
@@ -92,7 +92,8 @@ def pretraining_batches(
         share: this worker's share (docs/reading-shards.md shows the call).
         tokenizer: tokenizer of the shards; by default the one saved with them, if masks are drawn.
         masking: settings of these masks.
-        objective: objective of a language model, which reads unmasked text; None for masked words.
+        make_examples: function from inputs of unmasked text to inputs, labels and weights; None for
+            masked words.
         data_service: address of a tf.data service that makes the batches.
         mixed: further shards that are read without end, and their shares of the records; those of
             `shard_directory` are the rest. Masks are drawn by its settings.
@@ -102,7 +103,7 @@ def pretraining_batches(
         `token_ids`, `segment_ids`, `padding_mask` int32 [B, L], `mask_positions` int32 [B, P];
         labels `mlm_logits` int32 [B, P], `nsp_logits` int32 [B]; float32 sample weights of the
         same names and shapes, for `nsp_logits` 0 if instances are not pairs. Rows of several
-        instances: see `lay_out_rows`; language models: `next_tokens`. None if nothing was held out.
+        instances: see `lay_out_rows`. None if nothing was held out.
 
     Raises:
         InputError: the shards, their tokenizer or the tf.data service cannot be used; or the split
@@ -135,7 +136,7 @@ def pretraining_batches(
         rows = parse_rows(records) if shards.has_rows else None
         instances = records if rows is None else rows.flat_values
         packed, masked, is_random_next = shards.parse_instances(instances, pad_token_id)
-        if objective is not None:
+        if make_examples is not None:
             masked = unmask(masked)
         elif mask_tokenizer is not None:
             # No other batch begins at the same place.
@@ -156,8 +157,8 @@ def pretraining_batches(
             labels = {"mlm_logits": masked.labels, "nsp_logits": is_random_next}
             pair_weights = tf.ones_like(is_random_next, tf.float32)
             weights = {"mlm_logits": masked.weights, "nsp_logits": pair_weights}
-        if objective is not None:
-            return next_tokens(inputs, objective)
+        if make_examples is not None:
+            return make_examples(inputs)
         if not shards.has_next_sentences:
             weights["nsp_logits"] = tf.zeros_like(weights["nsp_logits"])
         return inputs, labels, weights

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shard_files import arrays, assert_equal, examples, unmasked
 
 from bert_tf.errors import InputError
+from bert_tf.paper.architectures import SideBySide
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards import pretraining_batches as reading
 from bert_tf.pipelines.shards.folder import open_shards
@@ -482,7 +483,14 @@ def test_language_models_predict_the_neighbours_of_tokens(shape, request, make, 
         folder = request.getfixturevalue(shape)
     wanted = arrays(batches(folder, 8, shuffle=False, repeat=False, split="held_out"))
     found = arrays(
-        batches(folder, 8, shuffle=False, repeat=False, split="held_out", objective="ltr+rtl")
+        batches(
+            folder,
+            8,
+            shuffle=False,
+            repeat=False,
+            split="held_out",
+            make_examples=SideBySide.make_examples,
+        )
     )
     texts = [tuple(row) for inputs, _, _ in found for row in inputs["token_ids"]]
     assert texts == unmasked(wanted)
