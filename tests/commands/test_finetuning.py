@@ -1,4 +1,4 @@
-"""The parts of a fine-tuning: calibration, the best model's outcome, the loss of a teacher."""
+"""The parts of a fine-tuning: refusals, calibration, the best model, the loss of a teacher."""
 
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -9,13 +9,16 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.commands import finetuning
-from bert_tf.commands.finetuning import _evaluate_best, best_temperature
+from bert_tf.commands.finetuning import _check_data, _check_task, _evaluate_best, best_temperature
+from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.table import TASKS
 
 LABELS = ["no", "perhaps", "yes"]
+WINDOWS = {"long_texts": "windows", "max_length": 8}
+PAIRS = Examples("d.tsv", [1], {"text": ["a"], "text_pair": ["b"], "label": ["0"]})
 
 
 @pytest.mark.parametrize("name", ["classification", "choice", "multi_label"])
@@ -87,3 +90,41 @@ def test_temperature_and_weight_are_those_of_the_options(
     _, loss, _ = finetuning._taught_by(options, student, lambda labels, own: 4.0, "float32")
     student.task.kind.losses.soft.assert_called_once_with(expected[0])
     assert loss(None, ("own", "taught")) == pytest.approx(expected[1])
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "message"),
+    [
+        ("masked_words", {}, "masked_words trains no model"),
+        ("regression", {"calibrate": True}, "--calibrate is for tasks with classes"),
+        ("tagging", {"calibrate": True}, "--calibrate is for tasks with classes"),
+        ("embedding", {"teacher": "large"}, "--teacher is not for the task embedding"),
+        ("multi_label", {"label_smoothing": 0.1}, "--label_smoothing is for tasks with classes"),
+        ("squad", {"label_smoothing": 0.1}, "--label_smoothing is for tasks with classes"),
+    ],
+)
+def test_a_task_and_its_options(task, options, message):
+    none = {"calibrate": False, "teacher": None, "label_smoothing": 0.0}
+    with pytest.raises(InputError, match=message):
+        _check_task(TASKS[task], SimpleNamespace(**{**none, **options}))
+    _check_task(TASKS["cola"], SimpleNamespace(**{**none, **options}))
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "options", "message"),
+    [
+        ("classification", {**WINDOWS, "doc_stride": 7}, {}, "--doc_stride 7 is above the 6"),
+        ("classification", WINDOWS, {"jit_compile": True}, "neither XLA nor TPUs can"),
+        ("embedding", WINDOWS, {"strategy": "tpu"}, "neither XLA nor TPUs can"),
+        ("regression", WINDOWS, {}, "is for single texts, not for pairs"),
+        ("embedding", {}, {"class_weights": True}, "--class_weights is not for vectors of texts"),
+        ("embedding", {}, {"gradient_accumulation_steps": 2}, "micro-batches cannot"),
+        ("embedding", {}, {"batch_size": 1}, "--batch_size 1 has none"),
+    ],
+)
+def test_windows_and_vectors(task, settings, options, message):
+    usual = {"jit_compile": "auto", "strategy": "auto", "class_weights": None, "batch_size": 8}
+    options = SimpleNamespace(**{"gradient_accumulation_steps": 1, **usual, **options})
+    with pytest.raises(InputError, match=message):
+        _check_data(TASKS[task].with_settings(settings), options, PAIRS)
+    _check_data(TASKS["mrpc"], options, PAIRS)

@@ -175,5 +175,3 @@ def test_windows_that_lose_text_are_refused(tmp_path):
         task_of(doc_stride=7).kind.batch({"text": tf.constant(["a"])}, [], TOKENIZER, 8)
     with pytest.raises(InputError, match="--doc_stride is not for the task classification"):
         finetune(replace(options_of(tmp_path), long_texts=None, doc_stride=4))
-    with pytest.raises(InputError, match="--doc_stride 7 is above"):
-        finetune(replace(options_of(tmp_path), doc_stride=7))
