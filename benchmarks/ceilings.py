@@ -29,16 +29,16 @@ def ceilings(rounds: int = 9) -> dict[str, float]:
     import tensorflow as tf
 
     draw = np.random.default_rng(0)
-    found = {}
+    speeds = {}
     for dtype in ("float32", "bfloat16"):
         a, b = (tf.constant(draw.normal(size=[SIZE, SIZE]), dtype) for _ in range(2))
         product = tf.function(tf.matmul, jit_compile=False)
         took = seconds(lambda a=a, b=b, product=product: product(a, b).numpy(), rounds)
         for unit, of_unit in zip(("s", "processor s"), took, strict=True):
-            found[f"{dtype} GFLOP/{unit}"] = 2e-9 * SIZE**3 / of_unit
+            speeds[f"{dtype} GFLOP/{unit}"] = 2e-9 * SIZE**3 / of_unit
     source, target = np.ones(BLOCK, np.uint8), np.zeros(BLOCK, np.uint8)
-    found["copy GB/s"] = 1e-9 * BLOCK / seconds(lambda: np.copyto(target, source), rounds)[0]
-    return found
+    speeds["copy GB/s"] = 1e-9 * BLOCK / seconds(lambda: np.copyto(target, source), rounds)[0]
+    return speeds
 
 
 def instructions() -> str:
@@ -58,10 +58,10 @@ def main() -> None:
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(options.threads or 0)
-    found = ceilings(options.turns)
-    turns.write(found, options.output)
+    speeds = ceilings(options.turns)
+    turns.write(speeds, options.output)
     print(f"{instructions()}; {options.threads or os.cpu_count()} threads")
-    for name, value in found.items():
+    for name, value in speeds.items():
         print(f"{name:26} {value:7.1f}")
 
 

@@ -94,8 +94,10 @@ def ours(side: Side, folder: Path, threads: int) -> Callable[[list[str]], np.nda
 
     def answer(texts: list[str]) -> np.ndarray:
         inputs = {"text": np.array([text.encode() for text in texts], object)}
-        found = model.run("serving_default", inputs)
-        return np.where(found["label"] == b"yes", found["probability"], 1 - found["probability"])
+        outputs = model.run("serving_default", inputs)
+        return np.where(
+            outputs["label"] == b"yes", outputs["probability"], 1 - outputs["probability"]
+        )
 
     return answer
 
@@ -246,8 +248,8 @@ def ctranslate2(side: Side, folder: Path, threads: int) -> Engine:
 
     def answer(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         rows, lengths = ids.astype(np.int32), mask.sum(1).astype(np.int32)
-        found = encoder.forward_batch(view(rows), view(lengths))
-        return of_second(np.array(found.pooler_output) @ kernel.T + bias)
+        output = encoder.forward_batch(view(rows), view(lengths))
+        return of_second(np.array(output.pooler_output) @ kernel.T + bias)
 
     return answer
 

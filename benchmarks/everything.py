@@ -73,12 +73,12 @@ def run(name: str, words: list[str], output: Path) -> int:
 
 def works(output: Path) -> dict[str, dict[str, Any]]:
     """Summaries by work, of all benchmarks that have run."""
-    found = {}
+    summaries = {}
     for name in COMMANDS:
         file = output / f"{name}.json"
         if name.startswith(COMPARED) and file.exists():
-            found |= json.loads(file.read_text())
-    return found
+            summaries |= json.loads(file.read_text())
+    return summaries
 
 
 def report(output: Path, packages: dict[str, str]) -> str:
@@ -89,8 +89,8 @@ def report(output: Path, packages: dict[str, str]) -> str:
     lines.append(", ".join(f"{name} {version}" for name, version in packages.items()))
     if ceilings:
         lines.append(", ".join(f"{name} {value:.0f}" for name, value in ceilings.items()))
-    for work, found in works(output).items():
-        lines += [f"## {work}", turns.table(found, ceilings)]
+    for work, rows in works(output).items():
+        lines += [f"## {work}", turns.table(rows, ceilings)]
     for name in COMMANDS:
         file = output / f"{name}.txt"
         if not name.startswith((*COMPARED, "ceilings")) and file.exists():

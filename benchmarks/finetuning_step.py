@@ -40,8 +40,8 @@ def read_data(options: argparse.Namespace) -> Any:
     from bert_tf.commands.finetuning_data import FinetuningData
     from bert_tf.tasks.table import find_task
 
-    given = FinetuningOptions(model=options.model, data=options.data, output="run", seed=SEED)
-    return FinetuningData.read(find_task(options.task), given)
+    settings = FinetuningOptions(model=options.model, data=options.data, output="run", seed=SEED)
+    return FinetuningData.read(find_task(options.task), settings)
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -58,11 +58,11 @@ def prepare(options: argparse.Namespace) -> None:
         seed=SEED,
     )
     for side, batches in (("same", data.batches(size, seed=SEED)), ("chance", chance)):
-        kept = {}
+        arrays = {}
         for i, (inputs, labels) in enumerate(batches.take(count(options)).as_numpy_iterator()):
-            kept |= {f"{i}/{name}": values for name, values in inputs.items()}
-            kept[f"{i}/labels"] = labels
-        np.savez(Path(options.work) / f"{side}.npz", **kept)
+            arrays |= {f"{i}/{name}": values for name, values in inputs.items()}
+            arrays[f"{i}/labels"] = labels
+        np.savez(Path(options.work) / f"{side}.npz", **arrays)
 
 
 def count(options: argparse.Namespace) -> int:
@@ -117,8 +117,8 @@ def steps_there(options: argparse.Namespace) -> Callable[[int], Any]:
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    with np.load(Path(options.work) / f"{options.part}.npz") as kept:
-        arrays = {name: torch.from_numpy(values).long() for name, values in kept.items()}
+    with np.load(Path(options.work) / f"{options.part}.npz") as file:
+        arrays = {name: torch.from_numpy(values).long() for name, values in file.items()}
     labels = 1 + max(int(v.max()) for name, v in arrays.items() if name.endswith("labels"))
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         options.model, num_labels=labels
@@ -217,11 +217,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as options.work:
         parts = [*sys.argv, "--part", "prepare", "--work", options.work]
         subprocess.run([sys.executable, *parts], check=True)
-        found = measure(options)
+        rows = measure(options)
     work = f"fine-tuning, {options.task}, {options.precision.removeprefix('mixed_')}"
-    turns.write({work: found}, options.output)
+    turns.write({work: rows}, options.output)
     print(f"{work}, batches of {options.batch_size}\n")
-    print(turns.table(found))
+    print(turns.table(rows))
 
 
 if __name__ == "__main__":

@@ -99,9 +99,10 @@ def on_texts(engine: Engine, folder: Path) -> Callable[[list[str]], np.ndarray]:
     tokenizer.enable_padding()
 
     def answer(strings: list[str]) -> np.ndarray:
-        found = tokenizer.encode_batch(strings)
+        encodings = tokenizer.encode_batch(strings)
         ids, mask = (
-            np.array([getattr(each, name) for each in found]) for name in ("ids", "attention_mask")
+            np.array([getattr(encoding, name) for encoding in encodings])
+            for name in ("ids", "attention_mask")
         )
         return engine(ids, mask)
 
@@ -113,18 +114,18 @@ def work_as(side: Side, folder: Path, threads: int) -> None:
 
     @functools.cache
     def engine() -> Callable[[list[str]], np.ndarray]:  # made in its turn, not all at once
-        made = side.make(side, folder, threads)
-        return made if side.make is ours else on_texts(made, folder)
+        instance = side.make(side, folder, threads)
+        return instance if side.make is ours else on_texts(instance, folder)
 
     def reply(work: str) -> list[float]:
         lengths, calls = WORKS[work]
         strings, answer = texts(lengths), engine()
         answer(strings)  # whatever another side's turn has thrown out of the caches
-        found: list[np.ndarray] = []
-        spent = turns.timed(lambda: found.append(answer(strings)), calls)
+        answers: list[np.ndarray] = []
+        spent = turns.timed(lambda: answers.append(answer(strings)), calls)
         with Path("/proc/self/statm").open() as statm:
             memory = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        return [*spent, memory, float(found[-1][-1])]
+        return [*spent, memory, float(answers[-1][-1])]
 
     turns.answer(reply)
 
@@ -176,7 +177,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         if SIDES[name].prepare and subprocess.run(command(name, "prepare")).returncode:
             left_out[name] = reason(name, folder)
     failed: set[str] = set()
-    found = turns.take_turns(
+    times = turns.take_turns(
         {name: command(name, "answer") for name in names if name not in left_out},
         options.turns,
         [*WORKS],
@@ -184,37 +185,37 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     )
     left_out |= {name: reason(name, folder) for name in failed}
     return {
-        "works": {f"serving, {work}": summarize(work, found) for work in WORKS if found},
+        "works": {f"serving, {work}": summarize(work, times) for work in WORKS if times},
         "left out": {SIDES[name].title: why for name, why in left_out.items()},
         "versions": versions() | (versions(peers, THERE) if peers else {}),
     }
 
 
-def summarize(work: str, found: dict[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Rows by title. `found`: by side, [turns, works, 4]."""
+def summarize(work: str, times: dict[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    """Rows by title. `times`: by side, [turns, works, 4]."""
     from bert_tf.config import BertConfig
     from bert_tf.models.cost import classification_flops
 
     place, (lengths, _) = list(WORKS).index(work), WORKS[work]
     flops = sum(classification_flops(BertConfig(), length=n, classes=2) for n in lengths) / 3
-    clock = {name: times[:, place, 0] for name, times in found.items()}
+    clock = {name: values[:, place, 0] for name, values in times.items()}
     rows = turns.summary(
-        {SIDES[name].title: found[name][:, place] for name in found},
+        {SIDES[name].title: times[name][:, place] for name in times},
         len(lengths),
         "texts",
-        {SIDES[name].title: (flops, SIDES[name].dtype) for name in found},
+        {SIDES[name].title: (flops, SIDES[name].dtype) for name in times},
     )
-    for name in found:
+    for name in times:
         row, same = rows[SIDES[name].title], SIDES[name].dtype
         peers = [
-            other for other in found if SIDES[other].dtype == same and not SIDES[other].runs_here
+            other for other in times if SIDES[other].dtype == same and not SIDES[other].runs_here
         ]
         if peers:
             best = min(peers, key=lambda peer: np.median(clock[peer]))
             row["to the best"] = float(np.median(clock[name] / clock[best]))
-        row["MB"] = 1e-6 * float(found[name][:, :, 2].max())
-        if "float32" in found:
-            apart = found[name][:, :, 3] - found["float32"][:, :, 3]
+        row["MB"] = 1e-6 * float(times[name][:, :, 2].max())
+        if "float32" in times:
+            apart = times[name][:, :, 3] - times["float32"][:, :, 3]
             row["apart"] = float(np.abs(apart).max())
     return rows
 
@@ -225,8 +226,8 @@ def table(works: dict[str, dict[str, dict[str, Any]]]) -> str:
     lines.append(["---"] * len(lines[0]))
     for side in by_type(next(iter(works.values()))):
         cells = [side]
-        for found in works.values():
-            row = found[side]
+        for rows in works.values():
+            row = rows[side]
             cells.append(number(row["ms"]))
             cells[-1] += f" ({row['to the best']:.2f})" if "to the best" in row else ""
         cells += [f"{row['MB']:,.0f}", f"{row['apart']:.0e}" if "apart" in row else ""]
@@ -238,10 +239,10 @@ def number(milliseconds: float) -> str:
     return f"{milliseconds:,.{1 if milliseconds < 100 else 0}f}"
 
 
-def by_type(found: dict[str, dict[str, Any]]) -> list[str]:
+def by_type(rows: dict[str, dict[str, Any]]) -> list[str]:
     """Sides, those of a type together."""
     types = ["float32", "bfloat16", "int8"]
-    return sorted(found, key=lambda side: types.index(found[side]["type"]))
+    return sorted(rows, key=lambda side: types.index(rows[side]["type"]))
 
 
 def plot(works: dict[str, dict[str, dict[str, Any]]], file: str) -> None:
@@ -249,15 +250,15 @@ def plot(works: dict[str, dict[str, dict[str, Any]]], file: str) -> None:
     from matplotlib.figure import Figure
     from pictures import save_svg  # benchmarks/pictures.py
 
-    most = max(len(found) for found in works.values())
+    most = max(len(rows) for rows in works.values())
     figure = Figure(figsize=(12, 0.8 + 0.24 * most), layout="constrained")
     panels = figure.subplots(1, len(works), squeeze=False, sharey="row")[0]
-    for (work, found), axes in zip(works.items(), panels, strict=True):
-        sides = by_type(found)
-        times = [found[side]["ms"] for side in sides]
+    for (work, rows), axes in zip(works.items(), panels, strict=True):
+        sides = by_type(rows)
+        times = [rows[side]["ms"] for side in sides]
         colors = ["tab:blue" if side.startswith("bert-tf") else "lightgray" for side in sides]
         bars = axes.barh(sides, times, color=colors)
-        axes.bar_label(bars, [number(each) for each in times], padding=2)
+        axes.bar_label(bars, [number(milliseconds) for milliseconds in times], padding=2)
         axes.set_title(f"{work}, ms", loc="left", fontsize="medium")
         axes.set(xticks=[], xlim=(0, 1.2 * max(times)))
         axes.tick_params(left=False)

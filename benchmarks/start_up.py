@@ -71,14 +71,14 @@ def main() -> None:
         # A child's peak memory counts its parent's from before it began: TensorFlow stays out.
         subprocess.run([sys.executable, "-c", MAKE_MODEL, model], check=True, capture_output=True)
         lines = work(peers, model)
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in lines}
+        measured: dict[str, list[dict[str, float]]] = {name: [] for name in lines}
         for turn in range(options.turns):
             for name, command in lines.items():
-                found[name].append(run(command))
+                measured[name].append(run(command))
             print(f"turn {turn + 1} of {options.turns}", end="\r", file=sys.stderr)
     medians = {
-        name: {unit: statistics.median(each[unit] for each in runs) for unit in runs[0]}
-        for name, runs in found.items()
+        name: {unit: statistics.median(usage[unit] for usage in runs) for unit in runs[0]}
+        for name, runs in measured.items()
     }
     turns.write(medians, options.output)
     print("| | seconds | processor seconds | peak MB |\n|---|---|---|---|")

@@ -81,8 +81,8 @@ def compare(contestants: dict[str, Turn], megabytes: float, rounds: int) -> dict
     for run in contestants.values():
         run()  # warm-up: tracing, thread pools, caches
     times = np.array([[run() for run in contestants.values()] for _ in range(rounds)])
-    found = {name: times[:, number] for number, name in enumerate(contestants)}
-    return turns.summary(found, megabytes, "MB")
+    by_side = {name: times[:, number] for number, name in enumerate(contestants)}
+    return turns.summary(by_side, megabytes, "MB")
 
 
 def main() -> None:
@@ -134,7 +134,7 @@ def main() -> None:
         mapped = data.map(function, num_parallel_calls=arguments.threads)
         return mapped.prefetch(2).with_options(options)
 
-    def each(function: Callable, batches: Iterable) -> Turn:
+    def run(function: Callable, batches: Iterable) -> Turn:
         def run() -> None:
             for batch in batches:
                 function(batch)
@@ -142,7 +142,7 @@ def main() -> None:
         return lambda: turns.timed(run)
 
     def through(dataset: tf.data.Dataset) -> Turn:
-        return each(lambda batch: None, dataset)
+        return run(lambda batch: None, dataset)
 
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         tokenizer.save(folder)
@@ -152,9 +152,7 @@ def main() -> None:
         padding.enable_padding()
         ids = pipeline(tokenizer.tokenize)
         theirs = [
-            each.ids
-            for batch in lists
-            for each in rust.encode_batch(batch, add_special_tokens=False)
+            run.ids for batch in lists for run in rust.encode_batch(batch, add_special_tokens=False)
         ]
         ours = [row for batch in ids for row in batch.to_list()]
         differing = sum(a != b for a, b in zip(ours, theirs, strict=True))
@@ -167,15 +165,15 @@ def main() -> None:
         fast = functools.partial(rust._tokenizer.encode_batch_fast, add_special_tokens=False)
         contestants = {
             "bert-tf": through(ids),
-            "tokenizers encode_batch": each(plain, lists),
+            "tokenizers encode_batch": run(plain, lists),
             "bert-tf with offsets": through(pipeline(tokenizer.tokenize_with_offsets)),
-            "tokenizers encode_batch_fast": each(fast, lists),
+            "tokenizers encode_batch_fast": run(fast, lists),
         }
         works = {"text to ids": compare(contestants, megabytes, arguments.turns)}
 
         contestants = {
-            "bert-tf eagerly": each(lambda texts: pack(tokenizer.tokenize(texts)), lists),
-            "tokenizers encode_batch_fast": each(padding._tokenizer.encode_batch_fast, lists),
+            "bert-tf eagerly": run(lambda texts: pack(tokenizer.tokenize(texts)), lists),
+            "tokenizers encode_batch_fast": run(padding._tokenizer.encode_batch_fast, lists),
         }
         file = Path(folder) / "lists.json"
         file.write_text(json.dumps(lists))
@@ -197,8 +195,8 @@ def main() -> None:
         works["lists to padded ids"] = compare(contestants, megabytes, arguments.turns)
     if arguments.output:
         Path(arguments.output).write_text(json.dumps(works, indent=1))
-    for name, found in works.items():
-        print(f"\n{name}\n\n{turns.table(found)}")
+    for name, rows in works.items():
+        print(f"\n{name}\n\n{turns.table(rows)}")
 
 
 if __name__ == "__main__":

@@ -101,19 +101,19 @@ def batch_of(size: Size) -> tuple[dict[str, np.ndarray], ...]:
     }
     of_pairs: tuple[int, ...] = (size.batch,)
     if size.instances > 1:
-        own = size.length // size.instances  # the length of an instance
+        instance = size.length // size.instances  # the length of an instance
         places, of_pairs = np.arange(size.length), (size.batch, size.instances)
-        inputs["padding_mask"] = np.broadcast_to(1 + places // own, of_tokens)
-        inputs["position_ids"] = np.broadcast_to(places % own, of_tokens)
-        inputs["first_positions"] = np.broadcast_to(own * np.arange(size.instances), of_pairs)
+        inputs["padding_mask"] = np.broadcast_to(1 + places // instance, of_tokens)
+        inputs["position_ids"] = np.broadcast_to(places % instance, of_tokens)
+        inputs["first_positions"] = np.broadcast_to(instance * np.arange(size.instances), of_pairs)
     labels = {
         "mlm_logits": draw.integers(0, size.vocabulary, of_words),
         "nsp_logits": draw.integers(0, 2, of_pairs),
     }
     weights = {name: np.ones(values.shape, np.float32) for name, values in labels.items()}
     inputs, labels = (
-        {name: values.astype(np.int32) for name, values in each.items()}
-        for each in (inputs, labels)
+        {name: values.astype(np.int32) for name, values in columns.items()}
+        for columns in (inputs, labels)
     )
     return inputs, labels, weights
 
@@ -353,11 +353,11 @@ def main() -> None:
         step = make(options.side, SIZES[options.size], options.precision)
         turns.answer(lambda _: turns.timed(step, options.steps))
         return
-    found = measure(options)
+    rows = measure(options)
     work = f"pre-training, {options.size}, {options.precision.removeprefix('mixed_')}"
-    turns.write({work: found}, options.output)
+    turns.write({work: rows}, options.output)
     print(f"{work}, {SIZES[options.size]}, {os.cpu_count()} cores\n")
-    print(turns.table(found))
+    print(turns.table(rows))
 
 
 if __name__ == "__main__":

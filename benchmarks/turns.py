@@ -46,7 +46,7 @@ def timed(work: Callable[[], Any], repetitions: int = 1) -> list[float]:
     for _ in range(repetitions):
         work()
     spent = time.perf_counter() - clock, time.process_time() - processor
-    return [each / repetitions for each in spent]
+    return [seconds / repetitions for seconds in spent]
 
 
 def answer(reply: Callable[[str], list[float]]) -> None:
@@ -106,7 +106,7 @@ def take_turns(
     Returns:
         By side, float64 [turns, lines, values].
     """
-    found: dict[str, list[list[list[float]]]] = {side: [] for side in commands}
+    times: dict[str, list[list[list[float]]]] = {side: [] for side in commands}
     with contextlib.ExitStack() as stack:
         processes = {}
         for side, command in commands.items():
@@ -131,10 +131,10 @@ def take_turns(
                 order = [side for side in order if side not in (left_out or ())]
             if turn >= warm_up:
                 for side in order:
-                    found[side].append(answers[side])
+                    times[side].append(answers[side])
             order = [*order[1:], *order[:1]]
             print(f"turn {max(0, turn + 1 - warm_up)} of {turns}", end="\r", file=sys.stderr)
-    return {side: np.array(found[side]) for side in commands if side in order}
+    return {side: np.array(times[side]) for side in commands if side in order}
 
 
 def summary(
@@ -152,11 +152,11 @@ def summary(
         flops: by side, useful floating-point operations of a piece of work, and their type.
     """
     first = next(iter(times.values()))[:, :2]
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for side, of_side in times.items():
         clock, processor = np.median(of_side[:, :2], axis=0)
         ratios = np.median(of_side[:, :2] / first, axis=0)
-        found[side] = {
+        rows[side] = {
             "ms": 1e3 * clock,
             "processor ms": 1e3 * processor,
             f"{unit}/s": items / clock,
@@ -166,33 +166,33 @@ def summary(
         }
         if flops:
             operations, dtype = flops[side]
-            found[side] |= {
+            rows[side] |= {
                 "GFLOP/s": 1e-9 * operations / clock,
                 "GFLOP/processor s": 1e-9 * operations / processor,
                 "type": dtype,
             }
-    return found
+    return rows
 
 
-def table(found: dict[str, dict[str, Any]], ceilings: dict[str, float] | None = None) -> str:
+def table(rows: dict[str, dict[str, Any]], ceilings: dict[str, float] | None = None) -> str:
     """A summary as Markdown; given benchmarks/ceilings.py's results, with shares of them."""
-    first, columns = next(iter(found.items()))
+    first, columns = next(iter(rows.items()))
     names = list(columns)
     if ceilings and "type" in columns:
         shares = {"share of ceiling": "GFLOP/s", "share by processor": "GFLOP/processor s"}
         names += shares
-        found = {
+        rows = {
             side: row
             | {
                 name: row[unit] / ceilings[ceiling]
                 for name, unit in shares.items()
                 if (ceiling := f"{row['type']} {unit}") in ceilings
             }
-            for side, row in found.items()
+            for side, row in rows.items()
         }
     heads = [f"{name}, {first} = 1" if name.endswith("time") else name for name in names]
     lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + len(names)) + "|"]
-    for side, row in found.items():
+    for side, row in rows.items():
         cells = []
         for name in names:
             value = row.get(name, "")
