@@ -9,8 +9,6 @@ from keras import ops
 
 # Keras' own weight decay and clipping would be applied in addition to these: they stay off.
 _KERAS_OWN = ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay")
-# Options that `Optimizer.apply` handles, which a step with summed gradients bypasses.
-_HANDLED_BY_APPLY = (*_KERAS_OWN, "use_ema", "gradient_accumulation_steps", "loss_scale_factor")
 _SETTINGS = (  # arguments that are attributes of the same name
     "weight_decay_rate",
     "beta_1",
@@ -216,18 +214,3 @@ class Lamb(AdamWeightDecay):
     def _update(self, mean: Any, square: Any) -> Any:
         power1, power2 = self._powers(mean.dtype)
         return mean / (1 - power1) / (ops.sqrt(square / (1 - power2)) + self.epsilon)
-
-
-def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
-    """Raises ValueError on optimizers that do more than update each variable by its gradient."""
-    name = type(optimizer).__name__
-    base = keras.optimizers.Optimizer
-    for method in ("apply", "_backend_update_step"):
-        if getattr(type(optimizer), method) is not getattr(base, method):
-            raise ValueError(f"Trainer cannot use {name}, which changes `{method}`: use Adam")
-    for option in _HANDLED_BY_APPLY:
-        if getattr(optimizer, option, None):
-            raise ValueError(
-                f"Trainer does not apply {option} of {name}: leave it out, or use AdamWeightDecay, "
-                "which has weight_decay_rate and clip_norm; Trainer accumulates gradients itself"
-            )

@@ -15,7 +15,6 @@ from bert_tf.networks.tensorflow.cast_weights import CastWeights
 from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.networks.tensorflow.losses import Values
 from bert_tf.training.loss_scale import LossScale, add_counter, computes_in_float16
-from bert_tf.training.optimizer import check_optimizer
 from bert_tf.training.strategy import check_jit_compile
 from bert_tf.training.updates_on_tensorflow import apply_summed
 from bert_tf.training.workers import StopFlag, has_workers
@@ -47,7 +46,7 @@ class Trainer:
     Args:
         model: a built model with one output or a dict of outputs. The first step refuses losses of
             its layers (`add_loss`, regularizers) and variables that change in its call.
-        optimizer: a Keras optimizer that `check_optimizer` accepts; built here.
+        optimizer: `AdamWeightDecay` or `Lamb`; built here. Its `apply` is not called.
         loss: (labels, outputs) -> values, one per label; a dict of these by output for several.
             Outputs without an entry have no loss.
         metrics: name -> function like `loss`; a dict of these by output for several.
@@ -76,7 +75,6 @@ class Trainer:
         whole_batches: bool = False,
     ):
         self.strategy = strategy = tf.distribute.get_strategy()
-        check_optimizer(optimizer)
         check_jit_compile(jit_compile, strategy)
         self.model, self.optimizer = model, optimizer
         self.steps_per_execution, self.jit_compile = steps_per_execution, jit_compile

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from preloaded import run_code
-from small_trainers import breaking_loss, fit
 
 from bert_tf.networks.tensorflow import passes
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
@@ -263,49 +262,6 @@ def test_two_replicas_step_as_one(least):
 def test_keras_own_decay_and_clipping_are_refused(name):
     with pytest.raises(ValueError, match="takes weight_decay_rate and clip_norm"):
         AdamWeightDecay(1e-2, **{name: 0.1})
-
-
-def rule(kind):
-    """A Keras optimizer, and its first step at gradient g by the book."""
-    if kind == "sgd":
-        return keras.optimizers.SGD(0.1, momentum=0.9), lambda g: 0.1 * g
-    return keras.optimizers.Adam(0.1), lambda g: 0.1 * g / (np.abs(g) + 1e-7)
-
-
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_any_keras_optimizer_steps_by_its_own_rule(kind):
-    optimizer, step = rule(kind)
-    x, y = np.eye(3, dtype="float32"), np.array([[1.0], [2.0], [np.nan]], "float32")
-    dense = keras.layers.Dense(1, use_bias=False, name="dense")
-    trainer = Trainer(
-        keras.Sequential([keras.Input((3,)), dense]),
-        optimizer,
-        loss=lambda labels, outputs: tf.square(labels - outputs),
-        gradient_accumulation_steps=2,
-    )
-    start = dense.kernel.numpy()
-    fit(trainer, [(x[:2], y[1:])])  # not finite: nothing moves
-    np.testing.assert_array_equal(dense.kernel, start)
-    fit(trainer, [(x[:2], y[:2])])
-    gradient = np.append(start[:2] - y[:2], [[0.0]], 0)
-    if kind == "sgd":  # Adam corrects its bias by the number of batches, the skipped one too
-        np.testing.assert_allclose(dense.kernel, start - step(gradient), rtol=1e-5)
-    assert (np.sign(start - dense.kernel.numpy()) == np.sign(gradient)).all()
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "cause"),
-    [
-        (keras.optimizers.AdamW(), "weight_decay of AdamW"),
-        (keras.optimizers.SGD(global_clipnorm=1.0), "global_clipnorm of SGD"),
-        (keras.optimizers.Nadam(), "cannot use Nadam"),
-        (keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "cannot use LossScale"),
-    ],
-)
-def test_an_optimizer_that_does_more_is_refused_by_name(optimizer, cause):
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    with pytest.raises(ValueError, match=cause):
-        Trainer(model, optimizer, loss=breaking_loss)
 
 
 # Without the private methods of Keras that are overridden and called, clipping and excluded weight
