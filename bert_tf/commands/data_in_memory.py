@@ -54,12 +54,13 @@ def table_in_memory(
     from bert_tf.models.text_inputs import given_table
 
     answers: Any = None
-    if labelled and isinstance(data, tuple) and task.kind.losses.needs_labels:
+    needs_labels = labelled and task.kind.is_trained and task.kind.losses.needs_labels
+    if needs_labels and isinstance(data, tuple):
         if len(data) != 2:
             raise InputError(f"the data is a tuple of {len(data)}: give (inputs, labels)")
         data, answers = data
     task, table, label = given_table(task, data, answers, labels, by_place=False, labelled=labelled)
-    if labelled and label is None and task.kind.losses.needs_labels:
+    if needs_labels and label is None:
         raise InputError(
             f"the data has no labels: give (inputs, labels), or a column {task.label!r}"
         )

@@ -174,11 +174,9 @@ def given_table(
                 "label"
             )
         if task.many_labels and y_cells and all(isinstance(row, Mapping) for row in y_cells):
-            names = list(dict.fromkeys(name for row in y_cells for name in row))
-            cells |= {name: [row.get(name, 0) for row in y_cells] for name in names}
-            label = ",".join(names)
-        else:
-            cells[label] = named_labels(y_cells, task, labels, by_place=by_place)
+            y_cells = [_marked(row, f"label {i}") for i, row in enumerate(y_cells)]
+        values = named_labels(y_cells, task, labels, by_place=by_place)
+        cells |= _label_columns(task, values) if task.many_labels else {label: values}
         if len(y_cells) != count:
             raise InputError(f"{len(y_cells)} labels for {count} examples: give a label for each")
     if odd := [name for name, values in cells.items() if len(values) != count]:
@@ -211,6 +209,30 @@ def given_examples(
     if label is not None and reads_labels:
         columns["label"] = label
     return task, task.examples(table, columns)
+
+
+def _label_columns(task: Task, values: Sequence[Any]) -> dict[str, list[Any]]:
+    """The column of labels [E], or columns of 0 and 1 where the task names one for each label."""
+    names = [name.strip() for name in task.label.split(",")]
+    if len(names) == 1:
+        return {task.label: [*values]}
+    rows = [{*task.kind.parts(x)} if isinstance(x, str) else {*x} for x in values]
+    if odd := set().union(*rows) - {*names}:
+        raise InputError(
+            f"the label {min(odd)!r} is none of the columns {task.label}: correct it, or name its "
+            "column with label_column"
+        )
+    return {name: [int(name in row) for row in rows] for name in names}
+
+
+def _marked(marks: Mapping[str, Any], place: str) -> list[str]:
+    """The labels with a mark 1."""
+    for label, mark in marks.items():
+        if mark not in (0, 1):
+            raise InputError(
+                f"{place}: {label} is {mark!r:.40}: give 1 if it has the label, else 0"
+            )
+    return [label for label, mark in marks.items() if mark]
 
 
 def _column_of(task: Task, role: str, roles: Collection[str]) -> str:

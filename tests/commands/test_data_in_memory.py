@@ -74,6 +74,11 @@ def test_forms_give_the_same_examples(form):
     assert examples.columns == {"text": TEXTS, "label": LABELS}
 
 
+def test_texts_of_masked_words_need_no_labels():
+    _, examples = examples_in_memory(find_task("masked_words"), TEXTS)
+    assert examples.columns == {"sentence": TEXTS[:2]}
+
+
 @pytest.mark.parametrize(
     ("name", "columns"), [("classification", "label"), ("multi_label", "bad, good")]
 )
@@ -166,8 +171,14 @@ READ_BACK = {
     ),
     "frame of marks": (
         "multi_label",
-        {"label_column": "cow,sea"},
+        {},
         (TEXTS, [{"cow": 0, "sea": 1}, {"cow": 1}, {"cow": 1, "sea": 1}]),
+        {"label": ["sea", "cow", "cow,sea"]},
+    ),
+    "labels in columns": (
+        "multi_label",
+        {"label_column": "cow,sea"},
+        (TEXTS, [["sea"], "cow", ["sea", "cow"]]),
         {"label": ["sea", "cow", "cow,sea"]},
     ),
     "wrong answers": (
