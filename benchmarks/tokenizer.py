@@ -134,7 +134,7 @@ def main() -> None:
         mapped = data.map(function, num_parallel_calls=arguments.threads)
         return mapped.prefetch(2).with_options(options)
 
-    def run(function: Callable, batches: Iterable) -> Turn:
+    def over(batches: Iterable, function: Callable) -> Turn:
         def run() -> None:
             for batch in batches:
                 function(batch)
@@ -142,7 +142,7 @@ def main() -> None:
         return lambda: turns.timed(run)
 
     def through(dataset: tf.data.Dataset) -> Turn:
-        return run(lambda batch: None, dataset)
+        return over(dataset, lambda batch: None)
 
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         tokenizer.save(folder)
@@ -152,7 +152,9 @@ def main() -> None:
         padding.enable_padding()
         ids = pipeline(tokenizer.tokenize)
         theirs = [
-            run.ids for batch in lists for run in rust.encode_batch(batch, add_special_tokens=False)
+            encoding.ids
+            for batch in lists
+            for encoding in rust.encode_batch(batch, add_special_tokens=False)
         ]
         ours = [row for batch in ids for row in batch.to_list()]
         differing = sum(a != b for a, b in zip(ours, theirs, strict=True))
@@ -165,15 +167,15 @@ def main() -> None:
         fast = functools.partial(rust._tokenizer.encode_batch_fast, add_special_tokens=False)
         contestants = {
             "bert-tf": through(ids),
-            "tokenizers encode_batch": run(plain, lists),
+            "tokenizers encode_batch": over(lists, plain),
             "bert-tf with offsets": through(pipeline(tokenizer.tokenize_with_offsets)),
-            "tokenizers encode_batch_fast": run(fast, lists),
+            "tokenizers encode_batch_fast": over(lists, fast),
         }
         works = {"text to ids": compare(contestants, megabytes, arguments.turns)}
 
         contestants = {
-            "bert-tf eagerly": run(lambda texts: pack(tokenizer.tokenize(texts)), lists),
-            "tokenizers encode_batch_fast": run(padding._tokenizer.encode_batch_fast, lists),
+            "bert-tf eagerly": over(lists, lambda texts: pack(tokenizer.tokenize(texts))),
+            "tokenizers encode_batch_fast": over(lists, padding._tokenizer.encode_batch_fast),
         }
         file = Path(folder) / "lists.json"
         file.write_text(json.dumps(lists))
