@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from bert_tf import (
     BertChooser,
     BertClassifier,
@@ -26,6 +28,7 @@ SIZES: dict[str, Any] = {
 }
 TEXTS = ["a good film", "the bad book", "it is a very good story", "a bad film ."] * 2
 LABELS = ["good", "bad", "good", "bad"] * 2
+NUMBERS = [1, 0, 1, 0] * 2
 LABEL_SETS = [["good", "film"], ["bad"], [], ["bad", "film"]] * 2
 WORDS = [["anna", "lives", "in", "bern"], ["it", "is", "anna"]] * 4
 TAGS = [["B-PER", "O", "O", "B-LOC"], ["O", "O", "B-PER"]] * 4
@@ -47,3 +50,11 @@ DATA: dict[type, tuple[dict[str, Any], Any, Any]] = {
     BertPreTrainer: ({}, (TEXTS, TEXTS[::-1]), [0, 1] * 4),
     BertEncoder: ({}, TEXTS, None),
 }
+
+
+def fit(model, x=TEXTS, y=LABELS, **options):
+    return model.fit(x, y, **{"batch_size": 4, "verbose": 0, **options}).history
+
+
+def arrays(model):
+    return [np.array(weight) for weight in model.get_weights()]

@@ -1,7 +1,6 @@
 """Mistakes in raw text and labels: a line that says what is wrong, and what to do."""
 
 import functools
-import shutil
 
 import keras
 import numpy as np
@@ -232,33 +231,6 @@ def test_a_data_set_without_end(opened):
     tagger = opened(BertTagger)
     data = dataset([" ".join(words) for words in WORDS]).batch(2).repeat()
     refused(lambda: tagger.predict(data), r"repeats without end: leave .repeat\(\) out")
-
-
-def test_a_preset_without_its_vocabulary(preset, tmp_path):
-    folder = shutil.copytree(preset, tmp_path / "preset")
-    (folder / "vocab.txt").unlink()
-    for path in folder.glob("tokenizer.json"):
-        path.unlink()
-    refused(
-        lambda: BertClassifier.from_preset(folder, labels=["a", "b"]),
-        "has no vocabulary: put its vocab.txt there, or give preprocessor=None",
-    )
-    assert BertClassifier.from_preset(folder, num_classes=2, preprocessor=None)
-
-
-def test_presets(preset, tmp_path):
-    open_preset = BertClassifier.from_preset
-    (tmp_path / "model.keras").touch()
-    refused(lambda: open_preset(tmp_path / "model.keras"), "open it with keras.models.load_model")
-    refused(lambda: open_preset(None), "the preset is None: give a folder, or a name on the hub")
-    refused(lambda: open_preset(preset / "vocab.txt"), "is a file: give the folder that holds it")
-    refused(lambda: open_preset(preset, labels="good"), "labels is 'good': give a list of names")
-    own = {"labels": ["bad", "good"]}
-    refused(lambda: open_preset(preset, max_length=2, **own), "max_length is 2: give 3 or more")
-    refused(
-        lambda: open_preset(preset, task="squad", **own),
-        "task 'squad' is for BertSpanClassifier, not for BertClassifier: open that class, or give",
-    )
 
 
 def test_messages_count_examples_from_0(classifier):

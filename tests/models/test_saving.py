@@ -5,7 +5,6 @@ import os
 import pickle
 import subprocess
 import sys
-import warnings
 
 import keras
 import numpy as np
@@ -172,22 +171,6 @@ def test_the_jax_backend_trains_packed_inputs(preset):
         env={**os.environ, "KERAS_BACKEND": "jax"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
-
-
-def test_weights_bring_the_state_of_their_optimizer(opened, tmp_path):
-    """As tuners load the weights of their best trial into a model that is compiled anew."""
-    model = opened()
-    model.fit(TEXTS, LABELS, verbose=0)
-    model.save_weights(tmp_path / "of.weights.h5")
-    for optimizer in ("auto", model.optimizer.from_config(model.optimizer.get_config())):
-        again = opened(seed=2)
-        again.compile(optimizer)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)
-            again.load_weights(tmp_path / "of.weights.h5")
-        found = [*zip(again.optimizer.variables, model.optimizer.variables, strict=False)]
-        assert len(found) > 2 and all(np.array_equal(one, other) for one, other in found)
-        assert int(again.optimizer.iterations) == 1
 
 
 def test_vectors_of_sentences_are_an_array(preset):

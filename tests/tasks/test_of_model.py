@@ -1,7 +1,6 @@
 """The one resolver of a model's task: what was said, task.json, files of others, the class."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 from tiny import tiny_config
@@ -21,7 +20,6 @@ from bert_tf import (
 )
 from bert_tf.checkpoints.sentence_files import write_sentence_files
 from bert_tf.errors import InputError
-from bert_tf.models import answerer as answerers
 from bert_tf.models.answerer import Answerer
 from bert_tf.tasks.of_model import has_class, is_opened_for, named_task, of_model
 from bert_tf.tasks.table import TASKS
@@ -98,17 +96,6 @@ def test_thresholds_and_length_survive_a_task_that_is_named(tmp_path):
         assert opened.preprocessor.task == task and opened.preprocessor.is_settled
     with pytest.raises(InputError, match="'tagging' is for BertTagger, not for BertMultiLabel"):
         BertMultiLabelClassifier.from_preset(tmp_path, task="tagging")
-
-
-@pytest.mark.parametrize("name", ["normalize", "max_length"])
-def test_settings_that_a_saved_model_fixes_are_refused(tmp_path, monkeypatch, name):
-    (tmp_path / "assets.extra").mkdir()
-    (tmp_path / "assets.extra" / "task.json").write_text('{"task": "embedding"}')
-    predictor = SimpleNamespace(directory=tmp_path, inputs=["text"])
-    monkeypatch.setattr(answerers, "Predictor", lambda model: predictor)
-    assert Answerer.open(tmp_path, {"label_map": [], "normalize": None}).task.name == "embedding"
-    with pytest.raises(InputError, match=f"--{name} is fixed in a SavedModel"):
-        Answerer.open(tmp_path, {name: 0})
 
 
 @pytest.mark.parametrize(
