@@ -2,7 +2,7 @@
 
 import itertools
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.pipelines.data_options import PretrainingDataOptions
+from bert_tf.pipelines.shards.folder import ShardFolder
 from bert_tf.pipelines.shards.manifest import Manifest
+from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 
 
 def options(**changed: Any) -> PretrainingDataOptions:
@@ -88,3 +90,37 @@ def flip(path: Path, place: int) -> None:
 def assert_equal(batches: list, others: list) -> None:
     assert len(batches) == len(others)
     tf.nest.map_structure(np.testing.assert_array_equal, batches, others)
+
+
+def starts_of(records: list[bytes]) -> np.ndarray:
+    return np.cumsum([0, *(len(record) + 16 for record in records)])
+
+
+def rewrite(path: Path, records: list[bytes]) -> None:
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for record in records:
+            file.write(record)
+
+
+def stored(shards: ShardFolder, file: Path | None = None) -> list[bytes]:
+    """The records that are read of opened shards, or of one file, in the order of the files."""
+    blocks = shards.blocks
+    kept = np.flatnonzero(blocks.records)
+    if file is not None:
+        kept = np.intersect1d(kept, blocks.of_file(shards.files.index(str(file))))
+    return [
+        record
+        for block in kept
+        for record in blocks.read(block, blocks.records[block]).numpy().tolist()
+    ]
+
+
+def without_blocks(records: list[bytes], damaged: Iterable[int]) -> list[bytes]:
+    """The records outside of the blocks that hold a damaged one."""
+    blocks = {number // 8 for number in damaged}
+    return [record for number, record in enumerate(records) if number // 8 not in blocks]
+
+
+def read_all(shards: Path | ShardFolder, tokenizer: Any) -> list:
+    """Reads an epoch as training does."""
+    return list(pretraining_batches(shards, 4, repeat=False, tokenizer=tokenizer))

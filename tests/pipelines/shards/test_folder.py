@@ -1,10 +1,8 @@
 import dataclasses
 import errno
-import gzip
 import itertools
 import json
 import shutil
-import zlib
 from array import array
 from pathlib import Path
 
@@ -13,7 +11,17 @@ import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shard_files import examples, file_of, flip, records_of
+from shard_files import (
+    examples,
+    file_of,
+    flip,
+    read_all,
+    records_of,
+    rewrite,
+    starts_of,
+    stored,
+    without_blocks,
+)
 
 from bert_tf.errors import InputError
 from bert_tf.files.storage import Folder, open_folder
@@ -30,49 +38,6 @@ pytestmark = pytest.mark.usefixtures("small_blocks")
 def copied(made, tmp_path):
     """A folder of shards to damage."""
     return Path(shutil.copytree(made, tmp_path / "shards"))
-
-
-@pytest.fixture
-def foreign(static, tmp_path):
-    """Files as the original's script writes them."""
-    (tmp_path / "foreign").mkdir()
-    for number, shard in enumerate(Manifest.load(static).shards["train"]):
-        shutil.copy(static / shard.file, tmp_path / "foreign" / f"{number}.tfrecord")
-    return tmp_path / "foreign"
-
-
-def starts_of(records):
-    return np.cumsum([0, *(len(record) + 16 for record in records)])
-
-
-def rewrite(path, records):
-    with tf.io.TFRecordWriter(str(path)) as file:
-        for record in records:
-            file.write(record)
-
-
-def stored(shards, file=None):
-    """The records that are read of opened shards, or of one file, in the order of the files."""
-    blocks = shards.blocks
-    kept = np.flatnonzero(blocks.records)
-    if file is not None:
-        kept = np.intersect1d(kept, blocks.of_file(shards.files.index(str(file))))
-    return [
-        record
-        for block in kept
-        for record in blocks.read(block, blocks.records[block]).numpy().tolist()
-    ]
-
-
-def without_blocks(records, damaged):
-    """The records outside of the blocks that hold a damaged one."""
-    blocks = {number // 8 for number in damaged}
-    return [record for number, record in enumerate(records) if number // 8 not in blocks]
-
-
-def read_all(shards, tokenizer):
-    """Reads an epoch as training does."""
-    return list(pretraining_batches(shards, 4, repeat=False, tokenizer=tokenizer))
 
 
 def test_what_is_written_is_found(made):
@@ -94,67 +59,6 @@ def test_missing_held_out_split_is_none(copied):
     assert pretraining_batches(copied, 4, split="held_out") is None
     with pytest.raises(InputError, match="train, held_out"):
         open_shards(copied, "test")
-
-
-def test_folders_that_are_no_shards_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere: no such folder"):
-        open_shards(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"neither manifest\.json nor \*\.tfrecord"):
-        open_shards(tmp_path)
-    example = tf.train.Example()
-    example.features.feature["other"].int64_list.value.append(1)
-    rewrite(tmp_path / "x.tfrecord", [example.SerializeToString()])
-    with pytest.raises(InputError, match=r"x\.tfrecord: records have no input_ids"):
-        open_shards(tmp_path)
-    (tmp_path / "x.tfrecord").write_bytes(b"")
-    with pytest.raises(InputError, match="empty"):
-        open_shards(tmp_path)
-
-
-def renamed(records, names):
-    for record in records:
-        example = tf.train.Example.FromString(record)
-        features = example.features.feature
-        for old, new in names.items():
-            features[new].CopyFrom(features.pop(old))
-        yield example.SerializeToString()
-
-
-@pytest.mark.parametrize(
-    "name", ["{}.tf_record", "{}.tfrecords", "part-0000{}-of-00003", "x.tfrecord-{}-of-3"]
-)
-def test_files_of_other_programs_are_found(foreign, name):
-    expected = stored(open_shards(foreign))
-    for path in list(foreign.iterdir()):
-        path.rename(foreign / name.format(path.stem))
-    for other in ("0.tfrecord.index", "model.ckpt.data-00000-of-00001", "notes.txt"):
-        (foreign / other).write_text("0 1234\n")
-    assert stored(open_shards(foreign)) == expected
-
-
-def test_newer_names_of_features_are_read(foreign):
-    def parsed():
-        shards = open_shards(foreign)
-        return tf.nest.map_structure(lambda x: x.numpy(), shards.parse(stored(shards)))
-
-    expected = parsed()
-    names = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
-    for path in foreign.iterdir():
-        rewrite(path, list(renamed(records_of(path), names)))
-    np.testing.assert_equal(parsed(), expected)
-
-
-def test_files_of_several_lengths_are_named(foreign):
-    path = foreign / "1.tfrecord"
-    example = tf.train.Example.FromString(records_of(path)[0])
-    example.features.feature["input_ids"].int64_list.value.append(0)
-    rewrite(path, [example.SerializeToString()])
-    with pytest.raises(
-        InputError, match=r"0\.tfrecord has 32 tokens .* 1\.tfrecord has 33 tokens .* own folder"
-    ):
-        open_shards(foreign)
-    with pytest.raises(InputError, match=rf"is a file: give the folder that holds it, {foreign}"):
-        open_shards(path)
 
 
 def test_a_folder_of_several_lengths_is_refused_by_their_names(made, tmp_path):
@@ -186,14 +90,6 @@ def test_an_unfinished_folder_is_named(tmp_path):
     (tmp_path / "shards" / "128").rmdir()
     with pytest.raises(InputError, match="no such folder"):
         open_shards(tmp_path / "shards" / "128")
-
-
-@pytest.mark.parametrize("compress", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
-def test_compressed_files_are_refused(foreign, compress):
-    file = foreign / "1.tfrecord"
-    file.write_bytes(compress(file.read_bytes()))
-    with pytest.raises(InputError, match=r"1\.tfrecord: is (gzip|zlib)-compressed"):
-        open_shards(foreign)
 
 
 def test_damaged_manifests_are_named(copied):
@@ -424,42 +320,6 @@ def test_shards_and_a_manifest_that_a_list_lacks_are_looked_for(dynamic, monkeyp
         folder.write(path.name, path.read_bytes())
     monkeypatch.setattr(Folder, "sizes", lambda folder: {})
     assert open_shards("memory://bucket/late").manifest == Manifest.load(dynamic)
-
-
-def test_damage_without_manifest_is_named_and_left_out(foreign, number_tokenizer):
-    file = foreign / "1.tfrecord"
-    whole_file = file.read_bytes()
-    content = bytearray(whole_file)
-    records = records_of(file)
-    whole = open_shards(foreign)
-    starts = starts_of(records)
-    content[starts[3] + 60] ^= 1  # of its data
-    file.write_bytes(content)
-    with (
-        pytest.raises(InputError, match=r"1\.tfrecord: record 4 is"),
-        shard_errors(open_shards(foreign)),
-    ):
-        read_all(foreign, number_tokenizer)
-    content[starts[9] + 1] ^= 1  # of its length
-    file.write_bytes(content)
-    content[starts[3] + 60] ^= 1
-    for damaged, number in ((bytes(content), 10), (whole_file[:-5], len(records))):
-        file.write_bytes(damaged)
-        with pytest.raises(InputError, match=rf"1\.tfrecord: record {number} is"):
-            open_shards(foreign)  # by the lengths alone
-        sound = open_shards(foreign, skip_corrupt=True)
-        kept = without_blocks(records, range(number - 1, len(records)))
-        before = [
-            record
-            for path in sorted(foreign.iterdir())
-            for record in (kept if path == file else records_of(path))
-        ]
-        assert stored(sound) == before
-        # What a damaged length hides is counted by its bytes.
-        lost = whole.instances - len(before)
-        assert sound.left_out == {str(file): pytest.approx(lost, abs=0.1 * lost)}
-    file.write_bytes(b"")
-    assert open_shards(foreign, skip_corrupt=True).left_out == {}
 
 
 def test_other_errors_stay_as_they_are(made):

@@ -448,21 +448,6 @@ def test_lengths_are_known(made, batches):
         batches(made, 100_000, repeat=False, drop_remainder=True)
 
 
-def test_shards_without_manifest_are_read(static, tmp_path):
-    for number, shard in enumerate(Manifest.load(static).shards["train"]):
-        name = f"tf_examples.tfrecord-{number:05d}-of-00003"
-        (tmp_path / name).write_bytes((static / shard.file).read_bytes())
-    shards = open_shards(tmp_path)
-    assert (shards.options.max_seq_length, shards.options.max_predictions_per_seq) == (32, 5)
-    assert shards.instances == Manifest.load(static).instances()
-    for shuffle in (False, True):  # in blocks as they were written, so in the same order
-        assert_equal(
-            arrays(pretraining_batches(tmp_path, 4, repeat=False, shuffle=shuffle)),
-            arrays(pretraining_batches(static, 4, repeat=False, shuffle=shuffle)),
-        )
-    assert pretraining_batches(tmp_path, 4, split="held_out") is None
-
-
 def test_the_order_is_that_of_its_own_seed_alone(dynamic, batches):
     found = []
     for global_seed in (7, 0):  # with 0 TensorFlow's shuffle fails
