@@ -268,8 +268,8 @@ def test_jobs_that_are_killed(tmp_path, text, tokenizer, whole):
     tokenizer.save(tmp_path / "vocab")
     setup = (
         "import bert_tf.pipelines.corpus.sources, bert_tf.pipelines.corpus.documents\n"
-        "bert_tf.pipelines.corpus.sources.UNIT_BYTES = 10_000\n"
-        "bert_tf.pipelines.corpus.documents.GROUP_BYTES = 6_000\n"
+        "bert_tf.pipelines.corpus.sources.UNIT_BYTES = 8_000\n"
+        "bert_tf.pipelines.corpus.documents.GROUP_BYTES = 5_000\n"
     )
     out = tmp_path / "out"
 
