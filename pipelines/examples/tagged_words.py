@@ -209,7 +209,8 @@ def read_words(
     joined = {role: [" ".join(row) for row in rows] for role, rows in values.items()}
     examples = table.with_columns(joined, roles)
     if not documents or not table.documents:
-        return replace(examples, documents=_several(table.documents))
+        is_divided = len({*table.documents}) > 1
+        return replace(examples, documents=tuple(table.documents) if is_divided else ())
     sentences: dict[int, list[int]] = {}  # of each document
     for index, document in enumerate(table.documents):
         sentences.setdefault(document, []).append(index)
@@ -223,10 +224,6 @@ def read_words(
             examples.source, extents=[(extents[p[0]][0], extents[p[-1]][1]) for p in parts]
         ),
     )
-
-
-def _several(documents: Sequence[int]) -> tuple[int, ...]:
-    return tuple(documents) if len({*documents}) > 1 else ()
 
 
 def _word_lists(table: Table, column: str, *, is_whole: bool) -> list[list[str]]:

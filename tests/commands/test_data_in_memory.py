@@ -152,96 +152,50 @@ SQUAD = {
     "is_impossible": [None, "false", "true"],
 }
 MARKS = {"text": TEXTS, "cow": [0, 1, 1], "sea": [True, False, True]}
-# Task, settings, data, values that are read; a role's name for the rest.
-READ_BACK = {
-    "texts": ("classification", {}, (TEXTS, LABELS), {"text": TEXTS, "label": LABELS}),
-    "pairs": ("classification", {}, ((TEXTS, TEXTS), [1, 0, 1]), {"label": ["1", "0", "1"]}),
-    "numbers": ("regression", {}, (TEXTS, np.array([1.5, 2, 3])), {"label": ["1.5", "2.0", "3.0"]}),
-    "one column": (
-        "multi_label",
-        {},
-        (TEXTS, [{"b", "a"}, [], "b,c"]),
-        {"label": ["a,b", "", "b,c"]},
-    ),
-    "marks": (
-        "multi_label",
-        {"label_column": "cow,sea"},
-        MARKS,
-        {"label": ["sea", "cow", "cow,sea"]},
-    ),
-    "frame of marks": (
-        "multi_label",
-        {},
-        (TEXTS, [{"cow": 0, "sea": 1}, {"cow": 1}, {"cow": 1, "sea": 1}]),
-        {"label": ["sea", "cow", "cow,sea"]},
-    ),
-    "labels in columns": (
-        "multi_label",
-        {"label_column": "cow,sea"},
-        (TEXTS, [["sea"], "cow", ["sea", "cow"]]),
-        {"label": ["sea", "cow", "cow,sea"]},
-    ),
-    "wrong answers": (
-        "embedding",
-        {"negatives": "no"},
-        {"text": TEXTS, "text_pair": TEXTS, "no": ["x", " ", "y"]},
+NAMES = {"label": ["sea", "cow", "cow,sea"]}
+PAIRS = {"text": TEXTS, "text_pair": TEXTS}
+WRONG = [["a", "x"], ["b", " "], ["c", "y"]]
+# Task with settings, data, values that are read.
+READ_BACK = [
+    ("classification", (TEXTS, LABELS), {"text": TEXTS, "label": LABELS}),
+    ("classification", ((TEXTS, TEXTS), [1, 0, 1]), {"label": ["1", "0", "1"]}),
+    ("regression", (TEXTS, np.array([1.5, 2, 3])), {"label": ["1.5", "2.0", "3.0"]}),
+    ("multi_label", (TEXTS, [{"b", "a"}, [], "b,c"]), {"label": ["a,b", "", "b,c"]}),
+    ("multi_label", (TEXTS, [{"cow": 0, "sea": 1}, {"cow": 1}, {"cow": 1, "sea": 1}]), NAMES),
+    ("multi_label label_column=cow,sea", MARKS, NAMES),
+    ("multi_label label_column=cow,sea", (TEXTS, [["sea"], "cow", ["sea", "cow"]]), NAMES),
+    (
+        "embedding negatives=no",
+        {**PAIRS, "no": ["x", " ", "y"]},
         {"negatives": [["x"], [" "], ["y"]]},
     ),
-    "columns of wrong answers": (
-        "embedding",
-        {"negatives": "no*"},
-        {"text": TEXTS, "text_pair": TEXTS, "no1": ["x", " ", "y"], "no0": ["a", "b", "c"]},
-        {"negatives": [["a", "x"], ["b", " "], ["c", "y"]]},
+    (
+        "embedding negatives=no*",
+        {**PAIRS, "no1": ["x", " ", "y"], "no0": ["a", "b", "c"]},
+        {"negatives": WRONG},
     ),
-    "lists of wrong answers": (
-        "embedding",
-        {"negatives": "no*"},
-        {"text": TEXTS, "text_pair": TEXTS, "no": [["a", "x"], ["b", " "], ["c", "y"]]},
-        {"negatives": [["a", "x"], ["b", " "], ["c", "y"]]},
-    ),
-    "scored pairs": (
-        "embedding",
-        {"embedding_loss": "cosent"},
+    ("embedding negatives=no*", {**PAIRS, "no": WRONG}, {"negatives": WRONG}),
+    (
+        "embedding embedding_loss=cosent",
         ((TEXTS, TEXTS), [1.5, 2, 3]),
         {"label": ["1.5", "2", "3"]},
     ),
-    # Files were split at every white space of Unicode: labels shifted.
-    "words": (
+    (  # files were split at every white space of Unicode: labels shifted
         "tags",
-        {},
         ([["a\u00a0b", "c\u3000"], ["d"]], [["X\u2003", "Y"], ["Y"]]),
         {"words": ["a\u00a0b c\u3000", "d"], "label": ["X\u2003 Y", "Y"]},
     ),
-    "words in strings": ("tagging", {}, (["a  b", "c"], ["I-X O", "O"]), {"words": ["a b", "c"]}),
-    "words of another name": (
-        "tagging",
-        {"text_column": "tokens"},
-        {"tokens": [["a"]], "labels": [["S-X"]]},
-        {"words": ["a"], "label": ["B-X"]},
-    ),
-    "choices": (
-        "swag",
-        {},
-        ((["He"], [["ran", "sat"]]), ["B"]),
-        {"context": ["He"], "choices": [["ran", "sat"]], "label": ["B"]},
-    ),
-    "questions": (
-        "squad2",
-        {},
-        SQUAD,
-        {
-            "id": ["7", "b", "9"],
-            "answers": [["sea"], ["sea"], []],
-            "span": [[4, 7], [4, 7], []],
-        },
-    ),
-}
+    ("tagging", (["a  b", "c"], ["I-X O", "O"]), {"words": ["a b", "c"], "label": ["B-X O", "O"]}),
+    ("tagging text_column=tokens", {"tokens": [["a"]], "labels": [["S-X"]]}, {"label": ["B-X"]}),
+    ("swag", ((["He"], [["ran", "sat"]]), ["B"]), {"context": ["He"], "choices": [["ran", "sat"]]}),
+    ("squad2", SQUAD, {"id": ["7", "b", "9"], "answers": [["sea"], ["sea"], []]}),
+]
 
 
-@pytest.mark.parametrize("case", READ_BACK)
-def test_examples_in_memory_become_files_that_are_read_back(case, tmp_path):
-    name, settings, data, values = READ_BACK[case]
-    task = find_task(name).with_settings(settings)
+@pytest.mark.parametrize(("case", "data", "values"), READ_BACK)
+def test_examples_in_memory_become_files_that_are_read_back(case, data, values, tmp_path):
+    name, *settings = case.split()
+    task = find_task(name).with_settings(dict(setting.split("=") for setting in settings))
     task, table, columns = table_in_memory(task, data)
     examples = task.examples(table, columns)
     assert {role: examples.columns[role] for role in values} == values

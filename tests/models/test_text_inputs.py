@@ -32,6 +32,11 @@ def frame(**columns):
     return pytest.importorskip("pandas").DataFrame(columns)
 
 
+def stream(columns, size=8):
+    """A data set of batches, with no labels beside it."""
+    return tf.data.Dataset.from_tensor_slices(columns).batch(size), None
+
+
 def batches_of(model, x, y=None, weights=None, **options):
     """All batches of an epoch, joined, as arrays."""
     made = model.preprocessor.batches(model, x, y, weights, batch_size=8, **options)
@@ -79,15 +84,9 @@ ONE_TEXT = {
     "frame": lambda: (frame(text=TEXTS, label=LABELS, more=TEXTS), None),
     "pyarrow": lambda: tuple(map(pytest.importorskip("pyarrow").array, (TEXTS, LABELS))),
     "frames of one column": lambda: (frame(t=TEXTS), frame(y=LABELS)),
-    "data set": lambda: (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(8), None),
-    "data set with numbers": lambda: (
-        tf.data.Dataset.from_tensor_slices((TEXTS, [int(x == "good") for x in LABELS])).batch(8),
-        None,
-    ),
-    "data set of dicts": lambda: (
-        tf.data.Dataset.from_tensor_slices({"text": TEXTS, "label": LABELS}).batch(8),
-        None,
-    ),
+    "data set": lambda: stream((TEXTS, LABELS)),
+    "data set with numbers": lambda: stream((TEXTS, [int(x == "good") for x in LABELS])),
+    "data set of dicts": lambda: stream({"text": TEXTS, "label": LABELS}),
 }
 
 
@@ -135,8 +134,7 @@ def test_a_batch_of_pairs(classifier):
     inputs, _ = batches_of(classifier, (TEXTS, TEXTS[::-1]), LABELS)
     same(inputs, keras.tree.map_structure(np.asarray, classifier.preprocessor(pair)))
     assert inputs["segment_ids"].max() == 1
-    streamed = tf.data.Dataset.from_tensor_slices((pair, LABELS)).batch(8)
-    same(batches_of(classifier, streamed)[0], inputs)
+    same(batches_of(classifier, *stream((pair, LABELS)))[0], inputs)
 
 
 MARKED = ["bad", "good", "film"]
@@ -148,12 +146,7 @@ OTHERS = {
         "numbers": lambda: (WORDS, [[TAG_NAMES.index(tag) for tag in y] for y in TAGS]),
         "dict": lambda: ({"words": WORDS, "labels": TAGS}, None),
         "frame": lambda: (frame(words=WORDS), frame(y=TAGS)["y"]),
-        "data set": lambda: (
-            tf.data.Dataset.from_tensor_slices(tuple(map(tf.ragged.constant, (WORDS, TAGS)))).batch(
-                3
-            ),
-            None,
-        ),
+        "data set": lambda: stream(tuple(map(tf.ragged.constant, (WORDS, TAGS))), 3),
     },
     BertSpanClassifier: {
         "list of tuples": lambda: (list(zip(*DATA[BertSpanClassifier][1], strict=True)), "as is"),
@@ -161,22 +154,14 @@ OTHERS = {
             DATA[BertSpanClassifier][1],
             [{"text": ["anna"], "answer_start": [0]}, {"text": ["bern"], "answer_start": [11]}] * 4,
         ),
-        "data set": lambda: (
-            tf.data.Dataset.from_tensor_slices(
-                (DATA[BertSpanClassifier][1], DATA[BertSpanClassifier][2])
-            ).batch(3),
-            None,
-        ),
+        "data set": lambda: stream(DATA[BertSpanClassifier][1:], 3),
     },
     BertChooser: {
         "dict of arrays": lambda: (
             {"context": np.array(TEXTS), "choices": np.array(DATA[BertChooser][1][1])},
             "as is",
         ),
-        "data set": lambda: (
-            tf.data.Dataset.from_tensor_slices(DATA[BertChooser][1:]).batch(8),
-            None,
-        ),
+        "data set": lambda: stream(DATA[BertChooser][1:]),
     },
     BertMultiLabelClassifier: {
         "strings": lambda: (TEXTS, [", ".join(row) for row in LABEL_SETS]),
@@ -188,27 +173,13 @@ OTHERS = {
             frame(text=TEXTS),
             frame(**{name: MARKS[:, i] for i, name in enumerate(MARKED)}),
         ),
-        "data set of strings": lambda: (
-            tf.data.Dataset.from_tensor_slices(
-                (TEXTS, [",".join(row) for row in LABEL_SETS])
-            ).batch(8),
-            None,
-        ),
-        "data set of names": lambda: (
-            tf.data.Dataset.from_tensor_slices((TEXTS, tf.ragged.constant(LABEL_SETS))).batch(8),
-            None,
-        ),
-        "data set of zeros and ones": lambda: (
-            tf.data.Dataset.from_tensor_slices((TEXTS, MARKS.astype("float32"))).batch(8),
-            None,
-        ),
+        "data set of strings": lambda: stream((TEXTS, [",".join(row) for row in LABEL_SETS])),
+        "data set of names": lambda: stream((TEXTS, tf.ragged.constant(LABEL_SETS))),
+        "data set of zeros and ones": lambda: stream((TEXTS, MARKS.astype("float32"))),
     },
     BertRegressor: {
         "array": lambda: (np.array(TEXTS), np.array(DATA[BertRegressor][2], np.float32)),
-        "data set": lambda: (
-            tf.data.Dataset.from_tensor_slices(DATA[BertRegressor][1:]).batch(8),
-            None,
-        ),
+        "data set": lambda: stream(DATA[BertRegressor][1:]),
     },
 }
 
@@ -311,7 +282,7 @@ def test_pipelines_of_strings_are_predicted(opened):
     for model_class in (BertClassifier, BertTagger, BertEncoder):
         model, x = opened(model_class), DATA[model_class][1]
         strings = [" ".join(words) for words in x] if model_class is BertTagger else x
-        dataset = tf.data.Dataset.from_tensor_slices(strings).batch(3)
+        dataset, _ = stream(strings, 3)
         one, other = model.predict(dataset, verbose=0), model.predict(x, verbose=0)
         if model_class is BertTagger:
             assert one == other
@@ -346,7 +317,7 @@ def test_labels_that_are_numbers_are_names(opened):
     model = opened(labels=[1, 2, 5])
     assert model.labels == ["1", "2", "5"]
     ratings = [1, 2, 5, 1, 2, 5, 1, 2]
-    dataset = tf.data.Dataset.from_tensor_slices((TEXTS, ratings)).batch(8)
+    dataset, _ = stream((TEXTS, ratings))
     for x, y in ((TEXTS, ratings), (TEXTS, np.array(ratings)), (TEXTS, list(map(str, ratings)))):
         np.testing.assert_array_equal(batches_of(model, x, y)[1], [0, 1, 2, 0, 1, 2, 0, 1])
     np.testing.assert_array_equal(batches_of(model, dataset)[1], [0, 1, 2, 0, 1, 2, 0, 1])
