@@ -36,15 +36,15 @@ def _joint_label_sets(kind: MultiLabel, kinds: Sequence[MultiLabel]) -> MultiLab
     """
     if len(kinds) == 1:
         return kind
-    names = sorted({label for each in kinds for label in each.thresholds})
-    limits = np.array([[each.thresholds.get(name, HALF) for name in names] for each in kinds])
+    names = sorted({label for member in kinds for label in member.thresholds})
+    limits = np.array([[member.thresholds.get(name, HALF) for name in names] for member in kinds])
     means = 1 / (1 + np.exp(-logits_of(limits).mean(axis=0)))
     return replace(kind, thresholds=dict(zip(names, means.tolist(), strict=True)))
 
 
 @joint_kind.register
 def _joint_questions(kind: Span, kinds: Sequence[Span]) -> Span:
-    threshold = float(np.mean([each.null_score_diff_threshold for each in kinds]))
+    threshold = float(np.mean([member.null_score_diff_threshold for member in kinds]))
     return replace(kind, null_score_diff_threshold=threshold)
 
 
@@ -66,7 +66,7 @@ def _averaged_rows(
     kind: RowKind, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
 ) -> Answers:
     """Answers from the mean of the models' outputs, of classes from their mean probability."""
-    outputs = np.stack([kind.to_outputs(own, labels[0]) for own in answers])
+    outputs = np.stack([kind.to_outputs(member, labels[0]) for member in answers])
     is_class = kind.losses.loss is cross_entropy
     mean = np.log(np.exp(outputs).mean(axis=0)) if is_class else outputs.mean(axis=0)
     return {name: x.numpy() for name, x in kind.answers(tf.constant(mean), labels[0]).items()}
@@ -79,8 +79,8 @@ def _averaged_words(
     first = answers[0]
     is_word = np.arange(first["words_label"].shape[1]) < first["words_count"][:, np.newaxis]
     probabilities = [
-        own["words_probabilities"][is_word][:, [*map(names.index, labels[0])]]
-        for own, names in zip(answers, labels, strict=True)
+        member["words_probabilities"][is_word][:, [*map(names.index, labels[0])]]
+        for member, names in zip(answers, labels, strict=True)
     ]
     spans = (first[f"words_{name}"][is_word] for name in ("start_byte", "end_byte"))
     words = Words(tf.constant(np.nonzero(is_word)[0]), None, *map(tf.constant, spans))

@@ -94,10 +94,10 @@ def _explain(strings: Tensors, answerer: Answerer, kind: LongTextKind) -> Tensor
     }
     if "predicted_label" not in answered:
         return answers
-    is_kept = tf.gather_nd(is_predicted, explained)
-    kept = {name: tf.boolean_mask(x, is_kept) for name, x in explanations.items()}
+    is_listed = tf.gather_nd(is_predicted, explained)
+    listed = {name: tf.boolean_mask(x, is_listed) for name, x in explanations.items()}
     count = tf.shape(labels, tf.int64)[0]
-    return answers | padded_lists("predicted", kept, tf.boolean_mask(row, is_kept), count)
+    return answers | padded_lists("predicted", listed, tf.boolean_mask(row, is_listed), count)
 
 
 def _of_rows(rows: Tensors, answerer: Answerer) -> tuple[tf.Tensor, ...]:
@@ -149,7 +149,7 @@ def _logits_after(
 ) -> tf.Tensor:
     """The labels' logits [r] after shares [n, 1] of the path from [MASK] to each token's vector."""
     vocabulary = answerer.tokenizer.vocabulary
-    kept = [vocabulary.index(name) for name in ("[CLS]", "[SEP]", "[PAD]")]
+    fixed = [vocabulary.index(name) for name in ("[CLS]", "[SEP]", "[PAD]")]
 
     def change(table: Any, ids: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
         if table.name != "word_embeddings":
@@ -158,8 +158,8 @@ def _logits_after(
         # Not the layer where it can be avoided: in half precision Keras would cast all its rows.
         mask = table(mask_id) if is_replaced(table) else tf.gather(table.embeddings.value, mask_id)
         path = vectors - tf.cast(mask, vectors.dtype)
-        is_kept = tf.reduce_any(ids[:, tf.newaxis] == kept, -1, keepdims=True)
-        return vectors - (1.0 - shares) * tf.where(is_kept, 0.0, path)
+        is_fixed = tf.reduce_any(ids[:, tf.newaxis] == fixed, -1, keepdims=True)
+        return vectors - (1.0 - shares) * tf.where(is_fixed, 0.0, path)
 
     with kernels_of(answerer.model, lambda kernels: kernels.changing_rows(change)):
         outputs = tf.cast(answerer.predict(rows), tf.float32)

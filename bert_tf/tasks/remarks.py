@@ -135,11 +135,11 @@ def remarks_on_scores(answered: Answered, scores: Mapping[str, float | None]) ->
     undefined = [name for name, value in scores.items() if value is None]
     of_constants = [name for name in undefined if name in ("pearson", "spearman")]
     of_nothing = [name for name in undefined if name not in of_constants]
-    found = score_remarks(answered.task.kind, answered.task, answered.labels)
+    remarks = score_remarks(answered.task.kind, answered.task, answered.labels)
     for names, reason in (
         (of_constants, "for constant values"),
         (of_nothing, "without an example"),
     ):
         if names:
-            found.append(f"{', '.join(names)}: undefined {reason}")
-    return found
+            remarks.append(f"{', '.join(names)}: undefined {reason}")
+    return remarks

@@ -70,7 +70,7 @@ def of_examples(signature: Signature, method_name: str, outputs: Mapping[str, st
 
     def respond(tensors: Tensors, answerer: Any) -> Tensors:
         answers = signature.respond(tf.io.parse_example(tensors["inputs"], features), answerer)
-        return {name: answers[own] for name, own in outputs.items()}
+        return {name: answers[output] for name, output in outputs.items()}
 
     return Signature({"inputs": TEXTS}, respond, method_name)
 

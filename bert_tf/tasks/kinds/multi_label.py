@@ -190,10 +190,10 @@ def listed(labels: Any, place: str) -> Any:
 def _marked(names: Sequence[str], cells: Sequence[str], place: str) -> list[str]:
     """The labels whose columns have a 1."""
     values = {"1": True, "0": False, "true": True, "false": False}
-    found = []
+    labels = []
     for name, cell in zip(names, cells, strict=True):
         number = cell.strip().lower().removesuffix(".0")
         if number not in values:
             raise InputError(f"{place}: {name} is {cell!r}; give 1 if it has the label, else 0")
-        found += [name] * values[number]
-    return found
+        labels += [name] * values[number]
+    return labels

@@ -106,15 +106,15 @@ class SentenceEmbedding(WindowedKind):
         return {"pooling": self.pooling, "normalize": self.normalize}
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        own = dict.fromkeys((DEFAULT, "embed"), Signature({"text": TEXTS}, self.respond))
-        own["tokens"] = Signature(TOKENS, self.respond_to_tokens)
-        own["compare"] = Signature({"text": TEXTS, "text_pair": TEXTS}, self.compare)
-        own["rerank"] = Signature({"query": TEXTS, "texts": LISTS}, self.rerank)
+        signatures = dict.fromkeys((DEFAULT, "embed"), Signature({"text": TEXTS}, self.respond))
+        signatures["tokens"] = Signature(TOKENS, self.respond_to_tokens)
+        signatures["compare"] = Signature({"text": TEXTS, "text_pair": TEXTS}, self.compare)
+        signatures["rerank"] = Signature({"query": TEXTS, "texts": LISTS}, self.rerank)
         for role, prompt in (("query", self.query_prompt), ("document", self.document_prompt)):
             if prompt is not None:
                 of_role = replace(self, prompt=prompt)
-                own[role] = Signature({"text": TEXTS}, of_role.respond)
-        return own
+                signatures[role] = Signature({"text": TEXTS}, of_role.respond)
+        return signatures
 
     def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
         """Reads pairs; scores, and second texts for "simcse", where the table has them."""

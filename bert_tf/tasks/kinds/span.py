@@ -43,8 +43,8 @@ class Span(Kind):
     losses = SPANS
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        own = {DEFAULT: Signature({"question": TEXTS, "context": TEXTS}, self.respond)}
-        return super().signatures(task) | own
+        default = Signature({"question": TEXTS, "context": TEXTS}, self.respond)
+        return super().signatures(task) | {DEFAULT: default}
 
     def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
         return read_questions(table, labelled="label" in columns, unanswerable=self.unanswerable)
@@ -59,16 +59,17 @@ class Span(Kind):
         """A row for each window; targets are start and end token, or [CLS] without the answer."""
         pack = self._packer(tokenizer, task.max_length)
         columns = (examples.columns[name] for name in ("question", "context", "span"))
-        kept = [row for row in zip(*columns, strict=True) if row[2] is not None]
-        if not kept:
+        answerable = [row for row in zip(*columns, strict=True) if row[2] is not None]
+        if not answerable:
             raise InputError(f"{examples.path}: no answer is in its context; check answer_start")
         rows, numbers, targets = [], [], []
-        for chunk in (kept[first : first + _CHUNK] for first in range(0, len(kept), _CHUNK)):
+        for first in range(0, len(answerable), _CHUNK):
+            chunk = answerable[first : first + _CHUNK]
             questions, contexts, spans = zip(*chunk, strict=True)
             windows = pack(tf.constant(questions), tf.constant(contexts))
             pairs = zip(contexts, spans, strict=True)
-            places = [[len(text[:place].encode()) for place in at or [0, 0]] for text, at in pairs]
-            targets.append(token_targets(windows, tf.constant(places, tf.int64)).numpy())
+            offsets = [[len(text[:at].encode()) for at in span or [0, 0]] for text, span in pairs]
+            targets.append(token_targets(windows, tf.constant(offsets, tf.int64)).numpy())
             numbers.append(windows.number.numpy())
             rows += [chunk[question][:2] for question in windows.question.numpy()]
         question, context = map(list, zip(*rows, strict=True))
@@ -113,8 +114,8 @@ class Span(Kind):
         )
         if not self.unanswerable:
             return squad_1_scores(gold, answers)
-        texts = ([row["text"] for row in rows if row["text"]] for rows in n_best(answered.answers))
-        best = by_id(next(iter(own), "") for own in texts)
+        texts = ((row["text"] for row in rows if row["text"]) for rows in n_best(answered.answers))
+        best = by_id(next(candidates, "") for candidates in texts)
         odds = by_id(answered.answers["null_odds"].tolist())
         # The official script is run twice: on predictions.json, and for the best thresholds on the
         # texts that it would hold if every question were answered.

@@ -46,8 +46,8 @@ class Tagging(Kind):
     def signatures(self, task: Task) -> dict[str, Signature]:
         """Raw text by default; `words` takes words between spaces, as evaluation has them."""
         names = {DEFAULT: "text", "words": "words"}
-        own = {key: Signature({name: TEXTS}, self.respond) for key, name in names.items()}
-        return super().signatures(task) | own
+        words = {key: Signature({name: TEXTS}, self.respond) for key, name in names.items()}
+        return super().signatures(task) | words
 
     def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
         """Reads words and labels; without labels also raw text, as column "text"."""

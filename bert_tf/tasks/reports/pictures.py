@@ -24,10 +24,10 @@ def heat_map(title: str, names: Sequence[str], counts: np.ndarray) -> np.ndarray
     figure, axes = _axes(title, "predicted", "true")
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    places = range(0, len(names), 1 + len(names) // _MOST_NAMES)
-    shown = [names[place][:14] for place in places]
-    axes.set_xticks(places, shown, rotation=45, ha="right", rotation_mode="anchor")
-    axes.set_yticks(places, shown)
+    ticks = range(0, len(names), 1 + len(names) // _MOST_NAMES)
+    shown = [names[tick][:14] for tick in ticks]
+    axes.set_xticks(ticks, shown, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(ticks, shown)
     if len(names) <= _MOST_COUNTS:
         for row, column in np.argwhere(counts):
             ink = "white" if shares[row, column] > 0.6 else "black"
@@ -48,7 +48,7 @@ def bars(title: str, heights: Sequence[float | None], x_title: str, y_title: str
     """Bars of equal width over the range from 0 to 1, with the diagonal; None leaves a gap."""
     figure, axes = _axes(title, x_title, y_title)
     width = 1 / len(heights)
-    known = [place for place, height in enumerate(heights) if height is not None]
+    known = [number for number, height in enumerate(heights) if height is not None]
     axes.bar([(x + 0.5) * width for x in known], [heights[x] for x in known], 0.9 * width)
     axes.axline((0, 0), slope=1, **_DIAGONAL)
     axes.set(xlim=(0, 1), ylim=(0, 1))
@@ -60,10 +60,10 @@ def curves(title: str, series: Mapping[str, Line], x_title: str, y_title: str) -
     figure, axes = _axes(title, x_title, y_title)
     for number, (name, line) in enumerate(series.items()):
         color = f"C{number}"
-        places, values = zip(*sorted(line), strict=True)
-        axes.plot(places, [np.mean(ys) for ys in values], "o-", color=color, label=name)
-        each = [(x, y) for x, ys in line for y in ys]
-        axes.scatter(*zip(*each, strict=True), facecolors="none", edgecolors=color)
+        xs, values = zip(*sorted(line), strict=True)
+        axes.plot(xs, [np.mean(ys) for ys in values], "o-", color=color, label=name)
+        points = [(x, y) for x, ys in line for y in ys]
+        axes.scatter(*zip(*points, strict=True), facecolors="none", edgecolors=color)
     axes.set_xscale("log")
     ticks = sorted({x for line in series.values() for x, _ in line})
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
@@ -84,14 +84,12 @@ def compared(
     figure.suptitle(title)
     panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     for axes, (column, rows) in zip(panels, columns.items(), strict=True):
-        for place, values in enumerate(rows):
+        for row, values in enumerate(rows):
             if values:
                 deviation = np.std(values, ddof=1) if len(values) > 1 else None
-                axes.errorbar(
-                    np.mean(values), place, xerr=deviation, fmt="o", color="C0", capsize=4
-                )
+                axes.errorbar(np.mean(values), row, xerr=deviation, fmt="o", color="C0", capsize=4)
                 axes.scatter(
-                    values, [place] * len(values), facecolors="none", edgecolors="C1", zorder=3
+                    values, [row] * len(values), facecolors="none", edgecolors="C1", zorder=3
                 )
         axes.set(title=column, yticks=range(len(names)), yticklabels=names)
         axes.grid(axis="y", color="lightgray")

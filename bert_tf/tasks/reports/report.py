@@ -204,7 +204,9 @@ def _questions(kind: Span, answered: Answered) -> Report:
         for group in _groups(question, gold[index]):
             groups[group].append(index)
     ordered = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1])))
-    rows = [[name, len(own), np.mean(exact[own]), np.mean(f1[own])] for name, own in ordered]
+    rows = [
+        [name, len(group), np.mean(exact[group]), np.mean(f1[group])] for name, group in ordered
+    ]
     columns = ["group", "examples", "exact match", "f1"]
     title = "Scores by question word and by right answer"
     parts: Report = [ReportTable("groups", title, columns, rows, brief=True)]

@@ -117,7 +117,7 @@ class LabelSets:
             **{f"f1_{label}": own.f1 for label, own in counts.items()},
             "average_precision": mean_known(self.average_precisions()),
             "f1_micro": Counts(*map(sum, zip(*counts.values(), strict=True))).f1,
-            "f1_macro": mean_known([own.f1 for own in counts.values()]),
+            "f1_macro": mean_known([x.f1 for x in counts.values()]),
             "exact_match": float((self.truth == self.predicted).all(axis=1).mean()),
         }
 
