@@ -18,5 +18,6 @@ Glossary, in the order of the data flow:
 - *split*: "train" or "held_out".
 - *shard*: a TFRecord file of one split, group and round.
 - *block*: 256 consecutive records of a shard; *window*: 64 blocks that are shuffled together.
-- *example*: labelled text for fine-tuning.
+- *example*: labelled text for fine-tuning; *table*: its columns by name, from a file, a data set or
+  memory.
 """

@@ -117,33 +117,6 @@ def test_numbers_of_a_task_with_named_labels_are_refused():
         examples_in_memory(find_task("tagging"), (["a"], [[0]]), ["B-X", "O"])
 
 
-@pytest.mark.parametrize(
-    ("labels", "given", "names"),
-    [
-        (["1.0", "2.0", "3.0"], [1, 3, np.float64(2)], ["1.0", "3.0", "2.0"]),
-        (["True", "False"], [True, np.bool_(False), 1], ["True", "False", "True"]),
-        (["false", "true"], [True, False], ["true", "false"]),
-        (["+1", "-1"], [1, -1], ["+1", "-1"]),
-        (["0", "1"], [True, 0.0], ["1", "0"]),
-        (["1.0", "1"], [1, 1.0], ["1", "1.0"]),
-        (["1", "other"], [1, "other"], ["1", "other"]),
-    ],
-)
-def test_a_number_is_the_label_of_this_value(labels, given, names):
-    data = (["a text"] * len(given), given)
-    _, examples = examples_in_memory(find_task("classification"), data, labels)
-    assert examples.columns["label"] == names
-
-
-@pytest.mark.parametrize(
-    ("labels", "value"),
-    [(["1.0", "2.0"], 0), (["1", "other"], 0), (["0", "1", "2"], 1.5), (["true", "false"], 2)],
-)
-def test_a_number_without_a_label_of_its_value_is_refused(labels, value):
-    with pytest.raises(InputError, match=f"label 0 is {value}, the value of none of the model's"):
-        examples_in_memory(find_task("classification"), (["a"], [value]), labels)
-
-
 SQUAD = {
     "id": [7, "b", 9],
     "question": ["?"] * 3,

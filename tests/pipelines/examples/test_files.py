@@ -8,7 +8,6 @@ import pytest
 
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.files import check_columns, read_columns_of, read_examples
-from bert_tf.pipelines.examples.table import Examples
 
 
 def write(folder, name, text):
@@ -156,34 +155,6 @@ def test_what_is_unambiguous_is_read(tmp_path):
         read(path, "other")
 
 
-def test_what_looks_wrong_is_said(tmp_path):
-    path = write(tmp_path, "a.tsv", 'a film\tpos\n"say ""no"" to it"\tneg\nb\tpos\n')
-    first_line, quoted = read(path, "0", "1").remarks()
-    assert (
-        "its first line ('a film', 'pos') was read as names of columns; give --no_h" in first_line
-    )
-    assert "1 examples have a text in a CSV's quotes, which a .tsv does not have" in quoted
-    assert len(read(path, "0", "1", header=False).remarks()) == 1
-    assert read(path, "a film", "pos").remarks() == [quoted]
-
-
 def test_a_row_of_several_lines_is_named_by_its_first(tmp_path):
     path = write(tmp_path, "a.csv", 'text,label\n"a\nb\nc",x\n"d\n",y\n')
     assert read(path, label="label").lines == [2, 5]
-
-
-def test_take(tmp_path):
-    path = write(tmp_path, "a.tsv", "text\tlabel\na\t1\nb\t0\nc\t1\n")
-    examples = read(path, label="label")
-    taken = examples.take([2, 0])
-    assert taken.columns == {"text": ["c", "a"], "label": ["1", "1"]}
-    assert (taken.lines, len(taken)) == ([4, 2], 2)
-    assert taken.fingerprint() != examples.fingerprint() == read(path, label="label").fingerprint()
-
-
-@pytest.mark.parametrize(("path", "place"), [("a.tsv", "line 7"), ("tfds:a:train", "example 7")])
-def test_examples_of_a_data_set_have_no_lines(path, place):
-    examples = Examples(path, [7], {"text": [" "], "label": ["x"]})
-    assert examples.place(0) == f"{path}, {place}"
-    (remark,) = examples.remarks()
-    assert remark.endswith(f"the first in {place}")
