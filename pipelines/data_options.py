@@ -18,8 +18,7 @@ class CorpusOptions(CheckedOptions):
     auto reads files named *.jsonl, *.json and *.parquet as these and others as sentences."""
     text_field: str = "text"
     """text field of JSON objects, column of Parquet files or feature of TensorFlow Datasets;
-    several, such as title,text, make a document together, without those that are missing, which
-    are counted."""
+    several (title,text) are joined into one document, and missing ones are counted."""
     tfds_data_dir: str | None = None
     """folder of TensorFlow Datasets, for reading and downloading; by default TFDS_DATA_DIR, or else
     ~/tensorflow_datasets."""
@@ -47,7 +46,8 @@ class PretrainingDataOptions(CorpusOptions):
     mask_token_share: float = option(0.8, at_least=0, at_most=1)
     """share of the tokens to predict that [MASK] replaces."""
     random_token_share: float = option(0.1, at_least=0, at_most=1)
-    """share of them that a random token replaces; the rest stays as it is (paper, appendix C.2)."""
+    """share of the tokens to predict that a random token replaces; the rest stay unchanged (paper,
+    appendix C.2)."""
     masking: Literal["static", "dynamic"] = "static"
     """static stores masks in the shards, with the original's features; dynamic stores unmasked text
     in two fifths of the space, and training draws new masks in every epoch: the right choice for
@@ -73,8 +73,8 @@ class PretrainingDataOptions(CorpusOptions):
     """passes over the corpus, with different pairs and masks in each (the original's default is
     10)."""
     held_out_share: float = option(0.01, at_least=0, below=1)
-    """share of the documents to hold out for evaluation, chosen by a hash of their first text:
-    duplicates are on one side, and other documents make no difference."""
+    """share of the documents to hold out for evaluation, chosen by a hash of their beginning:
+    duplicates stay together, and added documents move no other."""
     max_tokens: int | None = option(None, at_least=1, at_most=2**50)
     """approximate number of tokens of text to use, drawn throughout the corpus in units of some
     32 MB; by default all."""

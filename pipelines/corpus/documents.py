@@ -2,8 +2,8 @@
 
 - Files are read in turns, a part of each, so that a batch of long books holds parts of many.
 - A batch with few documents gets *donors*, which are drawn once for the whole corpus.
-- A document is held out by a hash of its first text: its duplicates are, too, and other documents
-  make no difference, unless many begin alike.
+- A hash of its beginning decides whether a document is held out: duplicates stay together, and
+  other documents make no difference, unless many begin alike.
 - Held-out documents have batches and donors of their own.
 
 The batches of a unit are a function of the corpus, its `DocumentPlan` and the number of the unit.

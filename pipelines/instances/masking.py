@@ -16,7 +16,7 @@ Tensors = dict[str, tf.Tensor]
 
 
 class MaskedTokens(NamedTuple):
-    token_ids: tf.Tensor  # int32 [batch, length], with what is shown at `positions`
+    token_ids: tf.Tensor  # int32 [batch, length], masked at `positions`
     positions: tf.Tensor  # int32 [batch, predictions], ascending, then 0 for padding
     labels: tf.Tensor  # int32 [batch, predictions], the original tokens, then 0 for padding
     weights: tf.Tensor  # float32 [batch, predictions], 1 for a prediction, 0 for padding

@@ -75,10 +75,7 @@ def _check_files(blocks: RecordBlocks, skip_corrupt: bool) -> None:
 
 
 def _options(folder: Path, blocks: RecordBlocks) -> tuple[PretrainingDataOptions, dict[str, str]]:
-    """Tokens and predictions per instance, and other names of features.
-
-    They are those of the first instance of each file that begins a block.
-    """
+    """Tokens and predictions per instance, and other names of features, by samples of each file."""
     problem = InputError(f"{folder}: the *.tfrecord files are empty: make them again")
     kinds: dict[tuple[int, int, bool], str] = {}  # -> the first file
     seen: set[int] = set()

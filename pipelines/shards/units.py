@@ -28,7 +28,7 @@ _OPEN_FILES = 4096
 
 @dataclass
 class ShardsJob:
-    """What all units of a run share. It goes to workers with every unit, so it is small."""
+    """What all units of a run share; small, because every unit carries it to its worker."""
 
     folder: str  # output, which every process must see
     options: list[PretrainingDataOptions]  # one per sequence length, in order of length
