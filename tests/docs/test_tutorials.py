@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf import BertEncoder, BertTokenizer, save_model
 from bert_tf.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -73,14 +74,7 @@ def a_base_model(tmp_path, monkeypatch):
     """`models/base`, tiny, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "film", "한국어"]
-    config = BertConfig(
-        vocab_size=len(pieces),
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=12,
-        max_position_embeddings=64,
-    )
+    config = tiny_config(len(pieces), intermediate_size=12, max_position_embeddings=64)
     tokenizer = BertTokenizer(pieces, strip_accents=False)
     save_model(BertEncoder(config, seed=1), tmp_path / "models" / "base", tokenizer)
     tokenizer.save(tmp_path / "vocab")

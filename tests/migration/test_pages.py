@@ -7,8 +7,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertTokenizer
+from bert_tf import BertTokenizer
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.cli import main
 from bert_tf.migration.scan import scan
@@ -27,14 +28,7 @@ BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
 def old_files(origin: str, folder: Path) -> None:
     """What the section's old code left: a model in its format, with the same weights."""
-    config = BertConfig(
-        vocab_size=len(PIECES),
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=12,
-        max_position_embeddings=16,
-    )
+    config = tiny_config(len(PIECES), intermediate_size=12)
     save_model(BertPreTrainer(config, seed=1), folder / "made", BertTokenizer(PIECES))
     (folder / "old").mkdir()
     if "transformers" in origin:

@@ -5,21 +5,15 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder
+from bert_tf import BertEncoder
 from bert_tf.errors import InputError
 from bert_tf.networks.bert_layer import fastest, kernels_of
 from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow.inference import Inference
 
-CONFIG = BertConfig(
-    vocab_size=13,
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=10,
-)
+CONFIG = tiny_config(13, max_position_embeddings=10)
 IDS = {name: tf.ones([2, 3], tf.int32) for name in ("token_ids", "segment_ids", "padding_mask")}
 
 

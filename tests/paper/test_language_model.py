@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model, save_model
+from bert_tf import BertEncoder, BertTokenizer, load_model, save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import encoder_for
@@ -15,14 +16,7 @@ from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTraine
 from bert_tf.models.task_models import BertClassifier, BertSpanClassifier
 from bert_tf.paper.language_model import BertLanguageModel
 
-CONFIG = BertConfig(
-    vocab_size=7,
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=12,
-)
+CONFIG = tiny_config(7, max_position_embeddings=12)
 DIRECTIONS = ["left_to_right", "right_to_left", "left_to_right+right_to_left", "recurrent"]
 INPUTS = {
     "token_ids": np.array([[2, 5, 6, 3]]),

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 from starlette.testclient import TestClient
+from tiny import tiny_config
 
-from bert_tf import BertClassifier, BertConfig, BertSentenceEncoder, BertTokenizer
+from bert_tf import BertClassifier, BertSentenceEncoder, BertTokenizer
 from bert_tf.models.answerer import Answerer
 from bert_tf.server.app import make_app
 from bert_tf.server.models import Models
@@ -29,15 +30,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "the", "é", "。"]
 PIECES += ["a", "raw", "string", "first", "second"]  # of the pages' requests
-CONFIG = BertConfig(
-    vocab_size=len(PIECES),
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=32,
-    initializer_range=1.0,
-)
+CONFIG = tiny_config(len(PIECES), max_position_embeddings=32, initializer_range=1.0)
 
 
 @pytest.fixture(scope="session")

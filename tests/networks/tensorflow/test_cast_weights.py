@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny import tiny_config
 
-from bert_tf.config import BertConfig
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks.tensorflow import passes
 from bert_tf.networks.tensorflow.cast_weights import CastWeights
@@ -17,15 +17,8 @@ from bert_tf.training.trainer import Trainer
 TABLE = "word_embeddings"
 
 
-CONFIG = BertConfig(
-    vocab_size=31,
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=6,
-    hidden_dropout_prob=0.1,
-    attention_probs_dropout_prob=0.1,
+CONFIG = tiny_config(
+    31, max_position_embeddings=6, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1
 )
 
 

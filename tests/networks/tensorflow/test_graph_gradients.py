@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework.ops import gradient_registry
+from tiny import tiny_config
 
-from bert_tf import BertClassifier, BertConfig
+from bert_tf import BertClassifier
 from bert_tf.networks.activations import gelu
 from bert_tf.networks.tensorflow.graph_gradients import custom_gradient, recomputed
 
@@ -70,14 +71,7 @@ def test_saved_models_keep_them(tmp_path):
 @pytest.mark.slow
 def test_fits_leave_nothing():
     """Ten fits of as many steps as no other, each traced anew."""
-    config = BertConfig(
-        vocab_size=11,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=6,
-    )
+    config = tiny_config(11, intermediate_size=8, max_position_embeddings=6)
     model = BertClassifier(config, num_classes=2, seed=1)
     ids = {n: np.ones((2, 4), "int32") for n in model.input}
     counts = []

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from rounding import assert_equal_but_for_rounding, half_rounding
+from tiny import tiny_config
 
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.models.answerer import Answerer
@@ -26,15 +27,7 @@ from bert_tf.paper.feature_encoder import FeatureEncoder
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
 
-CONFIG = BertConfig(
-    vocab_size=13,
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=10,
-    layer_norm_eps=0.1,
-)
+CONFIG = tiny_config(13, num_hidden_layers=2, max_position_embeddings=10, layer_norm_eps=0.1)
 LEFT_TO_RIGHT = replace(CONFIG, attention_direction="left_to_right")
 LENGTHS = np.array([7, 3, 1, 5])
 MASK = (np.arange(7) < LENGTHS[:, np.newaxis]).astype(np.int32)
