@@ -19,7 +19,7 @@ from bert_tf.models.classes import class_of_kind
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.loading import load_model, save_model
-from bert_tf.models.model_facts import METRICS_FILE, facts_of_run, model_facts
+from bert_tf.models.model_facts import METRICS_FILE, model_facts
 from bert_tf.networks.tensorflow.int8 import ProductPlan
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.examples.tagged_words import is_column_file
@@ -45,6 +45,8 @@ from bert_tf.tokenization.tokenizer import BertTokenizer
 
 @dataclass(frozen=True)
 class Evaluation:
+    """Examples with their answers, and the scores of these."""
+
     given: Answered
     scores: dict[str, float | None]  # None for an undefined one; empty without labels
     remarks: list[str]  # for a reader of the scores, a sentence each
@@ -334,7 +336,7 @@ class Answerer:
             root=root,
             version=version,
             assets=assets,
-            facts={**self.facts(directory), **(facts or {})},
+            facts={**model_facts(self, directory), **(facts or {})},
         )
 
     def export_portable(
@@ -346,12 +348,8 @@ class Answerer:
                 f"a model that reads long texts in windows cannot be written for {format}, which "
                 "takes one window: export it for TensorFlow Serving"
             )
-        files, facts = self._files(), self.facts(directory)
+        files, facts = self._files(), model_facts(self, directory)
         return export_portable(self.model, path, format, files=files, facts=facts, int8=int8)
-
-    def facts(self, directory: str | Path | None = None) -> dict[str, str]:
-        """Rows of a model card, subject -> text; data and scores are in the model's `directory`."""
-        return model_facts(self, facts_of_run(Path(directory)) if directory else {})
 
     def _files(self) -> dict[str, str]:
         """The vocabulary, the tokenizer's settings and the task, as files beside a model."""

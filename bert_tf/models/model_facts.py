@@ -4,7 +4,7 @@ import contextlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 METRICS_FILE = "metrics.json"
 
 
-def model_facts(answerer: "Answerer", run: Mapping[str, str]) -> dict[str, str]:
-    """Rows of a model card, subject -> text; `run` has those of the run that trained the model."""
+def model_facts(answerer: "Answerer", directory: str | Path | None) -> dict[str, str]:
+    """Rows of a model card, subject -> text; data and scores are in the model's `directory`."""
     tokenizer, config = answerer.tokenizer, answerer.model.config
     case = "lower-cased" if tokenizer.settings["do_lower_case"] else "cased"
     facts = {
         "task": Path(answerer.task.name).name,
         "kind": answerer.task.kind_line,
         "labels": ", ".join(answerer.labels),
-        **run,
+        **(_facts_of_run(Path(directory)) if directory else {}),
         "model": f"{config.num_hidden_layers} layers, {config.hidden_size} wide, "
         f"{answerer.model.count_params():,} parameters, computed in {answerer.precision}",
         "text": f"{case}; at most {answerer.max_length} tokens a row",
@@ -47,7 +47,7 @@ def run_options(directory: str | Path) -> dict[str, Any]:
     return {}
 
 
-def facts_of_run(directory: Path) -> dict[str, str]:
+def _facts_of_run(directory: Path) -> dict[str, str]:
     """Data and scores of the fine-tuning run that wrote a model directory, if it is one."""
     options = run_options(directory)
     names = ("data", "train", "validation")
