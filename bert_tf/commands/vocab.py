@@ -145,8 +145,8 @@ def run(options: Options) -> VocabularyResult:
         counts_file = output.with_name(f"{output.name}.counts-{identity[:16]}.zst")
         text_faults: Counter[str] = Counter()
         unreadable = set(corpus.unreadable)
-        counts = _read_counts(counts_file, identity, text_faults)
-        if counts is not None:
+        if (stored := _read_counts(counts_file, identity)) is not None:
+            counts, text_faults = stored[0], Counter(stored[1])
             bar.print(f"The words of an earlier call are taken from {counts_file}")
         else:
             with input_errors():
@@ -200,27 +200,21 @@ def _write_counts(
     from backports import zstd
 
     with replace_file(path) as temporary, zstd.open(temporary, "wt", encoding="utf-8") as file:
-        print(identity, json.dumps(faults), file=file)
-        for word, count in counts.items():
-            print(count, word, file=file)
+        json.dump([identity, faults, counts], file)
 
 
-def _read_counts(path: Path, identity: str, faults: Counter[str]) -> dict[str, int] | None:
-    """The counts of the same text with the same options; None if there are none.
-
-    `found` receives those of the text's faults.
-    """
+def _read_counts(path: Path, identity: str) -> tuple[dict[str, int], dict[str, int]] | None:
+    """The counts of words and faults of the same text with the same options, if they were kept."""
     from backports import zstd
 
     if not path.is_file():
         return None
-    with zstd.open(path, "rt", encoding="utf-8", newline="\n") as file:
-        begin, _, faults_json = file.readline().partition(" ")
-        if begin != identity:
-            return None
-        faults.update(json.loads(faults_json))
-        pairs = (line.rstrip("\n").split(" ", 1) for line in file)
-        return {word: int(count) for count, word in pairs}
+    try:
+        with zstd.open(path, "rt", encoding="utf-8") as file:
+            stored, faults, counts = json.load(file)
+    except ValueError:  # of an earlier version
+        return None
+    return (counts, faults) if stored == identity else None
 
 
 def show(result: VocabularyResult, options: Options) -> None:
