@@ -48,24 +48,6 @@ _LABELLED = (  # what `set_labels` writes
     r"( +version_labels \{ key: \"(float32|bfloat16|int8)\" value: \d+ \}\n)+"
 )
 BATCHING_FILE = "batching_params.pbtxt"
-# The number of threads is the server's own: one per core.
-_BATCHING = """\
-# Dynamic batching of this model on CPUs, in tensorflow_model_server with
-#   --enable_batching --enable_per_model_batching_parameters
-# Rows of a batch, and therefore of a single request.
-max_batch_size { value: 64 }
-# No waiting for more requests: a batch takes what has queued while the processor was busy.
-batch_timeout_micros { value: 0 }
-# Beyond 16 waiting batches a request is refused (503) rather than answered too late.
-max_enqueued_batches { value: 16 }
-"""
-
-_NO_MODELS = """\
-# For TensorFlow Serving: one block per model. base_path is an absolute path on the server;
-# with Docker this folder is mounted at /models.
-model_config_list {
-}
-"""
 
 
 def check_export(name: str, *, root: str | Path, version: int) -> None:
@@ -201,7 +183,9 @@ def batching_parameters(signatures: Mapping[str, SignatureDef]) -> str | None:
     """The text of `batching_params.pbtxt`; None for a model that a server must not batch."""
     # A list of choices may have any length, and a server's padding would add choices.
     inputs = signatures["serving_default"].inputs.values()
-    return _BATCHING if all(len(info.tensor_shape.dim) == 1 for info in inputs) else None
+    if any(len(info.tensor_shape.dim) > 1 for info in inputs):
+        return None
+    return Path(__file__).with_name(BATCHING_FILE).read_text(encoding="utf-8")
 
 
 def set_labels(root: str | Path, name: str, labels: Mapping[str, int]) -> bool:
@@ -246,7 +230,7 @@ def _block(name: str) -> str:
 def list_model(root: str | Path, name: str) -> bool:
     """Adds a model to `<root>/models.config`; False if that has no `model_config_list`."""
     path = Path(root) / MODELS_CONFIG
-    text = path.read_text(encoding="utf-8") if path.is_file() else _NO_MODELS
+    text = (path if path.is_file() else BESIDE_MODELS / MODELS_CONFIG).read_text(encoding="utf-8")
     code = _code(text)
     if _names(code, name):
         return True
