@@ -34,6 +34,11 @@ def predicted(kind: Kind, answered: Answered) -> Columns:
     """
     single = [name for name, values in answered.answers.items() if values.ndim == 1]
     names = [name for name in single if name != "truncated"]
+    if not names:
+        raise InputError(
+            f"the answers of {answered.task.name} have no value per example to write: leave "
+            "--submission out, or register bert_tf.tasks.predictions.predicted for the kind"
+        )
     columns = [(name, _cells(answered.answers[name])) for name in names]
     return [("predicted", values) for _, values in columns[:1]] + columns[1:]
 

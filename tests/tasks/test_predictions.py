@@ -73,6 +73,17 @@ def test_sts_b_has_three_decimals_within_0_to_5(tmp_path):
     assert predictions == ["prediction", "0.000", "0.000", "2.346", "5.000", "5.000"]
 
 
+def test_answers_without_a_value_per_example_are_no_predictions(tmp_path):
+    examples = Examples("d.tsv", [1], {"text": ["a"]})
+    answers = {"vector": np.ones((1, 8)), "truncated": np.zeros(1, int)}
+    with pytest.raises(InputError, match="answers of embedding have no value per example to write"):
+        write_submission(tmp_path, "test", Answered(TASKS["embedding"], examples, answers))
+    write_submission(
+        tmp_path, "test", Answered(TASKS["embedding"], examples, {"score": np.ones(1)})
+    )
+    assert read(tmp_path / "predictions.tsv") == [["text", "predicted"], ["a", "1.000000"]]
+
+
 def test_what_cannot_be_submitted_is_refused_before_the_work():
     mnli = TASKS["mnli"]
     examples = Examples("tfds:glue/mnli:test_matched", [0, 1, 3], {"text": ["a"] * 3})
