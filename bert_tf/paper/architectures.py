@@ -10,24 +10,20 @@ class OneSided(Architecture):
     """Language models, which predict each token from those on one side, or from each side."""
 
     words_class = "BertLMHeadModel"
+    sides: ClassVar[str]  # `attention_direction` of an encoder, or of two, that sees as much
 
     def summary(self, states: Any, padding_mask: Any) -> Any:
         from bert_tf.paper.summary import summary
 
-        return summary(states, padding_mask, "+".join(self.sides))
+        return summary(states, padding_mask, self.sides)
 
     def summary_first(self, states: Any, padding_mask: Any, dtype: Any) -> Any:
         from bert_tf.paper.summary import SummaryFirst
 
-        layer = SummaryFirst("+".join(self.sides), dtype=dtype, name="summary_first")
-        return layer(states, padding_mask)
+        return SummaryFirst(self.sides, dtype=dtype, name="summary_first")(states, padding_mask)
 
     def stored_prefixes(self, name: str) -> list[str]:
         return [f"{self.direction}."]
-
-    @property
-    def sides(self) -> tuple[str, ...]:
-        return self.towers
 
     @classmethod
     def make_examples(cls, inputs: Any) -> tuple[Any, Any, Any]:
@@ -45,7 +41,7 @@ class OneSided(Architecture):
 class LeftToRight(OneSided):
     """Tokens attend to those up to themselves: Hugging Face's decoders."""
 
-    direction = "left_to_right"
+    direction = sides = "left_to_right"
     marks: ClassVar = {"is_decoder": True}
     towers = (direction,)
     objective = "ltr"
@@ -69,7 +65,7 @@ class LeftToRight(OneSided):
 class RightToLeft(OneSided):
     """Tokens attend to those from themselves on; no other library has such a class."""
 
-    direction = "right_to_left"
+    direction = sides = "right_to_left"
     marks: ClassVar = {"model_type": "bert_right_to_left"}
     towers = (direction,)
     objective = "rtl"
@@ -86,7 +82,7 @@ class RightToLeft(OneSided):
 class SideBySide(OneSided):
     """One encoder for each side (paper, section 5.1)."""
 
-    direction = "left_to_right+right_to_left"
+    direction = sides = "left_to_right+right_to_left"
     marks: ClassVar = {"model_type": f"bert_{direction}"}
     towers: ClassVar[tuple[str, ...]] = (LeftToRight.direction, RightToLeft.direction)
     width = 2
@@ -115,7 +111,6 @@ class Recurrent(SideBySide):
     direction = "recurrent"
     marks: ClassVar = {"model_type": "bert_recurrent"}
     towers: ClassVar[tuple[str, ...]] = (direction,)
-    sides = SideBySide.towers
     objective = "bilm"
     reads_packed_rows = False
 
