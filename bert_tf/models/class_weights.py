@@ -1,6 +1,7 @@
-"""Weights of classes and examples, as `fit` takes them."""
+"""Classes by name or number, and weights of classes and examples, as `fit` takes them."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,17 +11,85 @@ import numpy as np
 from bert_tf.errors import InputError
 
 
-def weights_by_number(class_weight: Mapping[Any, float], labels: Sequence[str]) -> list[float]:
-    """The weight of each label, by its name or number; 1 for those without, as in Keras."""
-    weights = [1.0] * len(labels)
-    for label, weight in class_weight.items():
-        number = labels.index(label) if label in labels else label
-        if not isinstance(number, int | np.integer) or not 0 <= number < len(labels):
+def class_of(
+    value: Any,
+    labels: Sequence[str],
+    name: str,
+    aliases: Mapping[str, str] | None = None,
+    *,
+    by_place: bool = True,
+) -> str:
+    """A label's name, by its name, or by the number that is its value or else its place.
+
+    A number is a place only where no label has a value, and a boolean never.
+    """
+    known = ", ".join(labels)
+    if isinstance(value, bool | int | float | np.number | np.bool_):
+        values = values_of(labels)
+        equal = [label for label, x in zip(labels, values, strict=True) if x == float(value)]
+        if equal:  # of labels of one value, such as 1 and 1.0, that which is written in this way
+            return str(value) if str(value) in equal else equal[0]
+        is_flag = isinstance(value, bool | np.bool_)
+        if is_flag or not np.isnan(values).all():
             raise InputError(
-                f"a label of class_weight is {label!r}, none of the model's "
-                f"({', '.join(labels)}): correct it, or open the model with these labels"
+                f"{name} is {value}, the value of none of the model's labels ({known}): give one "
+                "of their names"
             )
-        weights[number] = checked_weight(weight, f"class_weight of {label!r}")
+        if isinstance(value, int | np.integer):
+            if not by_place:
+                raise InputError(
+                    f"{name} is {value}, and the labels have names ({known}), which other data "
+                    "number otherwise: give their names"
+                )
+            if 0 <= value < len(labels):
+                return labels[int(value)]
+            raise InputError(
+                f"{name} is {value}: the model's {len(labels)} labels ({known}) have the numbers "
+                f"0 to {len(labels) - 1}"
+            )
+    if not isinstance(value, str):
+        cure = "labels.astype(int)"
+        if isinstance(value, list | tuple | np.ndarray):
+            cure = "labels.argmax(-1), or compile the model with a loss of such targets"
+        raise InputError(
+            f"{name} is {value!r:.40}: give a label's name or its number as an integer, such as "
+            f"{cure}"
+        )
+    value = (aliases or {}).get(value, value)
+    if value not in labels:
+        raise InputError(
+            f"{name} is {value!r}, none of the model's ({known}): correct it, or open the model "
+            "with these labels"
+        )
+    return value
+
+
+def values_of(labels: Sequence[str]) -> np.ndarray:
+    """The numbers that labels are names of, such as 1.0 or +1, True being 1: float64 [C] with NaN.
+
+    A number in place of a label means the label of this value.
+    """
+    flags = {"true": 1.0, "false": 0.0}
+    names = [label.strip().lower() for label in labels]
+    number = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?")
+    values = [float(x) if number.fullmatch(x) else flags.get(x, math.nan) for x in names]
+    return np.array(values, np.float64)
+
+
+def weights_by_class(
+    class_weight: Any, labels: Sequence[str], aliases: Mapping[str, str] | None = None
+) -> np.ndarray:
+    """Weights of the labels, float32 [C], by name or number; 1 for those without, as in Keras."""
+    if not labels:
+        raise InputError("class_weight is for models with labels: leave it out")
+    if not isinstance(class_weight, Mapping):
+        raise InputError(
+            f"class_weight is {class_weight!r:.40}: give a dict, such as {{{labels[0]!r}: 2.0}}"
+        )
+    weights = np.ones(len(labels), np.float32)
+    for label, weight in class_weight.items():
+        name = class_of(label, labels, "a label of class_weight", aliases)
+        weights[list(labels).index(name)] = checked_weight(weight, f"class_weight of {name!r}")
     return weights
 
 

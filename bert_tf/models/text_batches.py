@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.class_weights import checked_weight
+from bert_tf.models.class_weights import checked_weight, weights_by_class
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,
@@ -21,7 +21,7 @@ from bert_tf.models.task_models import (
     BertRegressor,
 )
 from bert_tf.models.text_inputs import by_role, given_examples, text_columns
-from bert_tf.models.text_values import class_of, label_list
+from bert_tf.models.text_values import label_list
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.pipelines.examples.table import Examples
@@ -149,20 +149,9 @@ def _example_weights(
     return product
 
 
-def class_table(class_weight: Mapping[Any, float], tuned: Answerer) -> np.ndarray:
-    """Weights of the labels, float32 [C]; 1 for those without, as in Keras."""
-    labels = tuned.labels
-    if not labels:
-        raise InputError("class_weight is for models with labels: leave it out")
-    if not isinstance(class_weight, Mapping):
-        raise InputError(
-            f"class_weight is {class_weight!r:.40}: give a dict, such as {{{labels[0]!r}: 2.0}}"
-        )
-    weights = np.ones(len(labels), np.float32)
-    for label, weight in class_weight.items():
-        name = class_of(label, tuned.task, labels, "a label of class_weight")
-        weights[list(labels).index(name)] = checked_weight(weight, f"class_weight of {name!r}")
-    return weights
+def class_table(class_weight: Any, tuned: Answerer) -> np.ndarray:
+    """Weights of the model's labels, float32 [C]."""
+    return weights_by_class(class_weight, tuned.labels, tuned.task.label_aliases)
 
 
 def _own_targets(y: Any) -> np.ndarray | None:

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from bert_tf.errors import InputError
-from bert_tf.models.class_weights import check_weights, weights_by_number, weights_of_labels
+from bert_tf.models.class_weights import check_weights, weights_by_class, weights_of_labels
 from bert_tf.models.compiled_model import AUTO, CompiledModel, check_callbacks, number_of_batches
 from bert_tf.networks.bert_layer import kernels_of
 
@@ -327,7 +327,7 @@ class TextModel(CompiledModel):
         if self.preprocessor is not None:
             weights = self.preprocessor.class_weights(self, class_weight)
         else:
-            weights = weights_by_number(class_weight, self.label_names)
+            weights = weights_by_class(class_weight, self.label_names).tolist()
         if y is not None:
             return weights_of_labels(y, sample_weight, weights, kind), None
         if kind == "words":

@@ -1,13 +1,12 @@
 """Labels in memory, by name or by number, as the names that files have."""
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_tf.errors import InputError
+from bert_tf.models.class_weights import class_of
 from bert_tf.pipelines.examples.memory import as_list, columns_in, is_frame, is_missing, is_sequence
 from bert_tf.tasks.task import Task
 
@@ -47,69 +46,9 @@ def named_labels(
             return [named(x, place) for x in value]
         if isinstance(value, str) or is_missing(value):
             return value
-        return class_of(value, task, names, place, by_place=by_place)
+        return class_of(value, names, place, by_place=by_place)
 
     return [named(value, f"label {i}") for i, value in enumerate(labels)] if names else [*labels]
-
-
-def class_of(
-    value: Any, task: Task, labels: Sequence[str], name: str, *, by_place: bool = True
-) -> str:
-    """A label's name, by its name, or by the number that is its value or else its place.
-
-    A number is a place only where no label has a value, and a boolean never.
-    """
-    known = ", ".join(labels)
-    if isinstance(value, bool | int | float | np.number | np.bool_):
-        values = values_of(labels)
-        equal = [label for label, x in zip(labels, values, strict=True) if x == float(value)]
-        if equal:  # of labels of one value, such as 1 and 1.0, that which is written in this way
-            return str(value) if str(value) in equal else equal[0]
-        is_flag = isinstance(value, bool | np.bool_)
-        if is_flag or not np.isnan(values).all():
-            raise InputError(
-                f"{name} is {value}, the value of none of the model's labels ({known}): give one "
-                "of their names"
-            )
-        if isinstance(value, int | np.integer):
-            if not by_place:
-                raise InputError(
-                    f"{name} is {value}, and the labels have names ({known}), which other data "
-                    "number otherwise: give their names"
-                )
-            if 0 <= value < len(labels):
-                return labels[int(value)]
-            raise InputError(
-                f"{name} is {value}: the model's {len(labels)} labels ({known}) have the numbers "
-                f"0 to {len(labels) - 1}"
-            )
-    if not isinstance(value, str):
-        cure = "labels.astype(int)"
-        if isinstance(value, list | tuple | np.ndarray):
-            cure = "labels.argmax(-1), or compile the model with a loss of such targets"
-        raise InputError(
-            f"{name} is {value!r:.40}: give a label's name or its number as an integer, such as "
-            f"{cure}"
-        )
-    value = task.label_aliases.get(value, value)
-    if value not in labels:
-        raise InputError(
-            f"{name} is {value!r}, none of the model's ({known}): correct it, or open the model "
-            "with these labels"
-        )
-    return value
-
-
-def values_of(labels: Sequence[str]) -> np.ndarray:
-    """The numbers that labels are names of, such as 1.0 or +1, True being 1: float64 [C] with NaN.
-
-    A number in place of a label means the label of this value.
-    """
-    flags = {"true": 1.0, "false": 0.0}
-    names = [label.strip().lower() for label in labels]
-    number = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?")
-    values = [float(x) if number.fullmatch(x) else flags.get(x, math.nan) for x in names]
-    return np.array(values, np.float64)
 
 
 def are_marks(rows: Sequence[Any], labels: Sequence[str]) -> bool:
