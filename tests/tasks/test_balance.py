@@ -68,3 +68,11 @@ def test_class_weights_give_classes_the_same_total():
 def test_class_weights_need_one_class_for_each_example(targets):
     with pytest.raises(InputError, match="--class_weights is for"):
         class_weights(targets)
+
+
+def test_balanced_weights_give_both_decisions_of_a_label_the_same_total():
+    targets = np.array([[1, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 0]], np.float32)
+    weights = class_weights(targets)
+    assert weights[:, 0].tolist() == pytest.approx([2, 2 / 3, 2 / 3, 2 / 3])
+    assert weights[:, 1].tolist() == [1, 1, 1, 1]  # no example has it: nothing to balance
+    assert weights[targets == 1].sum() == pytest.approx(2 + 3 * 2 / 3)

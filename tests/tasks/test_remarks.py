@@ -1,12 +1,14 @@
-"""How many inputs are cut, said for every kind, by evaluate and predict, for SavedModels, too."""
+"""Remarks: on training data, on inputs that are cut, for every kind, and on scores."""
 
 import pytest
 import tensorflow as tf
 
 from bert_tf import BertTokenizer
 from bert_tf.models.answerer import Answerer
+from bert_tf.pipelines.examples.table import Examples
+from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.span import Span
-from bert_tf.tasks.remarks import truncation
+from bert_tf.tasks.remarks import doubts, remarks_on_scores, truncation
 from bert_tf.tasks.table import TASKS
 
 TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "cow"])
@@ -72,3 +74,37 @@ def truncated(kind, columns, max_length):
     answerer = Answerer(task, model, TOKENIZER, ["O", "B-X", "I-X"][: max(size, default=0)])
     strings = {name: tf.constant(values) for name, values in columns.items()}
     return kind.respond(strings, answerer)["truncated"].numpy()
+
+
+def labelled(*labels) -> Examples:
+    return Examples("d.tsv", [*range(len(labels))], {"text": ["a"] * len(labels), "label": labels})
+
+
+def test_labels_in_one_cell_are_doubted_in_classification():
+    found = doubts(TASKS["classification"].kind, labelled("sea,cow", "sea", "cow"))
+    assert found[-1].endswith('did you mean --task multi_label --label_separator ","?')
+    found = doubts(TASKS["classification"].kind, labelled("['sea', 'cow']", "['cow']", "[]"))
+    assert found[-1].endswith('did you mean --task multi_label --label_separator ","?')
+    assert not doubts(TASKS["classification"].kind, labelled("yes, of course", "no"))
+    found = doubts(TASKS["multi_label"].kind, labelled("sea|cow", "sea", "cow"))
+    assert found[-1].endswith("contain '|': did you mean --label_separator \"|\"?")
+
+
+def test_labels_that_look_wrong_are_doubted():
+    """SNLI's mark of no agreed label, and one label in two spellings."""
+    found = doubts(TASKS["classification"].kind, labelled("pos", "pos", "pos ", "neg", "-"))
+    assert found[0].startswith("d.tsv: the label 'pos ' is a class beside 'pos'")
+    assert found[1].startswith("d.tsv: the label '-' of 1 examples is a class; in SNLI")
+
+
+@pytest.mark.parametrize(
+    ("task", "score", "expected"),
+    [
+        ("stsb", "spearman", "spearman: undefined for constant values"),
+        ("tags", "f1_NN", "f1_NN: undefined without an example"),
+        ("multi_label", "f1_sea", "f1_sea: undefined without an example"),
+    ],
+)
+def test_an_undefined_score_has_its_reason(task, score, expected):
+    answered = Answered(TASKS[task], labelled("a"), {})
+    assert remarks_on_scores(answered, {score: None, "other": 1.0}) == [expected]

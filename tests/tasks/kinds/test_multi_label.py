@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.balance import class_weights
 from bert_tf.tasks.ensembles import joint_kind
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.multi_label import MultiLabel
@@ -128,24 +127,6 @@ def test_a_label_never_seen_is_named_with_its_line():
         KIND.targets(examples_of("sea", "cow,goat"), LABELS)
 
 
-def test_labels_in_one_cell_are_doubted_in_classification():
-    found = doubts(TASKS["classification"].kind, examples_of("sea,cow", "sea", "cow"))
-    assert found[-1].endswith('did you mean --task multi_label --label_separator ","?')
-    found = doubts(TASKS["classification"].kind, examples_of("['sea', 'cow']", "['cow']", "[]"))
-    assert found[-1].endswith('did you mean --task multi_label --label_separator ","?')
-    assert not doubts(TASKS["classification"].kind, examples_of("yes, of course", "no"))
-    found = doubts(KIND, examples_of("sea|cow", "sea", "cow"))
-    assert found[-1].endswith("contain '|': did you mean --label_separator \"|\"?")
-
-
-def test_labels_that_look_wrong_are_doubted():
-    """SNLI's mark of no agreed label, and one label in two spellings."""
-    columns = {"text": ["a"] * 5, "label": ["pos", "pos", "pos ", "neg", "-"]}
-    found = doubts(TASKS["classification"].kind, Examples("d.tsv", [*range(5)], columns))
-    assert found[0].startswith("d.tsv: the label 'pos ' is a class beside 'pos'")
-    assert found[1].startswith("d.tsv: the label '-' of 1 examples is a class; in SNLI")
-
-
 def test_each_label_has_its_threshold():
     kind = MultiLabel(thresholds={"sea": 0.2, "ship": 0.9})
     given = answered(kind, examples_of("sea", ""), [[0.4, 0.3, 0.8], [0.6, 0.1, 0.95]])
@@ -186,14 +167,6 @@ def test_the_loss_is_known_from_the_answers():
     shares = 1 / (1 + np.exp(-outputs.astype(float)))
     expected = -np.log(np.where(targets, shares, 1 - shares))
     np.testing.assert_allclose(KIND.losses.loss(targets, outputs), expected, rtol=1e-5)
-
-
-def test_balanced_weights_give_both_decisions_of_a_label_the_same_total():
-    targets = np.array([[1, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 0]], np.float32)
-    weights = class_weights(targets)
-    assert weights[:, 0].tolist() == pytest.approx([2, 2 / 3, 2 / 3, 2 / 3])
-    assert weights[:, 1].tolist() == [1, 1, 1, 1]  # no example has it: nothing to balance
-    assert weights[targets == 1].sum() == pytest.approx(2 + 3 * 2 / 3)
 
 
 def test_reports_and_predictions_have_every_label(tmp_path):
