@@ -4,14 +4,13 @@ import keras
 import numpy as np
 import pytest
 from rounding import rounding
-from small_data import LABELS, SIZES, TAG_NAMES, TAGS, TEXTS, VOCABULARY, WORDS
+from small_data import LABELS, SIZES, TEXTS, VOCABULARY
 
 from bert_tf import (
     BertClassifier,
     BertConfig,
     BertEncoder,
     BertPreprocessor,
-    BertTagger,
     BertTokenizer,
     save_model,
 )
@@ -96,17 +95,6 @@ def test_a_classifier_is_trained_saved_and_loaded(name, presets, tmp_path):
     assert answers.shape == (8, 2)
     for other in saved_and_loaded(model, tmp_path):
         np.testing.assert_array_equal(other.predict(TEXTS, verbose=0), answers)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("held", DIRECTIONS)
-def test_a_tagger_is_trained_saved_and_loaded(held, presets, tmp_path):
-    model = eager(BertTagger.from_preset(presets[held], labels=TAG_NAMES, seed=1))
-    model.fit(WORDS, TAGS, verbose=0)
-    labels = model.predict(WORDS)
-    assert [len(each) for each in labels] == [len(each) for each in WORDS]
-    for other in saved_and_loaded(model, tmp_path):
-        assert other.predict(WORDS) == labels
 
 
 @pytest.mark.parametrize("held", DIRECTIONS)
