@@ -173,8 +173,6 @@ def given_table(
                 f"label {missing[0]} is {y_cells[missing[0]]}: leave the example out, or give it a "
                 "label"
             )
-        if task.many_labels and y_cells and all(isinstance(row, Mapping) for row in y_cells):
-            y_cells = [_marked(row, f"label {i}") for i, row in enumerate(y_cells)]
         values = named_labels(y_cells, task, labels, by_place=by_place)
         cells |= _label_columns(task, values) if task.many_labels else {label: values}
         if len(y_cells) != count:
@@ -223,16 +221,6 @@ def _label_columns(task: Task, values: Sequence[Any]) -> dict[str, list[Any]]:
             "column with label_column"
         )
     return {name: [int(name in row) for row in rows] for name in names}
-
-
-def _marked(marks: Mapping[str, Any], place: str) -> list[str]:
-    """The labels with a mark 1."""
-    for label, mark in marks.items():
-        if mark not in (0, 1):
-            raise InputError(
-                f"{place}: {label} is {mark!r:.40}: give 1 if it has the label, else 0"
-            )
-    return [label for label, mark in marks.items() if mark]
 
 
 def _column_of(task: Task, role: str, roles: Collection[str]) -> str:

@@ -42,13 +42,25 @@ def named_labels(
     has_lists = task.many_labels or "words" in task.inputs
 
     def named(value: Any, place: str) -> Any:
+        if isinstance(value, Mapping) and task.many_labels:
+            return _marked(value, place)
         if isinstance(value, list) and has_lists:
             return [named(x, place) for x in value]
-        if isinstance(value, str) or is_missing(value):
+        if not names or isinstance(value, str) or is_missing(value):
             return value
         return class_of(value, names, place, by_place=by_place)
 
-    return [named(value, f"label {i}") for i, value in enumerate(labels)] if names else [*labels]
+    return [named(value, f"label {i}") for i, value in enumerate(labels)]
+
+
+def _marked(marks: Mapping[str, Any], place: str) -> list[str]:
+    """The labels with a mark 1."""
+    for label, mark in marks.items():
+        if mark not in (0, 1):
+            raise InputError(
+                f"{place}: {label} is {mark!r:.40}: give 1 if it has the label, else 0"
+            )
+    return [label for label, mark in marks.items() if mark]
 
 
 def are_marks(rows: Sequence[Any], labels: Sequence[str]) -> bool:
