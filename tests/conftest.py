@@ -104,6 +104,15 @@ def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Pat
     return make_once
 
 
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """The URL of an empty bucket on this machine."""
+    from s3_server import bucket
+
+    with bucket() as url:
+        yield url
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of development data and golden outputs beside the checkout."""

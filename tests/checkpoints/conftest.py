@@ -1,4 +1,6 @@
 import json
+import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.loading import save_model
 from bert_tf.models.task_models import BertClassifier
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 KINDS = {
     "encoder": lambda: BertEncoder(CONFIG, seed=1),
     "pretrainer": lambda: BertPreTrainer(CONFIG, seed=1),
@@ -29,6 +32,17 @@ def models(tmp_path_factory):
             variable.assign(draw.normal(size=variable.shape, scale=0.4))
         save_model(model, root / name, BertTokenizer(PIECES))
     return root
+
+
+@pytest.fixture(scope="session")
+def unpacked(made_once):
+    """The folder that an archive of tests/golden holds, unpacked once."""
+
+    def unpack(path):
+        with tarfile.open(GOLDEN / f"{path.name}.tar.xz") as archive:
+            archive.extractall(path, filter="data")
+
+    return lambda name: made_once(name, unpack)
 
 
 @pytest.fixture(params=KINDS)

@@ -1,5 +1,6 @@
 """Small models on disk, and what their tests compare."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -7,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from peer_programs import find_peer
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
-from bert_tf import BertConfig
+from bert_tf import BertConfig, BertEncoder, load_model
 from bert_tf.checkpoints.other_formats.conversion import convert, read_model
 from bert_tf.checkpoints.weight_names import named_weights, to_distilbert
 from bert_tf.errors import InputError
@@ -23,6 +24,14 @@ CONFIG = BertConfig(
     intermediate_size=12,
     max_position_embeddings=10,
     hidden_act="gelu_new",
+)
+LARGER = BertConfig(  # compared with Hugging Face's numbers
+    vocab_size=41,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=32,
+    max_position_embeddings=24,
 )
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklm", "##a"]
 INPUTS = {
@@ -57,15 +66,52 @@ def assert_close(ours, theirs):
     assert np.abs(ours - theirs).max() / np.abs(theirs).max() < 1e-5
 
 
-def refusal(*arguments, **options):
-    """The message with which `convert` refuses; nothing is written."""
+def set_config(directory, **values):
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def rewrite(directory, change):
+    """Changes the dict of the directory's tensors."""
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def refused(call, *arguments, **options):
+    """The message, of one line, with which a call is refused."""
     with pytest.raises(InputError) as caught:
-        convert(*arguments, **options)
+        call(*arguments, **options)
     message = str(caught.value)
     assert "\n" not in message
-    assert not Path(arguments[1]).exists()
-    assert not list(Path(arguments[1]).parent.glob(".*.tmp"))
     return message
+
+
+def refusal_to_load(directory, model_class=BertEncoder, **options):
+    """The message with which `load_model` refuses; it names the directory."""
+    message = refused(load_model, directory, model_class, **options)
+    assert str(directory) in message
+    return message
+
+
+def refusal(source, output, *arguments, **options):
+    """The message with which `convert` refuses; nothing is written."""
+    message = refused(convert, source, output, *arguments, **options)
+    assert not output.exists()
+    assert not list(output.parent.glob(".*.tmp"))
+    return message
+
+
+def read_outputs(path):
+    """Golden arrays of Model Garden, and its inputs under our names."""
+    arrays = np.load(path)
+    inputs = {
+        "token_ids": arrays["input_word_ids"],
+        "segment_ids": arrays["input_type_ids"],
+        "padding_mask": arrays["input_mask"],
+    }
+    return arrays, inputs
 
 
 def draw_weights(variables, scale):

@@ -19,9 +19,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from stored_models import draw_weights, named_gradients, run_peer
+from stored_models import LARGER, draw_weights, named_gradients, run_peer
 
-from bert_tf import BertConfig, load_model
+from bert_tf import load_model
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.loading import save_model
@@ -59,15 +59,7 @@ def batch(vocabulary: int, length: int, seed: int = 3) -> dict[str, np.ndarray]:
 
 def small_model() -> BertPreTrainer:
     """A pre-trainer with every weight drawn at random."""
-    config = BertConfig(
-        vocab_size=41,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=32,
-        max_position_embeddings=24,
-    )
-    model = BertPreTrainer(config, seed=1)
+    model = BertPreTrainer(LARGER, seed=1)
     draw_weights(model.trainable_variables, scale=0.2)
     return model
 

@@ -1,6 +1,5 @@
 """The files of a model directory: read to the last bit, or refused by name."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -8,7 +7,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
+from stored_models import refusal_to_load, rewrite, set_config
 
 from bert_tf import BertEncoder, load_model
 from bert_tf.checkpoints.other_formats.conversion import convert
@@ -25,28 +25,6 @@ def directory(models, request, tmp_path):
 
 
 of_pretraining = pytest.mark.parametrize("directory", ["pretrainer"], indirect=True)
-
-
-def rewrite(directory, change):
-    """Changes the dict of the directory's tensors."""
-    path = directory / "model.safetensors"
-    tensors = load_file(path)
-    change(tensors)
-    save_file(tensors, path, metadata={"format": "pt"})
-
-
-def set_config(directory, **values):
-    path = directory / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
-def refusal(directory, model_class=BertEncoder, **options):
-    with pytest.raises(InputError) as caught:
-        load_model(directory, model_class, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert str(directory) in message
-    return message
 
 
 @pytest.mark.parametrize("float_type", [np.float16, ml_dtypes.bfloat16, np.float64])
@@ -71,47 +49,53 @@ def test_a_decoder_is_a_copy(directory):
     rewrite(directory, copy)
     loaded = load_model(directory, BertPreTrainer)
     np.testing.assert_array_equal(loaded.masked_language_model.bias, bias)
+    convert(directory, directory.with_name("out"))
+    written = load_file(directory.with_name("out") / "model.safetensors")
+    assert "cls.predictions.bias" in written and not any("decoder" in name for name in written)
+    rewrite(directory, lambda tensors: tensors.update({"cls.predictions.bias": bias + 1}))
+    assert "cls.predictions.decoder.bias differs" in refusal_to_load(directory, BertPreTrainer)
+    rewrite(directory, lambda tensors: tensors.pop("cls.predictions.bias"))
     rewrite(directory, lambda tensors: tensors["cls.predictions.decoder.weight"].fill(0))
-    assert "cls.predictions.decoder.weight differs" in refusal(directory, BertPreTrainer)
+    assert "cls.predictions.decoder.weight differs" in refusal_to_load(directory, BertPreTrainer)
     load_model(directory, BertEncoder)  # has no decoder to tie
     rewrite(directory, lambda tensors: tensors.pop("cls.predictions.decoder.weight"))
     set_config(directory, tie_word_embeddings=False)
-    assert "lacks cls.predictions.decoder.weight" in refusal(directory, BertPreTrainer)
+    assert "lacks cls.predictions.decoder.weight" in refusal_to_load(directory, BertPreTrainer)
 
 
 @of_pretraining
 def test_a_decoder_without_word_embeddings(directory):
     rewrite(directory, lambda x: x.update({"cls.predictions.decoder.weight": x.pop(TABLE)}))
-    assert "word_embeddings.weight is missing" in refusal(directory, BertPreTrainer)
+    assert "word_embeddings.weight is missing" in refusal_to_load(directory, BertPreTrainer)
     with pytest.raises(InputError, match=r"word_embeddings\.weight is missing"):
         convert(directory, directory.with_name("out"))
 
 
 def test_missing_files(directory):
-    assert "does not exist" in refusal(directory / "nowhere")
+    assert "does not exist" in refusal_to_load(directory / "nowhere")
     (directory / "model.safetensors").unlink()
-    assert "model.safetensors does not exist" in refusal(directory)
+    assert "model.safetensors does not exist" in refusal_to_load(directory)
     (directory / "pytorch_model.bin").write_bytes(b"pickle")
-    assert "pytorch_model.bin, a pickle" in refusal(directory)
+    assert "pytorch_model.bin, a pickle" in refusal_to_load(directory)
     (directory / "model.safetensors.index.json").write_text("{}")
-    assert "no index of weights files" in refusal(directory)
+    assert "no index of weights files" in refusal_to_load(directory)
 
 
 @pytest.mark.parametrize("part", [slice(0), slice(5), slice(400), slice(-1), None])
 def test_damaged_weights(directory, part):
     path = directory / "model.safetensors"
     path.write_bytes(b"\xff" * 1000 if part is None else path.read_bytes()[part])
-    assert "damaged or cut short" in refusal(directory)
+    assert "damaged or cut short" in refusal_to_load(directory)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt"])
 def test_pipes_and_devices_are_not_read(directory, name):
     (directory / name).unlink()
     os.mkfifo(directory / name)
-    assert name in refusal(directory)
+    assert name in refusal_to_load(directory)
     (directory / name).unlink()
     (directory / name).symlink_to("/dev/zero")
-    assert "no regular file" in refusal(directory)
+    assert "no regular file" in refusal_to_load(directory)
 
 
 def test_missing_unexpected_and_misshaped_tensors_are_named(directory):
@@ -121,7 +105,7 @@ def test_missing_unexpected_and_misshaped_tensors_are_named(directory):
         tensors["embeddings.LayerNorm.weight"] = np.zeros(9, "float32")
 
     rewrite(directory, spoil)
-    message = refusal(directory)
+    message = refusal_to_load(directory)
     assert "encoder.layer.1.output.dense.bias is missing" in message
     assert "encoder.layer.7.output.dense.bias is unexpected" in message
     assert "embeddings.LayerNorm.weight is [9], not [8]" in message
@@ -135,12 +119,14 @@ def test_a_tensor_of_no_part_is_left_out(directory, caplog):
 
 def test_weights_that_do_not_fit_the_config(directory):
     set_config(directory, vocab_size=10**9)  # no model of that size is made
-    assert "is [19, 8], not [1000000000, 8]" in refusal(directory)
+    assert "is [19, 8], not [1000000000, 8]" in refusal_to_load(directory)
     set_config(directory, vocab_size=19, num_hidden_layers=3)
-    message = refusal(directory)
+    message = refusal_to_load(directory)
     assert message.count("is missing") == 5
     assert "and 11 more" in message
-    refusal(directory, allow_new_head=True)  # no part of an encoder is initialized at random
+    refusal_to_load(
+        directory, allow_new_head=True
+    )  # no part of an encoder is initialized at random
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -150,7 +136,7 @@ def test_weights_that_are_no_numbers(directory, value):
         tensors["pooler.dense.bias"][0] = 3e38  # whose square overflows
 
     rewrite(directory, damage)
-    assert "layer.1.output.dense.bias holds NaN or infinite numbers" in refusal(directory)
+    assert "layer.1.output.dense.bias holds NaN or infinite numbers" in refusal_to_load(directory)
     with pytest.raises(InputError, match="bias holds NaN"):
         convert(directory, directory.with_name("other"))
 
@@ -158,4 +144,4 @@ def test_weights_that_are_no_numbers(directory, value):
 def test_quantized_weights(directory):
     int8 = {"pooler.dense.weight": np.zeros((8, 8), "int8")}
     rewrite(directory, lambda tensors: tensors.update(int8))
-    assert "pooler.dense.weight is of type I8" in refusal(directory)
+    assert "pooler.dense.weight is of type I8" in refusal_to_load(directory)

@@ -8,6 +8,7 @@ from stored_models import (
     MODEL_GARDEN,
     assert_close,
     assert_same_tensors,
+    read_outputs,
     refusal,
     tensors_of,
 )
@@ -23,12 +24,7 @@ from bert_tf.models.language_model import BertPreTrainer
 def test_model_garden_computed_the_same(out, encoder):
     done = convert(MODEL_GARDEN / encoder, out)
     assert done.source.format == "model_garden"
-    golden = np.load(MODEL_GARDEN / encoder / "outputs.npz")
-    inputs = {
-        "token_ids": golden["input_word_ids"],
-        "segment_ids": golden["input_type_ids"],
-        "padding_mask": golden["input_mask"],
-    }
+    golden, inputs = read_outputs(MODEL_GARDEN / encoder / "outputs.npz")
     outputs = BertEncoder.from_directory(out)(inputs)
     assert_close(outputs["sequence_output"], golden["sequence_output"])
     if encoder == "functional":

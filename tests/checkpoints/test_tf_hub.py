@@ -1,13 +1,11 @@
 """SavedModels of TF Hub's BERT: tfhub_peer.py made them with Model Garden's own export."""
 
 import shutil
-import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from stored_models import assert_same_tensors
+from stored_models import assert_same_tensors, read_outputs, refused
 
 from bert_tf import BertEncoder, BertTokenizer, load_model
 from bert_tf.checkpoints.formats import locate
@@ -16,46 +14,33 @@ from bert_tf.checkpoints.other_formats.model_garden_checkpoint import current_na
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertMaskedLanguageModel
 
-ARCHIVE = Path(__file__).parents[1] / "golden" / "tfhub.tar.xz"
 # Values of order 1 that float32 computed, of weights with a standard deviation of 0.4; ours are in
 # float64, without rounding of their own.
 TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="session")
-def saved(made_once):
-    def unpack(path):
-        with tarfile.open(ARCHIVE) as archive:
-            archive.extractall(path, filter="data")
-
-    return made_once("tfhub", unpack)
+def saved(unpacked):
+    return unpacked("tfhub")
 
 
 def test_the_numbers_of_tf_hub(saved, tmp_path):
     done = convert(saved / "encoder", tmp_path / "out")
     assert done.source.format == "tf_hub"
     assert done.model.config.hidden_act == "gelu_new"
-    arrays = np.load(saved / "outputs.npz")
-    inputs = {
-        "token_ids": arrays["input_word_ids"],
-        "segment_ids": arrays["input_type_ids"],
-        "padding_mask": arrays["input_mask"],
-    }
-    found = BertEncoder.from_directory(tmp_path / "out", dtype="float64")(inputs)
-    real = arrays["input_mask"] > 0
-    np.testing.assert_allclose(
-        found["sequence_output"].numpy()[real],
-        arrays["sequence_output"][real],
-        rtol=0,
-        atol=TOLERANCE,
-    )
-    np.testing.assert_allclose(
-        found["pooled_output"], arrays["pooled_output"], rtol=0, atol=TOLERANCE
-    )
+    arrays, inputs = read_outputs(saved / "outputs.npz")
     model = load_model(tmp_path / "out", dtype="float64")
     assert isinstance(model, BertMaskedLanguageModel)
-    logits = model({**inputs, "mask_positions": np.tile(np.arange(8), (2, 1))}).numpy()
-    np.testing.assert_allclose(logits[real], arrays["mlm_logits"][real], rtol=0, atol=TOLERANCE)
+    logits = model({**inputs, "mask_positions": np.tile(np.arange(8), (2, 1))})
+    encoded = BertEncoder.from_directory(tmp_path / "out", dtype="float64")(inputs)
+    real = arrays["input_mask"] > 0
+    for ours, name in (
+        (encoded["sequence_output"].numpy()[real], "sequence_output"),
+        (encoded["pooled_output"], "pooled_output"),
+        (logits.numpy()[real], "mlm_logits"),
+    ):
+        theirs = arrays[name] if name == "pooled_output" else arrays[name][real]
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=TOLERANCE)
     tokenizer = BertTokenizer.from_directory(tmp_path / "out")
     assert tokenizer.settings["do_lower_case"] is True
     assert tokenizer.tokenize(["A b"]).to_list() == [[5, 6]]
@@ -81,19 +66,12 @@ def test_names(name, current):
     assert current_name(name) == current
 
 
-def refusal(source, **options):
-    with pytest.raises(InputError) as caught:
-        read_model(source, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def test_what_is_no_encoder(saved, tmp_path):
-    assert "only a preprocessor of TF Hub: give" in refusal(saved / "preprocessor")
+    assert "only a preprocessor of TF Hub: give" in refused(read_model, saved / "preprocessor")
     module = tf.Module()
     module.weight = tf.Variable([1.0], name="dense/kernel")
     tf.saved_model.save(module, tmp_path / "other")
-    assert "no BERT encoder of TF Hub" in refusal(tmp_path / "other")
+    assert "no BERT encoder of TF Hub" in refused(read_model, tmp_path / "other")
     with pytest.raises(InputError, match="bert-tf convert"):
         load_model(saved / "encoder")
     with pytest.raises(InputError, match="tf_hub is only read"):
@@ -110,7 +88,9 @@ def test_a_module_of_tensorflow_1(tmp_path):
         shape_and_slices=[""],
         tensors=[[1.0]],
     )
-    assert "module of TensorFlow 1's Hub: put the model's bert_config.json" in refusal(tmp_path)
+    assert "module of TensorFlow 1's Hub: put the model's bert_config.json" in refused(
+        read_model, tmp_path
+    )
     assert locate(tmp_path / "variables" / "variables").format == "tf1"
 
 

@@ -3,16 +3,9 @@
 import time
 
 import pytest
-from s3_server import bucket
 
 from bert_tf.errors import InputError
 from bert_tf.files import lease, mirror, storage
-
-
-@pytest.fixture(scope="module")
-def s3():
-    with bucket() as url:
-        yield url
 
 
 @pytest.fixture

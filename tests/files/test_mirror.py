@@ -4,22 +4,11 @@ import json
 import tempfile
 
 import pytest
-from s3_server import bucket
+from s3_server import put
 
 from bert_tf.errors import InputError
 from bert_tf.files import cache as caches
 from bert_tf.files import mirror, storage
-
-
-@pytest.fixture(scope="module")
-def s3():
-    with bucket() as url:
-        yield url
-
-
-def put(s3, *keys):
-    for key in keys:
-        storage._file_system("s3").pipe_file(f"bucket/{key}", b"")
 
 
 @pytest.fixture
@@ -65,7 +54,7 @@ def test_marks_and_checkpoints_are_uploaded_last(copies, tmp_path):
 
 
 def test_a_pushed_copy_removes_the_object_of_that_name_alone(s3, tmp_path):
-    put(s3, "push/a1.txt")
+    put("push/a1.txt")
     made = mirror.Mirror(f"{s3}/push", tmp_path)
     (tmp_path / "a[1].txt").write_text("x")
     made.push()
@@ -75,7 +64,7 @@ def test_a_pushed_copy_removes_the_object_of_that_name_alone(s3, tmp_path):
 
 
 def test_a_key_that_leaves_the_folder_is_refused(s3, tmp_path):
-    put(s3, "leaves/../w/evil.txt", "leaves/deep//x")
+    put("leaves/../w/evil.txt", "leaves/deep//x")
     url = f"{s3}/leaves"
     for pulled in (lambda: mirror.mirrored(url).__enter__(), lambda: caches.fetched(url)):
         with pytest.raises(InputError, match=r"leaves: holds the key '[^']*', which names no"):

@@ -6,7 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from s3_server import Faults, bucket
+from s3_server import Faults, put
 
 from bert_tf.errors import InputError
 from bert_tf.files import mirror, storage
@@ -76,24 +76,13 @@ def test_objects_of_a_store_whose_names_begin_with_a_slash():
     folder.clear()
 
 
-@pytest.fixture(scope="module")
-def s3():
-    with bucket() as url:
-        yield url
-
-
-def objects(s3):
+def objects():
     return {name.removeprefix("bucket/") for name in storage._file_system("s3").find("bucket")}
 
 
-def put(s3, *keys):
-    for key in keys:
-        storage._file_system("s3").pipe_file(f"bucket/{key}", b"")
-
-
 def test_a_whole_bucket_is_no_output(s3):
-    put(s3, "others/data")
-    before = objects(s3)
+    put("others/data")
+    before = objects()
     folder = storage.open_folder(s3)
     for change in (
         folder.clear,
@@ -103,29 +92,29 @@ def test_a_whole_bucket_is_no_output(s3):
     ):
         with pytest.raises(InputError, match=r"s3://bucket: is a whole bucket: name a folder"):
             change()
-    assert objects(s3) == before
+    assert objects() == before
 
 
 def test_nothing_in_a_key_is_a_pattern(s3):
     others = {"exp1/a", "exp2/a", "run1/important.bin", "exp1.txt"}
-    put(s3, *others, "exp?/a", "exp?/a[1].txt", "exp?/a1.txt", "exp?/b*")
+    put(*others, "exp?/a", "exp?/a[1].txt", "exp?/a1.txt", "exp?/b*")
     folder = storage.open_folder(f"{s3}/exp?")
     folder.remove(["a[1].txt"])
     assert sorted(folder.all_names()) == ["a", "a1.txt", "b*"]
     folder.clear()
     storage.open_folder(f"{s3}/run[1]").clear()
-    assert others <= objects(s3) and not folder.all_names()
+    assert others <= objects() and not folder.all_names()
 
 
 def test_folders_of_a_console_and_hidden_or_empty_or_patterned_names_are_read(s3, tmp_path):
-    put(s3, "console/", "console/deep/", "console/deep/a", "console/.hidden/b")
+    put("console/", "console/deep/", "console/deep/a", "console/.hidden/b")
     folder = storage.open_folder(f"{s3}/console")
     assert folder.all_names() == [".hidden/b", "deep/a"]
     assert folder.sizes() == {}
     assert [*storage.find_objects(f"{s3}/console")] == [f"{s3}/console/deep/a"]
     assert [*storage.find_objects(f"{s3}/console/.hidden")] == [f"{s3}/console/.hidden/b"]
     assert [*storage.find_objects(f"{s3}/console/.hidden/*")] == [f"{s3}/console/.hidden/b"]
-    put(s3, "text/a[1].txt", "text/a1.txt")
+    put("text/a[1].txt", "text/a1.txt")
     assert [*storage.find_objects(f"{s3}/text/a[1].txt")] == [f"{s3}/text/a[1].txt"]
     assert [*storage.find_objects(f"{s3}/text/a?.txt")] == [f"{s3}/text/a1.txt"]
     with mirror.mirrored(f"{s3}/console"):

@@ -75,6 +75,12 @@ class Faults(BaseHTTPRequestHandler):
         pass
 
 
+def put(*keys):
+    """Makes empty objects in the bucket."""
+    for key in keys:
+        storage._file_system("s3").pipe_file(f"bucket/{key}", b"")
+
+
 @contextlib.contextmanager
 def bucket():
     """The URL of a bucket; requests go through `Faults`."""

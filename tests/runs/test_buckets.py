@@ -9,19 +9,13 @@ from pathlib import Path
 import pytest
 from command_line import words
 from preloaded import start_command
-from s3_server import Faults, bucket
+from s3_server import Faults
 
 from bert_tf.cli import main
 from bert_tf.commands import serve
 from bert_tf.errors import InputError
 from bert_tf.files import cache as caches
 from bert_tf.files import mirror, storage
-
-
-@pytest.fixture(scope="module")
-def s3():
-    with bucket() as url:
-        yield url
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from s3_server import Faults, bucket
+from s3_server import Faults
 
 from bert_tf.errors import InputError
 from bert_tf.files import lease, storage
@@ -39,12 +39,6 @@ def local(tmp_path_factory, text, tokenizer, small_units):
     out = tmp_path_factory.mktemp("local") / "out"
     write_shards(text, out, tokenizer, OPTIONS)
     return out
-
-
-@pytest.fixture(scope="module")
-def s3():
-    with bucket() as url:
-        yield url
 
 
 @pytest.fixture(scope="module")
