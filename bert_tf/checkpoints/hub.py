@@ -1,7 +1,6 @@
 """Models by name: a local folder, or a model of the Hugging Face hub, cached or downloaded.
 
-`huggingface_hub`, which makes the downloads, is imported for a download alone: the cache is read
-without it. Source: huggingface.co/docs/huggingface_hub, "Understand caching".
+The cache is as huggingface.co/docs/huggingface_hub, "Understand caching", describes it.
 """
 
 import contextlib
@@ -11,7 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from huggingface_hub import constants
 
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.weights_files import H5, INDEX, PICKLE, WEIGHTS, WEIGHTS_FILES
@@ -68,7 +69,7 @@ class HubModel:
 
     def cached(self) -> Path | None:
         """The folder of the revision in the cache; it may lack files."""
-        model = _cache() / f"models--{self.repository.replace('/', '--')}"
+        model = Path(constants.HF_HUB_CACHE, f"models--{self.repository.replace('/', '--')}")
         commit = self.revision
         if not _COMMIT.fullmatch(commit):
             with contextlib.suppress(OSError, ValueError):
@@ -107,7 +108,9 @@ def find_model(name: StrPath) -> Path:
     if folder is None and not match["prefix"] and _is_path(path):
         return path
     absent = f"in the Hugging Face cache without {' and '.join(missing)}" if missing else "cached"
-    return _download(model, f"{model} is neither a folder here nor {absent} ({_cache()})")
+    return _download(
+        model, f"{model} is neither a folder here nor {absent} ({constants.HF_HUB_CACHE})"
+    )
 
 
 def hub_hint(name: str) -> str:
@@ -128,14 +131,6 @@ def _endpoint() -> str:
     return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
-def _cache() -> Path:
-    """The cache, as huggingface_hub finds it."""
-    variable = os.environ.get
-    home = variable("HF_HOME") or Path(variable("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    cache = variable("HF_HUB_CACHE") or variable("HUGGINGFACE_HUB_CACHE") or Path(home, "hub")
-    return Path(os.path.expandvars(cache)).expanduser()
-
-
 def _missing(folder: Path) -> list[str]:
     """Files missing from a snapshot: other programs cache single files, and downloads stop."""
     weights = next((name for name in WEIGHTS_FILES if (folder / name).is_file()), WEIGHTS)
@@ -151,8 +146,7 @@ def _missing(folder: Path) -> list[str]:
 
 def _download(model: HubModel, absent: str) -> Path:
     """Downloads a model into the cache; `absent` begins an error: where the model is not."""
-    offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
-    if offline.upper() in ("1", "ON", "YES", "TRUE"):
+    if constants.HF_HUB_OFFLINE:
         raise InputError(
             f"{absent}, and HF_HUB_OFFLINE forbids a download: unset it, or {model.by_hand}"
         )
@@ -161,11 +155,10 @@ def _download(model: HubModel, absent: str) -> Path:
     hub = HfApi(endpoint=_endpoint())
     with _hub_errors(model, absent):
         info = hub.model_info(model.repository, revision=model.revision, timeout=_ANSWER_SECONDS)
-        where: Any = {"repo_id": model.repository, "cache_dir": _cache()}
         files = _files_of_bert(model, info)
-        hub.snapshot_download(**where, revision=info.sha, allow_patterns=files)
+        hub.snapshot_download(model.repository, revision=info.sha, allow_patterns=files)
         # Only a file that is downloaded by its revision enters that into the cache.
-        config = hub.hf_hub_download(**where, filename=CONFIG, revision=model.revision)
+        config = hub.hf_hub_download(model.repository, CONFIG, revision=model.revision)
     folder = Path(config).parent
     if missing := [name for name in _missing(folder) if name != _VOCABULARY]:
         raise InputError(

@@ -204,30 +204,22 @@ def pytorch_form(name: str, tensor: np.ndarray, config: BertConfig) -> tuple[str
     return renamed, tensor.T if last == "kernel" else tensor
 
 
-def write_sharded_weights(directory: Path, tensors: Tensors, shard_bytes: int) -> list[str]:
-    """Writes files of `shard_bytes` (or one larger tensor) and their index; returns the names."""
-    shards: list[dict[str, np.ndarray]] = [{}]
-    size = 0
-    for name, tensor in tensors.items():
-        if shards[-1] and size + tensor.nbytes > shard_bytes:
-            shards.append({})
-            size = 0
-        shards[-1][name] = tensor
-        size += tensor.nbytes
-    names: list[str] = []
-    homes: dict[str, str] = {}
-    for number, shard in enumerate(shards, 1):
-        name = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else WEIGHTS
+def write_sharded_weights(directory: Path, tensors: Tensors, shard_bytes: int) -> None:
+    """Writes one file, or several of `shard_bytes` (or one larger tensor) and their index."""
+    from huggingface_hub import split_state_dict_into_shards_factory
+
+    split = split_state_dict_into_shards_factory(
+        dict(tensors),
+        get_storage_size=lambda tensor: tensor.nbytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=shard_bytes,
+    )
+    for file, names in split.filename_to_tensors.items():
         # Hugging Face refuses a file that does not name the framework it came from.
-        write_tensors(directory / name, shard, {"format": "pt"})
-        names.append(name)
-        homes |= dict.fromkeys(shard, name)
-    if len(shards) == 1:
-        return names
-    total = sum(tensor.nbytes for tensor in tensors.values())
-    index = {"metadata": {"total_size": total}, "weight_map": homes}
-    write_text(directory / INDEX, json.dumps(index, indent=2, sort_keys=True) + "\n")
-    return [*names, INDEX]
+        write_tensors(directory / file, {name: tensors[name] for name in names}, {"format": "pt"})
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        write_text(directory / INDEX, json.dumps(index, indent=2, sort_keys=True) + "\n")
 
 
 def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:
