@@ -228,22 +228,14 @@ class FusedAttention(Kernels):
     token may see nothing. Use it by `encoder.kernels = FusedAttention`.
     """
 
-    def attend(
-        self,
-        x: Any,
-        layers: Sequence[Dense],
-        places: Places,
-        heads: int,
-        dropout: Dropout,
-        **options: bool,
+    def attention(
+        self, query: Any, key: Any, value: Any, mask: Any, dropout: Any, **options: bool
     ) -> tuple[Any, Any]:
         if any(options.values()) or (self.training and dropout.rate):
-            return super().attend(x, layers, places, heads, dropout, **options)
-        query, key, value = (
-            ops.transpose(y, (0, 2, 1, 3)) for y in self.heads(x, layers, places, heads)
-        )
+            return super().attention(query, key, value, mask, dropout, **options)
         # The kernel refuses a mask to broadcast over the queries.
-        shape = (places.batch, 1, places.length, places.length)
-        seen = ops.broadcast_to(ops.equal(places.mask, 0.0), shape)
+        shape = (ops.shape(query)[0], 1, ops.shape(query)[2], ops.shape(key)[2])
+        seen = ops.broadcast_to(ops.equal(mask, 0.0), shape)
+        query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
         context = ops.dot_product_attention(query, key, value, mask=seen, scale=1.0)
-        return places.collect(ops.reshape(context, (-1, layers[0].units))), None
+        return ops.transpose(context, (0, 2, 1, 3)), None
