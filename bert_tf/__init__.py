@@ -76,24 +76,15 @@ _PUBLIC = {
     "bert_tf.commands.vocab": ("learn_vocabulary",),
     "bert_tf.models.loading": ("load_model", "save_model"),
     "bert_tf.config": ("BertConfig",),
-    "bert_tf.models.encoder": ("BertEncoder",),
-    "bert_tf.models.language_model": ("BertMaskedLanguageModel", "BertPreTrainer"),
-    "bert_tf.models.task_models": (
-        "BertChooser",
-        "BertClassifier",
-        "BertMultiLabelClassifier",
-        "BertRegressor",
-        "BertSentenceEncoder",
-        "BertSpanClassifier",
-        "BertTagger",
-    ),
-    "bert_tf.models.preprocessor": ("BertPreprocessor",),
     "bert_tf.models.presets": ("open_preset",),
     "bert_tf.serving.predictor": ("Predictor",),
     "bert_tf.tokenization.packing": ("Packer",),
     "bert_tf.tokenization.tokenizer": ("BertTokenizer",),
     "bert_tf.training.optimizer": ("AdamWeightDecay",),
     "bert_tf.training.schedule": ("WarmupLinearDecay",),
+}
+_PUBLIC |= {
+    home: names for home, names in keras_classes.HOMES.items() if home.startswith("bert_tf.models.")
 }
 _EXTENSIONS = {  # tables of the lower layers -> what the paper's comparisons add to them
     "architectures": (

@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-_HOMES = {
+HOMES = {
     "bert_tf.networks.encoder": (
         "BertEmbeddings",
         "FeedForward",
@@ -57,7 +57,7 @@ _HOMES = {
         "WarmupStableDecay",
     ),
 }
-NAMES = {f"bert_tf>{name}": (home, name) for home, names in _HOMES.items() for name in names}
+NAMES = {f"bert_tf>{name}": (home, name) for home, names in HOMES.items() for name in names}
 
 
 class _StandIn:  # hashable, as KerasHub expects of all in the table

@@ -52,7 +52,7 @@ def read_named(
         if not canonical.startswith(known) and not name.startswith("bert."):
             others.append(name)
             continue
-        for prefix in weight_names.stored_prefixes(canonical, config):
+        for prefix in config.architecture.stored_prefixes(canonical):
             if not name.startswith(prefix):
                 continue  # of the other encoder, or of Hugging Face's computation, not ours
             parts = parts_of.setdefault(canonical, {})
@@ -65,7 +65,7 @@ def read_named(
             parts[prefix], names[canonical] = tensor, stored_name
     tensors = {}
     for canonical, parts in parts_of.items():
-        prefixes = weight_names.stored_prefixes(canonical, config)
+        prefixes = config.architecture.stored_prefixes(canonical)
         if parts.keys() != set(prefixes) or len({part.shape for part in parts.values()}) > 1:
             raise InputError(
                 f"{path} lacks {canonical} of one encoder, or in one shape: restore the file."
@@ -96,7 +96,7 @@ def write_hugging_face(model: StoredModel, folder: Path, dtype: str, shard_bytes
     for name, tensor in model.tensors.items():
         # The encoder alone has no prefix; in a model with heads it is called "bert".
         stored = f"{head_prefix if name.startswith(head_prefixes()) else 'bert.'}{name}"
-        prefixes = weight_names.stored_prefixes(name, model.config)
+        prefixes = model.config.architecture.stored_prefixes(name)
         values = _cast(name, tensor, dtype)
         for prefix, value in zip(prefixes, values if len(prefixes) > 1 else [values], strict=True):
             on_disk = prefix + (stored if has_head else name)

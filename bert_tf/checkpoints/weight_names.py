@@ -309,11 +309,6 @@ def to_distilbert(name: str) -> str:
     return name
 
 
-def stored_prefixes(name: str, config: BertConfig) -> list[str]:
-    """Prefixes that hide a tensor from Hugging Face's classes; one for each encoder."""
-    return config.architecture.stored_prefixes(name)
-
-
 def is_kernel(name: str) -> bool:
     """Whether a canonical name is a dense layer's kernel: [out, in] in Hugging Face's format."""
     return name.endswith(".weight") and "LayerNorm" not in name and "embeddings." not in name

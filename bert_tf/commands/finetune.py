@@ -207,28 +207,19 @@ def run(options: Options) -> FinetuneResult:
         from bert_tf.commands.seeds import finetune_seeds
 
         watcher = RunProgress(bar)
+        result = FinetuneResult(output=output, scores={}, notices=bar.notices)
         if options.seeds > 1:
-            restarts = finetune_seeds(options, watcher)
-            scores = {name: each["mean"] for name, each in restarts.summary().items()}
-            return FinetuneResult(
-                output=output,
-                best=best if restarts.runs else None,
-                scores=scores,
-                best_by=restarts.best_by,
-                restarts=restarts,
-                notices=bar.notices,
-            )
-        result = finetune(options, watcher)
-    evaluation = result and result.evaluation
-    return FinetuneResult(
-        output=output,
-        best=best if evaluation else None,
-        run=result,
-        scores=evaluation.scores if evaluation else {},
-        best_by=result.best_by if result else "",
-        total_steps=watcher.total_steps,
-        notices=bar.notices,
-    )
+            result.restarts = finetune_seeds(options, watcher)
+            summary = result.restarts.summary()
+            result.scores = {name: row["mean"] for name, row in summary.items()}
+            result.best_by = result.restarts.best_by
+            result.best = best if result.restarts.runs else None
+        elif (one := finetune(options, watcher)) is not None:
+            result.run, result.best_by = one, one.best_by
+            if one.evaluation is not None:
+                result.scores, result.best = one.evaluation.scores, best
+        result.total_steps = watcher.total_steps
+    return result
 
 
 def show(result: FinetuneResult, options: Options) -> None:

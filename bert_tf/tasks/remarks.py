@@ -47,13 +47,18 @@ def _doubts_of_classes(kind: Classification, examples: Examples) -> list[str]:
             f"{path}: the label '-' of {bare} examples is a class; in SNLI and MNLI it marks those "
             "without an agreed label: remove them"
         )
-    if lists := list_separator(labels):
-        separator, label = lists
-        remarks.append(
-            f"{path}: labels such as {label!r} contain {separator!r}: did you mean "
-            f'--task multi_label --label_separator "{separator}"?'
-        )
-    return remarks
+    return remarks + _doubts_of_lists(path, labels, "--task multi_label ")
+
+
+def _doubts_of_lists(path: str, labels: set[str], options: str = "") -> list[str]:
+    """A remark on labels that look like lists of labels, if any."""
+    if (lists := list_separator(labels)) is None:
+        return []
+    separator, label = lists
+    return [
+        f"{path}: labels such as {label!r} contain {separator!r}: did you mean "
+        f'{options}--label_separator "{separator}"?'
+    ]
 
 
 @doubts.register
@@ -62,13 +67,7 @@ def _doubts_of_label_sets(kind: MultiLabel, examples: Examples) -> list[str]:
     if bare := examples.columns["label"].count(""):
         remarks.append(f"{path}: {bare:,} of {len(examples):,} examples have no label")
     labels = {part for text in examples.columns["label"] for part in kind.parts(text)}
-    if lists := list_separator(labels):
-        separator, label = lists
-        remarks.append(
-            f"{path}: labels such as {label!r} contain {separator!r}: did you mean "
-            f'--label_separator "{separator}"?'
-        )
-    return remarks
+    return remarks + _doubts_of_lists(path, labels)
 
 
 @doubts.register
