@@ -164,7 +164,12 @@ def _task_to_train(options: "FinetuningSetup", in_memory: Collection[str]) -> "T
 
 
 def _written(folder: Path, data: Mapping[str, _Data]) -> dict[str, Any]:
-    return {name: write_table(folder / f"{name}.jsonl", x.table) for name, x in data.items()}
+    paths = {}
+    for name, (table, _, examples) in data.items():
+        if "id" in examples.columns:  # questions without one are numbered otherwise in files
+            table = replace(table, columns={**table.columns, "id": examples.columns["id"]})
+        paths[name] = write_table(folder / f"{name}.jsonl", table)
+    return paths
 
 
 def write_table(path: Path, table: "Table") -> str:

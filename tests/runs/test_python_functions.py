@@ -229,3 +229,5 @@ def test_every_kind_of_task_takes_data_in_memory(task, train, more, settings, tm
     _, examples = examples_in_memory(model.task, train, model.labels)
     kept = model.task.read(tmp_path / "run" / "data" / "train.jsonl", "train")
     assert kept.columns == examples.columns
+    again = bert_tf.finetune(**options, task=task, train=train, output=tmp_path / "run")
+    assert again.run.training.started_at == again.run.training.step
