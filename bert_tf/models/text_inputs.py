@@ -162,6 +162,8 @@ def given_table(
     columns = columns_in(x) or {}
     for name, values in _further_columns(task, columns, lists).items():
         cells[name] = [None if is_missing(x) else x for x in as_list(name, values)]
+    if "question" in lists:
+        cells.setdefault("id", list(map(str, range(count))))
     if opening := getattr(task.kind, "opening", None):  # choices in memory begin with it
         cells.setdefault(opening, [""] * count)
     label = None

@@ -161,6 +161,7 @@ READ_BACK = [
     ("tagging", (["a  b", "c"], ["I-X O", "O"]), {"words": ["a b", "c"], "label": ["B-X O", "O"]}),
     ("tagging text_column=tokens", {"tokens": [["a"]], "labels": [["S-X"]]}, {"label": ["B-X"]}),
     ("swag", ((["He"], [["ran", "sat"]]), ["B"]), {"context": ["He"], "choices": [["ran", "sat"]]}),
+    ("squad", ((["?"], ["a sea"]), ["sea"]), {"id": ["0"], "span": [[2, 5]]}),
     ("squad2", SQUAD, {"id": ["7", "b", "9"], "answers": [["sea"], ["sea"], []]}),
 ]
 
