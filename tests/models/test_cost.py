@@ -3,21 +3,14 @@ from dataclasses import replace
 
 import pytest
 import tensorflow as tf
+from tiny import tiny_config
 
-from bert_tf.config import BertConfig
 from bert_tf.models.cost import classification_flops, pretraining_flops
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.paper.language_model import BertLanguageModel
 
-CONFIG = BertConfig(
-    vocab_size=300,
-    hidden_size=32,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=96,
-    max_position_embeddings=64,
-)
+CONFIG = tiny_config(300, "3x32x4", intermediate_size=96, max_position_embeddings=64)
 TWO_ENCODERS = replace(CONFIG, attention_direction="left_to_right+right_to_left")
 INPUTS = {
     "token_ids": tf.ones([5, 48], tf.int32),

@@ -7,19 +7,11 @@ import sys
 
 import numpy as np
 import pytest
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertPreTrainer, save_model
+from bert_tf import BertPreTrainer, save_model
 
-CONFIG = BertConfig(
-    vocab_size=19,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=32,
-    max_position_embeddings=12,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+CONFIG = tiny_config(19, "2x16x4", max_position_embeddings=12, dropout=0.0)
 INPUTS = {
     "token_ids": [[2, 5, 6, 7, 3, 0], [2, 8, 3, 9, 10, 3]],
     "segment_ids": [[0] * 6, [0, 0, 0, 1, 1, 1]],

@@ -25,7 +25,7 @@ from bert_tf.models.task_models import (
     BertTagger,
 )
 
-CONFIG = tiny_config(19, num_hidden_layers=2, max_position_embeddings=12)
+CONFIG = tiny_config(19, "2x8x2", max_position_embeddings=12)
 LABELS = ["no", "perhaps", "yes"]
 MAKE = {
     BertEncoder: lambda: BertEncoder(CONFIG, seed=1),

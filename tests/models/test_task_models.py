@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from rounding import half_rounding, rounding
+from tiny import tiny_config
 
 from bert_tf import BertConfig, BertEncoder
 from bert_tf.errors import InputError
@@ -13,14 +14,7 @@ from bert_tf.models.task_models import BertChooser, BertClassifier, BertRegresso
 from bert_tf.training.optimizer import AdamWeightDecay
 
 B, T, P, V, H = 3, 7, 2, 19, 16
-CONFIG = BertConfig(
-    vocab_size=V,
-    hidden_size=H,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=32,
-    max_position_embeddings=12,
-)
+CONFIG = tiny_config(V, f"2x{H}x4", max_position_embeddings=12)
 
 
 @pytest.fixture

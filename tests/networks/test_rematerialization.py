@@ -8,24 +8,16 @@ import pytest
 import tensorflow as tf
 from preloaded import run_code
 from rounding import half_rounding, rounding
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder
+from bert_tf import BertEncoder
 
 # Two blocks, forwards and backwards, whose sums have up to 32 terms.
 ROUNDING = rounding(80, 32)
 
 
 def encoder(rematerialize, dtype=None, dropout=0.2):
-    config = BertConfig(
-        vocab_size=19,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=32,
-        max_position_embeddings=8,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
+    config = tiny_config(19, "2x16x4", max_position_embeddings=8, dropout=dropout)
     model = BertEncoder(config, seed=3, dtype=dtype)
     assert not model.rematerialize
     model.rematerialize = rematerialize

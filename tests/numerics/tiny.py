@@ -4,15 +4,14 @@ from typing import Any
 
 from bert_tf import BertConfig
 
-_SIZES = {
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 16,
-}
 
+def tiny_config(vocab_size: int, size: str = "1x8x2", **changes: Any) -> BertConfig:
+    """A config of LAYERSxWIDTHxHEADS, 16 positions and inner layers of twice its width.
 
-def tiny_config(vocab_size: int, **changes: Any) -> BertConfig:
-    """One layer of width 8 and 16 positions, but for `changes`."""
-    return BertConfig(vocab_size=vocab_size, **{**_SIZES, **changes})
+    `dropout` stands for both rates.
+    """
+    if (dropout := changes.pop("dropout", None)) is not None:
+        changes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    inner = 2 * int(size.split("x")[1])
+    values = {"vocab_size": vocab_size, "max_position_embeddings": 16, "intermediate_size": inner}
+    return BertConfig.named(size, **values | changes)

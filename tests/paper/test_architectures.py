@@ -8,8 +8,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounding import rounding
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder
+from bert_tf import BertEncoder
 from bert_tf.errors import InputError
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
@@ -17,16 +18,7 @@ from bert_tf.paper.encoders import TwoEncoders
 from bert_tf.paper.summary import SummaryFirst, summary
 
 V, T = 13, 7
-CONFIG = BertConfig(
-    vocab_size=V,
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=10,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+CONFIG = tiny_config(V, "2x8x2", max_position_embeddings=10, dropout=0.0)
 IDS = st.lists(st.integers(1, V - 1), min_size=T, max_size=T)
 
 

@@ -6,20 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounding import rounding
+from tiny import tiny_config
 
-from bert_tf import BertConfig
 from bert_tf.paper.encoders import LstmEncoder
 
 H, T = 4, 6
-CONFIG = BertConfig(
-    vocab_size=13,
-    hidden_size=H,
-    num_hidden_layers=2,
-    num_attention_heads=1,
-    intermediate_size=4,
-    max_position_embeddings=T,
-    initializer_range=0.5,
-)
+SIZES = {"intermediate_size": 4, "max_position_embeddings": T, "initializer_range": 0.5}
+CONFIG = tiny_config(13, f"2x{H}x1", **SIZES)
 # In two layers, each of 6 steps: two products of 4 terms, three gates, the cell and the output. No
 # output of an LSTM is above 1, nor is a token's vector, whose draws are cut at two deviations.
 CLOSE = rounding(2 * T * 7, 2 * H, size=2)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from killed import copy_when_saved  # tests/processes/killed.py
 from rounding import assert_equal_but_for_rounding, rounding
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertTokenizer, save_model
+from bert_tf import BertTokenizer, save_model
 from bert_tf.commands.ensemble import evaluate_together
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
@@ -37,17 +38,8 @@ ROWS = 20
 
 
 def make_encoder(folder, direction="both"):
-    config = BertConfig(
-        vocab_size=len(PIECES),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=16,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        initializer_range=0.2,
-        attention_direction=direction,
+    config = tiny_config(
+        len(PIECES), "1x16x2", initializer_range=0.2, attention_direction=direction, dropout=0.0
     )
     save_model(encoder_for(config, 1, None)[0], folder, tokenizer=BertTokenizer(PIECES))
     return folder

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from peer_programs import find_peer
+from tiny import tiny_config
 
 from bert_tf import (
     BertClassifier,
-    BertConfig,
     BertEncoder,
     BertSpanClassifier,
     BertTokenizer,
@@ -40,14 +40,8 @@ pytestmark = pytest.mark.slow  # an export of two types, calibrated and measured
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
-CONFIG = BertConfig(
-    vocab_size=len(SPECIALS) + len(WORDS),
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=64,
-    max_position_embeddings=40,
-    initializer_range=0.3,
+CONFIG = tiny_config(
+    len(SPECIALS) + len(WORDS), "2x32x4", max_position_embeddings=40, initializer_range=0.3
 )
 LABELS = ["bad", "good"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny import tiny_config
 
 from bert_tf import (
     BertChooser,
     BertClassifier,
-    BertConfig,
     BertEncoder,
     BertMaskedLanguageModel,
     BertMultiLabelClassifier,
@@ -32,14 +32,8 @@ from bert_tf.paper.encoders import LstmEncoder
 from bert_tf.serving.portable import SUFFIXES, named, write_portable
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "raw", "string", "film", "good"]
-CONFIG = BertConfig(
-    vocab_size=len(PIECES),
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=24,
-    max_position_embeddings=32,
-    initializer_range=0.5,
+CONFIG = tiny_config(
+    len(PIECES), "2x16x2", intermediate_size=24, max_position_embeddings=32, initializer_range=0.5
 )
 MODELS = {
     "encoder": lambda config: BertEncoder(config, seed=1),

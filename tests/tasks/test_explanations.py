@@ -16,9 +16,7 @@ from bert_tf.serving.predictor import answer
 from bert_tf.tasks.table import TASKS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "ship", "cow", "."]
-CONFIG = tiny_config(
-    len(PIECES), hidden_size=32, num_hidden_layers=2, intermediate_size=64, initializer_range=0.2
-)
+CONFIG = tiny_config(len(PIECES), "2x32x2", initializer_range=0.2)
 TEXTS = ["seas", "", "ship cow . sea", "ship", "cow " * 40, "what ship"]
 # Of a logit's difference: as exact as what `explain` stops at, and float32's sums of 64 terms.
 CLOSE = {"rtol": 0.006, "atol": 2e-4}

@@ -29,9 +29,7 @@ from bert_tf.tokenization import Packer
 
 WORDS = ["sea", "##s", "ship", "e", "##e", "北", "é", ".", "-"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-CONFIG = tiny_config(
-    len(PIECES), num_hidden_layers=2, max_position_embeddings=12, initializer_range=1.0
-)
+CONFIG = tiny_config(len(PIECES), "2x8x2", max_position_embeddings=12, initializer_range=1.0)
 LENGTH = 9
 # Two blocks with sums of up to 16 terms; weights as large as these make scores of up to 40.
 CLOSE = {"rtol": 0, "atol": rounding(40, 16, size=40)}

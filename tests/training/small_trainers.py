@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 import tensorflow as tf
+from tiny import tiny_config
 
-from bert_tf.config import BertConfig
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks.tensorflow.losses import accuracy, cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
@@ -17,16 +17,7 @@ METRICS = {name: {"accuracy": accuracy} for name in LOSSES}
 
 
 def config(dropout=0.0, layers=1):
-    return BertConfig(
-        vocab_size=V,
-        hidden_size=8,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=T,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
+    return tiny_config(V, f"{layers}x8x2", max_position_embeddings=T, dropout=dropout)
 
 
 # What the 20 products on the way to a gradient, of sums of up to 48 terms (the tokens of a batch),

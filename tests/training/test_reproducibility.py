@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tiny import tiny_config
 
-from bert_tf.config import BertConfig
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.networks.tensorflow.losses import cross_entropy
@@ -42,15 +42,7 @@ def make_trainer(
     packed=False,
     **settings,
 ):
-    config = BertConfig(
-        vocab_size=V,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=T,
-        **settings,
-    )
+    config = tiny_config(V, "2x16x2", max_position_embeddings=T, **settings)
     if packed:
         model = BertPreTrainer(config, seed=3, dtype=policy)
     else:

@@ -17,9 +17,7 @@ from bert_tf.training.trainer import Trainer
 TABLE = "word_embeddings"
 
 
-CONFIG = tiny_config(
-    31, max_position_embeddings=6, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1
-)
+CONFIG = tiny_config(31, max_position_embeddings=6, dropout=0.1)
 
 
 def batches(number, start=0):

@@ -27,7 +27,7 @@ from bert_tf.paper.feature_encoder import FeatureEncoder
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
 
-CONFIG = tiny_config(13, num_hidden_layers=2, max_position_embeddings=10, layer_norm_eps=0.1)
+CONFIG = tiny_config(13, "2x8x2", max_position_embeddings=10, layer_norm_eps=0.1)
 LEFT_TO_RIGHT = replace(CONFIG, attention_direction="left_to_right")
 LENGTHS = np.array([7, 3, 1, 5])
 MASK = (np.arange(7) < LENGTHS[:, np.newaxis]).astype(np.int32)

@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from rounding import rounding
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertPreTrainer
+from bert_tf import BertPreTrainer
 from bert_tf.commands.inspect import displayed_instances
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import encoder_for
@@ -163,16 +164,7 @@ def loss_and_gradients(model, batch):
 
 @pytest.mark.parametrize("folders", ["static"], indirect=True)
 def test_loss_and_gradients_are_those_of_the_instances_alone(folders, tokenizer):
-    config = BertConfig(
-        vocab_size=4000,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=LENGTH,
-        hidden_dropout_prob=0,
-        attention_probs_dropout_prob=0,
-    )
+    config = tiny_config(4000, "2x16x2", max_position_embeddings=LENGTH, dropout=0)
     model = BertPreTrainer(config, seed=1)
     batches = [whole_epoch(folder, tokenizer) for folder in folders]
     (loss, gradients), (in_rows, of_rows) = (loss_and_gradients(model, each) for each in batches)
@@ -192,15 +184,7 @@ def test_loss_and_gradients_are_those_of_the_instances_alone(folders, tokenizer)
 
 @pytest.mark.parametrize("direction", ["both", "left_to_right+right_to_left"])
 def test_a_token_sees_its_own_instance_alone(direction):
-    config = BertConfig(
-        vocab_size=50,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=8,
-        attention_direction=direction,
-    )
+    config = tiny_config(50, "2x16x2", max_position_embeddings=8, attention_direction=direction)
     encoder, _ = encoder_for(config, 1, None)
     inputs = {
         "token_ids": np.array([[2, 7, 3, 2, 8, 9, 3, 0]]),

@@ -21,11 +21,11 @@ WORDS = ["sea", "cow", "the", "and", "of"]
 TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
 CONFIG = tiny_config(
     10,
-    hidden_size=16,
+    "1x16x2",
     max_position_embeddings=8,
     initializer_range=0.2,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
+    intermediate_size=16,
+    dropout=0.0,
 )
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from rounding import rounding
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertPreTrainer, BertTokenizer, load_model, save_model
+from bert_tf import BertPreTrainer, BertTokenizer, load_model, save_model
 from bert_tf.commands.masked_words import MaskedWords
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
@@ -22,15 +23,8 @@ from bert_tf.tokenization.windows import map_rows
 
 WORDS = ["sea", "ship", "##s", "sail", "##ed", "cow", "barn", ","]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-CONFIG = BertConfig(
-    vocab_size=len(PIECES) + 3,  # a padded table
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=10,
-    initializer_range=0.5,
-)
+PADDED = len(PIECES) + 3  # rows of the table
+CONFIG = tiny_config(PADDED, max_position_embeddings=10, initializer_range=0.5)
 # A block and the head, whose sums have up to 16 terms; of 8 numbers with mean 0 and variance 1 none
 # is above the root of 7.
 CLOSE = {"rtol": 0, "atol": rounding(30, 16, size=7**0.5)}

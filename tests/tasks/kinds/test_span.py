@@ -35,7 +35,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def tuned(tokenizer):
-    config = tiny_config(tokenizer.vocabulary_size, hidden_size=16, intermediate_size=32)
+    config = tiny_config(tokenizer.vocabulary_size, "1x16x2")
     model = BertSpanClassifier(config, seed=3)
     task = replace(TASKS["squad2"], kind=Span(unanswerable=True, doc_stride=3), max_length=10)
     return Answerer(task, model, tokenizer)

@@ -95,7 +95,7 @@ def test_mistakes_are_named(tmp_path):
 
 @pytest.mark.slow
 def test_a_directory_of_others_learns_and_tags(tmp_path):
-    config = tiny_config(len(PIECES), hidden_size=4, intermediate_size=8)
+    config = tiny_config(len(PIECES), "1x4x2")
     save_model(BertTagger(config, labels=LABELS, seed=1), tmp_path, BertTokenizer(PIECES))
     model = open_preset(BertTagger, tmp_path)
     words, given = [["cow", "runs"]] * 4, [LABELS[1:]] * 4
