@@ -144,8 +144,8 @@ _WEIGHTS: tuple[tuple[type[keras.layers.Layer], dict[str, str]], ...] = (
         MaskedLanguageModelHead,
         {
             "bias": "bias",
-            **{f"transform.dense.{name}": f"dense.{own}" for name, own in _DENSE.items()},
-            **{f"transform.LayerNorm.{name}": f"layer_norm.{own}" for name, own in _NORM.items()},
+            **{f"transform.dense.{suffix}": f"dense.{name}" for suffix, name in _DENSE.items()},
+            **{f"transform.LayerNorm.{x}": f"layer_norm.{name}" for x, name in _NORM.items()},
         },
     ),
     (keras.layers.Layer, _DENSE),
@@ -240,8 +240,8 @@ def named_weights(model: Any) -> list[NamedWeight]:
     prefix = "bert." if head.parts else ""  # a bare encoder's names have none
     for name, layers in encoder.named_layers():
         if head.reads_pooler or not name.startswith("pooler."):
-            of_head = name.startswith(head_prefixes())
-            weights += layer_weights(name if of_head else prefix + name, *layers)
+            is_head = name.startswith(head_prefixes())
+            weights += layer_weights(name if is_head else prefix + name, *layers)
     for name, attribute in head.parts.items():
         layer = layer_at(model, attribute)
         layers = layer if isinstance(layer, list) else [layer]
@@ -288,7 +288,7 @@ def head_of(model_class: Any) -> Head:
 def canonical_name(name: str) -> str:
     """A tensor's name without prefixes, and without LayerNorm's old "gamma" and "beta"."""
     first, _, rest = name.partition(".")
-    if any(first in (each.direction, *each.towers) for each in added("architectures")):
+    if any(first in (cls.direction, *cls.towers) for cls in added("architectures")):
         name = rest
     name = name.removeprefix("bert.").removeprefix(FEATURE_BASED)
     name = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", name)
@@ -297,15 +297,15 @@ def canonical_name(name: str) -> str:
 
 def from_distilbert(name: str) -> str:
     """BERT's name of a DistilBERT's tensor."""
-    for of_bert, of_distilbert in _DISTILBERT_NAMES.items():
-        name = name.replace(of_distilbert, of_bert)
+    for ours, theirs in _DISTILBERT_NAMES.items():
+        name = name.replace(theirs, ours)
     return name
 
 
 def to_distilbert(name: str) -> str:
     """The inverse of `from_distilbert`."""
-    for of_bert, of_distilbert in _DISTILBERT_NAMES.items():
-        name = name.replace(of_bert, of_distilbert)
+    for ours, theirs in _DISTILBERT_NAMES.items():
+        name = name.replace(ours, theirs)
     return name
 
 

@@ -146,7 +146,7 @@ class Mark:
 
     def owns(self, path: Path) -> bool:
         name = path.relative_to(self.folder)
-        above = (f"{each.as_posix()}/" for each in name.parents)
+        above = (f"{parent.as_posix()}/" for parent in name.parents)
         return (
             name.as_posix() in self.files
             or not self.files.isdisjoint(above)

@@ -16,16 +16,16 @@ import transformers
 def main(directory, name, inputs_path, out):
     """Computes and saves."""
     inputs = {key: torch.from_numpy(value) for key, value in np.load(inputs_path).items()}
-    model, told = getattr(transformers, name).from_pretrained(
+    model, report = getattr(transformers, name).from_pretrained(
         directory, attn_implementation="eager", output_loading_info=True
     )
-    assert not any(told.values()), told  # every weight found, and none too many
-    found = model.eval()(**inputs)  # no dropout
-    found.loss.backward()
-    logits = [found[key] for key in found if key.endswith("logits")]
+    assert not any(report.values()), report  # every weight found, and none too many
+    outputs = model.eval()(**inputs)  # no dropout
+    outputs.loss.backward()
+    logits = [outputs[key] for key in outputs if key.endswith("logits")]
     arrays = {
         "logits": logits[0] if len(logits) == 1 else torch.stack(logits, -1),
-        "loss": found.loss,
+        "loss": outputs.loss,
         **{f"gradient.{name}": weight.grad for name, weight in model.named_parameters()},
     }
     np.savez(out, **{name: array.detach().numpy() for name, array in arrays.items()})

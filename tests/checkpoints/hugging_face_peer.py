@@ -16,17 +16,17 @@ from transformers import BertForPreTraining
 def main(directory, inputs_path, dtype, out):
     """Computes and saves."""
     inputs = {name: torch.from_numpy(value) for name, value in np.load(inputs_path).items()}
-    model, told = BertForPreTraining.from_pretrained(
+    model, report = BertForPreTraining.from_pretrained(
         directory, attn_implementation="eager", output_loading_info=True
     )
-    assert not any(told.values()), told  # every weight found, and none too many
+    assert not any(report.values()), report  # every weight found, and none too many
     model = model.to(getattr(torch, dtype)).eval()  # no dropout
     positions, weights = inputs["mask_positions"], inputs["mlm_weights"]
     labels = torch.full_like(inputs["token_ids"], -100)  # no label
     for row in range(len(labels)):
         used = positions[row][weights[row] > 0]
         labels[row, used] = inputs["mlm_labels"][row][weights[row] > 0]
-    found = model(
+    outputs = model(
         input_ids=inputs["token_ids"],
         token_type_ids=inputs["segment_ids"],
         attention_mask=inputs["padding_mask"],
@@ -34,13 +34,13 @@ def main(directory, inputs_path, dtype, out):
         next_sentence_label=inputs["nsp_labels"],
         output_hidden_states=True,
     )
-    found.loss.backward()
+    outputs.loss.backward()
     rows = torch.arange(len(positions))[:, None]
     arrays = {
-        "hidden_states": torch.stack(found.hidden_states),
-        "mlm_logits": found.prediction_logits[rows, positions],
-        "nsp_logits": found.seq_relationship_logits,
-        "loss": found.loss,
+        "hidden_states": torch.stack(outputs.hidden_states),
+        "mlm_logits": outputs.prediction_logits[rows, positions],
+        "nsp_logits": outputs.seq_relationship_logits,
+        "loss": outputs.loss,
         **{f"gradient.{name}": weight.grad for name, weight in model.named_parameters()},
     }
     np.savez(out, **{name: array.detach().numpy() for name, array in arrays.items()})

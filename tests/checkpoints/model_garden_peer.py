@@ -48,12 +48,12 @@ def pretrainer(encoder_class):
 
 def outputs(model):
     """Arrays of a pre-trainer's outputs."""
-    found = model(INPUTS)
+    results = model(INPUTS)
     return {
-        "sequence_output": found["sequence_output"].numpy(),
-        "encoder_pooled_output": found["pooled_output"].numpy(),
-        "mlm_logits": found["mlm_logits"].numpy(),
-        "nsp_logits": found["next_sentence"].numpy(),
+        "sequence_output": results["sequence_output"].numpy(),
+        "encoder_pooled_output": results["pooled_output"].numpy(),
+        "mlm_logits": results["mlm_logits"].numpy(),
+        "nsp_logits": results["next_sentence"].numpy(),
     }
 
 
@@ -84,9 +84,9 @@ def from_tf1(folder, out):
     model = converter._create_bert_pretrainer_model(config)
     status = tf.train.Checkpoint(model=model, **model.checkpoint_items).read(f"{prefix}-1")
     status.assert_existing_objects_matched()
-    found = model(INPUTS)
+    results = model(INPUTS)
     names = {"sequence_output", "pooled_output", "mlm_logits"}
-    np.savez(out, **INPUTS, **{name: found[name].numpy() for name in names})
+    np.savez(out, **INPUTS, **{name: results[name].numpy() for name in names})
 
 
 if __name__ == "__main__":

@@ -9,30 +9,18 @@ import pytest
 import tensorflow as tf
 from peer_programs import find_peer
 from safetensors.numpy import load_file, save_file
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder, load_model
+from bert_tf import BertEncoder, load_model
 from bert_tf.checkpoints.other_formats.conversion import convert, read_model
 from bert_tf.checkpoints.weight_names import named_weights, to_distilbert
 from bert_tf.errors import InputError
 
 MODEL_GARDEN = Path(__file__).parents[1] / "golden" / "model_garden"
-CONFIG = BertConfig(
-    vocab_size=19,
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=12,
-    max_position_embeddings=10,
-    hidden_act="gelu_new",
+CONFIG = tiny_config(
+    19, "2x8x2", intermediate_size=12, max_position_embeddings=10, hidden_act="gelu_new"
 )
-LARGER = BertConfig(  # compared with Hugging Face's numbers
-    vocab_size=41,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=32,
-    max_position_embeddings=24,
-)
+LARGER = tiny_config(41, "2x16x4", max_position_embeddings=24)  # for Hugging Face's numbers
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklm", "##a"]
 INPUTS = {
     "token_ids": np.array([[2, 7, 18, 3, 11, 3, 0, 0], [2, 5, 3, 9, 12, 8, 4, 3]]),

@@ -26,14 +26,14 @@ def files_below(folder):
 
 @pytest.mark.parametrize("to", ["tf1", "keras_hub"])
 def test_round_trip_to_the_last_bit(models, kind, to, out):
-    done = convert(models / kind, out / "there", to)
-    assert done.source.format == "hugging_face"
+    conversion = convert(models / kind, out / "there", to)
+    assert conversion.source.format == "hugging_face"
     back = convert(out / "there", out / "back")
     assert back.source.format == to
-    assert done.files == files_below(out / "there")
+    assert conversion.files == files_below(out / "there")
     lost = LEFT_OUT.get((to, kind), "-")
     assert_same_tensors(tensors_of(out / "back"), tensors_of(models / kind), without=lost)
-    assert (lost != "-") == any("is left out" in note for note in done.model.notes)
+    assert (lost != "-") == any("is left out" in note for note in conversion.model.notes)
 
     ours, theirs = (BertConfig.from_json(d / "config.json") for d in (models / kind, out / "back"))
     expected = replace(ours, extra=theirs.extra)
@@ -84,8 +84,8 @@ def test_a_classifier_of_tokens_stays_one(models, out, tmp_path):
     for to in ("tf1", "keras_hub"):  # whose classifiers are of sequences
         pooled = tmp_path / f"pooled-{to}"  # KerasHub has no model without a pooler
         save_directory(pooled, config, tensors_of(models / "classifier"))
-        done = convert(pooled, tmp_path / to, to)
-        assert any("classifier is left out" in note for note in done.model.notes)
+        conversion = convert(pooled, tmp_path / to, to)
+        assert any("classifier is left out" in note for note in conversion.model.notes)
         assert not read_model(tmp_path / to)[1].has("classifier.")
     assert written["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}
 
@@ -95,14 +95,14 @@ def test_a_classifier_without_a_class_is_not_one_of_texts(models, out, published
     for name in ("weight", "bias"):
         tensors.pop(f"pooler.dense.{name}")
     save_directory(tmp_path / "model", CONFIG, tensors)
-    done = convert(tmp_path / "model", out)
-    assert not done.model.has("classifier.")
-    assert "The classifier is left out, as nothing says" in done.model.notes[0]
-    assert '"architectures": ["BertForSequenceClassification"]' in done.model.notes[0]
+    conversion = convert(tmp_path / "model", out)
+    assert not conversion.model.has("classifier.")
+    assert "The classifier is left out, as nothing says" in conversion.model.notes[0]
+    assert '"architectures": ["BertForSequenceClassification"]' in conversion.model.notes[0]
     # With a pooler it may be one: as of run_classifier.py.
-    done = convert(published("uncased_one", kind="classifier"), out, overwrite=True)
-    assert "is taken to be of whole texts" in done.model.notes[0]
-    assert done.model.problem_type == "single_label_classification"
+    conversion = convert(published("uncased_one", kind="classifier"), out, overwrite=True)
+    assert "is taken to be of whole texts" in conversion.model.notes[0]
+    assert conversion.model.problem_type == "single_label_classification"
     # A layer of one's own on a bare encoder.
     _, model = read_model(models / "classifier")
     bare = replace(CONFIG, extra={"architectures": ["BertModel"]})
@@ -115,8 +115,8 @@ def test_a_classifier_without_a_class_is_not_one_of_texts(models, out, published
 def test_several_labels_stay_several(models, out, tmp_path, to):
     source = tmp_path / "several"
     save_model(BertMultiLabelClassifier(CONFIG, labels=["a", "b"]), source, BertTokenizer(PIECES))
-    done = convert(source, out / "there", to)
-    assert any("problem_type" in note or "sigmoid" in note for note in done.model.notes)
+    conversion = convert(source, out / "there", to)
+    assert any("problem_type" in note or "sigmoid" in note for note in conversion.model.notes)
     convert(out / "there", out / "back")
     assert isinstance(load_model(out / "back"), BertMultiLabelClassifier)
 
@@ -144,8 +144,8 @@ def test_vocabulary_from_tokenizer_json(models, out, tmp_path):
     for name in ("vocab.txt", "tokenizer_config.json"):
         (source / name).unlink()
     tokenizer_json(source)
-    done = convert(source, out)
-    assert "vocab.txt is made from tokenizer.json." in done.model.notes
+    conversion = convert(source, out)
+    assert "vocab.txt is made from tokenizer.json." in conversion.model.notes
     tokenizer = BertTokenizer.from_directory(out)
     assert tokenizer.vocabulary == PIECES
     assert tokenizer.settings["do_lower_case"] is False

@@ -53,9 +53,9 @@ def answers(model, arrays):
     inputs["segment_ids"] = np.ones_like(mask)  # read by none
     if isinstance(model, BertMaskedLanguageModel):
         inputs["mask_positions"] = np.tile(np.arange(8), (2, 1))
-    found = model(inputs)
-    found = np.asarray(found["sequence_output"] if isinstance(found, dict) else found)
-    return found[mask > 0] if found.shape[:2] == (2, 8) else found
+    outputs = model(inputs)
+    outputs = np.asarray(outputs["sequence_output"] if isinstance(outputs, dict) else outputs)
+    return outputs[mask > 0] if outputs.shape[:2] == (2, 8) else outputs
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "h5"])
@@ -79,8 +79,8 @@ def test_the_numbers_of_transformers(saved, tmp_path, name, kind):
     again = load_model(tmp_path, dtype="float64")
     np.testing.assert_array_equal(answers(again, arrays), answers(model, arrays))
     before, after = (load_file(path / "model.safetensors") for path in (theirs, tmp_path))
-    of_pooler = {"pre_classifier.weight", "pre_classifier.bias"} if "Model" in name else set()
-    assert after.keys() == before.keys() | of_pooler
+    pooler = {"pre_classifier.weight", "pre_classifier.bias"} if "Model" in name else set()
+    assert after.keys() == before.keys() | pooler
     for key, tensor in before.items():
         np.testing.assert_array_equal(after[key], tensor, err_msg=key)
     before, after = (json.loads((path / "config.json").read_text()) for path in (theirs, tmp_path))

@@ -15,8 +15,8 @@ def test_where_a_checkpoint_may_lie(published, models, tmp_path):
     inside = published("unpacked/cased_L-2_H-8_A-2", prefix="model.ckpt-1000")
     prefix = inside / "model.ckpt-1000"
     for source in (inside, inside.parent, prefix, f"{prefix}.index"):
-        found = locate(source)
-        assert (found.format, found.folder, found.path) == ("tf1", inside, prefix)
+        location = locate(source)
+        assert (location.format, location.folder, location.path) == ("tf1", inside, prefix)
     (tmp_path / "archive.zip").write_bytes(b"PK")
     assert "unpack" in refusal(tmp_path / "archive.zip", tmp_path / "out")
     (tmp_path / "model.keras").write_bytes(b"PK")

@@ -124,7 +124,7 @@ def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch):
     """An empty working directory and an empty cache, and no waiting between retries."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -136,7 +136,7 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def hub(place, monkeypatch):
+def hub(here, monkeypatch):
     monkeypatch.setattr(file_download, "time", SimpleNamespace(sleep=lambda seconds: None))
     hub = Hub(dict(FILES))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(hub))
@@ -149,10 +149,10 @@ def hub(place, monkeypatch):
 
 
 @pytest.fixture
-def cached(place, monkeypatch):
+def cached(here, monkeypatch):
     """A model in the cache, as huggingface_hub leaves it; every request would fail."""
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    model = place.parent / "hub" / "models--acme--bert-tiny"
+    model = here.parent / "hub" / "models--acme--bert-tiny"
     for commit in (COMMIT, OLD):
         snapshot = model / "snapshots" / commit
         snapshot.mkdir(parents=True)
@@ -168,8 +168,8 @@ def names(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_local_folder_wins_over_a_name(cached, place):
-    (place / NAME).mkdir(parents=True)
+def test_a_local_folder_wins_over_a_name(cached, here):
+    (here / NAME).mkdir(parents=True)
     assert find_model(NAME) == Path(NAME)
     assert find_model(f"hf://{NAME}") == cached / COMMIT
 
@@ -222,8 +222,8 @@ def test_a_snapshot_needs_all_weights_of_its_index(cached, monkeypatch):
     assert find_model(NAME) == folder
 
 
-def test_a_path_is_not_asked_from_the_hub(hub, place):
-    (place / "models").mkdir()
+def test_a_path_is_not_asked_from_the_hub(hub, here):
+    (here / "models").mkdir()
     paths = ["models/tyni", "model/tiny", "tyni", "/no/such", "./acme/tiny", "a/b/c", "acme/../b"]
     for path in [*paths, "acme/b@../../x", "ac me/b", "acme/b\0", Path(NAME)]:
         assert find_model(path) == Path(path)
@@ -340,7 +340,7 @@ def test_offline_says_how_to_get_the_files(hub, monkeypatch):
     assert not hub.requests
 
 
-def test_without_a_network_the_error_says_how_to_get_the_files(place, monkeypatch):
+def test_without_a_network_the_error_says_how_to_get_the_files(here, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     message = refused(find_model, NAME)
     for part in (
@@ -375,11 +375,11 @@ def test_every_command_that_reads_a_model_takes_a_name():
 
 
 @pytest.fixture
-def bert(hub, place):
+def bert(hub, here):
     """The hub's model is a BERT that can be opened."""
     config = BertConfig.named("1x8x2", vocab_size=len(PIECES), max_position_embeddings=32)
     model = bert_tf.BertClassifier(config, labels=["bad", "good"], seed=1)
-    folder = place.parent / "saved"
+    folder = here.parent / "saved"
     bert_tf.save_model(model, folder, BertTokenizer(PIECES))
     hub.files = {path.name: path.read_bytes() for path in folder.iterdir()}
     return folder
@@ -395,9 +395,9 @@ def test_from_preset_takes_a_name(bert, hub):
         bert_tf.BertClassifier.from_preset("tiny")
 
 
-def test_commands_take_a_name(bert, hub, place, capsys):
+def test_commands_take_a_name(bert, hub, here, capsys):
     assert cli.main(["convert", NAME, "out"]) == 0
-    assert names(place / "out") == OF_BERT
+    assert names(here / "out") == OF_BERT
     assert f"snapshots/{COMMIT}" in capsys.readouterr().err
     arguments = ["predict", "--model", NAME, "--text", "a good film"]
     assert cli.main(arguments) == 0
@@ -405,9 +405,9 @@ def test_commands_take_a_name(bert, hub, place, capsys):
 
 
 @pytest.mark.parametrize("name", ["other", "models/other"])
-def test_a_command_tells_of_the_hub_where_a_path_is_missing(place, capsys, monkeypatch, name):
-    (place / "models").mkdir()
+def test_a_command_tells_of_the_hub_where_a_path_is_missing(here, capsys, monkeypatch, name):
+    (here / "models").mkdir()
     assert cli.main(["features", "--model", name, "--data", "x.txt", "--output", "x.npy"]) == 2
-    told = capsys.readouterr().err
-    assert f"--model {name}: no such file or folder; check the path, or for a model" in told
-    assert f"give hf://{name}" in told
+    shown = capsys.readouterr().err
+    assert f"--model {name}: no such file or folder; check the path, or for a model" in shown
+    assert f"give hf://{name}" in shown

@@ -135,7 +135,7 @@ def inputs_of(model) -> dict[str, np.ndarray]:
     return {k: x[None] if isinstance(model, BertChooser) else x for k, x in INPUTS.items()}
 
 
-def made(name: str):
+def random_model(name: str):
     """A model with every weight drawn at random."""
     model = HEADS[name][0]()
     draw_weights(model.trainable_variables, scale=0.2)
@@ -155,7 +155,7 @@ def numbers(model, loss, targets) -> dict[str, np.ndarray]:
 # Of DistilBERT test_distilbert.py tests it.
 @pytest.mark.parametrize("name", [name for name in HEADS if not name.startswith("Distil")])
 def test_the_directory_is_hugging_faces_and_comes_back(name, tmp_path):
-    model = made(name)
+    model = random_model(name)
     save_model(model, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["architectures"] == [name.partition(" ")[0]]
@@ -169,7 +169,7 @@ def test_the_directory_is_hugging_faces_and_comes_back(name, tmp_path):
 @pytest.mark.peer("hugging-face")
 @pytest.mark.parametrize("name", HEADS)
 def test_numbers_of_hugging_face_now(name, tmp_path):
-    model, (_, loss, targets) = made(name), HEADS[name]
+    model, (_, loss, targets) = random_model(name), HEADS[name]
     ours = numbers(model, loss, targets)
     theirs = {"labels": targets}
     if targets is SPANS:

@@ -80,17 +80,17 @@ cases = pytest.mark.parametrize(
 )
 
 
-def numbers(model: BertPreTrainer, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def numbers(model: BertPreTrainer, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What hugging_face_peer.py computes, by our model."""
-    inputs = {name: given[name] for name in model.input}
+    inputs = {name: values[name] for name in model.input}
     mlm = keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, reduction="mean_with_sample_weight"
     )
     nsp = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with tf.GradientTape() as tape:
         logits = model(inputs)
-        loss = mlm(given["mlm_labels"], logits["mlm_logits"], given["mlm_weights"])
-        loss = loss + nsp(given["nsp_labels"], logits["nsp_logits"])
+        loss = mlm(values["mlm_labels"], logits["mlm_logits"], values["mlm_weights"])
+        loss = loss + nsp(values["nsp_labels"], logits["nsp_logits"])
     gradients = named_gradients(model, tape, loss)
     encoded = model.encoder({name: inputs[name] for name in model.encoder.input})
     return {
@@ -102,9 +102,9 @@ def numbers(model: BertPreTrainer, given: dict[str, np.ndarray]) -> dict[str, np
     }
 
 
-def peer_numbers(directory, given, folder: Path, dtype="float32") -> dict[str, np.ndarray]:
+def peer_numbers(directory, values, folder: Path, dtype="float32") -> dict[str, np.ndarray]:
     """What Hugging Face computes."""
-    np.savez(folder / "inputs.npz", **given)
+    np.savez(folder / "inputs.npz", **values)
     script_arguments = (directory, folder / "inputs.npz", dtype, folder / "outputs.npz")
     return run_peer("hugging-face", SCRIPT, *script_arguments)
 
@@ -125,19 +125,19 @@ def samples(tensor: np.ndarray) -> np.ndarray:
 def ours(case):
     make, vocabulary, length = CASES[case]
     model = make()
-    given = batch(vocabulary, length)
-    return model, given, numbers(model, given)
+    values = batch(vocabulary, length)
+    return model, values, numbers(model, values)
 
 
 @cases
 def test_numbers_kept_from_hugging_face(case, ours):
-    found = ours[2]
+    arrays = ours[2]
     golden = np.load(GOLDEN / f"{case}.npz")
-    kept = {name.removeprefix("samples."): golden[name] for name in golden}
-    assert found.keys() == kept.keys()
-    scales = {name: float(np.abs(entries).max()) for name, entries in kept.items()}
-    for name, entries in kept.items():
-        tensor = found[name] if name in golden else samples(found[name])
+    stored = {name.removeprefix("samples."): golden[name] for name in golden}
+    assert arrays.keys() == stored.keys()
+    scales = {name: float(np.abs(entries).max()) for name, entries in stored.items()}
+    for name, entries in stored.items():
+        tensor = arrays[name] if name in golden else samples(arrays[name])
         difference = np.abs(tensor - entries).max()
         assert difference <= TOLERANCE * largest(name, scales), name
 
@@ -146,14 +146,14 @@ def test_numbers_kept_from_hugging_face(case, ours):
 @pytest.mark.peer("hugging-face")
 @cases
 def test_numbers_of_hugging_face_now(case, ours, tmp_path):
-    model, given, found = ours
+    model, values, arrays = ours
     save_model(model, tmp_path / "model")
-    theirs = peer_numbers(tmp_path / "model", given, tmp_path)
-    assert found.keys() == theirs.keys()
+    theirs = peer_numbers(tmp_path / "model", values, tmp_path)
+    assert arrays.keys() == theirs.keys()
     scales = {name: float(np.abs(tensor).max()) for name, tensor in theirs.items()}
     differences = {
-        name: float(np.abs(found[name] - theirs[name]).max()) / largest(name, scales)
-        for name in found
+        name: float(np.abs(arrays[name] - theirs[name]).max()) / largest(name, scales)
+        for name in arrays
     }
     worst = max(differences, key=differences.get)
     print(f"largest difference: {differences[worst]:.1e} in {worst}")
@@ -171,11 +171,11 @@ def test_hugging_face_loads_what_was_converted(way, tmp_path):
     else:
         convert(tmp_path / "model", tmp_path / "there", way)
         convert(tmp_path / "there", tmp_path / "back")
-    given = batch(41, 16)
-    found = numbers(BertPreTrainer.from_directory(tmp_path / "back"), given)
-    theirs = peer_numbers(tmp_path / "back", given, tmp_path)
+    values = batch(41, 16)
+    arrays = numbers(BertPreTrainer.from_directory(tmp_path / "back"), values)
+    theirs = peer_numbers(tmp_path / "back", values, tmp_path)
     for name in ("hidden_states", "mlm_logits", "nsp_logits", "loss"):
-        difference = np.abs(found[name] - theirs[name]).max()
+        difference = np.abs(arrays[name] - theirs[name]).max()
         assert difference <= TOLERANCE * np.abs(theirs[name]).max(), name
 
 
@@ -185,15 +185,15 @@ def write_golden() -> None:
     for case, (make, vocabulary, length) in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
             save_model(make(), Path(folder) / "model")
-            given = batch(vocabulary, length)
-            theirs = peer_numbers(Path(folder) / "model", given, Path(folder), "float64")
-        kept = {}
+            values = batch(vocabulary, length)
+            theirs = peer_numbers(Path(folder) / "model", values, Path(folder), "float64")
+        stored = {}
         for name, tensor in theirs.items():
             is_whole = case == "small" or tensor.size <= SAMPLES
-            kept[name if is_whole else f"samples.{name}"] = (
+            stored[name if is_whole else f"samples.{name}"] = (
                 tensor if is_whole else samples(tensor)
             ).astype(np.float32)
-        np.savez_compressed(GOLDEN / f"{case}.npz", **kept)
+        np.savez_compressed(GOLDEN / f"{case}.npz", **stored)
 
 
 if __name__ == "__main__":

@@ -19,13 +19,14 @@ from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.models.task_models import BertClassifier
 
+INT32 = {name: value.astype("int32") for name, value in INPUTS.items()}
 keras_nlp = pytest.importorskip("keras_nlp")
 
 
 def test_keras_hub_computes_the_same(models, out):
     convert(models / "pretrainer", out, "keras_hub")
     backbone = keras_nlp.models.BertBackbone.from_preset(str(out))
-    theirs = backbone({name: value.astype("int32") for name, value in INPUTS.items()})
+    theirs = backbone(INT32)
     ours = BertEncoder.from_directory(models / "pretrainer")(INPUTS)
     assert_close(ours["pooled_output"], theirs["pooled_output"])
     tokens = INPUTS["padding_mask"] == 1
@@ -39,10 +40,10 @@ def test_keras_hub_computes_the_same(models, out):
 
 
 def test_keras_hub_classifier(models, out):
-    done = convert(models / "classifier", out, "keras_hub")
-    assert any("no, perhaps, yes" in note for note in done.model.notes)
+    conversion = convert(models / "classifier", out, "keras_hub")
+    assert any("no, perhaps, yes" in note for note in conversion.model.notes)
     task = keras_nlp.models.BertTextClassifier.from_preset(str(out), preprocessor=None)
-    theirs = task({name: value.astype("int32") for name, value in INPUTS.items()})
+    theirs = task(INT32)
     assert_close(load_model(models / "classifier", BertClassifier)(INPUTS), theirs)
 
 
@@ -51,9 +52,9 @@ def test_a_classifier_of_a_preset_says_what_it_computes(models, out, tmp_path):
     backbone = keras_nlp.models.BertBackbone.from_preset(str(tmp_path / "preset"))
     task = keras_nlp.models.BertTextClassifier(backbone, 3, activation="softmax", dropout=0.3)
     task.save_to_preset(str(tmp_path / "task"))
-    done = convert(tmp_path / "task", out / "task")
-    assert any("The activation softmax" in note for note in done.model.notes)
-    assert done.model.problem_type == "single_label_classification"
+    conversion = convert(tmp_path / "task", out / "task")
+    assert any("The activation softmax" in note for note in conversion.model.notes)
+    assert conversion.model.problem_type == "single_label_classification"
     assert BertConfig.from_json(out / "task" / "config.json").classifier_dropout == 0.3
     path = tmp_path / "preset" / "preprocessor.json"
     cut = path.read_text().replace('"sequence_length": 10', '"sequence_length": 7')
@@ -64,9 +65,9 @@ def test_a_classifier_of_a_preset_says_what_it_computes(models, out, tmp_path):
     path.write_text(path.read_text().replace('"softmax"', '"relu"'))
     assert "has the activation 'relu'" in refusal(tmp_path / "task", tmp_path / "no")
     (tmp_path / "task" / "task.weights.h5").unlink()
-    done = convert(tmp_path / "task", out / "bare")
-    assert "the head of the BertTextClassifier is left out" in done.model.notes[0]
-    assert done.model.problem_type is None  # whose advice is to export
+    conversion = convert(tmp_path / "task", out / "bare")
+    assert "the head of the BertTextClassifier is left out" in conversion.model.notes[0]
+    assert conversion.model.problem_type is None  # whose advice is to export
     assert_same_tensors(tensors_of(out / "bare"), tensors_of(models / "classifier"), "classifier.")
 
 
@@ -80,19 +81,19 @@ def test_presets_made_elsewhere(models, out, tmp_path):
         max_sequence_length=10,
     )
     backbone.save_to_preset(str(tmp_path / "bare"))
-    done = convert(tmp_path / "bare", out)
-    assert done.source.format == "keras_hub"
-    assert "no vocabulary" in done.model.notes[-1]
-    theirs = backbone({name: value.astype("int32") for name, value in INPUTS.items()})
+    conversion = convert(tmp_path / "bare", out)
+    assert conversion.source.format == "keras_hub"
+    assert "no vocabulary" in conversion.model.notes[-1]
+    theirs = backbone(INT32)
     ours = load_model(out)(INPUTS)
     assert_close(ours["pooled_output"], theirs["pooled_output"])
 
     # Their tokenizer keeps accents unless it is told otherwise.
     tokenizer = keras_nlp.models.BertTokenizer(vocabulary=PIECES, lowercase=True)
     tokenizer.save_to_preset(str(tmp_path / "bare"))
-    done = convert(tmp_path / "bare", out, overwrite=True)
-    assert done.model.tokenizer.settings["strip_accents"] is False
-    assert any("keeps accents" in note for note in done.model.notes)
+    conversion = convert(tmp_path / "bare", out, overwrite=True)
+    assert conversion.model.tokenizer.settings["strip_accents"] is False
+    assert any("keeps accents" in note for note in conversion.model.notes)
 
     (tmp_path / "bare" / "model.weights.h5").write_bytes(b"cut")
     assert "no whole KerasHub preset" in refusal(tmp_path / "bare", tmp_path / "no")

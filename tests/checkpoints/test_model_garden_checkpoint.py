@@ -22,8 +22,8 @@ from bert_tf.models.language_model import BertPreTrainer
 
 @pytest.mark.parametrize("encoder", ["v2", "functional"])
 def test_model_garden_computed_the_same(out, encoder):
-    done = convert(MODEL_GARDEN / encoder, out)
-    assert done.source.format == "model_garden"
+    conversion = convert(MODEL_GARDEN / encoder, out)
+    assert conversion.source.format == "model_garden"
     golden, inputs = read_outputs(MODEL_GARDEN / encoder / "outputs.npz")
     outputs = BertEncoder.from_directory(out)(inputs)
     assert_close(outputs["sequence_output"], golden["sequence_output"])
@@ -34,7 +34,7 @@ def test_model_garden_computed_the_same(out, encoder):
         logits = BertPreTrainer.from_directory(out)({**inputs, **positions})
         for name in ("mlm_logits", "nsp_logits"):
             assert_close(logits[name], golden[name])
-        assert any("pooler is the next sentence head's" in note for note in done.model.notes)
+        assert any("pooler is the next sentence head's" in note for note in conversion.model.notes)
     config = BertConfig.from_json(out / "config.json")
     expected = {**CONFIG.to_dict(), "vocab_size": 23}
     assert {name: config.to_dict()[name] for name in expected} == expected
@@ -65,10 +65,10 @@ def test_heads_are_read_or_named(out, tmp_path, head):
     heads += [tf.Variable(tf.ones(n), name=f"{head}/{k}/bias") for k, n in dense.items()]
     slots = tf.train.Checkpoint(m=[tf.Variable(x, name=f"Adam/m/{x.name}") for x in variables()])
     write(tmp_path / "model", model=variables(), heads=heads, optimizer=slots)
-    done = convert(tmp_path / "model", out)
+    conversion = convert(tmp_path / "model", out)
     tensors = tensors_of(out)
-    assert any("pre-LayerNorm" in note for note in done.model.notes)
-    left_out = [note for note in done.model.notes if "Left out" in note]
+    assert any("pre-LayerNorm" in note for note in conversion.model.notes)
+    left_out = [note for note in conversion.model.notes if "Left out" in note]
     if head == "next_sentence":
         np.testing.assert_array_equal(tensors["cls.seq_relationship.weight"], np.ones((2, 8)))
         np.testing.assert_array_equal(tensors["pooler.dense.weight"], np.ones((8, 8)))

@@ -67,9 +67,9 @@ def test_names_of_the_original(models, out):
 
 def test_a_published_checkpoint(published, models, out):
     source = published()
-    done = convert(source, out)
+    conversion = convert(source, out)
     assert_same_tensors(tensors_of(out), tensors_of(models / "pretrainer"))
-    assert any("uncased_L-2_H-8_A-2" in note for note in done.model.notes)
+    assert any("uncased_L-2_H-8_A-2" in note for note in conversion.model.notes)
     assert BertTokenizer.from_directory(out).settings["do_lower_case"] is True
     assert BertConfig.from_json(out / "config.json").hidden_act == "gelu"
     BertPreTrainer.from_directory(out)
@@ -89,9 +89,9 @@ def test_a_published_checkpoint(published, models, out):
     ],
 )
 def test_casing(published, out, folder, pieces, expected):
-    done = convert(published(folder, pieces=pieces), out)
-    assert done.model.tokenizer.settings["do_lower_case"] is expected
-    assert any("Taken to be" in note for note in done.model.notes)
+    conversion = convert(published(folder, pieces=pieces), out)
+    assert conversion.model.tokenizer.settings["do_lower_case"] is expected
+    assert any("Taken to be" in note for note in conversion.model.notes)
     assert BertTokenizer.from_directory(out).settings["do_lower_case"] is expected
 
 
@@ -99,14 +99,14 @@ def test_casing_is_never_guessed(published, out):
     source = published("showcased")
     assert "--do_lower_case" in refusal(source, out)
     for value in (True, False):
-        done = convert(source, out, do_lower_case=value, overwrite=True)
-        assert done.model.tokenizer.settings["do_lower_case"] is value
-        assert done.model.notes == []
+        conversion = convert(source, out, do_lower_case=value, overwrite=True)
+        assert conversion.model.tokenizer.settings["do_lower_case"] is value
+        assert conversion.model.notes == []
     # What the files say needs no guess, and gives way to the user's word.
     (source / "tokenizer_config.json").write_text('{"do_lower_case": false, "model_max_length": 9}')
     assert convert(source, out, overwrite=True).model.tokenizer.settings["do_lower_case"] is False
-    done = convert(source, out, do_lower_case=True, overwrite=True)
-    assert done.model.tokenizer.settings["do_lower_case"] is True
+    conversion = convert(source, out, do_lower_case=True, overwrite=True)
+    assert conversion.model.tokenizer.settings["do_lower_case"] is True
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_missing_parts(published, out, parts, architecture):
             if any(f"/{part}/" in name for part in parts):
                 del tensors[name]
 
-    done = convert(published(change=drop), out)
-    assert not any(part in name for part in parts for name in done.model.tensors)
+    conversion = convert(published(change=drop), out)
+    assert not any(part in name for part in parts for name in conversion.model.tensors)
     assert json.loads((out / "config.json").read_text())["architectures"] == [architecture]
     BertEncoder.from_directory(out)
     with pytest.raises(InputError, match=r"has no .*: train it first"):
@@ -143,9 +143,9 @@ def test_the_heads_of_its_other_scripts(published, models, out):
         tensors["cls/squad/output_bias"] = np.ones(2, np.float32)
         tensors["my/own/head"] = np.ones(3, np.float32)
 
-    done = convert(published("uncased_two", kind="encoder", change=squad), out)
-    assert done.model.tensors["qa_outputs.weight"].shape == (2, 8)
-    assert done.model.notes[0] == "Left out, as no part of a BERT: my/own/head."
+    conversion = convert(published("uncased_two", kind="encoder", change=squad), out)
+    assert conversion.model.tensors["qa_outputs.weight"].shape == (2, 8)
+    assert conversion.model.notes[0] == "Left out, as no part of a BERT: my/own/head."
     config = json.loads((out / "config.json").read_text())
     assert config["architectures"] == ["BertForQuestionAnswering"]
     assert "qa_outputs.weight" in load_file(out / "model.safetensors")
@@ -186,8 +186,8 @@ def test_half_a_checkpoint(published, out):
 
 
 def test_vocabularies_of_other_sizes(published, out):
-    done = convert(published(pieces=PIECES[:17]), out)
-    assert "the last 2 are padding" in done.model.notes[-1]
+    conversion = convert(published(pieces=PIECES[:17]), out)
+    assert "the last 2 are padding" in conversion.model.notes[-1]
     load_model(out)
     source = published(pieces=[*PIECES, "x", "y"])
     assert "has 21 pieces, the model 19 embeddings" in refusal(source, out.with_name("other"))
@@ -195,8 +195,8 @@ def test_vocabularies_of_other_sizes(published, out):
     with pytest.raises(InputError, match="has 21 pieces"):
         load_model(out)
     (source / "vocab.txt").unlink()
-    done = convert(source, out, overwrite=True)
-    assert "no vocabulary" in done.model.notes[-1]
+    conversion = convert(source, out, overwrite=True)
+    assert "no vocabulary" in conversion.model.notes[-1]
     assert not (out / "vocab.txt").exists()
 
 

@@ -25,9 +25,9 @@ def saved(unpacked):
 
 
 def test_the_numbers_of_tf_hub(saved, tmp_path):
-    done = convert(saved / "encoder", tmp_path / "out")
-    assert done.source.format == "tf_hub"
-    assert done.model.config.hidden_act == "gelu_new"
+    conversion = convert(saved / "encoder", tmp_path / "out")
+    assert conversion.source.format == "tf_hub"
+    assert conversion.model.config.hidden_act == "gelu_new"
     arrays, inputs = read_outputs(saved / "outputs.npz")
     model = load_model(tmp_path / "out", dtype="float64")
     assert isinstance(model, BertMaskedLanguageModel)

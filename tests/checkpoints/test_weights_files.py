@@ -38,9 +38,9 @@ def test_shards(tmp_path_factory, sizes, shard_bytes):
 
 
 def test_sharded_directory(models, out):
-    done = convert(models / "pretrainer", out, shard_bytes=2000)
-    assert "model-00001-of-00004.safetensors" in done.files
-    assert "model.safetensors" not in done.files
+    conversion = convert(models / "pretrainer", out, shard_bytes=2000)
+    assert "model-00001-of-00004.safetensors" in conversion.files
+    assert "model.safetensors" not in conversion.files
     assert_same_tensors(tensors_of(out), tensors_of(models / "pretrainer"))
     BertPreTrainer.from_directory(out)
 

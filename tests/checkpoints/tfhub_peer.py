@@ -62,10 +62,12 @@ def make_encoder(folder: Path, vocabulary: Path) -> dict[str, np.ndarray]:
         path.unlink()
     model = hub.load(str(folder / "encoder"))
     inputs = {name: tf.constant(value) for name, value in INPUTS.items()}
-    found = {name: value.numpy() for name, value in model(inputs).items() if "outputs" not in name}
+    results = {
+        name: value.numpy() for name, value in model(inputs).items() if "outputs" not in name
+    }
     positions = np.tile(np.arange(8, dtype=np.int32), (2, 1))
     mlm = model.mlm({**inputs, "masked_lm_positions": tf.constant(positions)})
-    return {**found, "mlm_logits": mlm["mlm_logits"].numpy()}
+    return {**results, "mlm_logits": mlm["mlm_logits"].numpy()}
 
 
 def make_version_1(folder: Path, encoder: Path, vocabulary: Path) -> None:
