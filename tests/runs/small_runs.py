@@ -23,6 +23,17 @@ def write_tsv(path: Path, count: int, seed: int) -> None:
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
+def finetuning(folder: Path, **options):
+    """Options of a run on the encoder, train.tsv and validation.tsv of a folder, but for others."""
+    from bert_tf.commands.finetune import Options
+
+    paths = {"model": "encoder", "train": "train.tsv", "validation": "validation.tsv"}
+    usual = {name: folder / path for name, path in (paths | {"output": "run"}).items()}
+    usual |= {"batch_size": 8, "learning_rate": 1e-2, "max_length": 8, "strategy": "one"}
+    values = (usual | options).items()
+    return Options(**{name: str(x) if isinstance(x, Path) else x for name, x in values})
+
+
 @pytest.fixture(scope="session")
 def corpus(made_once) -> Path:
     """Forty topics of Python's own language reference: a document each, a sentence a line."""

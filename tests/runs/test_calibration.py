@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_runs import finetuning
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
-from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf import BertEncoder, BertTokenizer, save_model
 from bert_tf.commands.finetuning import best_temperature, finetune
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
@@ -16,13 +17,8 @@ LABELS = ["no", "perhaps", "yes"]
 
 
 def options_of(folder, **more):
-    config = BertConfig.named(
-        "1x16x2",
-        intermediate_size=16,
-        vocab_size=len(PIECES),
-        max_position_embeddings=8,
-        initializer_range=0.2,
-    )
+    sizes = {"intermediate_size": 16, "max_position_embeddings": 8, "initializer_range": 0.2}
+    config = tiny_config(len(PIECES), "1x16x2", **sizes)
     save_model(BertEncoder(config, seed=1), folder / "encoder", BertTokenizer(PIECES))
     draw = np.random.default_rng(2)
     for split in ("train", "validation"):  # a fifth of the labels is noise
@@ -32,19 +28,7 @@ def options_of(folder, **more):
             for a, b in rows
         ]
         (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
-    return FinetuningOptions(
-        model=str(folder / "encoder"),
-        train=str(folder / "train.tsv"),
-        validation=str(folder / "validation.tsv"),
-        output=str(folder / "run"),
-        epochs=8,
-        batch_size=8,
-        learning_rate=1e-2,
-        max_length=8,
-        strategy="one",
-        calibrate=True,
-        **more,
-    )
+    return finetuning(folder, epochs=8, calibrate=True, **more)
 
 
 @pytest.mark.slow

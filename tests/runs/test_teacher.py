@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 from killed import copy_when_saved  # tests/processes/killed.py
 from safetensors.numpy import load_file
+from small_runs import finetuning
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
-from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
@@ -51,24 +51,12 @@ def teacher(tmp_path_factory):
     return folder
 
 
-def options_of(folder, **changed) -> FinetuningOptions:
+def options_of(folder, **changed):
     """Training of a layer of the teacher, by the teacher, on wrong labels."""
-    values = {
-        "model": str(folder / "student"),
-        "train": "wrong.tsv",
-        "output": "small",
-        **changed,
-    }
-    values["train"], values["output"] = (str(folder / values[x]) for x in ("train", "output"))
-    return FinetuningOptions(
-        validation=str(folder / "right.tsv"),
-        epochs=8,
-        batch_size=8,
-        learning_rate=5e-3,
-        max_length=8,
-        strategy="one",
-        **values,
-    )
+    values = {"model": folder / "student", "train": "wrong.tsv", "output": "small", **changed}
+    values |= {name: folder / values[name] for name in ("train", "output")}
+    values["validation"] = folder / "right.tsv"
+    return finetuning(folder, epochs=8, learning_rate=5e-3, **values)
 
 
 @pytest.mark.slow
@@ -132,18 +120,8 @@ def test_students_of_every_kind_learn_from_a_teacher_that_reads_more(teacher, tm
     write_rows(tmp_path, task)
     ending = "conll" if task == "tagging" else "tsv"
     right, wrong = (str(tmp_path / f"{name}.{ending}") for name in ("right", "wrong"))
-    large = FinetuningOptions(
-        model=str(teacher / "encoder"),
-        task=task,
-        train=right,
-        validation=right,
-        max_length=8,
-        output=str(tmp_path / "large"),
-        epochs=8,
-        batch_size=8,
-        learning_rate=5e-3,
-        strategy="one",
-    )
+    data = {"task": task, "train": right, "validation": right}
+    large = finetuning(teacher, **data, output=tmp_path / "large", epochs=8, learning_rate=5e-3)
     assert finetune(large).score > 0.8
     small = replace(
         large,

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from rounding import assert_equal_but_for_rounding, rounding
+from small_runs import finetuning
 from tiny import tiny_config
 
 from bert_tf import BertEncoder, BertTokenizer, save_model
-from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
@@ -107,19 +107,9 @@ def test_vectors_of_long_texts_find_what_cutting_loses(tmp_path, exports_of):
     save_model(BertEncoder(config, seed=1), tmp_path / "encoder", tokenizer)
     rows = [f"{'the ' * 12}{word} the\t{'the ' * 9}{word}" for word in words]
     (tmp_path / "pairs.tsv").write_text("\n".join(["text\ttext_pair", *rows]) + "\n")
-    options = FinetuningOptions(
-        model=str(tmp_path / "encoder"),
-        task="embedding",
-        train=str(tmp_path / "pairs.tsv"),
-        validation=str(tmp_path / "pairs.tsv"),
-        output=str(tmp_path / "run"),
-        epochs=20,
-        batch_size=12,
-        learning_rate=1e-2,
-        max_length=8,
-        strategy="one",
-        long_texts="windows",
-    )
+    pairs = tmp_path / "pairs.tsv"
+    data = {"task": "embedding", "train": pairs, "validation": pairs}
+    options = finetuning(tmp_path, **data, epochs=20, batch_size=12, long_texts="windows")
     result = finetune(options)
     assert result.evaluation.scores["recall_at_1"] > 0.9
     best = Answerer.from_directory(tmp_path / "run" / "best")
@@ -135,25 +125,13 @@ def test_vectors_of_long_texts_find_what_cutting_loses(tmp_path, exports_of):
     assert cut.evaluation.scores["recall_at_1"] < 0.2
 
 
-def options_of(tmp_path) -> FinetuningOptions:
+def options_of(tmp_path):
     save_model(BertEncoder(CONFIG, seed=1), tmp_path / "encoder", TOKENIZER)
     for split, number in (("train", 96), ("validation", 40)):
         rows = ["\t".join(row) for row in texts(number, len(split))]
         (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    return FinetuningOptions(
-        model=str(tmp_path / "encoder"),
-        train=str(tmp_path / "train.tsv"),
-        validation=str(tmp_path / "validation.tsv"),
-        output=str(tmp_path / "run"),
-        epochs=6,
-        batch_size=8,
-        learning_rate=1e-2,
-        max_length=8,
-        strategy="one",
-        long_texts="windows",
-        window_pooling="max",
-        histograms_every=40,
-    )
+    windows = {"long_texts": "windows", "window_pooling": "max"}
+    return finetuning(tmp_path, epochs=6, histograms_every=40, **windows)
 
 
 @pytest.mark.slow
