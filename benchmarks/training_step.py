@@ -102,9 +102,9 @@ def batch_of(size: Size) -> tuple[dict[str, np.ndarray], ...]:
     of_pairs: tuple[int, ...] = (size.batch,)
     if size.instances > 1:
         instance = size.length // size.instances  # the length of an instance
-        places, of_pairs = np.arange(size.length), (size.batch, size.instances)
-        inputs["padding_mask"] = np.broadcast_to(1 + places // instance, of_tokens)
-        inputs["position_ids"] = np.broadcast_to(places % instance, of_tokens)
+        positions, of_pairs = np.arange(size.length), (size.batch, size.instances)
+        inputs["padding_mask"] = np.broadcast_to(1 + positions // instance, of_tokens)
+        inputs["position_ids"] = np.broadcast_to(positions % instance, of_tokens)
         inputs["first_positions"] = np.broadcast_to(instance * np.arange(size.instances), of_pairs)
     labels = {
         "mlm_logits": draw.integers(0, size.vocabulary, of_words),

@@ -46,19 +46,21 @@ class Architecture:
     towers: ClassVar[tuple[str, ...]] = ("both",)  # `attention_direction` of each encoder in it
     width: ClassVar[int] = 1  # W / H: of its outputs, in hidden sizes
     # Of `bert-tf pretrain`: the value of --objective, and the outputs of its model, each with the
-    # distance from a word to the place that predicts it.
+    # distance from a word to the position that predicts it.
     objective: ClassVar[str] = ""
     predicts: ClassVar[Mapping[str, int]] = {"mlm": 0}
     reads_packed_rows: ClassVar[bool] = True
     words_class: ClassVar[str] = "BertForMaskedLM"  # Hugging Face's, of a model that predicts words
 
-    is_seen: Any = None  # function: whether the first place is seen from the second; None: always
+    is_seen: Any = (
+        None  # function: whether the first position is seen from the second; None: always
+    )
 
     def __init__(self, config: "BertConfig"):
         self.config = config
 
-    def summary_places(self, padding_mask: Any) -> Any:
-        """The place of the token that has seen all others, int32 [B]; None for the first."""
+    def summary_positions(self, padding_mask: Any) -> Any:
+        """The position of the token that has seen all others, int32 [B]; None for the first."""
         return None
 
     def summary(self, states: Any, padding_mask: Any) -> Any:
@@ -66,7 +68,7 @@ class Architecture:
         return states[:, 0]
 
     def summary_first(self, states: Any, padding_mask: Any, dtype: Any) -> Any:
-        """The states with the vector of `summary` in the place of [CLS]."""
+        """The states with the vector of `summary` in place of that of [CLS]."""
         return states
 
     def encoder_class(self) -> Any:

@@ -198,8 +198,8 @@ def train(model: Any, rate: Any, read: Callable[[int], Iterator], options: Any) 
             done = int(saved.get_tensor("step"))
             leaves, tree = jax.tree.flatten(state)
             arrays = [saved.get_tensor(str(n)) for n in range(len(leaves))]
-        places = [leaf.sharding for leaf in leaves]
-        state = tree.unflatten(map(jax.device_put, arrays, places))
+        shardings = [leaf.sharding for leaf in leaves]
+        state = tree.unflatten(map(jax.device_put, arrays, shardings))
         print(f"resumed after {done} steps", flush=True)
     if done >= rate.total_steps:
         raise SystemExit(f"{path.parent}: the run is complete: give another --output")

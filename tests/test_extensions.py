@@ -19,8 +19,8 @@ class Neighbours(Architecture):
     marks = {"model_type": "bert_neighbours"}
 
     @staticmethod
-    def is_seen(place, other):
-        return (place - other) ** 2 <= 1
+    def is_seen(position, other):
+        return (position - other) ** 2 <= 1
 
 @dataclass(kw_only=True)
 class More(CheckedOptions):

@@ -204,12 +204,12 @@ def _findings(
     texts = [" ".join(part).strip() for part in parts]
     labels = [label for examples in splits.values() for label in _labels(examples)]
 
-    def place(number: int) -> str:
+    def location(number: int) -> str:
         split, index = rows[number]
-        return splits[split].place(index)
+        return splits[split].location(index)
 
     def finding(number: int, kind: str, what: str, **more: Any) -> Finding:
-        return Finding(kind, *rows[number], place(number), what, texts[number], **more)
+        return Finding(kind, *rows[number], location(number), what, texts[number], **more)
 
     for number, text in enumerate(texts):
         if fault := data_faults.text_fault(text):
@@ -247,7 +247,7 @@ def _findings(
                 if originals:
                     # Another label than theirs may be what tells the texts apart.
                     is_dropped = any(labels[n] in (None, labels[number]) for n in originals)
-                    what = f"{share if kind == 'duplicate' else 'like'} {place(originals[0])}"
+                    what = f"{share if kind == 'duplicate' else 'like'} {location(originals[0])}"
                     what += f": {texts[originals[0]][:_LONGEST]}" if kind == "leak" else ""
                     what += "" if is_dropped else " (another label)"
                     yield finding(number, kind, what, is_dropped=is_dropped)

@@ -67,7 +67,7 @@ def read_located_texts(
             remark(line)
         for number, text in enumerate(examples.columns["text"]):
             if text.strip():
-                yield text, examples.place(number)
+                yield text, examples.location(number)
     else:
         lines: list[str] = []
         for number, line in enumerate([*read_text(path).split("\n"), ""], 1):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import keras
 
 from bert_tf.errors import InputError
-from bert_tf.models.metrics import of_model
+from bert_tf.models.metrics import adapt_metrics
 from bert_tf.networks.layer_state import state_of
 from bert_tf.networks.losses import of_logits
 from bert_tf.training.optimizer import AdamWeightDecay
@@ -84,7 +84,7 @@ class CompiledModel(keras.Model):
             loss = of_logits(loss, self.new_loss)
         # A file has metrics as they are given, to be adapted when it is read.
         plain = {"metrics": metrics, "weighted_metrics": weighted_metrics}
-        metrics, weighted_metrics = of_model(self, metrics, weighted_metrics)
+        metrics, weighted_metrics = adapt_metrics(self, metrics, weighted_metrics)
         if jit_compile == AUTO and keras.backend.backend() == "tensorflow":
             jit_compile = False
         # Keras keeps these where a further call has none.

@@ -10,10 +10,10 @@ from bert_tf.checkpoints.weight_names import Head
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.pretrained_model import Encoder
-from bert_tf.networks.bert_layer import child_seed, fastest, part
+from bert_tf.networks.bert_layer import child_seed, choose_kernels, part
 from bert_tf.networks.encoder import BertEmbeddings, TransformerBlock, mask_of
 from bert_tf.networks.heads import Pooler
-from bert_tf.networks.kernels import Kernels, Places
+from bert_tf.networks.kernels import Kernels, Positions
 
 PADDINGS = ("states", "zeros", "zeros_at_inference")
 
@@ -56,7 +56,7 @@ class BertEncoder(Encoder):
         segment_ids: 0 for the first sentence, 1 for the second.
         padding_mask: 1 at tokens, 0 at padding.
         position_ids: optional; for rows of several instances
-            (`bert_tf.pipelines.instances.schemas`), the place of each token in its instance.
+            (`bert_tf.pipelines.instances.schemas`), the position of each token in its instance.
             `padding_mask` then holds the number of the instance, from 1 on, and a token sees its
             own instance alone. Gives `sequence_output` and `hidden_states`.
 
@@ -79,7 +79,7 @@ class BertEncoder(Encoder):
     Attributes:
         kernels: function that makes the kernels; see `BertLayer`. Set it before tracing.
         observer: called with the embeddings' output and that of each block, [n, H], and their
-            places, whenever they are computed; None at first.
+            positions, whenever they are computed; None at first.
 
     Example::
 
@@ -141,8 +141,8 @@ class BertEncoder(Encoder):
         self.embeddings = embeddings
         self.blocks = blocks
         self.pooler = pooler
-        self.kernels: Callable[[bool], Kernels] = fastest
-        self.observer: Callable[[list[Any], Places], None] | None = None
+        self.kernels: Callable[[bool], Kernels] = choose_kernels
+        self.observer: Callable[[list[Any], Positions], None] | None = None
 
     def call(
         self,
@@ -170,11 +170,11 @@ class BertEncoder(Encoder):
         returns_probabilities = only == "attention_probabilities" or (
             self.attention_probabilities and not only
         )
-        places = kernels.find_places(mask_of(inputs), self.architecture, padding)
+        positions = kernels.find_positions(mask_of(inputs), self.architecture, padding)
         names = ("token_ids", "segment_ids", "position_ids")
         ids = {name: inputs[name] for name in names if name in inputs}
         where: dict[str, Any] = {
-            "places": places,
+            "positions": positions,
             "kernels": kernels,
             "training": kernels.training,
         }
@@ -193,16 +193,16 @@ class BertEncoder(Encoder):
                 probabilities.append(of_block)
             states.append(x)
         if self.observer:
-            self.observer(states[:-1] if is_pooled else states, places)
+            self.observer(states[:-1] if is_pooled else states, positions)
         if only == "attention_probabilities":
             return {only: probabilities}
         if is_pooled:
             return {"pooled_output": self.pooler(states[-1], training=kernels.training)}
-        hidden_states = [places.spread(x) for x in states]  # (B, T, H)
+        hidden_states = [positions.spread(x) for x in states]  # (B, T, H)
         outputs = {"sequence_output": hidden_states[-1], "hidden_states": hidden_states}
         if returns_probabilities:
             outputs["attention_probabilities"] = probabilities
         if "position_ids" not in inputs:
-            summary = places.summary(states[-1])  # (B, H)
+            summary = positions.summary(states[-1])  # (B, H)
             outputs["pooled_output"] = self.pooler(summary, training=kernels.training)
         return {only: outputs[only]} if only else outputs

@@ -9,7 +9,7 @@ from keras import ops
 
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.networks.kernels import Places
+from bert_tf.networks.kernels import Positions
 
 _FAR = -1e9  # added to scores of padding
 
@@ -18,7 +18,7 @@ class _Observed(NamedTuple):
     """What an encoder computed: the embeddings' output, then that of each block, [n, H]."""
 
     states: list[Any]  # without the last block's if that computed one token of each row
-    places: Places
+    positions: Positions
 
 
 class LayerLoss:
@@ -82,7 +82,7 @@ class LayerLoss:
         # Where the last block computes one token of each row, it has none to compare.
         for number, states in enumerate(student.states):
             others = teacher.states[round(number * ratio)]
-            pair = (student.places.spread(states), teacher.places.spread(others))
+            pair = (student.positions.spread(states), teacher.positions.spread(others))
             one, other = (ops.cast(x, "float32") for x in pair)
             total += ops.mean(ops.square(self._to_width(one) - ops.stop_gradient(other)), -1)
         return total  # (R, T)
@@ -99,7 +99,7 @@ class LayerLoss:
         """Logarithms of how each token relates to each other one, float32 [R, heads, T, T]."""
         last = len(encoder.blocks) - 1
         layer = getattr(encoder.blocks[last].attention, name)
-        x = ops.cast(observed.places.spread(layer(observed.states[last])), "float32")
+        x = ops.cast(observed.positions.spread(layer(observed.states[last])), "float32")
         rows, length, width = ops.shape(x)
         heads = ops.reshape(x, (rows, length, self._heads, width // self._heads))
         heads = ops.transpose(heads, (0, 2, 1, 3))
@@ -111,7 +111,7 @@ class LayerLoss:
 def _observe(encoder: BertEncoder, call: Callable[[], Any]) -> tuple[Any, _Observed]:
     """The outputs of a call of a model, and what its encoder computes for them."""
     calls: list[_Observed] = []
-    encoder.observer = lambda states, places: calls.append(_Observed(states, places))
+    encoder.observer = lambda states, positions: calls.append(_Observed(states, positions))
     try:
         outputs = call()
     finally:

@@ -16,7 +16,7 @@ from keras import ops
 from bert_tf.networks.losses import LabelAccuracy
 
 
-def of_model(model: Any, metrics: Any, weighted: Any) -> tuple[Any, Any]:
+def adapt_metrics(model: Any, metrics: Any, weighted: Any) -> tuple[Any, Any]:
     """A model's metrics and weighted metrics, as `compile` takes them, adapted to its outputs."""
     kinds = model.output_kind
     if kinds is None:

@@ -173,7 +173,7 @@ class BertPreprocessor(keras.layers.Layer):
     def batches(
         self, model: Any, x: Any, y: Any = None, weights: Any = None, **options: Any
     ) -> Batches:
-        """What Keras trains on or evaluates; `options` are those of `batches.BatchOptions`."""
+        """What Keras trains on or evaluates; `options` are those of `text_batches.BatchOptions`."""
         _check(model, self.task)
         if isinstance(model, Encoder):
             raise InputError(

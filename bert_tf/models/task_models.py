@@ -15,7 +15,7 @@ from bert_tf.models.pretrained_model import Encoder, PretrainedModel
 from bert_tf.networks import ClassificationHead, losses
 from bert_tf.networks.bert_layer import part
 from bert_tf.networks.heads import mean_over_tokens, take_tokens
-from bert_tf.networks.kernels import last_places
+from bert_tf.networks.kernels import last_positions
 
 _CLASSIFIER = {"classifier.": "head.dense"}
 POOLINGS = ("mean", "cls", "max", "last")
@@ -230,7 +230,7 @@ class BertSpanClassifier(TaskModel):
         return config.qa_dropout
 
     def answer(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """The best answers to each question, with their probabilities and places.
+        """The best answers to each question, with their probabilities and positions.
 
         `x`: (questions, contexts), or a dict or data frame of `question` and `context`.
         """
@@ -355,7 +355,7 @@ class _SentencePooling(keras.layers.Layer):
             is_token = ops.expand_dims(ops.not_equal(padding_mask, 0), 2)
             x = ops.max(ops.where(is_token, states, -1e9), axis=1)
         elif self.pooling == "last":
-            x = take_tokens(states, last_places(padding_mask)[:, None])
+            x = take_tokens(states, last_positions(padding_mask)[:, None])
         else:
             x = self.architecture.summary(states, padding_mask)
         if self.normalize:  # an epsilon as PyTorch's `normalize` has

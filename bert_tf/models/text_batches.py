@@ -59,20 +59,20 @@ class BatchOptions(NamedTuple):  # see `TextModel.fit`
 
 
 def make_batches(
-    tuned: Answerer, x: Any, y: Any, weights: Any, options: BatchOptions
+    answerer: Answerer, x: Any, y: Any, weights: Any, options: BatchOptions
 ) -> tuple[Task, Batches]:
     """Batches of raw text, shuffled ones without end; and the task, with pairs if texts are."""
-    model, kind = tuned.model, tuned.task.kind
+    model, kind = answerer.model, answerer.task.kind
     is_masked = "mask_positions" in model.input
     if isinstance(x, tf.data.Dataset):
         if is_masked or isinstance(model, ROW_MODELS):
-            return streamed(tuned, x, options)
+            return streamed(answerer, x, options)
         x, y, weights = in_memory(x)
     has_own_targets = model.has_own_loss and isinstance(model, ROW_MODELS)
     own_targets = _own_targets(y) if has_own_targets else None
-    labels = tuned.labels
+    labels = answerer.labels
     reads_labels = own_targets is None and not is_masked
-    task, examples = given_examples(tuned.task, x, y, labels, reads_labels=reads_labels)
+    task, examples = given_examples(answerer.task, x, y, labels, reads_labels=reads_labels)
     if options.is_training:
         has_labels = "label" in examples.columns
         for doubt in doubts(kind, examples) if has_labels else examples.remarks():
@@ -85,7 +85,7 @@ def make_batches(
     elif own_targets is not None:
         arrays = [own_targets]
     elif "label" in examples.columns or "answers" in examples.columns:
-        columns, targets = kind.training_rows(task, examples, labels, tuned.tokenizer)
+        columns, targets = kind.training_rows(task, examples, labels, answerer.tokenizer)
         arrays = [targets]
         if options.reports_labels and labels:
             counts = listed_counts(labels, label_counts(targets, labels))
@@ -95,16 +95,18 @@ def make_batches(
         raise InputError("there are no labels: give y, or a column of labels")
     example_weights = lengths = None
     if not is_masked:
-        example_weights = _example_weights(tuned, examples, weights, options.class_weight, arrays)
+        example_weights = _example_weights(
+            answerer, examples, weights, options.class_weight, arrays
+        )
         arrays += [] if example_weights is None else [example_weights]
         if options.shuffle and kind.losses.mean_over == "rows":
-            lengths = np.minimum(kind.lengths(columns, tuned.tokenizer), task.max_length)
-    batch = functools.partial(_batch_of_pieces if is_masked else _batch, tuned)
+            lengths = np.minimum(kind.lengths(columns, answerer.tokenizer), task.max_length)
+    batch = functools.partial(_batch_of_pieces if is_masked else _batch, answerer)
     dataset = example_batches(columns, batch, size, targets=arrays, lengths=lengths, seed=seed)
     if is_masked:
-        dataset = masked(tuned, dataset, seed)
+        dataset = masked(answerer, dataset, seed)
     elif options.class_weight and example_weights is None:  # of a tagger's words
-        table = class_table(options.class_weight, tuned)
+        table = class_table(options.class_weight, answerer)
         dataset = dataset.map(lambda x, y, w: (x, y, w * tf.gather(table, y)))
     if options.repeats and not options.shuffle:
         dataset = dataset.repeat()
@@ -112,12 +114,12 @@ def make_batches(
     return task, Batches(dataset, steps if options.shuffle or options.repeats else None)
 
 
-def _batch(tuned: Answerer, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
-    return tuned.task.kind.batch(strings, arrays, tuned.tokenizer, tuned.task.max_length)
+def _batch(answerer: Answerer, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
+    return answerer.task.kind.batch(strings, arrays, answerer.tokenizer, answerer.task.max_length)
 
 
 def _example_weights(
-    tuned: Answerer,
+    answerer: Answerer,
     examples: Examples,
     weights: Any,
     class_weight: Mapping[Any, float] | None,
@@ -135,13 +137,13 @@ def _example_weights(
         product = np.array(
             [checked_weight(x, f"sample_weight {i}") for i, x in enumerate(numbers)], np.float32
         )
-        if not isinstance(tuned.model, ROW_MODELS):
+        if not isinstance(answerer.model, ROW_MODELS):
             raise InputError(
                 "sample_weight is for models of an answer per example: leave it out, or repeat "
                 "examples that shall count more"
             )
-    if class_weight and isinstance(tuned.model, ROW_MODELS):
-        table = class_table(class_weight, tuned)
+    if class_weight and isinstance(answerer.model, ROW_MODELS):
+        table = class_table(class_weight, answerer)
         (targets,) = arrays or (np.zeros(0),)
         if targets.ndim > 1 or targets.dtype.kind != "i":
             raise InputError("class_weight is for labels that are classes: leave it out")
@@ -149,9 +151,9 @@ def _example_weights(
     return product
 
 
-def class_table(class_weight: Any, tuned: Answerer) -> np.ndarray:
+def class_table(class_weight: Any, answerer: Answerer) -> np.ndarray:
     """Weights of the model's labels, float32 [C]."""
-    return weights_by_class(class_weight, tuned.labels, tuned.task.label_aliases)
+    return weights_by_class(class_weight, answerer.labels, answerer.task.label_aliases)
 
 
 def _own_targets(y: Any) -> np.ndarray | None:
@@ -184,21 +186,21 @@ def _masked_targets(
     return [targets.astype(np.int32)]
 
 
-def _batch_of_pieces(tuned: Answerer, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
-    pieces = text_pieces(strings, tuned.tokenizer)
-    return (Packer(tuned.tokenizer, tuned.task.max_length)(*pieces), *arrays)
+def _batch_of_pieces(answerer: Answerer, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
+    pieces = text_pieces(strings, answerer.tokenizer)
+    return (Packer(answerer.tokenizer, answerer.task.max_length)(*pieces), *arrays)
 
 
-def masked(tuned: Answerer, packed: tf.data.Dataset, seed: int | None) -> tf.data.Dataset:
+def masked(answerer: Answerer, packed: tf.data.Dataset, seed: int | None) -> tf.data.Dataset:
     """Masks words of packed rows, anew in each batch; without a seed, every pass masks the same."""
-    options = PretrainingDataOptions(max_seq_length=tuned.task.max_length)
+    options = PretrainingDataOptions(max_seq_length=answerer.task.max_length)
 
     @tf.autograph.experimental.do_not_convert
     def mask(step: tf.Tensor, batch: Any) -> tuple:
         inputs, *arrays = batch if isinstance(batch, tuple) else (batch,)
         key = tf.stack([tf.constant(seed or 0, tf.int64), step])
         ids, padding = inputs["token_ids"], inputs["padding_mask"]
-        hidden = mask_tokens(ids, padding, tuned.tokenizer, options, key)
+        hidden = mask_tokens(ids, padding, answerer.tokenizer, options, key)
         inputs = {**inputs, "token_ids": hidden.token_ids, "mask_positions": hidden.positions}
         if not arrays:
             return inputs, hidden.labels, hidden.weights
@@ -242,16 +244,16 @@ def _values(tensor: Any) -> list[Any]:
 
 
 def streamed(
-    tuned: Answerer, dataset: tf.data.Dataset, options: BatchOptions
+    answerer: Answerer, dataset: tf.data.Dataset, options: BatchOptions
 ) -> tuple[Task, Batches]:
     """Maps a data set of batches of strings, with labels if it has any."""
     check_batched(dataset)
-    model, task, spec = tuned.model, tuned.task, dataset.element_spec
+    model, task, spec = answerer.model, answerer.task, dataset.element_spec
     inputs = inputs_alone(spec)
     if "text_pair" in by_role(task, inputs) and task.pair is None:
         task = task.with_settings({"pair_column": "text_pair"})
     is_masked = "mask_positions" in model.input
-    table = class_table(options.class_weight, tuned) if options.class_weight else None
+    table = class_table(options.class_weight, answerer) if options.class_weight else None
     has_labels = isinstance(spec, tuple) and len(spec) > 1
     has_labels |= isinstance(inputs, Mapping) and not {task.label, "label"}.isdisjoint(inputs)
     if not has_labels and is_masked and isinstance(model.output, dict):
@@ -266,13 +268,13 @@ def streamed(
         strings = by_role(task, x)
         if is_masked:
             arrays = [tf.cast(y, tf.int32)] if isinstance(model.output, dict) else []
-            tensors = _batch_of_pieces(tuned, strings, arrays)
+            tensors = _batch_of_pieces(answerer, strings, arrays)
             return tensors if arrays else tensors[0]
-        packed = task.kind.model_inputs(strings, tuned.tokenizer, task.max_length)
+        packed = task.kind.model_inputs(strings, answerer.tokenizer, task.max_length)
         if y is None:
             return packed
         if y.dtype == tf.string or not model.has_own_loss:
-            y = _targets(y, task, tuned.labels)
+            y = _targets(y, task, answerer.labels)
         if table is not None:
             if y.shape.rank not in (None, 1):
                 raise InputError("class_weight is for labels that are classes: leave it out")
@@ -282,7 +284,9 @@ def streamed(
 
     batches = dataset.map(prepare, num_parallel_calls=2, deterministic=True)
     if is_masked:
-        batches = masked(tuned, batches, random.randrange(2**31) if options.is_training else None)
+        batches = masked(
+            answerer, batches, random.randrange(2**31) if options.is_training else None
+        )
     return task, Batches(batches.prefetch(2), None)
 
 

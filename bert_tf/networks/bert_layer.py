@@ -26,19 +26,19 @@ def part(name: str, seed: int | None, dtype: Any) -> dict[str, Any]:
     return {"seed": child_seed(seed, name), "dtype": dtype, "name": name}
 
 
-def fastest(training: bool) -> Kernels:
+def choose_kernels(training: bool) -> Kernels:
     """The kernels for Keras' backend, the device and the graph in which the caller is."""
     if keras.backend.backend() != "tensorflow":
         return Kernels(training)
-    from bert_tf.networks.tensorflow.inference import Inference, needs_plain_kernels
+    from bert_tf.networks.tensorflow.inference import InferenceKernels, needs_plain_kernels
 
     if needs_plain_kernels(training):
         return Kernels(training)
     if not training:
-        return Inference(training)
-    from bert_tf.networks.tensorflow.training import Training
+        return InferenceKernels(training)
+    from bert_tf.networks.tensorflow.training import TrainingKernels
 
-    return Training(training)
+    return TrainingKernels(training)
 
 
 class _Changed:
@@ -79,7 +79,7 @@ class BertLayer(keras.layers.Layer):
             before a function is traced.
     """
 
-    kernels: Callable[[bool], Kernels] = staticmethod(fastest)
+    kernels: Callable[[bool], Kernels] = staticmethod(choose_kernels)
 
     def __init__(
         self, config: BertConfig, seed: int | None = None, zeros: bool = False, **kwargs: Any

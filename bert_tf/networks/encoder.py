@@ -1,7 +1,7 @@
 """The encoder of Devlin et al. 2018: embeddings, self-attention, feed-forward network, block.
 
-Layers compute the rows of n places, [n, H]: those that an encoder gives them with its kernels, else
-all of a batch, n = B * T. Letters as in `bert_tf.networks.kernels`.
+Layers compute the rows of n positions, [n, H]: those that an encoder gives them with its kernels,
+else all of a batch, n = B * T. Letters as in `bert_tf.networks.kernels`.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.networks.bert_layer import BertLayer, part
-from bert_tf.networks.kernels import Kernels, Places, recomputed, values
+from bert_tf.networks.kernels import Kernels, Positions, recomputed, values
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -21,7 +21,7 @@ class BertEmbeddings(BertLayer):
     Section 3 of the paper, figure 2; `embedding_postprocessor` in the original's modeling.py.
 
     All ids are int [B, T]; by default `segment_ids` are 0 and `position_ids` 0 to T - 1. Returns
-    [B, T, H] in the compute dtype, or [n, H] of `places`; ValueError if T is too large.
+    [B, T, H] in the compute dtype, or [n, H] of `positions`; ValueError if T is too large.
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
@@ -41,15 +41,15 @@ class BertEmbeddings(BertLayer):
         segment_ids: Any = None,
         position_ids: Any = None,
         training: bool = False,
-        places: Places | None = None,
+        positions: Positions | None = None,
         kernels: Kernels | None = None,
     ) -> Any:
         kernels = kernels or self.kernels(training)
-        if places is None:
-            places = Places(ops.ones_like(token_ids))
-            rows = self.call(token_ids, segment_ids, position_ids, training, places, kernels)
-            return places.spread(rows)
-        length = places.length  # a number if it is known already, else a tensor
+        if positions is None:
+            positions = Positions(ops.ones_like(token_ids))
+            rows = self.call(token_ids, segment_ids, position_ids, training, positions, kernels)
+            return positions.spread(rows)
+        length = positions.length  # a number if it is known already, else a tensor
         if isinstance(length, int) and length > self.config.max_position_embeddings:
             raise ValueError(
                 f"The inputs are {length} tokens long, the model takes "
@@ -57,11 +57,11 @@ class BertEmbeddings(BertLayer):
             )
 
         def collect(ids: Any) -> Any:  # (n,)
-            return places.collect(ops.reshape(ids, (-1,)))
+            return positions.collect(ops.reshape(ids, (-1,)))
 
         words = kernels.rows(self.word_embeddings, collect(token_ids))  # (n, H)
         if position_ids is None:  # rows 0 to T of the table: a slice, not a lookup
-            others = places.position_rows(values(self.position_embeddings))
+            others = positions.position_rows(values(self.position_embeddings))
         else:
             others = kernels.rows(self.position_embeddings, collect(position_ids))
         if types := self.config.type_vocab_size:
@@ -90,9 +90,10 @@ class AttentionLayer(BertLayer):
             token of the second axis may see that of the third; or None for no padding.
         return_probabilities: also return the attention probabilities before dropout, [B, N, T, T],
             whose last axis is the tokens attended to.
-        places: the n places to compute; the hidden states are [n, H], and the mask is not read.
+        positions: the n positions to compute; the hidden states are [n, H], the mask is not read.
         kernels: kernels to compute with; by default the layer's.
-        summary_only: with `places`, return one token of each row, [B, H]: see `Places.summary`.
+        summary_only: with `positions`, return one token of each row, [B, H], see
+            `Positions.summary`.
 
     Returns the shape of the hidden states in the layer's compute dtype.
     """
@@ -103,25 +104,27 @@ class AttentionLayer(BertLayer):
         padding_mask: Any = None,
         training: bool = False,
         return_probabilities: bool = False,
-        places: Places | None = None,
+        positions: Positions | None = None,
         kernels: Kernels | None = None,
         summary_only: bool = False,
     ) -> Any:
         kernels = kernels or self.kernels(training)
         options = {"return_probabilities": return_probabilities, "summary_only": summary_only}
-        if places is not None:
-            x, probabilities = self.rows(places, kernels, hidden_states, **options)
+        if positions is not None:
+            x, probabilities = self.rows(positions, kernels, hidden_states, **options)
         else:
             if padding_mask is None:
                 padding_mask = ops.ones(ops.shape(hidden_states)[:2], "int32")
-            places = Places(padding_mask, self.config.architecture)
+            positions = Positions(padding_mask, self.config.architecture)
             x = ops.cast(hidden_states, self.compute_dtype)
             x = ops.reshape(x, (-1, hidden_states.shape[-1]))
-            x, probabilities = self.rows(places, kernels, x, **options)
-            x = places.spread(x)
+            x, probabilities = self.rows(positions, kernels, x, **options)
+            x = positions.spread(x)
         return (x, probabilities) if return_probabilities else x
 
-    def rows(self, places: Places, kernels: Kernels, x: Any, **options: bool) -> tuple[Any, Any]:
+    def rows(
+        self, positions: Positions, kernels: Kernels, x: Any, **options: bool
+    ) -> tuple[Any, Any]:
         """States [n, H], and probabilities or None; options as of `Kernels.attend`."""
         raise NotImplementedError
 
@@ -155,17 +158,19 @@ class SelfAttention(AttentionLayer):
         self.output_dense = self.new_dense("output", config.hidden_size)
         self.dropout = self.new_dropout("dropout", config.attention_probs_dropout_prob)
 
-    def rows(self, places: Places, kernels: Kernels, x: Any, **options: bool) -> tuple[Any, Any]:
-        context, probabilities = self.contexts(places, kernels, x, **options)
+    def rows(
+        self, positions: Positions, kernels: Kernels, x: Any, **options: bool
+    ) -> tuple[Any, Any]:
+        context, probabilities = self.contexts(positions, kernels, x, **options)
         return kernels.dense(context, self.output_dense), probabilities
 
     def contexts(
-        self, places: Places, kernels: Kernels, x: Any, **options: bool
+        self, positions: Positions, kernels: Kernels, x: Any, **options: bool
     ) -> tuple[Any, Any]:
         """What the dense layer reads, [n, H], and probabilities or None."""
         layers = self.query, self.key, self.value
         heads = self.config.num_attention_heads
-        return kernels.attend(x, layers, places, heads, self.dropout, **options)
+        return kernels.attend(x, layers, positions, heads, self.dropout, **options)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -214,14 +219,18 @@ class TransformerBlock(AttentionLayer):
         self.feed_forward_dropout = self.new_dropout("feed_forward_dropout", rate)
         self.feed_forward_layer_norm = self.new_layer_norm("feed_forward_layer_norm")
 
-    def rows(self, places: Places, kernels: Kernels, x: Any, **options: bool) -> tuple[Any, Any]:
+    def rows(
+        self, positions: Positions, kernels: Kernels, x: Any, **options: bool
+    ) -> tuple[Any, Any]:
         if self.rematerialize and kernels.training and not options["return_probabilities"]:
-            return self._rematerialized(places, kernels, x, **options), None
-        return self._rows(places, kernels, x, **options)
+            return self._rematerialized(positions, kernels, x, **options), None
+        return self._rows(positions, kernels, x, **options)
 
-    def _rows(self, places: Places, kernels: Kernels, x: Any, **options: bool) -> tuple[Any, Any]:
-        y, x = (x, places.summary(x)) if options["summary_only"] else kernels.fork(x)
-        context, probabilities = self.attention.contexts(places, kernels, y, **options)
+    def _rows(
+        self, positions: Positions, kernels: Kernels, x: Any, **options: bool
+    ) -> tuple[Any, Any]:
+        y, x = (x, positions.summary(x)) if options["summary_only"] else kernels.fork(x)
+        context, probabilities = self.attention.contexts(positions, kernels, y, **options)
         x = kernels.add_and_normalize(
             x,
             context,
@@ -239,7 +248,9 @@ class TransformerBlock(AttentionLayer):
         )
         return x, probabilities
 
-    def _rematerialized(self, places: Places, kernels: Kernels, x: Any, **options: bool) -> Any:
+    def _rematerialized(
+        self, positions: Positions, kernels: Kernels, x: Any, **options: bool
+    ) -> Any:
         """In training: the same numbers, and the same dropout whether computed once or twice."""
         after = self.attention_output_dropout, self.feed_forward_dropout
         dropouts = [layer for layer in (self.attention.dropout, *after) if layer.rate > 0]
@@ -251,7 +262,7 @@ class TransformerBlock(AttentionLayer):
             # Weights come as arguments, so that gradients reach them on every backend.
             mapping = [*zip(weights, values, strict=True), *seeds]
             with keras.StatelessScope(state_mapping=mapping):
-                return self._rows(places, kernels, x, **options)[0]
+                return self._rows(positions, kernels, x, **options)[0]
 
         return recomputed(transform, x, *(weight.value for weight in weights))
 

@@ -1,9 +1,9 @@
-"""The kernels of the encoder in keras.ops, and the places of a batch that they compute.
+"""The kernels of the encoder in keras.ops, and the positions of a batch that they compute.
 
 They run on every Keras backend and compile with XLA. `bert_tf.networks.tensorflow` has subclasses
 that compute the same faster in TensorFlow's graphs.
 
-B is the batch, T its length, n the computed places of B * T, H the width of vectors, N the
+B is the batch, T its length, n the computed positions of B * T, H the width of vectors, N the
 attention heads, D = H / N their width, V the size of the vocabulary.
 """
 
@@ -20,13 +20,13 @@ from bert_tf.extensions import Architecture
 Tensors = dict[str, Any]
 
 
-class Places:
-    """All places of a batch, n = B * T: every method that moves rows is the identity.
+class Positions:
+    """All positions of a batch, n = B * T: every method that moves rows is the identity.
 
     Args:
         padding_mask: [B, T], nonzero at tokens and 0 at padding; or [B, T, T], nonzero where the
             token of the second axis may see that of the third.
-        architecture: which places see which; BERT's by default.
+        architecture: which positions see which; BERT's by default.
 
     Attributes:
         batch, length: B and T, numbers if they are known when the graph is traced, else tensors.
@@ -39,13 +39,13 @@ class Places:
         self.batch, self.length = shape[0], shape[-1]
         seen = ops.expand_dims(ops.not_equal(padding_mask, 0), (1, 2) if len(shape) == 2 else 1)
         self.mask = self._summary_mask = scores_of(seen)
-        self._summary = None  # the place of `summary` in each row, [B]; None for the first
+        self._summary = None  # the position of `summary` in each row, [B]; None for the first
         if architecture and architecture.is_seen:
-            places = ops.arange(self.length)
-            is_seen = architecture.is_seen(places, places[:, None])
+            positions = ops.arange(self.length)
+            is_seen = architecture.is_seen(positions, positions[:, None])
             self.mask = scores_of(ops.logical_and(seen, is_seen))
             if len(shape) == 2:
-                self._summary = architecture.summary_places(padding_mask)
+                self._summary = architecture.summary_positions(padding_mask)
 
     def collect(self, x: Any) -> Any:
         """[B * T, ...] -> [n, ...]."""
@@ -60,7 +60,7 @@ class Places:
         return ops.reshape(x, (self.batch, self.length, x.shape[-1]))
 
     def position_rows(self, table: Any) -> Any:
-        """Rows of a table [P, H] by the position of each place, [n, H]."""
+        """Rows of a table [P, H] by each position in its row, [n, H]."""
         rows = ops.broadcast_to(table[: self.length], (self.batch, self.length, table.shape[-1]))
         return self.collect(ops.reshape(rows, (-1, table.shape[-1])))
 
@@ -75,8 +75,8 @@ class Places:
         """[B, N, T, D] -> [B, N, 1, D] of the tokens of `summary`, and their mask."""
         if self._summary is None:
             return x[:, :, :1], self._summary_mask
-        places = self._summary[:, None, None, None]
-        return ops.take_along_axis(x, places, axis=2), self._summary_mask
+        positions = self._summary[:, None, None, None]
+        return ops.take_along_axis(x, positions, axis=2), self._summary_mask
 
 
 def scores_of(seen: Any) -> Any:
@@ -86,14 +86,14 @@ def scores_of(seen: Any) -> Any:
     return ops.cast(ops.logical_not(seen), "float32") * -10000.0
 
 
-def last_places(padding_mask: Any) -> Any:
-    """The place of the last token in each row of a padding mask [B, T], int32 [B]."""
-    places = ops.arange(ops.shape(padding_mask)[1], dtype="int32")
-    return ops.max(ops.where(ops.equal(padding_mask, 0), 0, places), axis=1)
+def last_positions(padding_mask: Any) -> Any:
+    """The position of the last token in each row of a padding mask [B, T], int32 [B]."""
+    positions = ops.arange(ops.shape(padding_mask)[1], dtype="int32")
+    return ops.max(ops.where(ops.equal(padding_mask, 0), 0, positions), axis=1)
 
 
 class Kernels:
-    """The kernels on all places of a batch, in training or not."""
+    """The kernels on all positions of a batch, in training or not."""
 
     def __init__(self, training: bool):
         self.training = training
@@ -107,9 +107,11 @@ class Kernels:
         """These kernels in a training step, whose weights the function gives (`CastWeights`)."""
         return self
 
-    def find_places(self, padding_mask: Any, architecture: Architecture, padding: str) -> Places:
-        """The places to compute; `padding` is that of `BertEncoder`."""
-        return Places(padding_mask, architecture)
+    def find_positions(
+        self, padding_mask: Any, architecture: Architecture, padding: str
+    ) -> Positions:
+        """The positions to compute; `padding` is that of `BertEncoder`."""
+        return Positions(padding_mask, architecture)
 
     def of_rows(self, compute: Callable[[Tensors], Any], inputs: Tensors) -> Any:
         """The result of `compute` for inputs [B, ...], whose rows are independent."""
@@ -141,7 +143,7 @@ class Kernels:
         self,
         x: Any,
         layers: Sequence[Dense],
-        places: Places,
+        positions: Positions,
         heads: int,
         dropout: Dropout,
         *,
@@ -152,21 +154,23 @@ class Kernels:
 
         The layers are those of queries, keys and values; the dropout is of the probabilities.
         Unless `return_probabilities`, None may take their place. With `summary_only`, computes one
-        token of each row, [B, H]: see `Places.summary`.
+        token of each row, [B, H]: see `Positions.summary`.
         """
-        query, key, value = self.heads(x, layers, places, heads)  # (B, N, T, D)
-        query, mask = places.of_summary(query) if summary_only else (query, places.mask)
+        query, key, value = self.heads(x, layers, positions, heads)  # (B, N, T, D)
+        query, mask = positions.of_summary(query) if summary_only else (query, positions.mask)
         context, probabilities = self.attention(
             query, key, value, mask, dropout, return_probabilities=return_probabilities
         )
         context = ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, layers[0].units))
-        return (context if summary_only else places.collect(context)), probabilities
+        return (context if summary_only else positions.collect(context)), probabilities
 
-    def heads(self, x: Any, layers: Sequence[Dense], places: Places, number: int) -> list[Any]:
+    def heads(
+        self, x: Any, layers: Sequence[Dense], positions: Positions, number: int
+    ) -> list[Any]:
         """Queries, divided by sqrt(D), keys and values of x [n, H], in heads [B, N, T, D]."""
-        shape = (places.batch, places.length, number, layers[0].units // number)
+        shape = (positions.batch, positions.length, number, layers[0].units // number)
         query, key, value = (
-            ops.transpose(ops.reshape(places.fill(self.dense(x, layer)), shape), (0, 2, 1, 3))
+            ops.transpose(ops.reshape(positions.fill(self.dense(x, layer)), shape), (0, 2, 1, 3))
             for layer in layers
         )
         # Scaling the queries costs T times less than scaling the scores.

@@ -48,13 +48,13 @@ class LeftToRight(OneSided):
     predicts: ClassVar = {"ltr": -1}
 
     @staticmethod
-    def is_seen(place: Any, other: Any) -> Any:
-        return place <= other
+    def is_seen(position: Any, other: Any) -> Any:
+        return position <= other
 
-    def summary_places(self, padding_mask: Any) -> Any:
-        from bert_tf.networks.kernels import last_places
+    def summary_positions(self, padding_mask: Any) -> Any:
+        from bert_tf.networks.kernels import last_positions
 
-        return last_places(padding_mask)
+        return last_positions(padding_mask)
 
     def stored_prefixes(self, name: str) -> list[str]:
         # It reads its last token here; Hugging Face's decoders read [CLS].
@@ -72,8 +72,8 @@ class RightToLeft(OneSided):
     predicts: ClassVar = {"rtl": 1}
 
     @staticmethod
-    def is_seen(place: Any, other: Any) -> Any:
-        return place >= other
+    def is_seen(position: Any, other: Any) -> Any:
+        return position >= other
 
     def summary_first(self, states: Any, padding_mask: Any, dtype: Any) -> Any:
         return states  # [CLS] has seen all
@@ -153,7 +153,7 @@ class OnFeatures(Architecture):
         "towers",
         "width",
         "is_seen",
-        "summary_places",
+        "summary_positions",
         "encoder_class",
         "layer_names",
         "weight_shapes",

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from bert_tf.networks.heads import take_tokens
-from bert_tf.networks.kernels import last_places
+from bert_tf.networks.kernels import last_positions
 
 
 def summary(states: Any, padding_mask: Any, direction: str) -> Any:
@@ -19,7 +19,7 @@ def summary(states: Any, padding_mask: Any, direction: str) -> Any:
         parts = zip(ops.split(states, 2, axis=-1), direction.split("+"), strict=True)
         return ops.concatenate([summary(x, padding_mask, side) for x, side in parts], axis=-1)
     if direction == "left_to_right":
-        return take_tokens(states, last_places(padding_mask)[:, None])
+        return take_tokens(states, last_positions(padding_mask)[:, None])
     return states[:, 0]
 
 
@@ -32,10 +32,10 @@ class SummaryFirst(keras.layers.Layer):
         self.direction = direction
 
     def call(self, states: Any, padding_mask: Any) -> Any:
-        places = ops.arange(ops.shape(states)[1], dtype="int32")[None, :, None]  # (1, T, 1)
-        last = last_places(padding_mask)[:, None, None]
+        positions = ops.arange(ops.shape(states)[1], dtype="int32")[None, :, None]  # (1, T, 1)
+        last = last_positions(padding_mask)[:, None, None]
         first = summary(states, padding_mask, self.direction)[:, None]  # (B, 1, W)
-        x = ops.where(places == 0, first, ops.where(places == last, states[:, :1], states))
+        x = ops.where(positions == 0, first, ops.where(positions == last, states[:, :1], states))
         if self.direction == "left_to_right":
             return x
         half = states.shape[-1] // 2  # of a right-to-left encoder, where [CLS] stays

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bert_tf.checkpoints.weight_names import head_of
 from bert_tf.networks.heads import mean_over_tokens
-from bert_tf.tasks.signatures import TEXTS, Answerer, Signature, Tensors
+from bert_tf.tasks.signatures import TEXTS, AnswererProtocol, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
@@ -15,7 +15,7 @@ from bert_tf.tokenization.words import code_points
 LONGEST_ATTENTION = 128  # tokens: the output grows with their square, for BERT-base to 9 MB a text
 
 
-def embed(strings: Tensors, answerer: Answerer) -> Tensors:
+def embed(strings: Tensors, answerer: AnswererProtocol) -> Tensors:
     """`vectors` of texts, and `truncated`, int32 [B], the number of word pieces removed."""
     ids = answerer.tokenizer.tokenize(strings["text"])
     pack = Packer(answerer.tokenizer, answerer.max_length)
@@ -45,7 +45,7 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
     return map_rows(of_rows, inputs)
 
 
-def attention(strings: Tensors, answerer: Answerer) -> Tensors:
+def attention(strings: Tensors, answerer: AnswererProtocol) -> Tensors:
     """Word pieces of texts, and how much each attends to each other.
 
     For T tokens with [CLS] and [SEP], at most `max_length` and `LONGEST_ATTENTION`: `pieces_id`,

@@ -10,7 +10,7 @@ from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import is_replaced
 from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.kinds.rows import padded_lists
-from bert_tf.tasks.signatures import DEFAULT, Answerer, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, AnswererProtocol, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
@@ -32,7 +32,7 @@ def explanation(task: Task) -> Signature | None:
     return Signature(kind.signatures(task)[DEFAULT].inputs, respond)
 
 
-def _explain(strings: Tensors, answerer: Answerer, kind: LongTextKind) -> Tensors:
+def _explain(strings: Tensors, answerer: AnswererProtocol, kind: LongTextKind) -> Tensors:
     """The most probable label of each text or pair, and what each of its T tokens adds to it.
 
     Of several labels, the same for each of the P labels that the text gets.
@@ -100,7 +100,7 @@ def _explain(strings: Tensors, answerer: Answerer, kind: LongTextKind) -> Tensor
     return answers | padded_lists("predicted", listed, tf.boolean_mask(row, is_listed), count)
 
 
-def _of_rows(rows: Tensors, answerer: Answerer) -> tuple[tf.Tensor, ...]:
+def _of_rows(rows: Tensors, answerer: AnswererProtocol) -> tuple[tf.Tensor, ...]:
     """Attributions [r, T] of a `label` [r], and its logits of texts of [MASK]s [r]."""
     rows = dict(rows)
     labels, logit = rows.pop("label"), rows.pop("logit")
@@ -145,7 +145,7 @@ def _of_rows(rows: Tensors, answerer: Answerer) -> tuple[tf.Tensor, ...]:
 
 
 def _logits_after(
-    shares: tf.Tensor, rows: Tensors, answerer: Answerer, labels: tf.Tensor
+    shares: tf.Tensor, rows: Tensors, answerer: AnswererProtocol, labels: tf.Tensor
 ) -> tf.Tensor:
     """The labels' logits [r] after shares [n, 1] of the path from [MASK] to each token's vector."""
     vocabulary = answerer.tokenizer.vocabulary

@@ -23,7 +23,7 @@ REGRESS = tf.saved_model.REGRESS_METHOD_NAME
 Tensors = dict[str, tf.Tensor]
 
 
-class Answerer(Protocol):
+class AnswererProtocol(Protocol):
     """What signatures compute with; `bert_tf.models.answerer` has it."""
 
     @property
@@ -50,12 +50,12 @@ class Signature:
     """A function that a model is asked by, in an export and in evaluation."""
 
     inputs: Mapping[str, tf.TensorSpec]  # the batch first
-    # From inputs by name and the `Answerer` to outputs by name, in graph. The batch is the first
+    # From inputs by name and an answerer to outputs by name, in graph. The batch is the first
     # dimension of every output, as TensorFlow Serving requires.
     respond: Callable[[Tensors, Any], Tensors]
     method_name: str = PREDICT  # the API of TensorFlow Serving that asks it
 
-    def trace(self, answerer: Answerer) -> Any:
+    def trace(self, answerer: AnswererProtocol) -> Any:
         specs = {n: tf.TensorSpec(x.shape, x.dtype, n) for n, x in self.inputs.items()}
 
         def answer(**inputs: tf.Tensor) -> Tensors:
@@ -78,7 +78,7 @@ def of_examples(signature: Signature, method_name: str, outputs: Mapping[str, st
 class RawTextModel(tf.Module):
     """What evaluation runs and what an export saves."""
 
-    def __init__(self, answerer: Answerer, signatures: Mapping[str, Signature]) -> None:
+    def __init__(self, answerer: AnswererProtocol, signatures: Mapping[str, Signature]) -> None:
         super().__init__()
         # A SavedModel holds the variables of what it tracks. TensorFlow's own, not the Keras model:
         # Keras would have a server restore copies that no signature reads (keras.Variable's

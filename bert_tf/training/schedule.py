@@ -1,4 +1,8 @@
-"""Learning rate schedules."""
+"""Learning rate schedules.
+
+A new one also stands in `SCHEDULES`, in the option `schedule` (`training_options.py`) and in the
+public classes (`bert_tf.keras_classes`).
+"""
 
 import math
 from typing import Any

@@ -46,7 +46,7 @@ def read_questions(table: Table, *, labelled: bool = True, unanswerable: bool = 
     for index, name in enumerate(columns["id"]):
         if name in known:
             raise InputError(
-                f"{table.place(index)}: the id {name} occurs twice; give each question its own"
+                f"{table.location(index)}: the id {name} occurs twice; give each question its own"
             )
         known.add(name)
     if labelled:
@@ -55,7 +55,7 @@ def read_questions(table: Table, *, labelled: bool = True, unanswerable: bool = 
             answers = _answers(table, index)
             if not answers and not unanswerable:
                 raise InputError(
-                    f"{table.place(index)}: the question {columns['id'][index]} has no answer; "
+                    f"{table.location(index)}: the question {columns['id'][index]} has no answer; "
                     "give it one, or --task squad2"
                 )
             columns["answers"].append([text for text, _ in answers])
@@ -99,7 +99,7 @@ def _paragraphs(path: StrPath, data: Any) -> Iterator[tuple[str, dict[str, Any]]
 
 def _answers(table: Table, index: int) -> list[tuple[str, int | None]]:
     """The texts of the answers to a question, each with its start, if there are any."""
-    place = table.place(index)
+    place = table.location(index)
     cells = {name: table.columns.get(name) for name in ("answers", "is_impossible")}
     answers, impossible = (MISSING if x is None else x[index] for x in cells.values())
     if impossible not in (MISSING, None) and is_impossible(impossible, place):

@@ -73,7 +73,7 @@ class Examples:
     def __len__(self) -> int:
         return len(self.lines)
 
-    def place(self, index: int) -> str:
+    def location(self, index: int) -> str:
         return f"{self.path}, {self.row(index)}"
 
     def row(self, index: int) -> str:
@@ -171,7 +171,7 @@ class Table:
     def __len__(self) -> int:
         return len(self.lines)
 
-    def place(self, index: int) -> str:
+    def location(self, index: int) -> str:
         if self.places:
             return self.places[index]
         return f"{self.source.path}, {_unit(self.source.path)} {self.lines[index]}"
@@ -228,9 +228,9 @@ class Table:
         key = str(int(column)) if is_own else self.usual[role]
         if key not in self.columns:
             raise InputError(
-                f"{self.place(0)}: no column {key}, only {len(self.columns)} columns counted from "
-                "0; give a word and its label on each line, or name the columns with --text_column "
-                "and --label_column"
+                f"{self.location(0)}: no column {key}, only {len(self.columns)} columns counted "
+                "from 0; give a word and its label on each line, or name the columns with "
+                "--text_column and --label_column"
             )
         return key
 
@@ -239,7 +239,7 @@ class Table:
         place, cures = self.source.path, []
         if not self.header and len(self):  # records may have other keys in each line
             row = row or 0
-            place = self.place(row)
+            place = self.location(row)
             names = [name for name in names if self.columns[name][row] is not MISSING]
         option = OPTIONS.get(role, role)
         cures.append(f"give {option} one of these" if option.startswith("--") else "add it")
@@ -281,7 +281,7 @@ class Table:
                 cell.encode()
             except UnicodeEncodeError as error:
                 raise InputError(
-                    f"{self.place(index)}: {column!r} has half of a surrogate pair "
+                    f"{self.location(index)}: {column!r} has half of a surrogate pair "
                     f"({cell[error.start]!a}); remove it or write the whole character"
                 ) from error
             return str(cell)
@@ -293,7 +293,7 @@ class Table:
         if not self.source.format and isinstance(cell, list):
             cure = "for pairs give a tuple of two lists, or a list of tuples"
         raise InputError(
-            f"{self.place(index)}: {column!r} is {shown}; it must be text or a number: {cure}"
+            f"{self.location(index)}: {column!r} is {shown}; it must be text or a number: {cure}"
         )
 
     def lists(self, role: str, column: str) -> list[list[str]]:

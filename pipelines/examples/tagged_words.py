@@ -239,7 +239,7 @@ def _word_lists(table: Table, column: str, *, is_whole: bool) -> list[list[str]]
             text = table.text(index, "text", column, cell)
             words = [text] if is_whole else [word for word in _SPACE.split(text) if word]
         if not words and not is_whole:
-            raise InputError(f"{table.place(index)}: no words; leave the example out")
+            raise InputError(f"{table.location(index)}: no words; leave the example out")
         rows.append(words)
     return rows
 
@@ -255,14 +255,14 @@ def _label_lists(
             cell = _SPACE.split(table.text(index, "label", column, cell))
         if entities and any(type(label) is int for label in cell):
             raise InputError(
-                f"{table.place(index)}: {column!r} is no list of strings but of numbers, whose "
+                f"{table.location(index)}: {column!r} is no list of strings but of numbers, whose "
                 "names only their data set knows; write names, such as B-PER"
             )
         labels = _texts(table, index, "label", column, cell)
         if len(labels) != len(words[index]):
             raise InputError(
-                f"{table.place(index)}: {len(words[index])} words but {len(labels)} labels; give "
-                "each word one"
+                f"{table.location(index)}: {len(words[index])} words but {len(labels)} labels; "
+                "give each word one"
             )
         for number, label in enumerate(labels):
             if label not in known:
@@ -280,7 +280,7 @@ def _texts(table: Table, index: int, role: str, column: str, cell: Sequence[Any]
 def _place(table: Table, index: int, word: int) -> str:
     if table.word_lines:
         return f"{table.source.path}, line {table.word_lines[index][word]}"
-    return table.place(index)
+    return table.location(index)
 
 
 def _word(place: str, word: str, what: str = "word") -> str:

@@ -235,4 +235,4 @@ def test_a_data_set_without_end(opened):
 
 def test_messages_count_examples_from_0(classifier):
     _, examples = given_examples(classifier.preprocessor.task, TEXTS)
-    assert examples.place(3) == "the data, example 3"
+    assert examples.location(3) == "the data, example 3"

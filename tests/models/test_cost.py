@@ -21,7 +21,7 @@ INPUTS = {
 
 def matrix_products(model, inputs) -> int:
     """Floating-point operations in the matrix products of TensorFlow's graph of a forward pass."""
-    # For XLA: with all places of the batch, so that shapes are known.
+    # For XLA: with all positions of the batch, so that shapes are known.
     forward = tf.function(lambda: model(inputs, training=False), jit_compile=True)
     forward = forward.get_concrete_function()
     counted = 0
@@ -54,7 +54,7 @@ def test_the_forward_pass_of_pre_training_is_a_third_of_what_tensorflow_counts(m
 @pytest.mark.parametrize("config", [CONFIG, TWO_ENCODERS])
 def test_the_forward_pass_of_a_classifier_is_a_third_of_what_tensorflow_counts(config):
     model = BertClassifier(config, num_classes=4, seed=1)
-    # The encoder alone computes its last block at all places.
+    # The encoder alone computes its last block at all positions.
     counted = matrix_products(model.encoder, INPUTS) + 2 * 5 * config.width * 4
     ours = 5 * classification_flops(config, length=48, classes=4)
     assert ours / 3 == pytest.approx(counted, rel=0.01)

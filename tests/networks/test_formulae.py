@@ -203,8 +203,8 @@ def test_dropout_is_where_the_original_has_it(states):
     off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     layer = TransformerBlock(replace(CONFIG, **off), seed=1)
     assert np.array_equal(layer(states, training=True), layer(states))
-    for place in off:
-        layer = TransformerBlock(replace(CONFIG, **{**off, place: 0.5}), seed=1)
+    for position in off:
+        layer = TransformerBlock(replace(CONFIG, **{**off, position: 0.5}), seed=1)
         assert not np.array_equal(layer(states, training=True), layer(states))
         assert np.array_equal(layer(states), layer(states))
 

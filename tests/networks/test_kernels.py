@@ -9,9 +9,9 @@ from tiny import tiny_config
 
 from bert_tf import BertEncoder
 from bert_tf.errors import InputError
-from bert_tf.networks.bert_layer import fastest, kernels_of
+from bert_tf.networks.bert_layer import choose_kernels, kernels_of
 from bert_tf.networks.kernels import Kernels
-from bert_tf.networks.tensorflow.inference import Inference
+from bert_tf.networks.tensorflow.inference import InferenceKernels
 
 CONFIG = tiny_config(13, max_position_embeddings=10)
 IDS = {name: tf.ones([2, 3], tf.int32) for name in ("token_ids", "segment_ids", "padding_mask")}
@@ -46,8 +46,8 @@ def test_blocks_may_end_in_any_order(ends):
     blocks[ends[0]].close()
     assert order() == [("first", "second")[ends[1]]]
     blocks[ends[1]].close()
-    assert order() == [] and isinstance(encoder.kernels(False), Inference)
-    assert encoder.kernels is fastest
+    assert order() == [] and isinstance(encoder.kernels(False), InferenceKernels)
+    assert encoder.kernels is choose_kernels
 
 
 def test_an_encoder_computes_with_the_kernels_that_it_is_given():

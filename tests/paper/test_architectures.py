@@ -70,17 +70,19 @@ def computed(request):
 
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
-@given(ids=IDS, others=IDS, place=st.integers(0, T - 1), ends=st.tuples(*[st.integers(1, T)] * 2))
-def test_tokens_that_must_not_be_seen_change_nothing(computed, ids, others, place, ends):
+@given(
+    ids=IDS, others=IDS, position=st.integers(0, T - 1), ends=st.tuples(*[st.integers(1, T)] * 2)
+)
+def test_tokens_that_must_not_be_seen_change_nothing(computed, ids, others, position, ends):
     direction, ways = computed
-    places = np.arange(T)
-    is_seen = places <= place if direction == "left_to_right" else places >= place
-    lengths = np.maximum(ends, place + 1) if direction == "left_to_right" else np.array([T, T])
+    positions = np.arange(T)
+    is_seen = positions <= position if direction == "left_to_right" else positions >= position
+    lengths = np.maximum(ends, position + 1) if direction == "left_to_right" else np.array([T, T])
     rows = np.array([ids, np.where(is_seen, ids, others)])
     inputs = {
         "token_ids": rows,
         "segment_ids": np.array([[0] * T, np.where(is_seen, 0, 1)]),
-        "padding_mask": places < lengths[:, np.newaxis],
+        "padding_mask": positions < lengths[:, np.newaxis],
     }
     inputs = {name: tf.constant(x, tf.int32) for name, x in inputs.items()}
     for way, function in ways.items():
@@ -112,8 +114,8 @@ def test_the_pooled_output_is_of_the_token_that_has_seen_all(direction):
     inputs = {"token_ids": np.full([3, T], 5), "segment_ids": mask * 0, "padding_mask": mask}
     inputs = {name: tf.constant(x, tf.int32) for name, x in inputs.items()}
     for outputs in (encoder(inputs), encoder(inputs, padding="zeros")):
-        place = [3, T - 1, 0] if direction == "left_to_right" else [0, 0, 0]
-        read = tf.gather(outputs["sequence_output"], place, batch_dims=1)
+        position = [3, T - 1, 0] if direction == "left_to_right" else [0, 0, 0]
+        read = tf.gather(outputs["sequence_output"], position, batch_dims=1)
         wanted = encoder.pooler.dense(read)
         assert_close(outputs["pooled_output"], wanted)
     for training in (False, True):

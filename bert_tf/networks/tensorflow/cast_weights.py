@@ -91,8 +91,8 @@ class CastWeights:
                 add(variable, gradient)
         for variable, halves in zip(variables, of_variables, strict=True):
             if looked_up := rows.get(id(variable)):
-                values, places = tf.concat(looked_up[::2], 0), tf.concat(looked_up[1::2], 0)
-                add(variable, tf.math.unsorted_segment_sum(values, places, variable.shape[0]))
+                values, positions = tf.concat(looked_up[::2], 0), tf.concat(looked_up[1::2], 0)
+                add(variable, tf.math.unsorted_segment_sum(values, positions, variable.shape[0]))
             elif isinstance(halves[0], tf.Tensor):
                 add(variable, tf.add_n(halves))
         return [totals.get(id(variable)) for variable in variables]
@@ -102,10 +102,10 @@ class CastWeights:
 def _summed(dtype: str, widths: tuple[int, ...], number: int, *parts: tf.Tensor) -> list[tf.Tensor]:
     """The sum of a number of tensors [..., M], cut into the widths of its last axis.
 
-    After them come rows to add, each tensor [n, M] followed by its places [n].
+    After them come rows to add, each tensor [n, M] followed by its positions [n].
     """
     total = tf.add_n([tf.cast(part, dtype) for part in parts[:number]])
     rows = parts[number:]
-    for values, places in zip(rows[::2], rows[1::2], strict=True):
-        total = tf.tensor_scatter_nd_add(total, places[:, tf.newaxis], values)
+    for values, positions in zip(rows[::2], rows[1::2], strict=True):
+        total = tf.tensor_scatter_nd_add(total, positions[:, tf.newaxis], values)
     return tf.split(total, widths, -1) if len(widths) > 1 else [total]

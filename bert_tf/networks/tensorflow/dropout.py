@@ -22,7 +22,7 @@ def draw_dropout(seed: tf.Tensor, shape: Any, rate: float) -> Dropout | None:
     """Draws what to drop; None at rate 0.
 
     Equal seeds give equal numbers. The rate is a multiple of 2^-16, 0.10001 for 0.1. Two numbers
-    are a hash of their place under keys from TensorFlow's generator, which is 7 times as slow.
+    are a hash of their position under keys from TensorFlow's generator, which is 7 times as slow.
     """
     threshold = round(rate * 2**_BITS)
     if not threshold:
@@ -35,7 +35,7 @@ def draw_dropout(seed: tf.Tensor, shape: Any, rate: float) -> Dropout | None:
 
 
 def _hashed(keys: tf.Tensor, number: Any) -> tf.Tensor:
-    """Hashes uint32 [number] of the places under two keys uint32 [2].
+    """Hashes uint32 [number] of the positions under two keys uint32 [2].
 
     lowbias32 (C. Wellons, Prospecting for Hash Functions, 2018) with the second key in its middle.
     """

@@ -21,7 +21,7 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from bert_tf.extensions import Architecture
 from bert_tf.networks import activations
-from bert_tf.networks.kernels import Kernels, Places, Tensors, scores_of
+from bert_tf.networks.kernels import Kernels, Positions, Tensors, scores_of
 from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.networks.tensorflow.graph_gradients import custom_gradient
 from bert_tf.startup import shares_cores
@@ -29,8 +29,8 @@ from bert_tf.startup import shares_cores
 _GROUPS = 4  # of a batch, each padded to its own longest row alone
 
 
-class Inference(Kernels):
-    """In plain operations that TensorFlow fuses, on the places of tokens."""
+class InferenceKernels(Kernels):
+    """In plain operations that TensorFlow fuses, on the positions of tokens."""
 
     def __init__(self, training: bool = False):
         super().__init__(training)
@@ -55,16 +55,16 @@ class Inference(Kernels):
         ]
         return keras.tree.map_structure(lambda *both: tf.concat(both, 0), *halves)
 
-    def find_places(
+    def find_positions(
         self, padding_mask: tf.Tensor, architecture: Architecture, padding: str
-    ) -> Places:
+    ) -> Positions:
         is_of_tokens = padding_mask.shape.rank == 2 and padding != "states"
-        if self.training:  # static shapes let XLA compile
+        if self.training:  # known shapes keep padding, so that XLA can compile
             is_static = padding_mask.shape.is_fully_defined()
             is_of_tokens = is_of_tokens and padding == "zeros" and not is_static
         if not is_of_tokens:
-            return super().find_places(padding_mask, architecture, padding)
-        return TokenPlaces(padding_mask, architecture, self.training)
+            return super().find_positions(padding_mask, architecture, padding)
+        return TokenPositions(padding_mask, architecture, self.training)
 
     def _looked_up(self, table: Embedding, ids: tf.Tensor) -> tf.Tensor:
         value = table.embeddings.value
@@ -94,31 +94,33 @@ class Inference(Kernels):
         product = tf.matmul(tf.cast(x, dtype), tf.cast(layer.kernel, dtype))
         return tf.nn.bias_add(product, tf.cast(layer.bias, dtype))
 
-    def heads(self, x: Any, layers: Sequence[Dense], places: Places, number: int) -> list[Any]:
+    def heads(
+        self, x: Any, layers: Sequence[Dense], positions: Positions, number: int
+    ) -> list[Any]:
         if any(layer.quantization_mode for layer in layers):
-            return super().heads(x, layers, places, number)
-        shape = [places.batch, places.length, len(layers), number, layers[0].units // number]
+            return super().heads(x, layers, positions, number)
+        shape = [positions.batch, positions.length, len(layers), number, layers[0].units // number]
         product = self.products(x, layers, shape[-1] ** -0.5)
-        heads = tf.reshape(places.fill(product), shape)
+        heads = tf.reshape(positions.fill(product), shape)
         return tf.unstack(tf.transpose(heads, [2, 0, 3, 1, 4]))
 
     def attend(
         self,
         x: Any,
         layers: Sequence[Dense],
-        places: Places,
+        positions: Positions,
         heads: int,
         dropout: Dropout,
         **options: bool,
     ) -> tuple[Any, Any]:
         is_other = self.training or options.get("return_probabilities")
         is_other = is_other or any(layer.quantization_mode for layer in layers)
-        if is_other or not isinstance(places, TokenPlaces):
-            return super().attend(x, layers, places, heads, dropout, **options)
+        if is_other or not isinstance(positions, TokenPositions):
+            return super().attend(x, layers, positions, heads, dropout, **options)
         summary_only = options.get("summary_only")
         width = layers[0].units // heads
         product = tf.reshape(self.products(x, layers, width**-0.5), [-1, width])
-        grouped = places.groups(heads)
+        grouped = positions.groups(heads)
         contexts = []
         for group in grouped.groups:
             if summary_only:
@@ -165,8 +167,8 @@ class Inference(Kernels):
         return x
 
 
-class CopiedWeights(Inference):
-    """Inference with copies of the weights, made when they are first read, in the compute dtype."""
+class CopiedWeights(InferenceKernels):
+    """Inference with copies of the weights in the compute dtype, made when they are first read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,20 +223,20 @@ class Groups(NamedTuple):
     rows: tf.Tensor | None  # int32 [B]: each row in the groups; None where the order is the same
 
 
-class TokenPlaces(Places):
-    """The places of tokens alone; in training, the gradient of moving rows is a lookup, too."""
+class TokenPositions(Positions):
+    """The positions of tokens alone; in training, the gradient of moving rows is a lookup, too."""
 
     def __init__(self, padding_mask: tf.Tensor, architecture: Architecture, training: bool):
         super().__init__(padding_mask, architecture)
         self._training = training
         self._is_seen = architecture.is_seen
         self.groups = functools.cache(self._grouped)  # once in a graph
-        # A row without tokens keeps its first place, so that every row has a first token.
+        # A row without tokens keeps its first position, so that every row has a first token.
         computed = (padding_mask != 0) | (tf.range(self.length) == 0)  # (B, T)
         is_computed = tf.reshape(computed, [-1])  # (B * T,)
         self._is_computed = is_computed[:, tf.newaxis]
-        self._places = tf.cast(tf.where(is_computed)[:, 0], tf.int32)  # (n,)
-        # The token at each place; at padding, the last one before it.
+        self._positions = tf.cast(tf.where(is_computed)[:, 0], tf.int32)  # (n,)
+        # The token at each position; at padding, the last one before it.
         self._tokens = tf.cumsum(tf.cast(is_computed, tf.int32)) - 1  # (B * T,)
         self._counts = tf.reduce_sum(tf.cast(computed, tf.int32), 1)  # (B,)
         self._is_token = tf.reshape(padding_mask, [-1]) != 0  # (B * T,)
@@ -245,7 +247,7 @@ class TokenPlaces(Places):
         return move(x)
 
     def _at_tokens(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.gather(x, self._places)
+        return tf.gather(x, self._positions)
 
     def _with_zeros(self, x: tf.Tensor) -> tf.Tensor:
         return tf.gather(x, self._tokens) * tf.cast(self._is_computed, x.dtype)
@@ -262,7 +264,7 @@ class TokenPlaces(Places):
     def position_rows(self, table: tf.Tensor) -> tf.Tensor:
         if self._training:
             return super().position_rows(table)
-        return tf.gather(table, self._places % self.length)
+        return tf.gather(table, self._positions % self.length)
 
     def summary(self, x: tf.Tensor) -> tf.Tensor:
         rows = self._summaries()
@@ -289,14 +291,14 @@ class TokenPlaces(Places):
             rows = order[first:last]  # (b,)
             count = tf.gather(counts, rows)[:, tf.newaxis]
             length = tf.reduce_max(tf.concat([count[:, 0], [0]], 0))  # t
-            place = tf.range(length)
+            position = tf.range(length)
             start = tf.gather(starts, rows)[:, tf.newaxis]
-            token = start + tf.minimum(place, count - 1)  # (b, t); at padding, the last one
-            is_token = tf.gather(self._is_token, tf.gather(self._places, token))
-            seen = ((place < count) & is_token)[:, tf.newaxis, tf.newaxis]  # (b, 1, 1, t)
+            token = start + tf.minimum(position, count - 1)  # (b, t); at padding, the last one
+            is_token = tf.gather(self._is_token, tf.gather(self._positions, token))
+            seen = ((position < count) & is_token)[:, tf.newaxis, tf.newaxis]  # (b, 1, 1, t)
             summary_mask = mask = scores_of(seen)
             if self._is_seen:
-                mask = scores_of(seen & self._is_seen(place, place[:, tf.newaxis]))
+                mask = scores_of(seen & self._is_seen(position, position[:, tf.newaxis]))
             part = tf.reshape(tf.range(3), [3, 1, 1, 1])  # queries, keys, values
             at = (token[:, tf.newaxis] * 3 + part) * heads + each_head[:, tf.newaxis]
             summary = tf.gather(summaries, rows)[:, tf.newaxis] * 3 * heads + each_head
@@ -306,10 +308,10 @@ class TokenPlaces(Places):
             lengths.append(tf.fill([number_of_rows], length))
             base += number_of_rows * heads * length
         inverse = tf.math.invert_permutation(order)
-        row = self._places // self.length  # (n,)
+        row = self._positions // self.length  # (n,)
         base, length = (
             tf.gather(tf.gather(tf.concat(values, 0), inverse), row)[:, tf.newaxis]
             for values in (bases, lengths)
         )
-        place = tf.range(tf.size(row)) - tf.gather(starts, row)
-        return Groups(groups, base + each_head * length + place[:, tf.newaxis], inverse)
+        position = tf.range(tf.size(row)) - tf.gather(starts, row)
+        return Groups(groups, base + each_head * length + position[:, tf.newaxis], inverse)

@@ -1,4 +1,4 @@
-"""Inference with the encoder's products in int8: how it is calibrated, and how it computes.
+"""InferenceKernels with the encoder's products in int8: how it is calibrated, and how it computes.
 
 n is a number of tokens, K the width of a product's inputs, M that of its outputs.
 """
@@ -16,7 +16,7 @@ from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.python.framework import ops
 
 from bert_tf.networks import activations
-from bert_tf.networks.tensorflow.inference import CopiedWeights, Inference
+from bert_tf.networks.tensorflow.inference import CopiedWeights, InferenceKernels
 
 OP = "_QuantizedMatMul"  # TensorFlow has it from 2.17 on, for x86 processors
 # Weights have 7 bits: products of 8 bits overflow in silence on processors without VNNI, where
@@ -63,7 +63,7 @@ class ProductPlan:
     products: int = 0  # int8 or not
 
 
-class Recorder(Inference):
+class Recorder(InferenceKernels):
     """Inference in float32 that records the inputs of products: the largest, and some rows."""
 
     def __init__(self, blocks: Iterable[Layers]) -> None:
@@ -135,7 +135,7 @@ def _range(
 
 
 class Int8(CopiedWeights):
-    """Inference whose products in a plan are int8; the others are float32."""
+    """InferenceKernels whose products in a plan are int8; the others are float32."""
 
     def __init__(self, plan: ProductPlan) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
 """The kernels of training for TensorFlow on CPUs, with gradients of few passes.
 
-Batches whose shape is known when the step is traced, as in pre-training, keep their padding, and
-XLA compiles what lies between the products. Statistics are float32.
+Padding is dropped by `InferenceKernels.find_positions`, except in batches whose shape is known when
+the step is traced, as in pre-training: XLA compiles what lies between their products. Statistics
+are float32.
 """
 
 import copy
@@ -19,12 +20,12 @@ from bert_tf.networks.kernels import Kernels, is_replaced
 from bert_tf.networks.tensorflow import vocabulary_loss
 from bert_tf.networks.tensorflow.dropout import Dropout, draw_dropout, drop, keeps, scale_of
 from bert_tf.networks.tensorflow.graph_gradients import custom_gradient
-from bert_tf.networks.tensorflow.inference import Inference, side_by_side
+from bert_tf.networks.tensorflow.inference import InferenceKernels, side_by_side
 from bert_tf.networks.tensorflow.passes import in_few_passes, known_shape, sum_of_rows
 from bert_tf.processor import processor_flags
 
 
-class Training(Inference):
+class TrainingKernels(InferenceKernels):
     """Kernels with custom gradients."""
 
     _weights: Callable[..., tf.Tensor] = staticmethod(side_by_side)

@@ -13,7 +13,7 @@ from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples, Table
 from bert_tf.tasks.kinds.kind import TOKENS, Answered, Answers, RowKind
 from bert_tf.tasks.kinds.rows import alone, count_pieces, in_lists, paired_rows
-from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Answerer, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, AnswererProtocol, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.windows import map_rows
 
@@ -41,13 +41,13 @@ class Choice(RowKind):
         for index, choices in enumerate(every):
             if len(choices) < 2 or len(choices) != len(every[0]):
                 raise InputError(
-                    f"{examples.place(index)}: {len(choices)} choices where {examples.row(0)} has "
-                    f"{len(every[0])}; give all examples the same number, 2 or more"
+                    f"{examples.location(index)}: {len(choices)} choices where {examples.row(0)} "
+                    f"has {len(every[0])}; give all examples the same number, 2 or more"
                 )
             empty = [number for number, choice in enumerate(choices) if not choice.strip()]
             if empty:
                 raise InputError(
-                    f"{examples.place(index)}: choice {empty[0]} is empty; fill it in or remove "
+                    f"{examples.location(index)}: choice {empty[0]} is empty; fill it in or remove "
                     "the line"
                 )
         openings = [] if self.opening is None else table.texts("opening", self.opening)
@@ -67,7 +67,7 @@ class Choice(RowKind):
             )
             if not 0 <= choices[-1] < number:
                 raise InputError(
-                    f"{examples.place(index)}: the label {label!r} is no choice; give a number "
+                    f"{examples.location(index)}: the label {label!r} is no choice; give a number "
                     f"from 0 to {number - 1}"
                 )
         return np.array(choices, np.int32)
@@ -78,7 +78,7 @@ class Choice(RowKind):
         rows, _ = paired_rows(strings["context"], choices, tokenizer, max_length)
         return in_lists(rows, choices)
 
-    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
+    def respond(self, strings: Tensors, answerer: AnswererProtocol) -> Tensors:
         context, choices = strings["context"], strings["choices"]
         rows, truncated = paired_rows(context, choices, answerer.tokenizer, answerer.max_length)
         scores = map_rows(answerer.predict, alone(rows))  # (B * n, 1)

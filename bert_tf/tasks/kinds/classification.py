@@ -50,8 +50,8 @@ class Classification(LongTextKind):
         if None in numbers:
             index = numbers.index(None)
             raise InputError(
-                f"{examples.place(index)}: the label {examples.columns['label'][index]!r} is not "
-                f"one of the model's ({', '.join(labels)}); correct or remove the line"
+                f"{examples.location(index)}: the label {examples.columns['label'][index]!r} is "
+                f"not one of the model's ({', '.join(labels)}); correct or remove the line"
             )
         return np.array(numbers, np.int32)
 

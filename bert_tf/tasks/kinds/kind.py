@@ -14,7 +14,7 @@ from bert_tf.networks.tensorflow.losses import CLASSES
 from bert_tf.options import CheckedOptions
 from bert_tf.pipelines.examples.table import Examples, MissingColumnError, Table
 from bert_tf.tasks.kinds.rows import checked_rows, count_pieces, text_pieces
-from bert_tf.tasks.signatures import DEFAULT, TEXTS, Answerer, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, TEXTS, AnswererProtocol, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
@@ -97,7 +97,7 @@ class Kind(ABC):
         for index, label in enumerate(examples.columns.get("label", ())):
             if not label.strip():
                 raise MissingColumnError(
-                    f"{examples.place(index)}: the label is blank; give the example a label or "
+                    f"{examples.location(index)}: the label is blank; give the example a label or "
                     "remove the line"
                 )
         return examples
@@ -143,10 +143,10 @@ class Kind(ABC):
         }
 
     @abstractmethod
-    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
+    def respond(self, strings: Tensors, answerer: AnswererProtocol) -> Tensors:
         """Answers to strings, in graph; `truncated`, int32 [B], are the pieces that did not fit."""
 
-    def respond_to_tokens(self, tensors: Tensors, answerer: Answerer) -> Tensors:
+    def respond_to_tokens(self, tensors: Tensors, answerer: AnswererProtocol) -> Tensors:
         """Answers to rows of tokens, [B, T] or [B, n, T], T at most the model's positions."""
         inputs = checked_rows(tensors, answerer.model)
         return self.answers(map_rows(answerer.predict, inputs), answerer.labels)
@@ -178,7 +178,7 @@ class RowKind(Kind):
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
         return Packer(tokenizer, max_length)(*self.pieces(strings, tokenizer))
 
-    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
+    def respond(self, strings: Tensors, answerer: AnswererProtocol) -> Tensors:
         segments = self.pieces(strings, answerer.tokenizer)
         pack = Packer(answerer.tokenizer, answerer.max_length)
         outputs = map_rows(answerer.predict, pack(*segments))
@@ -221,7 +221,7 @@ def numbers(examples: Examples, what: str, cure: str) -> np.ndarray:
             values[index] = float(text)
         if not np.isfinite(values[index]):
             raise InputError(
-                f"{examples.place(index)}: the {what} {text!r} is not a number; correct the line, "
-                f"or {cure}"
+                f"{examples.location(index)}: the {what} {text!r} is not a number; correct the "
+                f"line, or {cure}"
             )
     return values

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.tasks.kinds.kind import Kind, RowKind
-from bert_tf.tasks.signatures import Answerer, Tensors
+from bert_tf.tasks.signatures import AnswererProtocol, Tensors
 from bert_tf.tasks.task_options import LongTextOptions
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows, windows
@@ -92,7 +92,7 @@ class LongTextKind(WindowedKind, RowKind):
         (ids,) = self.pieces(strings, tokenizer)
         return (self.padded_windows(ids, tokenizer, max_length), *arrays)
 
-    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
+    def respond(self, strings: Tensors, answerer: AnswererProtocol) -> Tensors:
         if self.long_texts is None:
             return super().respond(strings, answerer)
         (ids,) = self.pieces(strings, answerer.tokenizer)

@@ -13,7 +13,7 @@ from bert_tf.pipelines.examples.table import Examples, Table
 from bert_tf.tasks.kinds.kind import Answered, Answers, Kind
 from bert_tf.tasks.kinds.rows import checked_rows, padded_lists
 from bert_tf.tasks.scoring.metrics import MASKED_WORDS
-from bert_tf.tasks.signatures import DEFAULT, TEXTS, Answerer, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, TEXTS, AnswererProtocol, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.windows import WordRows, map_rows, windows, word_rows
 from bert_tf.tokenization.words import Words, code_points
@@ -57,7 +57,9 @@ class MaskedLanguageModel(Kind):
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         return np.zeros(len(examples), np.int32)
 
-    def respond(self, strings: Tensors, answerer: Answerer, number: int = _GUESSES) -> Tensors:
+    def respond(
+        self, strings: Tensors, answerer: AnswererProtocol, number: int = _GUESSES
+    ) -> Tensors:
         ((name, texts),) = strings.items()
         is_guess = name == "text"
         answers = (
@@ -65,7 +67,7 @@ class MaskedLanguageModel(Kind):
         )
         return {**answers, "truncated": tf.zeros_like(texts, tf.int32)}
 
-    def respond_to_tokens(self, tensors: Tensors, answerer: Answerer) -> Tensors:
+    def respond_to_tokens(self, tensors: Tensors, answerer: AnswererProtocol) -> Tensors:
         """Guesses for each [MASK] of rows of tokens, and its place, `masks_token`."""
         inputs = checked_rows(tensors, answerer.model)
         is_mask = inputs["token_ids"] == answerer.tokenizer.mask_token_id
@@ -94,7 +96,7 @@ def guessed_pieces(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
     return is_piece, (answers["pieces_guess"] == answers["pieces_text"]) & is_piece
 
 
-def _scores(texts: tf.Tensor, answerer: Answerer) -> Tensors:
+def _scores(texts: tf.Tensor, answerer: AnswererProtocol) -> Tensors:
     pieces = answerer.tokenizer.tokenize(texts)  # (B, None)
     ids, text = pieces.flat_values, pieces.value_rowids()
 
@@ -132,7 +134,7 @@ def _draw(texts: tf.Tensor, pieces: Any, tokenizer: Any) -> tuple[tf.Tensor, tf.
     return drawn, tf.where(number < 150, corrupted, pieces.flat_values)
 
 
-def guess_masked_words(texts: tf.Tensor, number: int, answerer: Answerer) -> Tensors:
+def guess_masked_words(texts: tf.Tensor, number: int, answerer: AnswererProtocol) -> Tensors:
     """The most probable words, as many as `number`, for each [MASK] of texts; runs in graph."""
     # The tokenizer reads "[MASK]" as any text: a [MASK] stands between two parts of the text.
     between = tf.strings.split(texts, _MASK)  # (B, None)
@@ -160,7 +162,9 @@ def guess_masked_words(texts: tf.Tensor, number: int, answerer: Answerer) -> Ten
     return padded_lists("masks", lists, of_text, tf.size(texts, tf.int64))
 
 
-def _best(inputs: Tensors, positions: tf.Tensor, number: int, answerer: Answerer) -> Tensors:
+def _best(
+    inputs: Tensors, positions: tf.Tensor, number: int, answerer: AnswererProtocol
+) -> Tensors:
     """The most probable words at N positions, string [N, number], and their probabilities."""
     number = min(number, answerer.tokenizer.vocabulary_size)
     probabilities, words = _predict(
@@ -170,7 +174,9 @@ def _best(inputs: Tensors, positions: tf.Tensor, number: int, answerer: Answerer
     return {"words": tf.gather(vocabulary, words), "probabilities": probabilities}
 
 
-def _rows(ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, answerer: Answerer) -> WordRows:
+def _rows(
+    ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, answerer: AnswererProtocol
+) -> WordRows:
     """Windows over P pieces, int32 [P], of texts with the numbers `text`, int64 [P]."""
     alone = tf.RaggedTensor.from_uniform_row_length(ids, 1)
     nowhere = tf.zeros_like(text)
@@ -183,7 +189,7 @@ def _predict(
     inputs: Tensors,
     positions: tf.Tensor,
     function: Any,
-    answerer: Answerer,
+    answerer: AnswererProtocol,
     *,
     hide: bool = False,
     **more: tf.Tensor,

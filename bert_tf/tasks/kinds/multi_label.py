@@ -58,7 +58,7 @@ class MultiLabel(LongTextKind):
         joined = []
         lists = []
         for index, row in enumerate(zip(*every, strict=True)):
-            place = examples.place(index)
+            place = examples.location(index)
             cells: list[Any] = [
                 [table.text(index, "label", name, x) for x in cell]
                 if isinstance(cell, list)
@@ -70,7 +70,7 @@ class MultiLabel(LongTextKind):
             joined.append(self.joined(labels, place))
         if all(len(x) == len(lists[0]) > 1 and {*x} <= {"0", "1"} for x in lists):
             raise InputError(
-                f"{examples.place(0)}: the labels are {len(lists[0])} marks of 0 and 1 without "
+                f"{examples.location(0)}: the labels are {len(lists[0])} marks of 0 and 1 without "
                 "names; write the names of the labels, or a column for each (--label_column a,b)"
             )
         examples.columns["label"] = joined
@@ -105,9 +105,9 @@ class MultiLabel(LongTextKind):
             for label in self.parts(text):
                 if label not in number_of:
                     raise InputError(
-                        f"{examples.place(index)}: the label {label!r} is not one of the model's "
-                        f"({', '.join(labels)}); correct or remove it, or, if it is several, give "
-                        f"their --label_separator (now {self.label_separator!r})"
+                        f"{examples.location(index)}: the label {label!r} is not one of the "
+                        f"model's ({', '.join(labels)}); correct or remove it, or, if it is "
+                        f"several, give their --label_separator (now {self.label_separator!r})"
                     )
                 targets[index, number_of[label]] = 1
         return targets

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.tasks.signatures import LISTS, TEXTS, Answerer, Signature, Tensors
+from bert_tf.tasks.signatures import LISTS, TEXTS, AnswererProtocol, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
@@ -73,7 +73,7 @@ def with_rerank(
     return signatures
 
 
-def _rerank(strings: Tensors, answerer: Answerer, scores: Callable) -> Tensors:
+def _rerank(strings: Tensors, answerer: AnswererProtocol, scores: Callable) -> Tensors:
     """How well each text of a list goes with a query, by a model of pairs: `scores` [B, n]."""
     texts = strings["texts"]
     rows, truncated = paired_rows(strings["query"], texts, answerer.tokenizer, answerer.max_length)

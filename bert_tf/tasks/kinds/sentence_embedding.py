@@ -15,7 +15,7 @@ from bert_tf.tasks.kinds.kind import TOKENS, Answered, Kind, numbers
 from bert_tf.tasks.kinds.long_texts import WindowedKind
 from bert_tf.tasks.kinds.rows import alone, checked_rows, count_pieces, in_lists
 from bert_tf.tasks.scoring.metrics import pearson, retrieval_scores, spearman
-from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, Answerer, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, AnswererProtocol, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_options import EmbeddingOptions
 from bert_tf.tokenization.packing import Packer
@@ -33,10 +33,10 @@ class Embedding(Kind):
     def signatures(self, task: Task) -> dict[str, Signature]:
         return super().signatures(task) | {DEFAULT: encoder_signatures.ENCODER_SIGNATURES["embed"]}
 
-    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
+    def respond(self, strings: Tensors, answerer: AnswererProtocol) -> Tensors:
         return encoder_signatures.embed(strings, answerer)
 
-    def respond_to_tokens(self, tensors: Tensors, answerer: Answerer) -> Tensors:
+    def respond_to_tokens(self, tensors: Tensors, answerer: AnswererProtocol) -> Tensors:
         return encoder_signatures.vectors(checked_rows(tensors, answerer.model), answerer.model)
 
     def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
@@ -137,7 +137,7 @@ class SentenceEmbedding(WindowedKind):
             for index, answers in enumerate(wrong):
                 if len(answers) != len(wrong[0]):
                     raise InputError(
-                        f"{examples.place(index)}: {len(answers)} wrong answers where "
+                        f"{examples.location(index)}: {len(answers)} wrong answers where "
                         f"{examples.row(0)} has {len(wrong[0])}; give all the same number"
                     )
             texts["negatives"] = wrong
@@ -183,12 +183,12 @@ class SentenceEmbedding(WindowedKind):
         ]
         return 2 + np.max([count_pieces(values, tokenizer) for values in texts], axis=0)
 
-    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
+    def respond(self, strings: Tensors, answerer: AnswererProtocol) -> Tensors:
         texts = self._prompted(strings["text"], self.prompt)
         vectors, truncated = self._vectors(texts[:, tf.newaxis], answerer)
         return {"vector": vectors[:, 0], "truncated": truncated[:, 0]}
 
-    def compare(self, strings: Tensors, answerer: Answerer) -> Tensors:
+    def compare(self, strings: Tensors, answerer: AnswererProtocol) -> Tensors:
         """The similarity of both texts of a pair, and their vectors."""
         texts = tf.stack([strings["text"], strings["text_pair"]], 1)
         vectors, truncated = self._vectors(self._prompted(texts, self.prompt), answerer)
@@ -196,7 +196,7 @@ class SentenceEmbedding(WindowedKind):
         pair = {"vector": vectors[:, 0], "vector_pair": vectors[:, 1]}
         return {"score": score, **pair, "truncated": tf.reduce_max(truncated, -1)}
 
-    def rerank(self, strings: Tensors, answerer: Answerer) -> Tensors:
+    def rerank(self, strings: Tensors, answerer: AnswererProtocol) -> Tensors:
         of_query, of_texts = (
             self.prompt if prompt is None else prompt
             for prompt in (self.query_prompt, self.document_prompt)
@@ -207,7 +207,7 @@ class SentenceEmbedding(WindowedKind):
         scores = self._similarities(vectors[:, :1], vectors[:, 1:])
         return {"scores": scores, "truncated": truncated[:, 1:]}
 
-    def respond_to_tokens(self, tensors: Tensors, answerer: Answerer) -> Tensors:
+    def respond_to_tokens(self, tensors: Tensors, answerer: AnswererProtocol) -> Tensors:
         inputs = checked_rows(tensors, answerer.model)
         return {"vector": map_rows(answerer.predict, alone(inputs))[:, 0]}
 
@@ -221,7 +221,7 @@ class SentenceEmbedding(WindowedKind):
             return tf.reduce_sum(one * others, -1)
         return tf.reduce_sum(tf.nn.l2_normalize(one, -1) * tf.nn.l2_normalize(others, -1), -1)
 
-    def _vectors(self, texts: tf.Tensor, answerer: Answerer) -> tuple[tf.Tensor, tf.Tensor]:
+    def _vectors(self, texts: tf.Tensor, answerer: AnswererProtocol) -> tuple[tf.Tensor, tf.Tensor]:
         """Vectors of texts [B, N], float32 [B, N, W], and the word pieces they lost [B, N]."""
         ids = answerer.tokenizer.tokenize(tf.reshape(texts, [-1]))
         if self.reads_windows:

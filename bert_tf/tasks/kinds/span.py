@@ -15,7 +15,7 @@ from bert_tf.pipelines.examples.table import Examples, Table
 from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, best_answers
 from bert_tf.tasks.kinds.kind import Answered, Answers, Kind
 from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2, squad_1_scores, squad_2_scores
-from bert_tf.tasks.signatures import DEFAULT, TEXTS, Answerer, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, TEXTS, AnswererProtocol, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_options import SpanOptions
 from bert_tf.tokenization.windows import QuestionPacker, map_rows, token_targets
@@ -82,7 +82,7 @@ class Span(Kind):
         number = strings.get("window", tf.zeros_like(strings["question"], tf.int64))
         return pack(strings["question"], strings["context"], number).inputs
 
-    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
+    def respond(self, strings: Tensors, answerer: AnswererProtocol) -> Tensors:
         pack = self._packer(answerer.tokenizer, answerer.max_length)
         windows = pack(strings["question"], strings["context"])
         answers = best_answers(

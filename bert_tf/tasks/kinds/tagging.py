@@ -17,7 +17,7 @@ from bert_tf.tasks.kinds.kind import Answered, Kind
 from bert_tf.tasks.kinds.rows import padded_lists
 from bert_tf.tasks.scoring import conlleval
 from bert_tf.tasks.scoring.metrics import Counts, mean_known
-from bert_tf.tasks.signatures import DEFAULT, TEXTS, Answerer, Signature, Tensors
+from bert_tf.tasks.signatures import DEFAULT, TEXTS, AnswererProtocol, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.windows import map_rows, word_rows
 from bert_tf.tokenization.words import (
@@ -76,7 +76,7 @@ class Tagging(Kind):
                 if number is None:
                     word = _SPACE.split(examples.columns["words"][index])[column]
                     raise InputError(
-                        f"{examples.place(index)}: the word {word!r} has the label {label!r}, "
+                        f"{examples.location(index)}: the word {word!r} has the label {label!r}, "
                         f"which is not one of the model's ({', '.join(labels)}); correct or "
                         "remove it"
                     )
@@ -94,7 +94,7 @@ class Tagging(Kind):
         in_rows = [tf.scatter_nd(rows.first_pieces, x, shape) for x in (of_words, weights)]
         return rows.inputs, *in_rows
 
-    def respond(self, strings: Tensors, answerer: Answerer) -> Tensors:
+    def respond(self, strings: Tensors, answerer: AnswererProtocol) -> Tensors:
         ((name, texts),) = strings.items()
         split = words_of_raw_text if name == "text" else words_between_spaces
         words = split(texts, answerer.tokenizer)

@@ -104,7 +104,7 @@ def _label_sets(kind: MultiLabel, answered: Answered) -> Report:
     shown: dict[str, Any] = {**answered.examples.columns, "predicted": predicted, "loss": loss}
     wrong = (truth != sets.predicted).any(axis=1)
     table = ReportTable("classes", "Scores of each label", columns, rows, brief=True)
-    errors = worst("Errors with the highest loss", answered.examples.place, loss, wrong, shown)
+    errors = worst("Errors with the highest loss", answered.examples.location, loss, wrong, shown)
     return [table, *calibration(sets.probabilities.ravel(), truth.ravel()), errors]
 
 
@@ -128,7 +128,7 @@ def _numbers(kind: Regression, answered: Answered) -> Report:
     return [
         ReportTable("errors", by_range, columns, rows, note, brief=True),
         Picture("scatter", lambda: scatter(title, truth, predicted, "true", "predicted")),
-        worst("Largest errors", answered.examples.place, abs(errors), errors != 0, shown),
+        worst("Largest errors", answered.examples.location, abs(errors), errors != 0, shown),
     ]
 
 
@@ -163,7 +163,7 @@ def _words(kind: Tagging, answered: Answered, class_of: Callable[[str], str]) ->
     numbers = [np.array([classes.index(class_of(x)) for x in side]) for side in (gold, predicted)]
     shown: dict[str, Any] = {"words": [_in_context(x.words, index) for x, index in words]}
     shown |= {"label": gold, "predicted": predicted, "probability": scores}
-    places = [answered.examples.place(sentence.example) for sentence, _ in words]
+    places = [answered.examples.location(sentence.example) for sentence, _ in words]
     title = "Wrong labels of words with the highest probability"
     errors = worst(title, places.__getitem__, scores, predicted != gold, shown)
     return [*confusion(classes, *numbers), *calibration(scores, predicted == gold), errors]
@@ -187,7 +187,7 @@ def _masked_words(kind: MaskedLanguageModel, answered: Answered) -> Report:
         "log probability": probability.tolist(),
     }
     title = "Wrong guesses for the pieces with the lowest probability"
-    places = [answered.examples.place(index) for index in row.tolist()]
+    places = [answered.examples.location(index) for index in row.tolist()]
     return [worst(title, places.__getitem__, -probability, piece != guess, shown)]
 
 
@@ -221,7 +221,7 @@ def _questions(kind: Span, answered: Answered) -> Report:
         "probability": confidence,
     }
     title, badness = "Wrong answers with the highest probability", confidence - f1 / 100
-    errors = worst(title, answered.examples.place, badness, exact < 100, shown)
+    errors = worst(title, answered.examples.location, badness, exact < 100, shown)
     return [*parts, *calibration(confidence, exact == 100), errors]
 
 
@@ -250,4 +250,4 @@ def _pairs(kind: SentenceEmbedding, answered: Answered) -> Report:
         ranks = [np.argsort(np.argsort(x)) / max(1, len(x) - 1) for x in (truth, score)]
         shown["difference"] = badness = abs(ranks[1] - ranks[0])
         title, wrong = "Pairs whose rank by cosine is furthest from that by score", badness > 0
-    return [worst(title, answered.examples.place, badness, wrong, shown)]
+    return [worst(title, answered.examples.location, badness, wrong, shown)]

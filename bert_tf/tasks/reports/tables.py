@@ -117,7 +117,9 @@ def classes_report(
         "probability": confidence,
         "loss": loss,
     }
-    errors = worst("Errors with the highest loss", examples.place, loss, predicted != truth, shown)
+    errors = worst(
+        "Errors with the highest loss", examples.location, loss, predicted != truth, shown
+    )
     parts = [*confusion(labels, truth, predicted), *calibration(confidence, predicted == truth)]
     return [per_class(labels, truth, predicted), *parts, errors]
 

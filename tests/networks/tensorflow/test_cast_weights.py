@@ -144,8 +144,8 @@ def test_gradients_of_a_table_that_is_looked_up_and_multiplied_with(compiled, mo
     terms = [np.zeros((7, 4)) for _ in range(8)]
     for half in range(2):
         terms[half] = np.asarray(slopes[half], np.float64)
-        for place, row in enumerate(ids[half]):
-            terms[2 + 3 * half + place][row] = np.float32(rows[half, place])
+        for position, row in enumerate(ids[half]):
+            terms[2 + 3 * half + position][row] = np.float32(rows[half, position])
     # The sum of eight terms rounds seven times, by half a unit of what it has at most.
     tolerance = 7 * 2.0**-24 * np.sum(np.abs(terms), 0).max()
     np.testing.assert_allclose(summed(), np.sum(terms, 0), rtol=0, atol=tolerance)

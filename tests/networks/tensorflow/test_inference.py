@@ -59,7 +59,7 @@ def copied(model):
 
 
 def both(model, inputs, copies=False, **options):
-    """Outputs by keras.ops at all places, and of a graph that is traced for TensorFlow."""
+    """Outputs by keras.ops at all positions, and of a graph that is traced for TensorFlow."""
     with kernels_of(model, lambda usual: Kernels(training=False)):
         wanted = model(inputs, training=False, **options)
     with copied(model) if copies else contextlib.nullcontext():

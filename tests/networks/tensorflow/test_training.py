@@ -23,7 +23,7 @@ from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow import dropout, inference, passes, training, vocabulary_loss
 from bert_tf.networks.tensorflow.dropout import draw_dropout
 from bert_tf.networks.tensorflow.passes import known_shape
-from bert_tf.networks.tensorflow.training import Training
+from bert_tf.networks.tensorflow.training import TrainingKernels
 
 PLAIN = {
     "vocab_size": 13,
@@ -88,10 +88,10 @@ def loss_and_gradients(model, inputs, *, static=False, is_token=None):
     def step(inputs, seed):
         with tf.GradientTape() as tape:
             loss = 0.0
-            for place, value in enumerate(tf.nest.flatten(model(inputs, training=True))):
+            for position, value in enumerate(tf.nest.flatten(model(inputs, training=True))):
                 value = tf.cast(value, tf.float32)
                 weights = tf.sin(tf.range(tf.size(value), dtype=tf.float32))
-                drawn = tf.random.stateless_uniform(tf.shape(weights), [seed, place], -1, 1)
+                drawn = tf.random.stateless_uniform(tf.shape(weights), [seed, position], -1, 1)
                 weights = tf.where(seed > 0, weights * tf.sign(drawn), weights)
                 weights = tf.reshape(weights, tf.shape(value))
                 if is_token is not None and value.shape.rank == 3:
@@ -109,10 +109,10 @@ def loss_and_gradients(model, inputs, *, static=False, is_token=None):
 
 
 class Formulae(Kernels):
-    """The kernels in keras.ops on the same places, with the same dropout as `Training`."""
+    """The kernels in keras.ops on the positions and with the dropout of `TrainingKernels`."""
 
-    def find_places(self, padding_mask, direction, padding):
-        return Training(self.training).find_places(padding_mask, direction, padding)
+    def find_positions(self, padding_mask, direction, padding):
+        return TrainingKernels(self.training).find_positions(padding_mask, direction, padding)
 
     def drop(self, x, dropout):
         if not self.training or not dropout.rate:

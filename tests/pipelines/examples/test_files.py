@@ -28,7 +28,7 @@ def test_tsv_takes_quotes_as_they_are(tmp_path):
     )
     found = read(path, "sentence", "label")
     assert found.columns == {"text": ['"so he said', 'ok "\u2028end'], "label": ["1", "0"]}
-    assert [found.place(i) for i in range(2)] == [f"{path}, line 2", f"{path}, line 3"]
+    assert [found.location(i) for i in range(2)] == [f"{path}, line 2", f"{path}, line 3"]
 
 
 def test_csv_takes_quotes_for_quotes(tmp_path):
@@ -87,7 +87,7 @@ def test_files_as_published(tmp_path):
 def test_standard_input(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"text\none\n")))
     found = read("-", format="tsv")
-    assert (found.columns["text"], found.place(0)) == (["one"], "standard input, line 2")
+    assert (found.columns["text"], found.location(0)) == (["one"], "standard input, line 2")
 
 
 def test_broken_rows_are_skipped_where_asked_and_blank_texts_counted(tmp_path):

@@ -21,7 +21,7 @@ def test_labels_have_the_names_of_the_dataset_and_rows_the_published_order(tenso
         "text_pair": ["", "é", "x"],
         "label": ["entailment", "contradiction", "neutral"],
     }
-    assert found.place(1) == "tfds:glue/mnli:validation_matched, example 1"
+    assert found.location(1) == "tfds:glue/mnli:validation_matched, example 1"
     (remark,) = found.remarks()
     assert remark.endswith(": 1 examples have a blank text, the first in example 0")
 

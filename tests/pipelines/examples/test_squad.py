@@ -60,7 +60,7 @@ def test_published_format(tmp_path, name):
     assert found.remarks() == []
     assert read_questions(path, labelled=False).columns.keys() == {"id", "question", "context"}
     assert found.take([2, 0]).columns["id"] == ["q2", "q0"]
-    assert found.take([1]).place(0) == f"{path}, question q1"
+    assert found.take([1]).location(0) == f"{path}, question q1"
 
 
 @pytest.mark.parametrize(

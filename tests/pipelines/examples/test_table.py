@@ -34,6 +34,6 @@ def test_take(tmp_path):
 @pytest.mark.parametrize(("path", "place"), [("a.tsv", "line 7"), ("tfds:a:train", "example 7")])
 def test_examples_of_a_data_set_have_no_lines(path, place):
     examples = Examples(path, [7], {"text": [" "], "label": ["x"]})
-    assert examples.place(0) == f"{path}, {place}"
+    assert examples.location(0) == f"{path}, {place}"
     (remark,) = examples.remarks()
     assert remark.endswith(f"the first in {place}")
