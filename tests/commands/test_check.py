@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from command_line import words
 from rounding import rounding
+from tiny import tiny_config
 
 from bert_tf.cli import main
 
@@ -197,12 +198,10 @@ def test_mistakes_are_a_line(files, tmp_path, capsys, arguments, message):
 
 @pytest.fixture
 def model(tmp_path):
-    from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+    from bert_tf import BertEncoder, BertTokenizer, save_model
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship"]
-    config = BertConfig.named(
-        "1x4x2", intermediate_size=4, vocab_size=len(pieces), max_position_embeddings=16
-    )
+    config = tiny_config(len(pieces), "1x4x2", intermediate_size=4)
     save_model(BertEncoder(config), tmp_path / "model", BertTokenizer(pieces))
     return str(tmp_path / "model")
 

@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pytest
 from command_line import run
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertTokenizer, load_model
+from bert_tf import BertTokenizer, load_model
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.loading import save_model
 
@@ -17,9 +18,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
 
 @pytest.fixture
 def model(tmp_path):
-    config = BertConfig.named(
-        "1x8x2", intermediate_size=8, vocab_size=15, max_position_embeddings=6
-    )
+    config = tiny_config(15, intermediate_size=8, max_position_embeddings=6)
     save_model(BertPreTrainer(config, seed=1), tmp_path / "model", BertTokenizer(PIECES))
     return tmp_path / "model"
 

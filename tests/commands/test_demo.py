@@ -6,9 +6,9 @@ import random
 
 import pytest
 from command_line import run, words
+from tiny import tiny_config
 
 from bert_tf.cli import main
-from bert_tf.config import BertConfig
 from bert_tf.pipelines.corpus import installed_documentation as documentation
 from bert_tf.serving.predictor import Predictor, answer, rows
 
@@ -53,8 +53,8 @@ def test_a_pre_trained_model_needs_fewer_labels(tmp_path):
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     (tmp_path / "vocab").mkdir()
     (tmp_path / "vocab" / "vocab.txt").write_text("\n".join([*special, *names]) + "\n")
-    config = BertConfig.named(
-        "2x64x2", vocab_size=405, max_position_embeddings=32, initializer_range=0.06
+    config = tiny_config(
+        405, "2x64x2", intermediate_size=256, max_position_embeddings=32, initializer_range=0.06
     )
     config.to_json(tmp_path / "config.json")
     write("train.tsv", 16)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tiny import tiny_config
 
 from bert_tf.commands.masked_words import MaskedWordLog, MaskedWords, hide_words
-from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -20,12 +20,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def model(tokenizer):
-    config = BertConfig.named(
-        "1x16x2",
-        intermediate_size=32,
-        vocab_size=tokenizer.vocabulary_size,
-        max_position_embeddings=24,
-    )
+    config = tiny_config(tokenizer.vocabulary_size, "1x16x2", max_position_embeddings=24)
     return BertPreTrainer(config, seed=3)
 
 

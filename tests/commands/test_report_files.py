@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from command_line import words
 from PIL import Image
+from tiny import tiny_config
 
 from bert_tf.cli import main
 from bert_tf.commands.report_files import write_report
@@ -76,13 +77,11 @@ def test_evaluate_shows_and_writes_the_report(finetuned_classifier, tmp_path, ca
 
 @pytest.fixture
 def finetuned_classifier(tmp_path):
-    from bert_tf import BertClassifier, BertConfig, BertTokenizer
+    from bert_tf import BertClassifier, BertTokenizer
     from bert_tf.models.answerer import Answerer
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "cow"]
-    config = BertConfig.named(
-        "1x8x2", intermediate_size=16, vocab_size=len(pieces), max_position_embeddings=128
-    )
+    config = tiny_config(len(pieces), max_position_embeddings=128)
     model = BertClassifier(config, labels=["a", "b"])
     folder = tmp_path / "model"
     Answerer(TASKS["classification"], model, BertTokenizer(pieces), ["a", "b"]).save(folder)

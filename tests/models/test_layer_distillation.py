@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from rounding import rounding
+from tiny import tiny_config
 
 from bert_tf import BertConfig
 from bert_tf.errors import InputError
@@ -23,14 +24,13 @@ from bert_tf.models.task_models import BertTagger
 )
 def test_layers_are_compared_row_by_row(layers, width):
     """As the formulae say, on the encoder's own outputs; without a difference at no cost."""
-    large = BertConfig.named(
+    large = tiny_config(
+        9,
         "4x16x4",
         intermediate_size=16,
-        vocab_size=9,
         max_position_embeddings=8,
         initializer_range=0.5,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
+        dropout=0.0,
     )
     small = replace(large, num_hidden_layers=3, num_attention_heads=2, hidden_size=width)
     student, teacher = (

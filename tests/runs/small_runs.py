@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine, run
+from tiny import tiny_config
 
 WORDS = {
     "sea": ("ship", "sailed", "deep", "water", "waves", "harbour", "wind"),
@@ -75,12 +76,8 @@ def shards_of_two_lengths(made_once, corpus, tokenizer) -> Path:
 
 @pytest.fixture(scope="session")
 def small_config(made_once, tokenizer) -> Path:
-    from bert_tf import BertConfig
-
     entries = len((tokenizer / "vocab.txt").read_text(encoding="utf-8").splitlines())
-    config = BertConfig.named(
-        "1x16x2", intermediate_size=32, vocab_size=entries, max_position_embeddings=32
-    )
+    config = tiny_config(entries, "1x16x2", max_position_embeddings=32)
     return made_once("config.json", config.to_json)
 
 

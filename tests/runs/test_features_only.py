@@ -14,8 +14,9 @@ import pytest
 import tensorflow as tf
 from rounding import rounding
 from safetensors.numpy import load_file, save_file
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model, save_model
+from bert_tf import BertEncoder, BertTokenizer, load_model, save_model
 from bert_tf.cli import main
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
@@ -33,13 +34,7 @@ from bert_tf.paper.feature_encoder import FeatureEncoder, LayerMix
 from bert_tf.training.watcher import Watcher
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
-CONFIG = BertConfig.named(
-    "1x8x2",
-    intermediate_size=16,
-    vocab_size=len(PIECES),
-    max_position_embeddings=16,
-    initializer_range=0.3,
-)
+CONFIG = tiny_config(len(PIECES), initializer_range=0.3)
 # A block, whose sums have up to 16 terms; of 8 numbers with mean 0 and variance 1 none is above
 # the root of 7.
 CLOSE = {"rtol": 0, "atol": rounding(24, 16, size=7**0.5)}

@@ -17,6 +17,7 @@ import pytest
 import tensorflow as tf
 from command_line import words
 from rounding import rounding
+from tiny import tiny_config
 
 from bert_tf import (
     AdamWeightDecay,
@@ -232,14 +233,7 @@ print(json.dumps({
 def on_eight_devices(shards, tmp_path_factory):
     directory = tmp_path_factory.mktemp("model")
     vocabulary = (shards / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    config = BertConfig.named(
-        "1x32x4",
-        intermediate_size=64,
-        vocab_size=len(vocabulary),
-        max_position_embeddings=32,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
+    config = tiny_config(len(vocabulary), "1x32x4", max_position_embeddings=32, dropout=0.0)
     save_model(BertPreTrainer(config, seed=1), directory)
     done = on_jax("-c", LOSSES, directory, shards, STEPS, BATCH, devices=8)
     assert done.returncode == 0, done.stderr

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from command_line import run, words
+from tiny import tiny_config
 
 import bert_tf
-from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, load_model, save_model
+from bert_tf import BertClassifier, BertEncoder, BertTokenizer, load_model, save_model
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import task_to_train
 from bert_tf.commands.search import Options as SearchOptions
@@ -21,13 +22,7 @@ from bert_tf.tasks.table import find_task
 
 ROOT = Path(__file__).parents[2]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
-CONFIG = BertConfig.named(
-    "1x8x2",
-    intermediate_size=16,
-    vocab_size=len(PIECES),
-    max_position_embeddings=16,
-    initializer_range=0.5,
-)
+CONFIG = tiny_config(len(PIECES), initializer_range=0.5)
 
 
 def saved(model, folder) -> Path:

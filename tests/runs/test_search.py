@@ -11,8 +11,9 @@ from command_line import words
 from preloaded import start_command
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.plugins.hparams.metadata import EXPERIMENT_TAG, SESSION_START_INFO_TAG
+from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf import BertEncoder, BertTokenizer, save_model
 from bert_tf.cli import main
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
@@ -22,13 +23,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "
 def data(tmp_path_factory):
     """A model and examples."""
     folder = tmp_path_factory.mktemp("data")
-    config = BertConfig.named(
-        "1x8x2",
-        intermediate_size=16,
-        vocab_size=len(PIECES),
-        max_position_embeddings=16,
-        initializer_range=0.5,
-    )
+    config = tiny_config(len(PIECES), initializer_range=0.5)
     save_model(BertEncoder(config, seed=0), folder / "model", tokenizer=BertTokenizer(PIECES))
     rows = ["text\tlabel", *["sea ship\twet", "farm cow\tdry", "cow\tdry"] * 10]
     (folder / "train.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")

@@ -10,6 +10,7 @@ import tensorflow as tf
 from killed import copy_when_saved  # tests/processes/killed.py
 from safetensors.numpy import load_file
 from small_runs import finetuning
+from tiny import tiny_config
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
@@ -34,14 +35,13 @@ def write(path, swapped=False) -> None:
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory):
     folder = tmp_path_factory.mktemp("teacher")
-    config = BertConfig.named(
+    config = tiny_config(
+        len(PIECES),
         "2x16x2",
         intermediate_size=16,
-        vocab_size=len(PIECES),
         max_position_embeddings=8,
         initializer_range=0.2,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
+        dropout=0.0,
     )
     save_model(BertEncoder(config, seed=1), folder / "encoder", BertTokenizer(PIECES))
     write(folder / "right.tsv")

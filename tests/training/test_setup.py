@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny import tiny_config
 from watchers import Lines
 
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.pretrain import Options as PretrainingOptions
-from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.networks.tensorflow.losses import cross_entropy
@@ -17,13 +17,8 @@ from bert_tf.training.setup import _layer_factors, prepare
 
 
 def classifier(dropout=0.1):
-    config = BertConfig.named(
-        "2x8x2",
-        intermediate_size=8,
-        vocab_size=20,
-        max_position_embeddings=8,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
+    config = tiny_config(
+        20, "2x8x2", intermediate_size=8, max_position_embeddings=8, dropout=dropout
     )
     return BertClassifier(config, num_classes=2, seed=1)
 
