@@ -49,17 +49,15 @@ def graphs_are_kept():
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def errors_are_lines():
+@pytest.fixture(autouse=True)
+def errors_are_lines(monkeypatch):
     """Every InputError of these tests is one line."""
 
     def one_line(error, *arguments):
         Exception.__init__(error, *arguments)
         assert "\n" not in str(error)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InputError, "__init__", one_line, raising=False)
-        yield
+    monkeypatch.setattr(InputError, "__init__", one_line, raising=False)
 
 
 @pytest.fixture(scope="session")
