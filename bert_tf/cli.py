@@ -206,13 +206,13 @@ def _check_known(arguments: Sequence[str], options: type) -> None:
     """Refuses the first of the arguments that the parser does not know."""
     if not arguments:
         return
-    option = next((each for each in arguments if each.startswith("--")), None)
+    option = next((argument for argument in arguments if argument.startswith("--")), None)
     if option is None:
         text = f"{arguments[0]!r} belongs to no option"
         raise InputError(f"{text}: put texts with spaces in quotes")
     name = option.partition("=")[0]
     fields = {field.name: field for _, field in _fields(options)}
-    negated = (f"no_{each}" for each in fields if hints_of(options)[each] is bool)
+    negated = (f"no_{name}" for name in fields if hints_of(options)[name] is bool)
     near = nearest(name[2:], [*fields, "config", "help", *negated])
     cure = f": did you mean {_typed(near, fields)}?" if near else ""
     raise InputError(f"there is no option {name}{cure}")
@@ -242,8 +242,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `head` does. Any other exception is a defect and is raised.
     """
     typed = [  # `--batch-size=8` as `--batch_size=8`; a value may begin with dashes, too
-        re.sub(r"^--[a-z][\w-]*(?==|$)", lambda flag: "--" + flag[0][2:].replace("-", "_"), each)
-        for each in (sys.argv[1:] if arguments is None else arguments)
+        re.sub(
+            r"^--[a-z][\w-]*(?==|$)", lambda flag: "--" + flag[0][2:].replace("-", "_"), argument
+        )
+        for argument in (sys.argv[1:] if arguments is None else arguments)
     ]
     called = next((argument for argument in typed if not argument.startswith("-")), None)
     if arguments is None and sys.stdout.errors == "strict":  # it may lack the text's letters

@@ -128,7 +128,7 @@ class BertConfig:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        values = [(each.name, each.type, getattr(self, each.name)) for each in fields(self)]
+        values = [(entry.name, entry.type, getattr(self, entry.name)) for entry in fields(self)]
         fixed = _DISTILBERT_FIXED if self.is_distilbert else {}
         for name, kind, value in [*values, ("qa_dropout", float, self.qa_dropout)]:
             is_whole = isinstance(value, int) and not isinstance(value, bool)
@@ -167,7 +167,9 @@ class BertConfig:
                 f"hidden_act {self.hidden_act!r:.40} is unknown: give one of "
                 f"{', '.join(ACTIVATIONS)}."
             )
-        known = [each.direction for each in _architectures()]  # a file's value may not be hashable
+        known = [
+            architecture.direction for architecture in _architectures()
+        ]  # a file's value may not be hashable
         if self.attention_direction not in known:
             raise InputError(
                 f"attention_direction is {self.attention_direction!r:.40}: give one of "
@@ -211,7 +213,7 @@ class BertConfig:
     @property
     def architecture(self) -> Architecture:
         """What its encoder does otherwise than BERT's."""
-        named = {each.direction: each for each in _architectures()}
+        named = {architecture.direction: architecture for architecture in _architectures()}
         architecture = named[self.attention_direction](self)
         if self.has_feature_encoder:
             (on_features,) = added("feature architectures")
@@ -241,7 +243,7 @@ class BertConfig:
     @classmethod
     def names(cls) -> set[str]:
         """The fields that are keys of a config.json."""
-        return {each.name for each in fields(cls)} - {"extra"}
+        return {entry.name for entry in fields(cls)} - {"extra"}
 
     @classmethod
     def named(cls, size: str, **values: Any) -> "BertConfig":

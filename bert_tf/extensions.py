@@ -52,9 +52,8 @@ class Architecture:
     reads_packed_rows: ClassVar[bool] = True
     words_class: ClassVar[str] = "BertForMaskedLM"  # Hugging Face's, of a model that predicts words
 
-    is_seen: Any = (
-        None  # function: whether the first position is seen from the second; None: always
-    )
+    # Function: whether the first position is seen from the second; None where all see each other.
+    is_seen: Any = None
 
     def __init__(self, config: "BertConfig"):
         self.config = config

@@ -215,11 +215,11 @@ def parse_option(field: dataclasses.Field, hint: Any, value: Any, *, written: bo
     value = parse(hint, value, shown_name(field), written=written)
     if isinstance(value, str) and (not value or "\0" in value):
         raise InputError(f"{shown_name(field)} is {value!r}: give a text, without null characters")
-    for each in value if isinstance(value, list) and hint is not Any else [value]:
-        if isinstance(each, int | float) and not isinstance(each, bool):
-            broken = _broken_range(each, field.metadata.get("bounds", {}))
+    for item in value if isinstance(value, list) and hint is not Any else [value]:
+        if isinstance(item, int | float) and not isinstance(item, bool):
+            broken = _broken_range(item, field.metadata.get("bounds", {}))
             if broken is not None:
-                raise InputError(f"{shown_name(field)} is {each}: give {broken}")
+                raise InputError(f"{shown_name(field)} is {item}: give {broken}")
     return value
 
 

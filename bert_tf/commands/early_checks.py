@@ -35,7 +35,7 @@ def open_models(options: Any) -> Iterator[Path]:
         folder = fetched(path) if is_url else find_model(path)
         value = getattr(options, field.name)
         if folder != Path(path):
-            paths = [str(folder) if each == path else each for each in value]
+            paths = [str(folder) if item == path else item for item in value]
             setattr(options, field.name, paths if isinstance(value, list) else str(folder))
             yield folder
 
@@ -64,9 +64,9 @@ def _values(options: Any, mark: str) -> Iterator[tuple[dataclasses.Field, str]]:
     for field in dataclasses.fields(options):
         if field.metadata.get(mark):
             value = getattr(options, field.name)
-            for each in value if typing.get_origin(field.type) is list else [value]:
-                if isinstance(each, str):
-                    yield field, each
+            for item in value if typing.get_origin(field.type) is list else [value]:
+                if isinstance(item, str):
+                    yield field, item
 
 
 def _check_exists(name: str, option: str, is_model: bool) -> None:
@@ -74,14 +74,14 @@ def _check_exists(name: str, option: str, is_model: bool) -> None:
     if name == "-" or ":" in name or set(name) & set("*?["):  # a stream, a data set, a glob
         return
     if not path.exists():
-        missing = [each for each in (path, *path.parents) if not each.exists()][-1]
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()][-1]
         # The prefix of a TensorFlow checkpoint, and shards that are being made.
         prefix, journal = missing.with_name(f"{missing.name}.index"), missing.parent / ".journal"
         if prefix.exists() or journal.exists():
             return
         siblings: list[str] = []
         with contextlib.suppress(OSError):
-            siblings = sorted(each.name for each in missing.parent.iterdir())
+            siblings = sorted(sibling.name for sibling in missing.parent.iterdir())
         near = [x for x in siblings if x.startswith(f"{missing.name}.")]
         near += difflib.get_close_matches(missing.name, siblings, n=1, cutoff=0.5)
         cure = f"did you mean {missing.with_name(near[0])}?" if near else "check the path"
@@ -138,8 +138,8 @@ def _check_columns(options: Any) -> None:
         if task in _OF_TABLES:
             column = column or of_model.get(name) or {"text": "text", "label": "label"}.get(role)
         if column and role == "label" and kinds.get(task or "", Span).module == MultiLabel.module:
-            each = map(str.strip, str(column).split(","))  # may be a column for each label
-            columns |= {f"--label_column {name}": name for name in each if name}
+            names = map(str.strip, str(column).split(","))  # may be a column for each label
+            columns |= {f"--label_column {name}": name for name in names if name}
         elif column:
             columns[role] = str(column)
     named = any(not column.isdecimal() for column in columns.values())

@@ -117,7 +117,7 @@ def run(options: Options) -> EnsembleResult:
             evaluation.write(folder)
             write_report(evaluation.report(), folder)
         elif folder:
-            write_submission(folder, split, evaluation.given)
+            write_submission(folder, split, evaluation.answered)
     return EnsembleResult(
         scores=evaluation.scores if labelled else {},
         evaluation=evaluation,

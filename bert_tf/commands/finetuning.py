@@ -390,7 +390,7 @@ def _evaluate_best(
     if (folder / METRICS_FILE).exists():
         return evaluation
     if options.calibrate:
-        temperature = best_temperature(evaluation.given)
+        temperature = best_temperature(evaluation.answered)
         for variable in best.model.head.dense.weights:
             variable.assign(variable / temperature)
         best.save(folder)

@@ -109,7 +109,7 @@ class FeatureExtractor:
         pack = Packer(self._tokenizer, self.max_length)
         inputs = pack(*ids)
         mask = inputs["padding_mask"]  # (B, T)
-        cut = {"cut": pack.truncated(*(each.row_lengths() for each in ids)) > 0}
+        cut = {"cut": pack.truncated(*(pieces.row_lengths() for pieces in ids)) > 0}
         if self._pooling == "pooler":
             pooled = self.encoder(inputs, training=False, only="pooled_output")["pooled_output"]
             return {"vector": tf.cast(pooled, tf.float32), **cut}

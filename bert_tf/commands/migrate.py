@@ -77,8 +77,9 @@ class MigrateResult(Result):
         if texts is not None:
             lines.append(f"{texts - len(other_ids)} of {texts} texts: same ids")
         return lines + [
-            f"{each.name}: largest difference {each.largest:.1e} of values up to {each.scale:.3g}"
-            for each in self.comparison.outputs
+            f"{output.name}: largest difference {output.largest:.1e} of values up to "
+            f"{output.scale:.3g}"
+            for output in self.comparison.outputs
         ]
 
 
@@ -149,7 +150,9 @@ def _summary(report: ScanReport) -> str:
     if not total:
         what = "What was read has nothing" if report.unread else "Nothing"
         return f"{what} of another library's BERT: {where}."
-    without = sum(each.row is not None and not each.row.instead for each in report.findings)
+    without = sum(
+        finding.row is not None and not finding.row.instead for finding in report.findings
+    )
     return (
         f"{total} symbol(s) in {where}: {report.known - without} have an "
         f"equivalent, {without} have none, {total - report.known} are not known "

@@ -187,7 +187,7 @@ class Options(CommandOptions, TrainingOptions, TeacherOptions):
                     f"--mix_shards {entry}: give a folder and its share of the examples, from "
                     f"{_LEAST_SHARE} to 1, such as books/=0.3"
                 )
-            if folder.rstrip("/") in {each.rstrip("/") for each in (self.shards, *shares)}:
+            if folder.rstrip("/") in {path.rstrip("/") for path in (self.shards, *shares)}:
                 raise InputError(f"--mix_shards {entry}: the folder is given twice: name it once")
             shares[folder] = share
         return shares

@@ -168,11 +168,11 @@ def shown_score(score: float | None) -> str:
 def _with_parts(name: str, shown: str, scalars: dict[str, float]) -> list[str]:
     """Removes a scalar and its parts, and formats them: "loss 6.212 (mlm 5.610 nsp 0.602)"."""
     keys = [key for key in scalars if key.endswith(f"_{name}")]
-    each = [f"{key.removesuffix(f'_{name}')} {shown.format(scalars.pop(key))}" for key in keys]
+    parts = [f"{key.removesuffix(f'_{name}')} {shown.format(scalars.pop(key))}" for key in keys]
     if name not in scalars:
-        return [" ".join([name, *each])] if each else []
-    parts = f" ({' '.join(each)})" if len(each) > 1 else ""  # one alone is the whole
-    return [f"{name} {shown.format(scalars.pop(name))}{parts}"]
+        return [" ".join([name, *parts])] if parts else []
+    more = f" ({' '.join(parts)})" if len(parts) > 1 else ""  # one alone is the whole
+    return [f"{name} {shown.format(scalars.pop(name))}{more}"]
 
 
 def duration(minutes: float) -> str:

@@ -51,7 +51,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """For notebooks: tables, pictures and lines."""
-        parts = [_table(each) for each in self.tables()]
+        parts = [_table(table) for table in self.tables()]
         for name, content in self.pictures():
             encoded = base64.b64encode(content).decode()
             source = f'alt="{name} plot" src="data:image/png;base64,{encoded}"'

@@ -47,15 +47,15 @@ from bert_tf.tokenization.tokenizer import BertTokenizer
 class Evaluation:
     """Examples with their answers, and the scores of these."""
 
-    given: Answered
+    answered: Answered
     scores: dict[str, float | None]  # None for an undefined one; empty without labels
     remarks: list[str]  # for a reader of the scores, a sentence each
 
     def report(self) -> Report:
-        return report(self.given.task.kind, self.given)
+        return report(self.answered.task.kind, self.answered)
 
     def write(self, directory: Path) -> None:
-        write_predictions(self.given.task.kind, directory, self.given)
+        write_predictions(self.answered.task.kind, directory, self.answered)
         write_json(directory / METRICS_FILE, self.scores)
 
 
@@ -274,16 +274,16 @@ class Answerer:
         self.task.kind.targets(examples, self.labels)  # refuses unknown labels before the work
         return self.judged(self.answers(examples, batch_size, answered))
 
-    def judged(self, given: Answered, *, labelled: bool = True) -> Evaluation:
+    def judged(self, answered: Answered, *, labelled: bool = True) -> Evaluation:
         """Evaluates answers; there are scores if the examples are labelled."""
-        truncated = given.answers.get("truncated")  # a user's own kind may lack it
-        remarks = given.examples.remarks()
+        truncated = answered.answers.get("truncated")  # a user's own kind may lack it
+        remarks = answered.examples.remarks()
         remarks += [] if truncated is None else [self.truncation(truncated)]
         if not labelled:
-            return Evaluation(given, {}, remarks)
-        scores = self.task.kind.scores(given)
-        remarks += remarks_on_scores(given, scores)
-        return Evaluation(given, {"examples": len(given.examples), **scores}, remarks)
+            return Evaluation(answered, {}, remarks)
+        scores = self.task.kind.scores(answered)
+        remarks += remarks_on_scores(answered, scores)
+        return Evaluation(answered, {"examples": len(answered.examples), **scores}, remarks)
 
     def truncation(self, truncated: Sequence[int] | np.ndarray) -> str:
         """A sentence that says how many examples were truncated, by the pieces that each lost."""
@@ -291,7 +291,7 @@ class Answerer:
 
     def tuned(self, evaluation: Evaluation) -> "Answerer":
         """The same model with the settings of its kind that are best for these examples."""
-        kind = self.task.kind.tuned(evaluation.given)
+        kind = self.task.kind.tuned(evaluation.answered)
         return self if kind == self.task.kind else replace(self, task=replace(self.task, kind=kind))
 
     def save(self, directory: str | Path) -> None:

@@ -32,7 +32,7 @@ def of_logits(loss: Any, new_loss: Any) -> Any:
     Names and functions would take the outputs for probabilities; InputError for losses that do.
     """
     if isinstance(loss, dict | list | tuple):
-        return keras.tree.map_structure(lambda each: of_logits(each, new_loss), loss)
+        return keras.tree.map_structure(lambda leaf: of_logits(leaf, new_loss), loss)
     if isinstance(loss, str) and loss.lower() in ("crossentropy", "ce"):
         return new_loss()
     found = keras.losses.get(loss) if isinstance(loss, str) else loss

@@ -96,8 +96,8 @@ class RawTextModel(tf.Module):
         kernels = Int8(answerer.plan) if answerer.plan else CopiedWeights()
         with kernels_of(answerer.model, lambda _: kernels):
             functions = {name: signatures[name].trace(answerer) for name in names or signatures}
-            captured = {id(x) for each in functions.values() for x in each.captured_inputs}
-            watched = {x.ref(): x for each in functions.values() for x in each.variables}
+            captured = {id(x) for function in functions.values() for x in function.captured_inputs}
+            watched = {x.ref(): x for function in functions.values() for x in function.variables}
             self._variables = [x for x in watched.values() if id(x.handle) in captured]
         return functions
 

@@ -24,8 +24,8 @@ def product_rates(dtypes: Iterable[str], seconds: float = 0.0) -> dict[str, floa
     with tf.device(device):
         factors = {dtype: _factors(rows, width, inner, dtype) for dtype in dtypes}
         works = {
-            dtype: functools.partial(lambda each: _multiply(*each).numpy(), each)
-            for dtype, each in factors.items()
+            dtype: functools.partial(lambda operands: _multiply(*operands).numpy(), operands)
+            for dtype, operands in factors.items()
         }
         best = best_seconds(works, seconds)
     operations = _AT_ONCE * 2 * 2 * rows * width * inner

@@ -9,7 +9,9 @@ _FIRST_SCALE, _GROWTH_STEPS = 2.0**15, 2000  # as in Keras' LossScaleOptimizer
 def computes_in_float16(layer: keras.layers.Layer) -> bool:
     """Whether a layer or one inside it computes in float16."""
     inner = getattr(layer, "layers", [])  # a functional model's own policy says nothing of them
-    return layer.compute_dtype == "float16" or any(computes_in_float16(each) for each in inner)
+    return layer.compute_dtype == "float16" or any(
+        computes_in_float16(sublayer) for sublayer in inner
+    )
 
 
 def add_counter(

@@ -100,8 +100,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         # On TensorFlow these are the gradients of one replica: `_all_reduce_sum_gradients` clips.
         if self.clip_norm is None or keras.backend.backend() == "tensorflow":
             return grads
-        factor = self.clip_factor(ops.sqrt(sum(ops.sum(ops.square(each)) for each in grads)))
-        return [each * factor for each in grads]
+        factor = self.clip_factor(
+            ops.sqrt(sum(ops.sum(ops.square(gradient)) for gradient in grads))
+        )
+        return [gradient * factor for gradient in grads]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         from bert_tf.training.updates_on_tensorflow import clipped
@@ -137,8 +139,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             update_parameter(variables, *settings)
             return
         values = adam([ops.convert_to_tensor(x) for x in variables], *settings)
-        for each, value in zip(variables, values, strict=True):
-            self.assign(each, value)
+        for variable, value in zip(variables, values, strict=True):
+            self.assign(variable, value)
 
     def _powers(self, dtype: str) -> tuple[Any, Any]:
         """beta_1^t and beta_2^t at update t of the means; zeros without bias correction."""

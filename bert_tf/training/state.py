@@ -187,7 +187,7 @@ class TrainingState(Progress):
         tensors = {_MEANS: np.zeros(self.trainer.means.shape, np.float32)} | {
             name: x for name, x in tensors.items() if name in variables or "metric/" not in name
         }
-        shapes = [{(n, tuple(x.shape)) for n, x in each.items()} for each in (tensors, variables)]
+        shapes = [{(n, tuple(x.shape)) for n, x in group.items()} for group in (tensors, variables)]
         if differing := shapes[0] ^ shapes[1]:
             raise InputError(
                 f"{path} holds another model, or an earlier version wrote it (it differs in "

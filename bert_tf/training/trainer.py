@@ -267,7 +267,9 @@ class Trainer:
 
     def _weight_sums(self, weights: list[tf.Tensor]) -> tf.Tensor:
         """The sum of the weights behind each mean, float32 [means], over all replicas."""
-        both = [tf.reduce_sum(each) for weight in weights for each in (weight, _is_counted(weight))]
+        both = [
+            tf.reduce_sum(values) for weight in weights for values in (weight, _is_counted(weight))
+        ]
         return tf.gather(_all_reduced(tf.stack(both)), self._weights_of_mean)
 
     def _sums(self, labels: Any, weights: list[tf.Tensor], outputs: Any) -> tf.Tensor:

@@ -33,7 +33,8 @@ def update_parameter(
     """Assigns what `adam` gives for a parameter and its means."""
     dtype = gradient.dtype
     p, m, v = handles = [
-        (each.value if isinstance(each, keras.Variable) else each).handle for each in variables
+        (variable.value if isinstance(variable, keras.Variable) else variable).handle
+        for variable in variables
     ]
     if pays(gradient.shape.num_elements()):
         _in_one_pass(handles, gradient, factor, rate, decay, beta_1, beta_2, epsilon)

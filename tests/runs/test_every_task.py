@@ -325,13 +325,13 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
         predictor = Predictor(copy.export("model", root=tmp_path / "served"))
     strings = {input: examples.columns[input] for input in tuned.inputs}
     served = answer(predictor.signature(task.kind.evaluated), strings, 7)
-    for key, values in result.evaluation.given.answers.items():
+    for key, values in result.evaluation.answered.answers.items():
         if values.dtype.kind == "f":
             assert_close(served[key], values)
     stored = read_settings(predictor.directory)
     assert stored == tuned.task.settings()
 
-    check(best, task, examples, result.evaluation.given.answers)
+    check(best, task, examples, result.evaluation.answered.answers)
 
 
 def written(name, folder):
@@ -357,7 +357,7 @@ def test_a_task_of_a_kind_is_evaluated_and_read_back(name, encoder, tmp_path):
     evaluation = tuned.evaluate(examples, 7)
     assert task.kind.score_names(task, labels)[0] in evaluation.scores
     evaluation.write(tmp_path / "written")
-    check(tmp_path / "written", task, examples, evaluation.given.answers)
+    check(tmp_path / "written", task, examples, evaluation.answered.answers)
     tuned.save(tmp_path / "copy")
     (tmp_path / "copy" / "task.json").unlink()
     assert Answerer.from_directory(tmp_path / "copy", task.settings()).labels == labels
@@ -377,13 +377,13 @@ def test_an_ensemble_of_equal_models_answers_as_one(name, encoder, tmp_path):
     alone = first.evaluate(examples, 7)
     for members in ([first, second], *([[first]] if name == "cola" else [])):
         evaluation = evaluate_together(members, examples, 7)
-        assert evaluation.given.task.settings() == task.settings()
+        assert evaluation.answered.task.settings() == task.settings()
         assert evaluation.remarks == alone.remarks
         assert evaluation.scores == pytest.approx(alone.scores, abs=rounding(30, 32))
-        for key, values in alone.given.answers.items():
+        for key, values in alone.answered.answers.items():
             if values.dtype.kind == "f":
-                assert_close(evaluation.given.answers[key], values)
+                assert_close(evaluation.answered.answers[key], values)
             else:
-                np.testing.assert_array_equal(evaluation.given.answers[key], values)
+                np.testing.assert_array_equal(evaluation.answered.answers[key], values)
         evaluation.write(tmp_path / str(len(members)))
-        check(tmp_path / str(len(members)), task, examples, alone.given.answers)
+        check(tmp_path / str(len(members)), task, examples, alone.answered.answers)

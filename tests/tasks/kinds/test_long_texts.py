@@ -119,7 +119,7 @@ def test_vectors_of_long_texts_find_what_cutting_loses(tmp_path, exports_of):
     examples = best.task.read(options.validation, "validation")
     served = answer(predictor.signature("compare"), best.evaluated_strings(examples), 7)
     np.testing.assert_allclose(
-        served["score"], result.evaluation.given.answers["score"], atol=rounding(30, 32)
+        served["score"], result.evaluation.answered.answers["score"], atol=rounding(30, 32)
     )
     cut = finetune(replace(options, long_texts=None, output=str(tmp_path / "cut"), epochs=2))
     assert cut.evaluation.scores["recall_at_1"] < 0.2

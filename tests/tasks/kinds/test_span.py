@@ -114,7 +114,7 @@ def test_the_threshold_is_tuned_stored_and_used(tuned, tmp_path):
     path = write_questions(tmp_path / "dev.jsonl", questions)
     examples = tuned.task.read(path, "train")
     evaluation = tuned.evaluate(examples, 2)
-    odds = evaluation.given.answers["null_odds"]
+    odds = evaluation.answered.answers["null_odds"]
     chosen = tuned.tuned(evaluation)
     threshold = chosen.task.kind.null_score_diff_threshold
     assert threshold > evaluation.scores["best_f1_thresh"] != 0
@@ -123,7 +123,9 @@ def test_the_threshold_is_tuned_stored_and_used(tuned, tmp_path):
     assert again.task.kind == chosen.task.kind
     scores = again.evaluate(examples, 3)
     assert scores.scores["f1"] == evaluation.scores["best_f1"]
-    assert [bool(text) for text in scores.given.answers["answer"]] == (odds <= threshold).tolist()
+    assert [bool(text) for text in scores.answered.answers["answer"]] == (
+        odds <= threshold
+    ).tolist()
     assert again.tuned(scores) is again
     # A model of SQuAD 1.1 has no threshold.
     first = replace(again, task=replace(again.task, kind=Span()))
