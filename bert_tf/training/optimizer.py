@@ -7,6 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from bert_tf.training.adam import adam
+
 # Keras' own weight decay and clipping would be applied in addition to these: they stay off.
 _KERAS_OWN = ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay")
 _SETTINGS = (  # arguments that are attributes of the same name
@@ -157,30 +159,6 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             **{name: getattr(self, name) for name in _SETTINGS},
             "exclude_from_weight_decay": list(self.excluded_patterns),
         }
-
-
-def adam(
-    values: Sequence[Any],
-    gradient: Any,
-    factor: Any,
-    rate: Any,
-    decay: Any,
-    beta_1: float,
-    beta_2: float,
-    epsilon: Any,
-) -> tuple[Any, Any, Any]:
-    """The rule of `AdamWeightDecay`: new values of a parameter p and of its means m and v.
-
-    `factor` multiplies the gradient, and `decay` is the learning rate times the rate of the weight
-    decay; either may be None.
-    """
-    p, m, v = values
-    gradient = gradient if factor is None else gradient * factor
-    m += (gradient - m) * (1 - beta_1)
-    v += (gradient * gradient - v) * (1 - beta_2)
-    p = p if decay is None else p - decay * p
-    p -= rate * m / (ops.sqrt(v) + epsilon)
-    return p, m, v
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

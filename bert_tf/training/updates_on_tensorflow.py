@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.networks.tensorflow.passes import pays
-from bert_tf.training.optimizer import adam
+from bert_tf.training.adam import adam
 
 
 def clipped(gradients: Sequence[Any], clip_norm: float | None) -> list[tf.Tensor]:
