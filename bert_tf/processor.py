@@ -74,7 +74,7 @@ def fastest(
     Args:
         file: name of a JSON file in the user's cache folder, which has the times by key. What it
             lacks is measured, and written if all candidates were measured.
-        key: what the times depend on.
+        key: machine and work that the times belong to.
         candidates: names of the candidates.
         measure: returns times by candidate, without those that cannot be measured.
         usual: the candidate to take unless another is `gain` times as fast.
