@@ -1,6 +1,7 @@
 """Kinds of tasks: how examples become inputs, losses, answers and scores."""
 
 import contextlib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -72,6 +73,11 @@ class Kind(ABC):
             raise InputError(
                 f"{cls.__name__}.{name} has no effect: use {_FORMER[name]}, as "
                 "docs/adding-a-task.md shows"
+            )
+        if "read" in vars(cls) and "path" in inspect.signature(cls.read).parameters:
+            raise InputError(
+                f"{cls.__name__}.read(layout, path) is no longer called so: take (table, columns), "
+                "as docs/adding-a-task.md shows"
             )
 
     def settings(self) -> dict[str, Any]:

@@ -100,6 +100,14 @@ def test_a_member_that_no_longer_counts_is_refused():
             def report(self, given):
                 return []
 
+    with pytest.raises(
+        InputError, match=r"Reader\.read\(layout, path\) .* take \(table, columns\)"
+    ):
+
+        class Reader(RowKind):
+            def read(self, layout, path):
+                return layout.read(path)
+
 
 @pytest.mark.parametrize("task", ["classification", "choice", "regression"])
 def test_the_validation_loss_is_that_of_the_model_s_outputs(task):
