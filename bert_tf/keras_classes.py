@@ -11,6 +11,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from bert_tf.training.schedule_table import SCHEDULES
+
 HOMES = {
     "bert_tf.networks.encoder": (
         "BertEmbeddings",
@@ -50,12 +52,7 @@ HOMES = {
     ),
     "bert_tf.models.preprocessor": ("BertPreprocessor",),
     "bert_tf.training.optimizer": ("AdamWeightDecay", "Lamb"),
-    "bert_tf.training.schedule": (
-        "WarmupConstant",
-        "WarmupCosineDecay",
-        "WarmupLinearDecay",
-        "WarmupStableDecay",
-    ),
+    "bert_tf.training.schedule": tuple(SCHEDULES.values()),
 }
 NAMES = {f"bert_tf>{name}": (home, name) for home, names in HOMES.items() for name in names}
 

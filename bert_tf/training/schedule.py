@@ -1,8 +1,4 @@
-"""Learning rate schedules.
-
-A new one also stands in `SCHEDULES`, in the option `schedule` (`training_options.py`) and in the
-public classes (`bert_tf.keras_classes`).
-"""
+"""Learning rate schedules. A new one is a class here and a line in `schedule_table`."""
 
 import math
 from typing import Any
@@ -11,6 +7,7 @@ import keras
 from keras import ops
 
 from bert_tf.errors import InputError
+from bert_tf.training.schedule_table import SCHEDULES
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -108,12 +105,9 @@ class WarmupStableDecay(WarmupLinearDecay):
         return {**super().get_config(), "decay_share": self.decay_share}
 
 
-SCHEDULES = {
-    "linear": WarmupLinearDecay,
-    "cosine": WarmupCosineDecay,
-    "constant": WarmupConstant,
-    "warmup_stable_decay": WarmupStableDecay,
-}
+def named(name: str) -> type[WarmupLinearDecay]:
+    """The class of the schedule that options call `name`."""
+    return globals()[SCHEDULES[name]]
 
 
 def learning_rate_of(optimizer: keras.optimizers.Optimizer, step: int) -> float:

@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from bert_tf.files.storage import is_remote
 from bert_tf.options import identity
+from bert_tf.training import schedule
 from bert_tf.training.monitoring import Histograms, HyperParameters, Profile
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.run import Run
-from bert_tf.training.schedule import SCHEDULES
 from bert_tf.training.strategy import compiles_step, reader_count
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
@@ -81,11 +81,11 @@ def prepare(
     epsilon = {} if options.epsilon is None else {"epsilon": options.epsilon}
     # The options admit it for the one schedule that takes it.
     decay = {} if options.decay_share is None else {"decay_share": options.decay_share}
-    schedule = SCHEDULES[options.schedule](learning_rate, warmup_steps, total_steps, **decay)
+    schedule_class = schedule.named(options.schedule)
     layers = model.encoder.config.num_hidden_layers
     with run.strategy.scope():
         optimizer = {"adam": AdamWeightDecay, "lamb": Lamb}[options.optimizer](
-            learning_rate=schedule,
+            learning_rate=schedule_class(learning_rate, warmup_steps, total_steps, **decay),
             learning_rate_factors=_layer_factors(layers, options.layer_decay),
             weight_decay_rate=options.weight_decay,
             clip_norm=options.clip_norm,

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_text
 from bert_tf.options import CheckedOptions, PathName, option
+from bert_tf.training.schedule_table import ScheduleName
 
 WEIGHT, TEMPERATURE = 0.9, 2.0  # of a teacher's outputs, where options leave them out
 
@@ -63,7 +64,7 @@ class TrainingOptions(CheckedOptions):
     CPUs do so without it."""
     optimizer: Literal["adam", "lamb"] = "adam"
     """adam, as in the original; lamb for very large batches."""
-    schedule: Literal["linear", "cosine", "constant", "warmup_stable_decay"] = "linear"
+    schedule: ScheduleName = "linear"
     """learning rate after the warm-up; linear and cosine reach 0 at the last step,
     warmup_stable_decay stays at the peak and falls to 0 over the last steps (MiniCPM; Hägele et al.
     2024)."""
