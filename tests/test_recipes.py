@@ -15,7 +15,7 @@ from peer_programs import find_peer
 
 from bert_tf.cli import read_options
 from bert_tf.commands.finetune import Options as FinetuningOptions
-from bert_tf.commands.pretrain import LATE_SHARE
+from bert_tf.commands.pretraining_options import LATE_SHARE
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.pipelines.corpus.formats import read_slice

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from bert_tf.commands.finetuning_options import FinetuningSetup
 from bert_tf.commands.function import CommandOptions
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_text
@@ -19,11 +20,10 @@ from bert_tf.files.storage import is_remote
 from bert_tf.options import option
 
 if TYPE_CHECKING:
-    from bert_tf.commands.finetune import FinetuningSetup
     from bert_tf.pipelines.examples.table import Examples, Table
     from bert_tf.tasks.task import Task
 
-Setup = TypeVar("Setup", bound="FinetuningSetup")
+Setup = TypeVar("Setup", bound=FinetuningSetup)
 Texts = TypeVar("Texts", bound=Any)
 
 _EXAMPLES = ("train", "validation")  # options of fine-tuning
@@ -150,10 +150,8 @@ class _Data(NamedTuple):
     examples: "Examples"
 
 
-def _task_to_train(options: "FinetuningSetup", in_memory: Collection[str]) -> "Task":
-    from bert_tf.commands.finetuning import task_to_train
-
-    task = task_to_train(options)
+def _task_to_train(options: FinetuningSetup, in_memory: Collection[str]) -> "Task":
+    task = options.task_to_train()
     files = [n for n in _EXAMPLES if n not in in_memory and getattr(options, n) is not None]
     if files and task.format not in (None, "jsonl"):
         raise InputError(

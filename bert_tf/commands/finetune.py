@@ -12,13 +12,14 @@ docs/task-files.md, and docs/adding-a-task.md to write one. The paper tries batc
 learning rates of 5e-5, 3e-5 and 2e-5, and 2 to 4 epochs. The same command resumes a stopped run.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from bert_tf.commands.data_in_memory import examples_as_files
-from bert_tf.commands.function import EXAMPLES, CommandOptions, function
+from bert_tf.commands.finetuning_options import FinetuningOptions as Options
+from bert_tf.commands.function import function
 from bert_tf.commands.progress import (
     RunProgress,
     command_line,
@@ -33,14 +34,10 @@ from bert_tf.errors import InputError
 from bert_tf.files.mirror import joined, mirrored
 from bert_tf.files.owners import RUN, SEEDS
 from bert_tf.files.storage import is_remote
-from bert_tf.options import PathName, extended, option
-from bert_tf.tasks.task_options import FileOptions, TaskOptions
-from bert_tf.training.training_options import TeacherOptions, TrainingOptions
 
 if TYPE_CHECKING:
     from bert_tf.commands.finetuning import FinetuningResult
     from bert_tf.commands.seeds import Restarts
-    from bert_tf.training.run import Run
 
 COMMON = (
     "model",
@@ -54,85 +51,6 @@ COMMON = (
     "learning_rate",
     "max_length",
 )
-_SPLITS = "a dict of both, such as a datasets.DatasetDict"
-
-
-@dataclass(kw_only=True)
-class FinetuningSetup(CommandOptions, TaskOptions, FileOptions, TrainingOptions, TeacherOptions):
-    """Options that `bert-tf finetune` and `search` share."""
-
-    model: PathName = option(path=True, model=True)
-    """model directory to start from, its URL, or a model of the Hugging Face hub, ORG/NAME."""
-    data: Any = option(None, path=True, data=_SPLITS)
-    """data set with training and validation examples: the folder of its published files, or its
-    name in TensorFlow Datasets, such as tfds:glue/mrpc."""
-    train: Any = option(None, path=True, data=EXAMPLES)
-    """labelled examples in place of --data: a .tsv, .csv or .jsonl file."""
-    validation: Any = option(None, path=True, data=EXAMPLES)
-    """labelled examples that choose the best model; by default those of the data set, or else a
-    share of the training examples."""
-    validation_share: float = option(0.1, above=0, below=1, identity=False)
-    """share of the training examples to validate on, without a validation file; equal texts, the
-    questions of a context and the sentences of a document stay together."""
-    label_column: str | None = option(None, identity=False)
-    """column of the label, by name or number."""
-    from_scratch: bool = False
-    """start from random weights, with the size and vocabulary of the model; compare with a normal
-    run to see what pre-training gains."""
-    dropout: float | None = option(None, at_least=0, below=1)
-    """dropout of hidden states and attention; by default the model's."""
-    max_steps: int | None = option(None, at_least=1)
-    """end the training after this many steps, whatever the epochs."""
-    evaluate_every: int | None = option(None, at_least=1)
-    """steps between two evaluations on the validation examples; by default an epoch."""
-    best_by: str | None = None
-    """score that chooses the best model, such as accuracy or f1; by default the task's first."""
-    warmup_share: float = option(0.1, at_least=0, at_most=1)
-    """share of the steps with linear warm-up."""
-    label_smoothing: float = option(0.0, at_least=0, below=1)
-    """share of each target to spread over all classes."""
-    class_weights: Literal["balanced"] | None = None
-    """balanced weighs the examples so that all classes count the same."""
-    calibrate: bool = option(False, identity=False)
-    """divide the best model's logits by the temperature that fits the validation examples best, so
-    that probabilities are shares of right answers; for tasks with classes."""
-    seeds: int = option(1, at_least=1, identity=False)
-    """number of runs, each with the next seed; reports mean, deviation and best."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.data is None) == (self.train is None):
-            raise InputError("give exactly one of --data and --train")
-
-    @property
-    def source(self) -> str:
-        """The path that the training examples are read from."""
-        return self.data or self.train or ""
-
-    def usual_rates(self, rates: list[float], *, tried: bool) -> list[float]:
-        """Default learning rates, of a run or `tried` by a search; `rates` are those of a BERT."""
-        return rates
-
-    def config_changes(self, model_class: type) -> dict[str, Any]:
-        """Values of the model's `BertConfig` for what stands between its encoder and its head."""
-        return {"feature_layers": None, "feature_lstm_layers": 0}
-
-    def begin_training(self, run: "Run", model: Any) -> Callable[[], object]:
-        """Prepares a model for its training; returns what to call after its end."""
-        return lambda: None
-
-
-@extended("finetuning options")
-@dataclass(kw_only=True)
-class Options(FinetuningSetup):
-    """Options of `bert-tf finetune`; the defaults lie within the paper's (section A.3)."""
-
-    batch_size: int | None = option(None, at_least=1)
-    """examples per step, over all devices; by default the task's, mostly 32."""
-    learning_rate: float | None = option(None, above=0)
-    """peak learning rate; by default the task's, mostly 5e-5."""
-    epochs: int | None = option(None, at_least=1)
-    """passes over the training examples; by default the task's, mostly 3."""
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

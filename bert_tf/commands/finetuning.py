@@ -12,9 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.formats import content_hash, read_config
-from bert_tf.commands.finetune import FinetuningSetup
-from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning_data import FinetuningData
+from bert_tf.commands.finetuning_options import FinetuningOptions, FinetuningSetup
 from bert_tf.commands.word_frequencies import plateau_notice
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer, Evaluation
@@ -30,7 +29,7 @@ from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered, RowKind
 from bert_tf.tasks.kinds.long_texts import WindowedKind
 from bert_tf.tasks.kinds.sentence_embedding import SentenceEmbedding
-from bert_tf.tasks.of_model import has_class, of_model
+from bert_tf.tasks.of_model import has_class
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.device_speed import strategy_peak
@@ -75,13 +74,6 @@ def finetune(options: FinetuningOptions, watcher: Watcher | None = None) -> Fine
         return _finetune(run, options)
 
 
-def task_to_train(options: FinetuningSetup) -> Task:
-    """The task that options train their model for."""
-    task = of_model(options.model, vars(options), to_train=True)
-    assert task is not None
-    return task
-
-
 def run_identity(options: FinetuningSetup, task: Task) -> dict[str, Any]:
     """What the runs of a fine-tuning or of a search share, beside the options' own identity.
 
@@ -102,7 +94,7 @@ def run_identity(options: FinetuningSetup, task: Task) -> dict[str, Any]:
 
 
 def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
-    task = task_to_train(options)
+    task = options.task_to_train()
     _check_task(task, options)
     size = options.batch_size or task.batch_size
     epochs = options.epochs or task.epochs

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.formats import read_config
-from bert_tf.commands.finetune import FinetuningSetup
+from bert_tf.commands.finetuning_options import FinetuningSetup
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.pipelines.examples.table import Examples

@@ -10,8 +10,8 @@ from typing import Any
 from bert_tf.checkpoints.formats import content_hash
 from bert_tf.checkpoints.model_directory import read_weights
 from bert_tf.commands.masked_words import MaskedWordLog, MaskedWords, hide_words
-from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.commands.pretraining_data import PhaseShards, PretrainingData
+from bert_tf.commands.pretraining_options import PretrainingOptions
 from bert_tf.commands.word_frequencies import METRICS, word_frequency_loss
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError

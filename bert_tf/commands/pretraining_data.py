@@ -9,8 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.checkpoints.formats import CONFIG
-from bert_tf.commands.pretrain import LATE_SHARE, LONG_SHARE
-from bert_tf.commands.pretrain import Options as PretrainingOptions
+from bert_tf.commands.pretraining_options import LATE_SHARE, LONG_SHARE, PretrainingOptions
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.extensions import Architecture, added

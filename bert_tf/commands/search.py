@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_tf.commands.data_in_memory import examples_as_files
-from bert_tf.commands.finetune import FinetuningSetup
-from bert_tf.commands.finetune import Options as FinetuningOptions
+from bert_tf.commands.finetuning_options import FinetuningOptions
+from bert_tf.commands.finetuning_options import SearchOptions as Options
 from bert_tf.commands.function import function
 from bert_tf.commands.progress import (
     RunProgress,
@@ -32,7 +32,6 @@ from bert_tf.commands.progress import (
 )
 from bert_tf.commands.result import Result, Table
 from bert_tf.files.owners import SEARCH
-from bert_tf.options import extended, option
 from bert_tf.training.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -51,34 +50,6 @@ COMMON = (
     "seeds",
     "trials",
 )
-
-
-@extended("finetuning options")
-@dataclass(kw_only=True)
-class Options(FinetuningSetup):
-    """Options of `bert-tf search`; the defaults are the settings that the paper tries."""
-
-    batch_size: list[int] = option(factory=lambda: [16, 32], at_least=1)
-    """batch sizes to try, over all devices."""
-    learning_rate: list[float] = option(factory=list, above=0)
-    """peak learning rates to try; by default 5e-5, 4e-5, 3e-5 and 2e-5, for a head on frozen
-    vectors 3e-3, 1e-3, 3e-4 and 1e-4."""
-    epochs: list[int] = option(factory=lambda: [2, 3, 4], at_least=1)
-    """numbers of epochs to try."""
-    trials: int | None = option(None, at_least=1)
-    """number of settings to try, proposed by Optuna's TPE from the scores so far: one of the batch
-    sizes, and any learning rate and number of epochs between the smallest and the largest given. By
-    default every combination of the values given."""
-    seeds: int = option(1, at_least=1)
-    """runs of each setting, each with the next seed; their mean score ranks it."""
-    keep_models: int = option(1, at_least=1)
-    """number of settings, the best first, whose best model is kept beside best/; `bert-tf ensemble`
-    averages several."""
-
-    @property
-    def rates(self) -> list[float]:
-        """The learning rates to try."""
-        return self.learning_rate or self.usual_rates([5e-5, 4e-5, 3e-5, 2e-5], tried=True)
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

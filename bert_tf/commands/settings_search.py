@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.commands.finetune import FinetuningSetup
-from bert_tf.commands.finetune import Options as FinetuningOptions
-from bert_tf.commands.finetuning import finetune, run_identity, task_to_train
-from bert_tf.commands.search import Options as SearchOptions
+from bert_tf.commands.finetuning import finetune, run_identity
+from bert_tf.commands.finetuning_options import (
+    FinetuningOptions,
+    FinetuningSetup,
+    SearchOptions,
+)
 from bert_tf.commands.seeds import (
     OneRun,
     Restarts,
@@ -196,7 +198,7 @@ class _Search:
     """The state of a search, in a file of its folder that is replaced after every run."""
 
     def __init__(self, options: SearchOptions, output: Path) -> None:
-        self.options, self.output, self.task = options, output, task_to_train(options)
+        self.options, self.output, self.task = options, output, options.task_to_train()
         self.trials: list[Trial] = []
         self.best: str | None = None  # run that best/ is a copy of, relative to `output`
         values = itertools.product(options.batch_size, options.rates, options.epochs)
@@ -395,7 +397,7 @@ class _Search:
 
 def data_content(options: SearchOptions) -> str:
     """SHA-256 of the files with training and validation examples; of a dataset's name no more."""
-    task, digest = task_to_train(options), hashlib.sha256()
+    task, digest = options.task_to_train(), hashlib.sha256()
     for data, split in ((options.source, "train"), (options.validation, "validation")):
         data = data or (options.source if task.has(options.source, split) else None)
         if data and not is_dataset_name(data) and (path := task.file(data, split)).is_file():

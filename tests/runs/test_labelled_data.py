@@ -12,7 +12,6 @@ from tiny import tiny_config
 import bert_tf
 from bert_tf import BertClassifier, BertEncoder, BertTokenizer, load_model, save_model
 from bert_tf.commands.finetune import Options as FinetuningOptions
-from bert_tf.commands.finetuning import task_to_train
 from bert_tf.commands.search import Options as SearchOptions
 from bert_tf.commands.settings_search import data_content
 from bert_tf.errors import InputError
@@ -372,7 +371,7 @@ def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, call):
     model = Answerer.from_directory(best)
     assert type(model.model).__name__ == "Rater"
     options = FinetuningOptions(model=str(best), train=str(data), output="run")
-    assert task_to_train(options).kind == model.task.kind
+    assert options.task_to_train().kind == model.task.kind
     # Its option is known from the model, too; another kind's is refused.
     out, _ = call("predict --highest 1000000.0", model=best, text="sea ship")
     assert json.loads(out)["stars"] > 100
@@ -445,9 +444,9 @@ def test_a_model_is_trained_further_for_its_own_task(similarity, tmp_path, call)
     _, err = call(line, model=similarity, train=data, output=tmp_path / "run")
     assert "labels" not in err  # a classifier would have 4.5 and 0.5
     options = FinetuningOptions(model=str(similarity), train=str(data), output="run")
-    task = task_to_train(options)
+    task = options.task_to_train()
     assert (task.name, task.text, task.max_length) == ("stsb", "a", 9)
-    other = task_to_train(replace(options, task="classification", pair_column="c"))
+    other = replace(options, task="classification", pair_column="c").task_to_train()
     assert (other.name, other.max_length) == ("classification", 128)
     assert (other.text, other.pair) == ("text", "c")
     # The search hashes the examples of the same task.
@@ -457,7 +456,7 @@ def test_a_model_is_trained_further_for_its_own_task(similarity, tmp_path, call)
 def test_a_pre_trained_model_that_has_a_task_is_trained_as_a_classifier(similarity):
     (similarity / "task.json").write_text('{"task": "masked_words"}')
     options = FinetuningOptions(model=str(similarity), train="x", output="run")
-    assert task_to_train(options).name == "classification"
+    assert options.task_to_train().name == "classification"
 
 
 def test_another_task_has_columns_of_its_own(similarity):

@@ -1,0 +1,131 @@
+"""Options of a fine-tuning, and of a search of its settings."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from bert_tf.commands.function import EXAMPLES, CommandOptions
+from bert_tf.errors import InputError
+from bert_tf.options import PathName, extended, option
+from bert_tf.tasks.task_options import FileOptions, TaskOptions
+from bert_tf.training.training_options import TeacherOptions, TrainingOptions
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.task import Task
+    from bert_tf.training.run import Run
+
+_SPLITS = "a dict of both, such as a datasets.DatasetDict"
+
+
+@dataclass(kw_only=True)
+class FinetuningSetup(CommandOptions, TaskOptions, FileOptions, TrainingOptions, TeacherOptions):
+    """Options that `bert-tf finetune` and `search` share."""
+
+    model: PathName = option(path=True, model=True)
+    """model directory to start from, its URL, or a model of the Hugging Face hub, ORG/NAME."""
+    data: Any = option(None, path=True, data=_SPLITS)
+    """data set with training and validation examples: the folder of its published files, or its
+    name in TensorFlow Datasets, such as tfds:glue/mrpc."""
+    train: Any = option(None, path=True, data=EXAMPLES)
+    """labelled examples in place of --data: a .tsv, .csv or .jsonl file."""
+    validation: Any = option(None, path=True, data=EXAMPLES)
+    """labelled examples that choose the best model; by default those of the data set, or else a
+    share of the training examples."""
+    validation_share: float = option(0.1, above=0, below=1, identity=False)
+    """share of the training examples to validate on, without a validation file; equal texts, the
+    questions of a context and the sentences of a document stay together."""
+    label_column: str | None = option(None, identity=False)
+    """column of the label, by name or number."""
+    from_scratch: bool = False
+    """start from random weights, with the size and vocabulary of the model; compare with a normal
+    run to see what pre-training gains."""
+    dropout: float | None = option(None, at_least=0, below=1)
+    """dropout of hidden states and attention; by default the model's."""
+    max_steps: int | None = option(None, at_least=1)
+    """end the training after this many steps, whatever the epochs."""
+    evaluate_every: int | None = option(None, at_least=1)
+    """steps between two evaluations on the validation examples; by default an epoch."""
+    best_by: str | None = None
+    """score that chooses the best model, such as accuracy or f1; by default the task's first."""
+    warmup_share: float = option(0.1, at_least=0, at_most=1)
+    """share of the steps with linear warm-up."""
+    label_smoothing: float = option(0.0, at_least=0, below=1)
+    """share of each target to spread over all classes."""
+    class_weights: Literal["balanced"] | None = None
+    """balanced weighs the examples so that all classes count the same."""
+    calibrate: bool = option(False, identity=False)
+    """divide the best model's logits by the temperature that fits the validation examples best, so
+    that probabilities are shares of right answers; for tasks with classes."""
+    seeds: int = option(1, at_least=1, identity=False)
+    """number of runs, each with the next seed; reports mean, deviation and best."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.data is None) == (self.train is None):
+            raise InputError("give exactly one of --data and --train")
+
+    @property
+    def source(self) -> str:
+        """The path that the training examples are read from."""
+        return self.data or self.train or ""
+
+    def task_to_train(self) -> "Task":
+        """The task that the model is trained for, with the settings that these options change."""
+        from bert_tf.tasks.of_model import of_model
+
+        task = of_model(self.model, vars(self), to_train=True)
+        assert task is not None
+        return task
+
+    def usual_rates(self, rates: list[float], *, tried: bool) -> list[float]:
+        """Default learning rates, of a run or `tried` by a search; `rates` are those of a BERT."""
+        return rates
+
+    def config_changes(self, model_class: type) -> dict[str, Any]:
+        """Values of the model's `BertConfig` for what stands between its encoder and its head."""
+        return {"feature_layers": None, "feature_lstm_layers": 0}
+
+    def begin_training(self, run: "Run", model: Any) -> Callable[[], object]:
+        """Prepares a model for its training; returns what to call after its end."""
+        return lambda: None
+
+
+@extended("finetuning options")
+@dataclass(kw_only=True)
+class FinetuningOptions(FinetuningSetup):
+    """Options of `bert-tf finetune`; the defaults lie within the paper's (section A.3)."""
+
+    batch_size: int | None = option(None, at_least=1)
+    """examples per step, over all devices; by default the task's, mostly 32."""
+    learning_rate: float | None = option(None, above=0)
+    """peak learning rate; by default the task's, mostly 5e-5."""
+    epochs: int | None = option(None, at_least=1)
+    """passes over the training examples; by default the task's, mostly 3."""
+
+
+@extended("finetuning options")
+@dataclass(kw_only=True)
+class SearchOptions(FinetuningSetup):
+    """Options of `bert-tf search`; the defaults are the settings that the paper tries."""
+
+    batch_size: list[int] = option(factory=lambda: [16, 32], at_least=1)
+    """batch sizes to try, over all devices."""
+    learning_rate: list[float] = option(factory=list, above=0)
+    """peak learning rates to try; by default 5e-5, 4e-5, 3e-5 and 2e-5, for a head on frozen
+    vectors 3e-3, 1e-3, 3e-4 and 1e-4."""
+    epochs: list[int] = option(factory=lambda: [2, 3, 4], at_least=1)
+    """numbers of epochs to try."""
+    trials: int | None = option(None, at_least=1)
+    """number of settings to try, proposed by Optuna's TPE from the scores so far: one of the batch
+    sizes, and any learning rate and number of epochs between the smallest and the largest given. By
+    default every combination of the values given."""
+    seeds: int = option(1, at_least=1)
+    """runs of each setting, each with the next seed; their mean score ranks it."""
+    keep_models: int = option(1, at_least=1)
+    """number of settings, the best first, whose best model is kept beside best/; `bert-tf ensemble`
+    averages several."""
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates to try."""
+        return self.learning_rate or self.usual_rates([5e-5, 4e-5, 3e-5, 2e-5], tried=True)
