@@ -45,7 +45,7 @@ def main() -> None:
     from bert_tf.config import BertConfig
     from bert_tf.models.language_model import BertPreTrainer
     from bert_tf.training.optimizer import AdamWeightDecay
-    from bert_tf.training.state import TrainingState
+    from bert_tf.training.resuming import TrainingState
     from bert_tf.training.trainer import Trainer
 
     model = BertPreTrainer(BertConfig.named(options.size, vocab_size=VOCABULARY), seed=0)

@@ -30,8 +30,8 @@ from bert_tf.paper.step_speed import LSTM_SPEED, StepSpeed, predicted_positions
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.table import find_task, with_options
 from bert_tf.tokenization import BertTokenizer
+from bert_tf.training.resuming import load_weights
 from bert_tf.training.setup import dropout_settings
-from bert_tf.training.state import load_weights
 from bert_tf.training.watcher import Watcher
 
 NO_SCORE = "no score"

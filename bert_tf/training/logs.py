@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from bert_tf.files.atomic import replace_file, write_text
 from bert_tf.training.plan import Phase
+from bert_tf.training.resuming import TrainingState
 from bert_tf.training.schedule import learning_rate_of
-from bert_tf.training.state import TrainingState
 from bert_tf.training.watcher import Watcher
 from bert_tf.training.workers import is_chief
 

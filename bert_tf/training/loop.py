@@ -22,8 +22,8 @@ from bert_tf.training import workers
 from bert_tf.training.logs import ScalarLog, forget_later_scalars
 from bert_tf.training.plan import Phase
 from bert_tf.training.preemption import StopSignals
+from bert_tf.training.resuming import Progress, TrainingState
 from bert_tf.training.schedule import learning_rate_of
-from bert_tf.training.state import Progress, TrainingState
 from bert_tf.training.strategy import without_autotuning
 from bert_tf.training.training_options import TrainingOptions
 from bert_tf.training.watcher import Watcher

@@ -15,7 +15,7 @@ from tensorboard.plugins.hparams.summary import session_end_pb
 
 from bert_tf.files.atomic import replace_file, write_text
 from bert_tf.training.logs import EventFolder, as_system_errors
-from bert_tf.training.state import TrainingState
+from bert_tf.training.resuming import TrainingState
 from bert_tf.training.watcher import Watcher
 
 # Sorts before the names that writers make from the time: TensorBoard reads files in that order.

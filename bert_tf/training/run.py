@@ -20,7 +20,7 @@ from bert_tf.training import workers
 from bert_tf.training.device_speed import fast_precision
 from bert_tf.training.loop import TrainingLoop, TrainingResult
 from bert_tf.training.plan import Phase
-from bert_tf.training.state import TrainingState, stored_settings
+from bert_tf.training.resuming import TrainingState, stored_settings
 from bert_tf.training.strategy import device_names, make_strategy, unseen_gpu
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions

@@ -15,7 +15,7 @@ from run_logs import logged, scalar_events
 
 from bert_tf.cli import main
 from bert_tf.pipelines.shards.manifest import verify
-from bert_tf.training.state import read_checkpoint
+from bert_tf.training.resuming import read_checkpoint
 
 
 def pretraining(shards, small_config, output, steps) -> list[str]:

@@ -8,8 +8,8 @@ from bert_tf.errors import InputError
 from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.plan import Phase
+from bert_tf.training.resuming import TrainingState
 from bert_tf.training.schedule import WarmupLinearDecay
-from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
 

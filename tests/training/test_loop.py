@@ -14,14 +14,14 @@ import tensorflow as tf
 from run_logs import events, logged, scalar_events
 from watchers import Lines
 
-import bert_tf.training.state
+import bert_tf.training.resuming
 from bert_tf.errors import InputError
 from bert_tf.training.logs import ScalarLog
 from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.plan import Phase
 from bert_tf.training.preemption import Preempted
-from bert_tf.training.state import TrainingState
+from bert_tf.training.resuming import TrainingState
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
 
@@ -380,7 +380,7 @@ def test_a_signal_in_an_evaluation_has_it_done_again(tmp_path, undisturbed, monk
 
 
 def test_a_signal_while_a_checkpoint_is_written(tmp_path, undisturbed, monkeypatch):
-    write = bert_tf.training.state.write_checkpoint
+    write = bert_tf.training.resuming.write_checkpoint
     writes = []
 
     def signalled(path, *arguments):
@@ -390,7 +390,7 @@ def test_a_signal_while_a_checkpoint_is_written(tmp_path, undisturbed, monkeypat
         write(path, *arguments)
         writes.append(path.name)
 
-    monkeypatch.setattr(bert_tf.training.state, "write_checkpoint", signalled)
+    monkeypatch.setattr(bert_tf.training.resuming, "write_checkpoint", signalled)
     with pytest.raises(Preempted):
         run(tmp_path)
     assert writes[0] == "step-00000003.safetensors"
@@ -430,7 +430,7 @@ def test_several_steps_an_execution(tmp_path):
 
 
 def test_a_full_disk_leaves_the_checkpoints_that_are_there(tmp_path, undisturbed, monkeypatch):
-    write = bert_tf.training.state.write_checkpoint
+    write = bert_tf.training.resuming.write_checkpoint
 
     def full(path, *arguments):
         if "00000006" in path.name:
@@ -438,7 +438,7 @@ def test_a_full_disk_leaves_the_checkpoints_that_are_there(tmp_path, undisturbed
         write(path, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(bert_tf.training.state, "write_checkpoint", full)
+        patch.setattr(bert_tf.training.resuming, "write_checkpoint", full)
         with pytest.raises(OSError, match="No space left"):
             run(tmp_path)
     continued, result, _, _ = run(tmp_path)

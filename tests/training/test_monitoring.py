@@ -6,7 +6,7 @@ from run_logs import events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bert_tf.training.monitoring import Histograms, HyperParameters, Profile, ProjectorLog
-from bert_tf.training.state import TrainingState
+from bert_tf.training.resuming import TrainingState
 from bert_tf.training.trainer import Trainer
 
 

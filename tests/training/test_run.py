@@ -13,7 +13,7 @@ import tensorflow as tf
 from watchers import Lines
 
 from bert_tf.errors import InputError
-from bert_tf.training import logs, state, workers
+from bert_tf.training import logs, resuming, workers
 from bert_tf.training.plan import Phase
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.run import Run
@@ -140,7 +140,7 @@ def test_one_process_writes(tmp_path, monkeypatch):
         def __getattribute__(self, name):
             raise AssertionError("only the process that writes is watched")
 
-    for module in (workers, logs, state):
+    for module in (workers, logs, resuming):
         monkeypatch.setattr(module, "is_chief", lambda strategy: False)
     with new_run(tmp_path) as run:
         run.prepare(new_trainer(), settings={})

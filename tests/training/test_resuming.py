@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 from safetensors import safe_open
 
-import bert_tf.training.state
+import bert_tf.training.resuming
 from bert_tf.errors import InputError
 from bert_tf.training.optimizer import AdamWeightDecay
-from bert_tf.training.state import TrainingState, read_checkpoint, write_checkpoint
+from bert_tf.training.resuming import TrainingState, read_checkpoint, write_checkpoint
 from bert_tf.training.trainer import Trainer
 
 
@@ -147,13 +147,13 @@ def test_a_checkpoint_is_of_its_step_however_late_it_is_written(tmp_path, monkey
     train(trainer, 1)
     expected = [w.copy() for w in trainer.model.get_weights()]
     go_on = threading.Event()
-    write = bert_tf.training.state.write_checkpoint
+    write = bert_tf.training.resuming.write_checkpoint
 
     def late(*arguments):
         assert go_on.wait(60)
         write(*arguments)
 
-    monkeypatch.setattr(bert_tf.training.state, "write_checkpoint", late)
+    monkeypatch.setattr(bert_tf.training.resuming, "write_checkpoint", late)
     state = TrainingState(trainer, tmp_path, settings={})
     state.step = 1
     state.save(wait=False)
@@ -178,7 +178,7 @@ def test_what_the_writing_fails_with_is_raised_in_the_training(tmp_path, monkeyp
     def fail(path, *arguments):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(bert_tf.training.state, "write_checkpoint", fail)
+    monkeypatch.setattr(bert_tf.training.resuming, "write_checkpoint", fail)
     state.step = 2
     state.save(wait=False)
     with pytest.raises(OSError, match="step-00000002") as caught:
