@@ -28,7 +28,7 @@ from bert_tf.files.storage import Folder, sha256
 from bert_tf.pipelines.corpus.documents import DocumentPlan
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.instances.records import InstanceCounts
-from bert_tf.pipelines.shards.manifest import JOURNAL, Shard
+from bert_tf.pipelines.shards.manifest import JOURNAL, SHARD_NAMES, Shard
 
 _PLAN, _DOCUMENTS, _LOCK = "plan.json", "documents.json", "lock"
 _ENTRY = re.compile(r"(\d+)-(\d+)(?:-last)?\.json")
@@ -130,9 +130,9 @@ class Journal:
         alive = {(i, shard.file) for group in self.groups() for i, shard in group.all_shards()}
         for index, folder in enumerate(self.folders):
             names = folder.sizes()
-            shards = fnmatch.filter(names, "*.tfrecord")
-            dead = [name for name in shards if (index, name) not in alive]
-            folder.remove([*dead, *fnmatch.filter(names, TEMPORARY_NAMES)])
+            ours = (fnmatch.filter(names, x) for x in (*SHARD_NAMES, TEMPORARY_NAMES))
+            made = itertools.chain.from_iterable(ours)
+            folder.remove([name for name in made if (index, name) not in alive])
 
     @property
     def plan(self) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from bert_tf.pipelines.data_options import PretrainingDataOptions
 FILE_NAME = "manifest.json"
 BLOCKS_NAME = "blocks.npy"
 JOURNAL = ".journal"  # subfolder, until the shards are complete
+SHARD_NAMES = ("train-[0-9]*-*-*-*.tfrecord", "held_out-[0-9]*-*-*-*.tfrecord")
 FORMAT = 3
 SPLITS = ("train", "held_out")
 BLOCK_RECORDS = 256

@@ -5,6 +5,7 @@ independent, are made in any order; the manifest completes the folder. A killed 
 the first group that is missing in its journal, and ends with the bytes of an undisturbed run.
 """
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -12,36 +13,16 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import TEMPORARY_NAMES, StrPath
 from bert_tf.files.outputs import check_content, check_output_folder
-from bert_tf.files.storage import (
-    Folder,
-    check_apart,
-    check_output_url,
-    is_remote,
-    open_folder,
-)
-from bert_tf.pipelines.corpus import documents
-from bert_tf.pipelines.corpus.formats import (
-    WITHOUT,
-    EmptyCorpus,
-    empty_corpus,
-    input_errors,
-    sample_text,
-)
-from bert_tf.pipelines.corpus.sources import (
-    TFDS,
-    Corpus,
-    CorpusInputs,
-    listed,
-    open_corpus,
-    unit_hash,
-)
+from bert_tf.files.storage import Folder, check_apart, check_output_url, is_remote, open_folder
+from bert_tf.pipelines.corpus import documents, formats, sources
+from bert_tf.pipelines.corpus.sources import Corpus, CorpusInputs
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.instances.records import InstanceCounts, record_batches, summarize
 from bert_tf.pipelines.shards.folder import store_tokenizer
@@ -51,6 +32,7 @@ from bert_tf.pipelines.shards.manifest import (
     FILE_NAME,
     FRAME_BYTES,
     JOURNAL,
+    SHARD_NAMES,
     Manifest,
     Shard,
 )
@@ -69,10 +51,9 @@ _SAMPLED_BYTES = 16 << 20  # for an estimate
 
 # Files in a folder of shards, of one length or with a subfolder per length.
 _OF_TOKENIZER = ("vocab.txt", "tokenizer_config.json")
-_IN_FOLDER = (FILE_NAME, BLOCKS_NAME, *_OF_TOKENIZER, "*.tfrecord", TEMPORARY_NAMES)
+_IN_FOLDER = (FILE_NAME, BLOCKS_NAME, *_OF_TOKENIZER, *SHARD_NAMES, TEMPORARY_NAMES)
 _IN_JOURNAL = (f"{JOURNAL}/*", f"{JOURNAL}/{TOKENIZER}/*")
 _FILES = (*_IN_FOLDER, *(f"[0-9]*/{name}" for name in _IN_FOLDER), *_IN_JOURNAL)
-_OF_LENGTH = {"max_seq_length", "max_predictions_per_seq"}  # may differ between lengths
 
 
 class ShardsProgress(NamedTuple):
@@ -134,8 +115,9 @@ def write_shards_of_lengths(
         inputs: files, folders, globs and datasets.
         output_directory: folder to make, with a subfolder for each of several lengths.
         tokenizer: tokenizer of the text.
-        options: one for each length; they may differ in max_seq_length and max_predictions_per_seq.
+        options: one for each length; they differ in max_seq_length and max_predictions_per_seq.
         overwrite: remove an older folder of shards as soon as the inputs are found to be sound.
+            It is known by its manifests: other files there are refused.
         progress: called after each batch of documents or, with a runner, each unit.
         runner: makes the units; by default this process does.
         share: make these units only, and no manifest; other processes make the others.
@@ -155,21 +137,15 @@ def write_shards_of_lengths(
     names = _folder_names([variant.max_seq_length for variant in options])
     if len({variant.max_seq_length for variant in options}) < len(options):
         raise InputError("a max_seq_length is given twice: give each once")
-    for name in {field.name for field in fields(PretrainingDataOptions)} - _OF_LENGTH:
-        if len({getattr(variant, name) for variant in options}) > 1:
-            raise InputError(
-                f"{name} differs between sequence lengths: give one value, or write each length "
-                "separately"
-            )
     if share is not None and overwrite:
         raise InputError("--overwrite cannot be combined with --units: remove the folder first")
     corpus = _corpus_of(inputs, tokenizer, options[0])
-    folder = _output_folder(output_directory, corpus, listed(inputs))
+    folder = _output_folder(output_directory, corpus, sources.listed(inputs))
     vocabulary = {"hash": tokenizer.vocabulary_hash, "size": tokenizer.vocabulary_size}
     plan: dict[str, Any] = {
         "options": [variant.data_settings() for variant in options],
         "vocabulary": {**vocabulary, "settings": tokenizer.settings},
-        "units": [unit_hash(unit) for unit in corpus.units],
+        "units": [sources.unit_hash(unit) for unit in corpus.units],
         "bert_tf_version": __version__,
         "format": PLAN_FORMAT,
     }
@@ -188,6 +164,8 @@ def write_shards_of_lengths(
     # Where jobs share an empty folder, another may have begun in it since.
     begins_together = share is not None and not names_there
     _check_content(folder, overwrite=is_begun or overwrite or begins_together)
+    if not is_begun:
+        _check_listed(folder, names_there)
     if finish and not is_begun:
         raise InputError(f"{output_directory}: holds no units: make them before --finish")
     if share is None and not is_begun:
@@ -200,8 +178,8 @@ def write_shards_of_lengths(
     job = ShardsJob(
         str(folder), options, names, corpus.split_sentences, group_bytes, parts, plan_hash, threads
     )
-    sources = [unit[0].source for unit in corpus.units]
-    with journal.begun(plan, sources, is_shared=share is not None):
+    first_sources = [unit[0].source for unit in corpus.units]
+    with journal.begun(plan, first_sources, is_shared=share is not None):
         if not finish:
             for line in _unsuited(corpus, tokenizer, options[0]):
                 notice(line)
@@ -225,7 +203,7 @@ def write_shards_of_lengths(
         journal.remove_dead()
         try:
             manifests = _finish(job, corpus, tokenizer, plan)
-        except EmptyCorpus:
+        except formats.EmptyCorpus:
             folder.clear()  # there is nothing to continue
             raise
     journal.remove()
@@ -254,14 +232,31 @@ def _check_content(folder: Folder, *, overwrite: bool) -> None:
         check_content(folder, _FILES, overwrite=overwrite)
 
 
+def _check_listed(folder: Folder, names: list[str]) -> None:
+    """Refuses files that no manifest beside them lists, whatever their names."""
+    listed = {name for name in names if name.startswith(f"{JOURNAL}/")}
+    for parent in {name.rpartition("/")[0] for name in names}:
+        place = folder / parent if parent else folder
+        with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+            shards = json.loads(place.read(FILE_NAME) or b"{}")["shards"]
+            files = [shard["file"] for split in shards.values() for shard in split]
+            made = [FILE_NAME, BLOCKS_NAME, *_OF_TOKENIZER, *files]
+            listed.update(f"{parent}/{file}".lstrip("/") for file in made)
+    for name in sorted(set(names) - listed):
+        raise InputError(
+            f"{folder}: holds {name}, which no manifest of shards lists: name another output "
+            "folder, or remove it"
+        )
+
+
 def _corpus_of(
     inputs: CorpusInputs, tokenizer: BertTokenizer, options: PretrainingDataOptions
 ) -> Corpus:
     """The text to make instances of: all, or about `max_tokens`."""
-    corpus = open_corpus(inputs, options)
+    corpus = sources.open_corpus(inputs, options)
     if options.max_tokens is None:
         return corpus
-    texts = list(itertools.islice(sample_text(corpus), _SAMPLED_TEXTS))
+    texts = list(itertools.islice(formats.sample_text(corpus), _SAMPLED_TEXTS))
     tokens = len(tokenizer.tokenize(texts).flat_values)
     bytes_per_token = sum(len(text.encode()) for text in texts) / max(1, tokens)
     return corpus.sampled(round(options.max_tokens * bytes_per_token), options.seed)
@@ -276,7 +271,7 @@ def _unsuited(
     finds_words = options.whole_word_masking and settings["tokenize_chinese_chars"]
     if not (keeps_accents or finds_words):
         return
-    sample = list(sample_text(corpus, _JUDGED_SLICES))
+    sample = list(formats.sample_text(corpus, _JUDGED_SLICES))
     if keeps_accents and (line := decomposed_letters(sample)):
         yield line
     letters = [letter for text in sample for letter in text if letter.isalpha()]
@@ -358,11 +353,11 @@ def _finish(
             for split, counted in group.counts[index].items():
                 totals[split] = totals.get(split, 0) + counted
     if not text["documents"]:
-        raise empty_corpus(corpus.name)
+        raise formats.empty_corpus(corpus.name)
     manifests = []
     for index, (options, folder) in enumerate(zip(job.options, journal.folders, strict=True)):
         if "train" not in shards[index]:
-            raise EmptyCorpus(
+            raise formats.EmptyCorpus(
                 f"{corpus.name}: no instances, because the text has no tokens: check that the "
                 "vocabulary fits its language"
             )
@@ -376,7 +371,7 @@ def _finish(
                 "documents_shorter_than_an_instance": short[index],
                 "sentences_without_tokens": text["sentences_without_tokens"],
                 **{name: text[name] for name in documents.COUNTED if name != "documents"},
-                **{name: count for name, count in text.items() if name.startswith(WITHOUT)},
+                **{name: n for name, n in text.items() if name.startswith(formats.WITHOUT)},
                 "unreadable_files": len(unreadable),
             },
             shards=shards[index],
@@ -396,18 +391,18 @@ def _sources(corpus: Corpus) -> list[dict[str, Any]]:
     """The files of a corpus, or their folders if it has many, for the manifest."""
     folders = [str(Path(file).absolute().parent) for file in corpus.files]
     common = os.path.commonpath(folders or [""])
-    sources: dict[str, Counter[str]] = {}
+    listed: dict[str, Counter[str]] = {}
     for name, size in corpus.sources.items():
-        shown = name if name.startswith(TFDS) else os.path.relpath(name, common)
+        shown = name if name.startswith(sources.TFDS) else os.path.relpath(name, common)
         shown = os.fsencode(shown).decode("utf-8", "backslashreplace")  # names may be any bytes
-        sources[shown] = Counter(bytes=size)
-    while len(sources) > _LISTED_SOURCES:
+        listed[shown] = Counter(bytes=size)
+    while len(listed) > _LISTED_SOURCES:
         parents: dict[str, Counter[str]] = {}
-        for name, counts in sources.items():
+        for name, counts in listed.items():
             parent = os.path.dirname(name)  # noqa: PTH120
             parents.setdefault(parent, Counter()).update({"files": 1, **counts})
-        sources = parents
-    return [{"file": name or ".", **counts} for name, counts in sources.items()]
+        listed = parents
+    return [{"file": name or ".", **counts} for name, counts in listed.items()]
 
 
 class Estimate(NamedTuple):
@@ -441,13 +436,13 @@ def estimate_shards(
                     return
 
     began, traced, shard_size = time.monotonic(), 0.0, 0
-    with input_errors():
+    with formats.input_errors():
         for batch in record_batches(batches(), tokenizer, options, corpus.split_sentences, threads):
             traced = traced or time.monotonic() - began  # of the first batch
             for records in batch.lengths:
                 shard_size += sum(map(len, records.records)) + FRAME_BYTES * len(records.records)
     if not sum(sizes):
-        raise empty_corpus(corpus.name)
+        raise formats.empty_corpus(corpus.name)
     rest = len(sizes) - 1 or 1
     seconds = time.monotonic() - began - (traced if len(sizes) > 1 else 0.0)
     speed = sum(sizes[-rest:]) / seconds

@@ -294,19 +294,27 @@ def test_text_without_tokens_is_refused(tmp_path, number_tokenizer, monkeypatch)
 
 def test_full_folders_are_replaced_only_when_asked(tmp_path, corpus, write):
     out = tmp_path / "shards"
-    (out / "128").mkdir(parents=True)
-    (out / "128" / "mine.txt").write_text("keep")
-    for overwrite in (False, True):
-        with pytest.raises(InputError, match=r"holds 128/mine\.txt"):
-            write(corpus, out, overwrite=overwrite)
-    assert (out / "128" / "mine.txt").read_text() == "keep"
-    (out / "128" / "mine.txt").rename(out / "128" / "train-1.tfrecord")  # an older run's
+    write(corpus, out / "128")
     with pytest.raises(InputError, match="not empty"):
         write(corpus, out)
     write(corpus, out, overwrite=True)
     assert not (out / "128").exists()
     with pytest.raises(InputError, match="is a file"):
         write(corpus, corpus)
+
+
+@pytest.mark.parametrize("name", ["mine.txt", "train-00099-00000-00-00.tfrecord", "128/vocab.txt"])
+@pytest.mark.parametrize("beside", ["nothing", "shards"])
+def test_files_that_no_manifest_lists_are_never_replaced(tmp_path, corpus, write, name, beside):
+    out = tmp_path / "out"
+    if beside == "shards":
+        write(corpus, out)
+    (out / name).parent.mkdir(parents=True, exist_ok=True)
+    (out / name).write_text("mine")
+    before = contents(out)
+    with pytest.raises(InputError, match=f"out: holds {re.escape(name)}, which"):
+        write(corpus, out, overwrite=True)
+    assert contents(out) == before
 
 
 @pytest.mark.parametrize(
@@ -352,10 +360,6 @@ def test_two_lengths_in_one_pass(tmp_path, many, number_tokenizer, write, small_
     assert alone == long
     with pytest.raises(InputError, match="given twice"):
         write_shards_of_lengths(many, tmp_path / "b", number_tokenizer, lengths[:1] * 2)
-    with pytest.raises(InputError, match="seed differs"):
-        write_shards_of_lengths(
-            many, tmp_path / "b", number_tokenizer, [lengths[0], many_options(seed=2)]
-        )
 
 
 def test_batches_rounds_splits_lengths_and_runs_have_seeds_of_their_own(monkeypatch):
