@@ -9,7 +9,6 @@ from tiny import tiny_config
 from bert_tf import BertEncoder, BertTokenizer, save_model
 from bert_tf.commands.export_precisions import Calibration, compare, read_calibration
 from bert_tf.commands.finetune import Options as FinetuningOptions
-from bert_tf.commands.finetuning import task_to_train
 from bert_tf.commands.finetuning_data import FinetuningData
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer, Evaluation
@@ -48,7 +47,7 @@ def test_int8_is_scored_on_what_the_run_validated_on(rows, tmp_path):
         max_length=8,
     )
     (tmp_path / "config.yaml").write_text(f"train: {rows}\nseed: 7\nvalidation_share: 0.2\n")
-    data = FinetuningData.read(task_to_train(options), options)
+    data = FinetuningData.read(options.task_to_train(), options)
     found = read_calibration(MODEL, None, tmp_path / "best")
     assert found.scored.lines == data.validation.lines
     assert set(found.ranges.lines) <= set(data.train.lines)
