@@ -202,9 +202,8 @@ def run(options: Options) -> Result:
     """
     tls, tokens = _credentials(options)
     from bert_tf.server import configuration, playground
-    from bert_tf.server.app import METRICS_PATH, make_app
+    from bert_tf.server.app import METRICS_PATH, Limits, make_app
     from bert_tf.server.grpc_service import start_grpc
-    from bert_tf.server.http import Limits
     from bert_tf.server.models import Models
     from bert_tf.server.records import AccessLog, Tracer
     from bert_tf.server.server import bind, serve, take_descriptors

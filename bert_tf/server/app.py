@@ -1,14 +1,18 @@
-"""The server's HTTP application: TensorFlow Serving's REST API, probes, metrics and guards.
+"""The server's HTTP application: TensorFlow Serving's REST API and OpenAI's, probes and guards.
 
-`http` reads bodies and writes errors, `json_tensors` converts them; `openai` and the playground add
-routes of their own.
+`json_tensors` and `openai` convert bodies; the playground adds routes of its own.
 """
 
+import asyncio
+import contextlib
 import functools
 import json
+import logging
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,13 +23,13 @@ import yaml
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from grpc import StatusCode
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Counter
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -34,37 +38,43 @@ from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 
 from bert_tf.server import json_tensors, openai
-from bert_tf.server.batching import LARGE_BODY, in_thread_if, row_count
+from bert_tf.server.batching import LARGE_ANSWER, LARGE_BODY, in_thread_if, row_count
 from bert_tf.server.credentials import Tokens
-from bert_tf.server.errors import ServingError, invalid, not_allowed
-from bert_tf.server.http import (
-    LONGEST_NAME,
-    Api,
-    Bodies,
-    Limits,
-    json_response,
-    log_fields,
-    raw_path,
-    written,
-)
+from bert_tf.server.errors import HTTP_STATUS, ServingError, invalid
+from bert_tf.server.metrics import Metrics
 from bert_tf.server.models import Models
-from bert_tf.server.records import AccessLog, Tracer, identity, recorded
+from bert_tf.server.records import AccessLog, Tracer, recorded
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
-_LONGEST_PATH = 256  # in the access log
 _SMALLEST_PACKED = 2**10  # bytes of an answer that is worth packing
 # Browsers ask the user for a password, which is the token, if Basic is offered; Chromium reads only
 # the first scheme of a header.
 _CHALLENGES = ('Bearer realm="bert-tf"', 'Basic realm="bert-tf: the token is the password"')
-
 # From tensorflow_serving/model_servers/http_rest_api_util.cc, which has no :tokenize. A name may
 # hold a percent-encoded line break.
-_SERVABLE = "/v1/models/([^/:]+)(?:/versions/([0-9]{1,19})|/labels/([^/:]+))?"
-_INFERENCE = re.compile(f"{_SERVABLE}:(predict|tokenize|classify|regress)", re.IGNORECASE)
-_STATUS = re.compile(f"{_SERVABLE}(/metadata)?", re.IGNORECASE)
+_PATH = re.compile(
+    "/v1/models(?:/([^/:]+)(?:/versions/([0-9]{1,19})|/labels/([^/:]+))?"
+    "(?::(predict|tokenize|classify|regress)|(/metadata))?)?",
+    re.IGNORECASE,
+)
+# Larger bodies are read up to so many times the limit, then refused: most clients read no answer
+# before they have sent everything.
+_READ_TO_REFUSE = 4
+# Bodies up to this size are always accepted, whatever large ones hold.
+_SMALL_BODY = 2**16
+_LOG = logging.getLogger(__name__)
 
 # The name of a model, and the version or label that a path names, without both for the newest.
 _Target = tuple[str, int | None, str | None]
+
+
+@dataclass(frozen=True)
+class Limits:
+    body_bytes: int = 32 * 2**20  # of one body, or 413
+    # Of all bodies that are read or answered. Beyond it the largest that is still read gets 429.
+    held_bytes: int = 256 * 2**20
+    body_seconds: float = 30  # until a body has arrived, or 408
+    seconds: float = 30  # until a request is answered, or 504
 
 
 def make_app(
@@ -80,33 +90,32 @@ def make_app(
     metrics_path: str | None = METRICS_PATH,
 ) -> Starlette:
     """Makes the ASGI application of a server; the caller starts and closes the models."""
-    refusals = models.metrics.refusals
     middleware = [
         Middleware(_unless, answered=functools.partial(_probe, models)),
         Middleware(_observed, log=access_log, tracer=tracer),
     ]
     if hosts:
-        refusal = functools.partial(_refuse_other_host, hosts, refusals)
-        middleware.append(Middleware(_unless, answered=refusal))
+        guard = functools.partial(_refuse_other_host, hosts, models.metrics)
+        middleware.append(Middleware(_unless, answered=guard))
     if cors_origins:
-        cors = functools.partial(
+        cors = Middleware(
             CORSMiddleware,
             allow_origins=cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type", "X-Request-ID", "Traceparent"],
             expose_headers=["X-Request-ID"],
         )
-        middleware.append(Middleware(cors))
+        middleware.append(cors)
     if tokens is not None:
-        refusal = functools.partial(_refuse_without_token, tokens, refusals)
-        middleware.append(Middleware(_unless, answered=refusal))
-    pack = functools.partial(
+        guard = functools.partial(_refuse_without_token, tokens, models.metrics)
+        middleware.append(Middleware(_unless, answered=guard))
+    pack = Middleware(
         GZipMiddleware,
         minimum_size=_SMALLEST_PACKED,
         thread_minimum_size=LARGE_BODY,
         compresslevel=1,
     )
-    middleware.append(Middleware(pack))
+    middleware.append(pack)
 
     async def metrics(request: Request) -> Response:
         text = models.metrics.render(models.rows_waiting(), models.readiness())
@@ -116,14 +125,15 @@ def make_app(
     description = json.dumps(yaml.safe_load(file.read_text(encoding="utf-8")))
 
     async def openapi(request: Request) -> Response:
-        return json_response(description)
+        return _json_response(description)
 
-    bodies = Bodies(limits or Limits(), models.metrics)
-    rest = Route("/{path:path}", RestApi(models, bodies))
-    rest.path_regex = re.compile("")  # `path` would match no line feed
     metrics_routes = [Route(metrics_path, metrics)] if metrics_path else []
-    first = [*routes, Route("/openapi.json", openapi), *metrics_routes]
-    return Starlette(routes=[*first, openai.route(models, bodies), rest], middleware=middleware)
+    app = Starlette(
+        routes=[*routes, Route("/openapi.json", openapi), *metrics_routes], middleware=middleware
+    )
+    app.router.redirect_slashes = False
+    app.router.default = RestApi(models, limits)
+    return app
 
 
 def _unless(app: ASGIApp, answered: Callable[[Scope], Response | None]) -> ASGIApp:
@@ -150,18 +160,18 @@ def _probe(models: Models, scope: Scope) -> Response | None:
     return PlainTextResponse(text, 200 if models.is_ready else 503)
 
 
-def _refuse_without_token(tokens: Tokens, refusals: Counter, scope: Scope) -> Response | None:
+def _refuse_without_token(tokens: Tokens, metrics: Metrics, scope: Scope) -> Response | None:
     if name := tokens.name_of(Headers(scope=scope).get("authorization", "")):
-        log_fields(scope)["token"] = name
+        _log_fields(scope)["token"] = name
         return None
-    refusals.labels("token").inc()
-    refusal = openai.refusal(scope, 401, "Missing or wrong token")
+    error = ServingError(StatusCode.UNAUTHENTICATED, "Missing or wrong token", "token")
+    refusal = _refusal(scope, metrics, error)
     for challenge in _CHALLENGES:
         refusal.headers.append("WWW-Authenticate", challenge)
     return refusal
 
 
-def _refuse_other_host(hosts: Collection[str], refusals: Counter, scope: Scope) -> Response | None:
+def _refuse_other_host(hosts: Collection[str], metrics: Metrics, scope: Scope) -> Response | None:
     # A web page whose name resolves to this machine (DNS rebinding) would read answers as its own.
     header = Headers(scope=scope).get("host", "")
     try:
@@ -170,24 +180,22 @@ def _refuse_other_host(hosts: Collection[str], refusals: Counter, scope: Scope) 
         host = header
     if not host or host in hosts:
         return None
-    refusals.labels("host").inc()
     message = f"{host} is no name of this server: add it with --allowed_hosts"
-    return openai.refusal(scope, 403, message)
+    return _refusal(scope, metrics, ServingError(StatusCode.PERMISSION_DENIED, message, "host"))
 
 
 def _observed(app: ASGIApp, log: AccessLog | None, tracer: Tracer | None) -> ASGIApp:
-    """Gives requests an id, and writes their `log_fields` to the log and a span."""
+    """Gives requests an id, and writes their `_log_fields` to the log and a span."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await app(scope, receive, send)
-        headers, fields = Headers(scope=scope), log_fields(scope)
+        headers, fields = Headers(scope=scope), _log_fields(scope)
         fields |= {
             "client": (scope.get("client") or ("",))[0],
             "protocol": "REST",
             "method": scope["method"],
-            "path": raw_path(scope)[:_LONGEST_PATH],
-            **identity(headers),
+            "path": _raw_path(scope),
             "status": 499,  # of a request without an answer
             "request_bytes": 0,
             "response_bytes": 0,
@@ -211,47 +219,102 @@ def _observed(app: ASGIApp, log: AccessLog | None, tracer: Tracer | None) -> ASG
     return answer
 
 
-class RestApi(Api):
-    """TensorFlow Serving's REST API; paths outside /v1/ are answered with a plain 404."""
+def _log_fields(scope: Scope) -> dict[str, Any]:
+    """Fields of a request in the access log and its span, which grow while it is answered."""
+    return scope.setdefault("state", {}).setdefault("access", {})
 
-    def __init__(self, models: Models, bodies: Bodies) -> None:
-        super().__init__(self._answer_path, models.metrics)
-        self._models, self._bodies = models, bodies
+
+def _raw_path(scope: Scope) -> str:
+    """The path of a request as it was sent, without the query."""
+    return scope.get("raw_path", scope["path"].encode()).partition(b"?")[0].decode("latin-1")
+
+
+def _json_response(body: str | bytes, status: int = 200, headers: Any = None) -> Response:
+    ended = body + "\n" if isinstance(body, str) else body + b"\n"  # for terminals
+    return Response(ended, status, headers, media_type="application/json")
+
+
+def _error_response(scope: Scope, status: int, message: str, headers: Any = None) -> Response:
+    """An error as the clients of a path show it: OpenAI's, or TensorFlow Serving's."""
+    if scope["path"] == openai.PATH:
+        text = json.dumps(openai.error(status, message))
+    else:
+        text = json.dumps({"error": message}, indent=4, ensure_ascii=False)
+    return _json_response(text, status, headers)
+
+
+def _refusal(scope: Scope, metrics: Metrics, error: ServingError) -> Response:
+    metrics.refusals.labels(error.reason).inc()
+    headers = {"Connection": "close"} if error.status else {}
+    if error.allow:
+        headers["Allow"] = error.allow
+    status = error.status or HTTP_STATUS[error.code]
+    return _error_response(scope, status, error.message, headers)
+
+
+class RestApi:
+    """Answers with JSON, whatever happens; paths outside /v1/ with a plain 404."""
+
+    def __init__(self, models: Models, limits: Limits | None = None) -> None:
+        self._models, self._metrics = models, models.metrics
+        self.bodies = Bodies(limits or Limits(), models.metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_inside = raw_path(scope).lower().startswith("/v1/")
-        answer = super().__call__ if is_inside else PlainTextResponse("Not Found", 404)
-        await answer(scope, receive, send)
+        if not _raw_path(scope).lower().startswith("/v1/"):
+            return await PlainTextResponse("Not Found", 404)(scope, receive, send)
+        start, code, response = time.monotonic(), StatusCode.OK, None
+        with self._metrics.in_flight.labels("REST").track_inprogress():
+            try:
+                response = _json_response(await self._answer(Request(scope, receive)))
+            except ServingError as error:
+                code, response = error.code, _refusal(scope, self._metrics, error)
+            except ClientDisconnect:
+                code = StatusCode.CANCELLED
+            except asyncio.CancelledError:  # the server stops, and has waited long enough
+                code, text = StatusCode.UNAVAILABLE, "The server is stopping"
+                end = ServingError(code, text, "stopping", 503)
+                response = _refusal(scope, self._metrics, end)
+            except Exception:  # whatever happens, the server goes on
+                number = _log_fields(scope).get("request_id", "")
+                _LOG.exception("%s %s, %s", scope["method"], _raw_path(scope), number)
+                code, text = StatusCode.INTERNAL, "Internal error; the server's log has its cause"
+                response = _error_response(scope, 500, text)
+            if api := scope.get("state", {}).get("api"):
+                model, seconds = _log_fields(scope).get("model", ""), time.monotonic() - start
+                self._metrics.request(model, api, "REST", code, seconds)
+            if response is not None:
+                await response(scope, receive, send)
 
-    async def _answer_path(self, request: Request) -> str | bytes:
-        path, method = raw_path(request.scope), request.method
-        match, is_list = _INFERENCE.fullmatch(path), path.lower() == "/v1/models"
-        is_inference = match is not None
-        match = match or _STATUS.fullmatch(path)
-        if not match and not is_list:
+    async def _answer(self, request: Request) -> str | bytes:
+        path, method, fields = _raw_path(request.scope), request.method, _log_fields(request.scope)
+        match, is_openai = _PATH.fullmatch(path), request.scope["path"] == openai.PATH
+        if not match and not is_openai:
             raise invalid(f"Malformed request: {method} {path}")
-        allowed = ("POST",) if is_inference else ("GET", "HEAD")
+        name, version, label, verb, metadata = match.groups() if match else (None,) * 5
+        allowed = ("POST",) if verb or is_openai else ("GET", "HEAD")
         if method not in allowed:
-            raise not_allowed(method, allowed[0])
-        if match is None:
-            # TensorFlow Serving has no such list: its clients get its message.
+            message = f"The method {method} is not allowed here: use {allowed[0]}"
+            raise ServingError(StatusCode.UNIMPLEMENTED, message, "method", 405, allowed[0])
+        if is_openai:
+            embed = functools.partial(openai.embeddings, self._models, fields)
+            return await self.bodies.answered(request, "Embeddings", embed)
+        if not name:
+            # TensorFlow Serving has no such list: its clients get an error, as there.
             if request.headers.get("user-agent", "").startswith("OpenAI/"):
                 return openai.listed(self._models)
-            raise invalid("Missing model name in request.")
-        version = int(match[2]) if match[2] else None
-        target: _Target = unquote(match[1]), version, unquote(match[3]) if match[3] else None
-        fields = log_fields(request.scope)
-        fields["model"] = target[0][:LONGEST_NAME]
-        if not is_inference:
-            answer = self._metadata(target) if match[4] else _json(self._models.status(*target))
+            raise invalid("The path names no model: ask /v1/models/NAME")
+        target = unquote(name), int(version) if version else None, unquote(label) if label else None
+        fields["model"] = target[0]
+        if not verb:
+            answer = self._metadata(target) if metadata else _json(self._models.status(*target))
             return json.dumps(answer, indent=1, ensure_ascii=False)
-        verb = match[4].lower()
+        verb = verb.lower()
         if verb in ("classify", "regress"):
             cure = f"ask :predict, or TensorFlow Serving, which has the export's :{verb}"
             raise ServingError(StatusCode.UNIMPLEMENTED, f"This server has no :{verb}: {cure}")
         convert = self._tokens if verb == "tokenize" else self._predictions
-        call = functools.partial(convert, target=target, fields=fields)
-        return await self._bodies.answered(request, verb.capitalize(), call)
+        call = functools.partial(convert, target, fields)
+        return await self.bodies.answered(request, verb.capitalize(), call)
 
     def _metadata(self, target: _Target) -> dict[str, Any]:
         with self._models.servable(*target) as servable:
@@ -261,7 +324,7 @@ class RestApi(Api):
         return {"model_spec": _json(spec), "metadata": {"signature_def": _json(signatures)}}
 
     async def _predictions(
-        self, body: bytes, deadline: float, *, target: _Target, fields: dict[str, Any]
+        self, target: _Target, fields: dict[str, Any], body: bytes, deadline: float
     ) -> bytes:
         start, is_large = time.monotonic(), len(body) > LARGE_BODY
         document = await in_thread_if(is_large, json_tensors.parse, body)
@@ -280,14 +343,15 @@ class RestApi(Api):
             fields["rows"] = row_count(tensors) if any(x.ndim for x in tensors.values()) else 1
             write = json_tensors.outputs if "inputs" in document else json_tensors.predictions
             del document, rows  # several times the size of its body
-            self.metrics.stages.labels("parse").observe(time.monotonic() - start)
+            self._metrics.stages.labels("parse").observe(time.monotonic() - start)
             answer = await servable.predict(name, tensors, deadline)
             outputs = dict(sorted(answer.items()))
-            values = sum(output.size for output in outputs.values())
-            return await written(self.metrics, values, write, outputs, deadline)
+            is_large = sum(output.size for output in outputs.values()) > LARGE_ANSWER
+            with self._metrics.stages.labels("write").time():
+                return await in_thread_if(is_large, write, outputs, deadline)
 
     async def _tokens(
-        self, body: bytes, deadline: float, *, target: _Target, fields: dict[str, Any]
+        self, target: _Target, fields: dict[str, Any], body: bytes, deadline: float
     ) -> bytes:
         is_large, inputs = len(body) > LARGE_BODY, {"text": tf.string}
         document = await in_thread_if(is_large, json_tensors.parse, body)
@@ -299,12 +363,154 @@ class RestApi(Api):
             rows = await servable.tokenize(texts.reshape(-1), deadline)
         fields["rows"] = len(rows)
         key = "outputs" if "inputs" in document else "predictions"
-        pieces = sum(len(row["pieces"]) for row in rows)
+        is_large = sum(len(row["pieces"]) for row in rows) > LARGE_ANSWER
         answer = {key: rows if texts.ndim else rows[0]}
-        return await written(self.metrics, pieces, orjson.dumps, answer)
+        with self._metrics.stages.labels("write").time():
+            return await in_thread_if(is_large, orjson.dumps, answer)
 
 
 def _json(message: Message) -> dict[str, Any]:
     return MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
+
+
+@dataclass(eq=False)
+class _Upload:
+    size: int = 0  # bytes held
+    chunks: list[bytes] = field(default_factory=list)
+    timeout: asyncio.Timeout | None = None  # ends the reading
+    is_refused: bool = False  # to make room for others
+
+
+@dataclass(eq=False)
+class Bodies:
+    """Reads the bodies of a server's requests, and has them answered in time."""
+
+    limits: Limits
+    metrics: Metrics
+    _held: int = 0  # bytes
+    _uploads: set[_Upload] = field(default_factory=set)  # that still arrive
+
+    async def answered(
+        self, request: Request, api: str, answer: Callable[[bytes, float], Awaitable[bytes]]
+    ) -> bytes:
+        """Calls `answer` with the body and the moment of `time.monotonic()` that ends its time.
+
+        The request is counted under the name `api`. Raises ClientDisconnect.
+        """
+        request.state.api, start = api, time.monotonic()
+        async with self._body(request) as body:
+            self.metrics.stages.labels("read").observe(time.monotonic() - start)
+            deadline = start + self.limits.seconds
+            return await _in_time(request, answer(body, deadline), deadline)
+
+    @contextlib.asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+        """The request's body, unpacked, which counts as held until the block ends."""
+        upload = _Upload()
+        try:
+            body = await self._read(request, upload)
+            if _is_packed(request):
+                body = await in_thread_if(True, _unpacked, body, self.limits.body_bytes)
+                self._hold(upload, len(body) - upload.size)
+            yield body
+        finally:
+            self._held -= upload.size
+
+    async def _read(self, request: Request, upload: _Upload) -> bytes:
+        limits, size = self.limits, 0
+        most = limits.body_bytes * _READ_TO_REFUSE
+        if int(request.headers.get("content-length", 0)) > most:
+            raise _too_large(limits.body_bytes)
+        try:
+            async with asyncio.timeout(limits.body_seconds) as upload.timeout:
+                self._uploads.add(upload)
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > most:
+                        break
+                    if size <= limits.body_bytes:
+                        upload.chunks.append(chunk)
+                        self._hold(upload, len(chunk))
+        except TimeoutError:
+            if upload.is_refused:
+                raise self._too_many() from None
+            message = f"Request body did not arrive within {limits.body_seconds:g} s"
+            raise invalid(message, "body_seconds", 408) from None
+        finally:
+            self._uploads.discard(upload)
+        if size > limits.body_bytes:
+            raise _too_large(limits.body_bytes)
+        body = b"".join(upload.chunks)
+        upload.chunks.clear()
+        return body
+
+    def _hold(self, upload: _Upload, size: int) -> None:
+        """Counts more bytes of a body; refuses the largest upload under way if they do not fit."""
+        upload.size += size
+        self._held += size
+        while self._held > self.limits.held_bytes and upload.size > _SMALL_BODY:
+            largest = max(self._uploads, key=lambda other: other.size, default=upload)
+            if largest.size <= upload.size:
+                raise self._too_many()
+            self._uploads.discard(largest)
+            self._held -= largest.size
+            largest.size = 0
+            largest.chunks.clear()
+            largest.is_refused = True
+            if largest.timeout and not largest.timeout.expired():
+                largest.timeout.reschedule(asyncio.get_running_loop().time())
+
+    def _too_many(self) -> ServingError:
+        message = f"More than {self.limits.held_bytes} bytes of request bodies are in work"
+        return ServingError(StatusCode.RESOURCE_EXHAUSTED, message, "held_bytes")
+
+
+def _too_large(limit: int) -> ServingError:
+    return invalid(f"Request body is larger than {limit} bytes", "body_bytes", 413)
+
+
+def _is_packed(request: Request) -> bool:
+    """Whether the body is in gzip; any other coding is refused with 415."""
+    header = ",".join(request.headers.getlist("content-encoding")).lower()
+    codings = [x.strip() for x in header.split(",") if x.strip() not in ("", "identity")]
+    if codings and codings not in (["gzip"], ["x-gzip"]):
+        message = f"Content-Encoding {', '.join(codings)} is not supported: send gzip, or none"
+        raise invalid(message, "content_encoding", 415)
+    return bool(codings)
+
+
+def _unpacked(body: bytes, limit: int) -> bytes:
+    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)
+    try:
+        content = unpacking.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise invalid(f"Request body is not gzip, as its Content-Encoding says: {error}") from None
+    if len(content) > limit:
+        raise _too_large(limit)
+    if not unpacking.eof or unpacking.unused_data:
+        raise invalid("Request body is not one whole gzip stream")
+    return content
+
+
+async def _in_time(request: Request, answering: Awaitable[bytes], deadline: float) -> bytes:
+    """Waits for an answer. Ends it at the deadline, or when the client has gone: ClientDisconnect.
+
+    The deadline, a moment of `time.monotonic()`, holds for whatever a route does.
+    """
+    answer = asyncio.ensure_future(answering)
+    gone = asyncio.ensure_future(request.receive())  # the body has been read: only this can come
+    try:
+        seconds = deadline - time.monotonic()
+        await asyncio.wait({answer, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        if gone.done():
+            raise ClientDisconnect
+        raise ServingError(StatusCode.DEADLINE_EXCEEDED, "Deadline exceeded")
+    finally:
+        gone.cancel()
+        if not answer.done():
+            answer.cancel()
+            await asyncio.gather(answer, return_exceptions=True)

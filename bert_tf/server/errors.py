@@ -4,6 +4,22 @@ import grpc
 import tensorflow as tf
 
 _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
+# From tensorflow_serving/model_servers/http_server.cc.
+_CODES = {
+    200: "OK",
+    400: "INVALID_ARGUMENT FAILED_PRECONDITION OUT_OF_RANGE",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ALREADY_EXISTS ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    500: "UNKNOWN INTERNAL DATA_LOSS",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+HTTP_STATUS = {grpc.StatusCode[x]: key for key, codes in _CODES.items() for x in codes.split()}
 
 
 class ServingError(Exception):
@@ -27,12 +43,6 @@ class ServingError(Exception):
 def invalid(message: str, reason: str = "", status: int | None = None) -> ServingError:
     """A request that can never be answered."""
     return ServingError(grpc.StatusCode.INVALID_ARGUMENT, message, reason, status)
-
-
-def not_allowed(method: str, allow: str) -> ServingError:
-    """A request with a method that the path does not have (405)."""
-    message = f"The method {method} is not allowed here: use {allow}"
-    return ServingError(grpc.StatusCode.UNIMPLEMENTED, message, "method", 405, allow)
 
 
 def from_tensorflow(error: tf.errors.OpError) -> ServingError:

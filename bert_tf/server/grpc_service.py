@@ -28,9 +28,8 @@ from bert_tf.server.batching import LARGE_ANSWER, LARGE_BODY, in_thread_if
 from bert_tf.server.connections import HEAD_BYTES
 from bert_tf.server.credentials import Certificate, Tokens
 from bert_tf.server.errors import ServingError, invalid
-from bert_tf.server.http import LONGEST_NAME
 from bert_tf.server.models import Models
-from bert_tf.server.records import REQUEST_ID, AccessLog, Tracer, identity, recorded
+from bert_tf.server.records import REQUEST_ID, AccessLog, Tracer, recorded
 from bert_tf.server.servable import Servable
 from bert_tf.server.tensors import predict_inputs, to_proto
 
@@ -194,12 +193,12 @@ class GrpcServer:
         started, code = time.monotonic(), grpc.StatusCode.OK
         headers = {k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
         fields: dict[str, Any] = {"client": context.peer(), "protocol": "gRPC", "method": api}
-        fields |= identity(headers) | {"request_bytes": 0}
-        trailer = ((REQUEST_ID, fields["request_id"]),)
-        context.set_trailing_metadata(trailer)
+        fields["request_bytes"] = 0
         metrics = self.models.metrics
         records = recorded(self.access_log, self.tracer, api, headers, fields)
         with records, metrics.in_flight.labels("GRPC").track_inprogress():
+            trailer = ((REQUEST_ID, fields["request_id"]),)
+            context.set_trailing_metadata(trailer)
             try:
                 return await self._answer(rpc, headers, fields, context)
             except ServingError as error:
@@ -242,8 +241,7 @@ class GrpcServer:
                 request: Any = await in_thread_if(size > LARGE_BODY, _parsed, request_type, message)
             del message
             spec = request.model_spec
-            fields["model"] = spec.name[:LONGEST_NAME]
-            fields["signature"] = spec.signature_name[:LONGEST_NAME]
+            fields |= {"model": spec.name, "signature": spec.signature_name}
             if not request.HasField("model_spec"):
                 raise invalid("Missing ModelSpec")
             remaining = context.time_remaining()  # centuries without a deadline

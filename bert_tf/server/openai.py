@@ -3,21 +3,16 @@
 import asyncio
 import base64
 import contextlib
-import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 from grpc import StatusCode
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import Scope
 
-from bert_tf.server import http, json_tensors
-from bert_tf.server.batching import LARGE_BODY, in_thread_if
-from bert_tf.server.errors import ServingError, invalid, not_allowed
+from bert_tf.server import json_tensors
+from bert_tf.server.batching import LARGE_ANSWER, LARGE_BODY, in_thread_if
+from bert_tf.server.errors import ServingError, invalid
 from bert_tf.server.models import Models
 from bert_tf.server.servable import Servable, refuse_truncated
 
@@ -42,29 +37,23 @@ class _Body(NamedTuple):
     truncate: bool
 
 
-def route(models: Models, bodies: http.Bodies) -> Route:
-    async def answer(request: Request) -> bytes:
-        if request.method != "POST":
-            raise not_allowed(request.method, "POST")
-        access = http.log_fields(request.scope)
-
-        async def from_body(content: bytes, deadline: float) -> bytes:
-            with models.metrics.stages.labels("parse").time():
-                is_large = len(content) > LARGE_BODY
-                body = _read(await in_thread_if(is_large, json_tensors.parse, content))
-            with _servable(models, body, access) as servable:
-                texts = np.array(body.texts, object)
-                vectors, pieces = await asyncio.gather(
-                    _vectors(servable, texts, body.truncate, deadline),
-                    servable.count_pieces(texts, deadline),
-                )
-            tokens = int(pieces.sum()) + _SPECIALS * len(texts)
-            answer = servable.name, tokens, vectors, body.in_base64
-            return await http.written(models.metrics, vectors.size, _answer, *answer)
-
-        return await bodies.answered(request, "Embeddings", from_body)
-
-    return Route(PATH, http.Api(answer, models.metrics, _error))
+async def embeddings(
+    models: Models, fields: dict[str, Any], content: bytes, deadline: float
+) -> bytes:
+    """The answer to the body of a request; adds the access log's fields."""
+    with models.metrics.stages.labels("parse").time():
+        is_large = len(content) > LARGE_BODY
+        body = _read(await in_thread_if(is_large, json_tensors.parse, content))
+    with _servable(models, body, fields) as servable:
+        texts = np.array(body.texts, object)
+        vectors, pieces = await asyncio.gather(
+            _vectors(servable, texts, body.truncate, deadline),
+            servable.count_pieces(texts, deadline),
+        )
+    tokens, is_large = int(pieces.sum()) + _SPECIALS * len(texts), vectors.size > LARGE_ANSWER
+    with models.metrics.stages.labels("write").time():
+        answer = servable.name, tokens, vectors, body.in_base64
+        return await in_thread_if(is_large, _answer, *answer)
 
 
 def listed(models: Models) -> bytes:
@@ -73,16 +62,10 @@ def listed(models: Models) -> bytes:
     return orjson.dumps({"object": "list", "data": [{"id": x, **fields} for x in models.names]})
 
 
-def refusal(scope: Scope, status: int, message: str) -> Response:
-    """An error before a route is known: OpenAI's clients show no message of another shape."""
-    write = _error if scope["path"] == PATH else http.error_text
-    return http.json_response(write(status, message), status)
-
-
-def _error(status: int, message: str) -> str:
+def error(status: int, message: str) -> dict[str, Any]:
+    """The body of an error: OpenAI's clients show no message of another shape."""
     kind = "invalid_request_error" if status < 500 and status != 429 else "server_error"
-    error = {"message": message, "type": kind, "param": None, "code": None}
-    return json.dumps({"error": error})
+    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
 def _read(document: dict[str, Any]) -> _Body:
@@ -121,7 +104,7 @@ def _texts(value: Any) -> list[bytes]:
 
 
 @contextlib.contextmanager
-def _servable(models: Models, body: _Body, access: dict[str, Any]) -> Iterator[Servable]:
+def _servable(models: Models, body: _Body, fields: dict[str, Any]) -> Iterator[Servable]:
     """The model that a request names, or for a name of OpenAI's the one that embeds best.
 
     Raises ServingError: NOT_FOUND without such a model, INVALID_ARGUMENT if it makes no vectors of
@@ -149,8 +132,7 @@ def _servable(models: Models, body: _Body, access: dict[str, Any]) -> Iterator[S
                 f"'dimensions' is {json_tensors.shown(body.dimensions)}: the vectors of "
                 f"{servable.name} have {width}, which cannot be shortened"
             )
-        name = servable.name[: http.LONGEST_NAME]
-        access.update(model=name, version=servable.version, rows=len(body.texts))
+        fields |= {"model": name, "version": servable.version, "rows": len(body.texts)}
         yield servable
 
 

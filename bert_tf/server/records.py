@@ -23,6 +23,7 @@ REQUEST_ID, TRACE_PARENT = "x-request-id", "traceparent"
 _FIELDS = "(?!0+-)([0-9a-f]{32})-(?!0+-)[0-9a-f]{16}-[0-9a-f]{2}"
 _TRACE = re.compile(f"00-{_FIELDS}|(?!00|ff)[0-9a-f]{{2}}-{_FIELDS}(-.*)?")
 
+_LONGEST = 256  # characters of a path or a name
 _MOST_LINES = 2**14  # that wait for a slow disk
 _MOST_AT_ONCE = 2**10
 _GATHER_SECONDS = 0.05  # lines of this time are written at once: waking the thread costs the most
@@ -40,14 +41,6 @@ def trace_id(traceparent: str) -> str | None:
     """The trace that a request belongs to; None without a valid one."""
     match = _TRACE.fullmatch(traceparent)
     return match and (match[1] or match[2])
-
-
-def identity(headers: Mapping[str, str]) -> dict[str, str]:
-    """`request_id` and, if the caller has one, `trace_id`: fields of the access log."""
-    fields = {"request_id": request_id(headers.get(REQUEST_ID, ""))}
-    if trace := trace_id(headers.get(TRACE_PARENT, "")):
-        fields["trace_id"] = trace
-    return fields
 
 
 class Tracer:
@@ -86,7 +79,7 @@ class Tracer:
             try:
                 yield
             finally:
-                for key, value in fields.items():
+                for key, value in _shortened(fields).items():
                     span.set_attribute(f"bert_tf.{key}", value)
                 status = fields.get("status", 0)
                 if status in _FAILURES or (isinstance(status, int) and status >= 500):
@@ -125,7 +118,7 @@ class AccessLog:
         if len(self._lines) >= _MOST_LINES:
             return self._lose("it is too slow")
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        line = json.dumps({"time": now, **fields})
+        line = json.dumps({"time": now, **_shortened(fields)})
         self._lines.append(line.replace("\x7f", "\\u007f") + "\n")
 
     def close(self) -> None:
@@ -156,16 +149,26 @@ class AccessLog:
             _LOG.error("the access log drops lines: %s", reason)
 
 
+def _shortened(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: x[:_LONGEST] if isinstance(x, str) else x for key, x in fields.items()}
+
+
 @contextlib.contextmanager
 def recorded(
     log: AccessLog | None,
     tracer: Tracer | None,
     name: str,
     headers: Mapping[str, str],
-    fields: Mapping[str, Any],
+    fields: dict[str, Any],
 ) -> Iterator[None]:
-    """Records a request, which the block answers, with the fields as they are at its end."""
+    """Records a request, which the block answers, with the fields as they are at its end.
+
+    Adds the fields `request_id` and, if the caller has one, `trace_id`.
+    """
     start = time.perf_counter()
+    fields["request_id"] = request_id(headers.get(REQUEST_ID, ""))
+    if trace := trace_id(headers.get(TRACE_PARENT, "")):
+        fields["trace_id"] = trace
     try:
         with tracer.span(name, headers, fields) if tracer else contextlib.nullcontext():
             yield

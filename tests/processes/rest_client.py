@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from starlette.testclient import TestClient
 
-from bert_tf.server.app import RestApi, make_app
-from bert_tf.server.http import Bodies, Limits
+from bert_tf.server.app import Bodies, Limits, RestApi, make_app
 from bert_tf.server.models import Models
 
 MODEL = "/v1/models/half_plus_three"
@@ -34,8 +33,8 @@ def error(response, status: int) -> str:
 
 def rest(models: Models, **limits) -> tuple[RestApi, Bodies]:
     """The application of the REST API alone, and what it holds."""
-    bodies = Bodies(Limits(**limits), models.metrics)
-    return RestApi(models, bodies), bodies
+    app = RestApi(models, Limits(**limits))
+    return app, app.bodies
 
 
 async def run(app, messages, method="POST", path=f"{MODEL}:predict") -> list[dict]:

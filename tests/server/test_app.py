@@ -16,9 +16,8 @@ from starlette.testclient import TestClient
 from bert_tf import BertTokenizer
 from bert_tf.server import app as app_module
 from bert_tf.server import json_tensors, openai, word_pieces
-from bert_tf.server.app import make_app
-from bert_tf.server.errors import ServingError
-from bert_tf.server.http import HTTP_STATUS, Limits
+from bert_tf.server.app import Limits, make_app
+from bert_tf.server.errors import HTTP_STATUS, ServingError
 from bert_tf.server.models import Models
 
 SENSORS = {
@@ -105,7 +104,7 @@ def test_a_method_that_a_path_lacks_is_405(client, method, path, allow):
         ("POST", f"{MODEL}/versions/50:predict", 404, "Specific(half_plus_three, 50)"),
         ("POST", f"{MODEL}/labels/x:predict", 400, "Unrecognized servable version label: x"),
         ("POST", f"{MODEL}/versions/{'9' * 5000}:predict", 400, "Malformed request: POST /v1/"),
-        ("GET", "/v1/models", 400, "Missing model name in request."),
+        ("GET", "/v1/models", 400, "The path names no model"),
         ("GET", "/v1/models/foo", 404, "Could not find any versions of model foo"),
         ("GET", f"{MODEL}/versions/9", 404, "Could not find version 9 of model half_plus_three"),
         ("GET", f"{MODEL}/versions/{2**63}", 404, "Could not find version 9223372036854775808"),

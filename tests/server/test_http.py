@@ -10,7 +10,7 @@ import pytest
 from rest_client import MODEL, Stub, ask, error, rest, run, serving
 
 from bert_tf.server import json_tensors
-from bert_tf.server.http import Limits
+from bert_tf.server.app import Limits
 
 WHOLE = {"type": "http.request", "body": b'{"inputs": [1]}', "more_body": False}
 GONE = {"type": "http.disconnect", "after": 0.01}
