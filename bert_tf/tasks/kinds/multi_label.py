@@ -54,21 +54,23 @@ class MultiLabel(LongTextKind):
             return examples
         names = label_columns(columns["label"])
         roles = [f"--label_column {name}" for name in names] if len(names) > 1 else ["labels"]
-        every = [table.column(role, name) for role, name in zip(roles, names, strict=True)]
-        joined = []
-        lists = []
-        for index, row in enumerate(zip(*every, strict=True)):
-            place = examples.location(index)
+        cells_of = [table.column(role, name) for role, name in zip(roles, names, strict=True)]
+        joined, lists = [], []
+        for index, row in enumerate(zip(*cells_of, strict=True)):
+            location = examples.location(index)
             cells: list[Any] = [
                 [table.text(index, "label", name, x) for x in cell]
                 if isinstance(cell, list)
                 else table.text(index, "label", name, cell)
                 for name, cell in zip(names, row, strict=True)
             ]
-            labels = _marked(names, cells, place) if len(names) > 1 else listed(cells[0], place)
-            lists.append(labels if len(names) == 1 and isinstance(labels, list) else [])
-            joined.append(self.joined(labels, place))
-        if all(len(x) == len(lists[0]) > 1 and {*x} <= {"0", "1"} for x in lists):
+            if len(names) > 1:
+                labels = _marked(names, cells, location)
+            else:
+                labels = listed(cells[0], location)
+                lists.append(labels if isinstance(labels, list) else [])
+            joined.append(self.joined(labels, location))
+        if lists and all(len(x) == len(lists[0]) > 1 and {*x} <= {"0", "1"} for x in lists):
             raise InputError(
                 f"{examples.location(0)}: the labels are {len(lists[0])} marks of 0 and 1 without "
                 "names; write the names of the labels, or a column for each (--label_column a,b)"
@@ -76,14 +78,14 @@ class MultiLabel(LongTextKind):
         examples.columns["label"] = joined
         return examples
 
-    def joined(self, labels: str | Collection[str], place: str) -> str:
+    def joined(self, labels: str | Collection[str], location: str) -> str:
         """An example's labels, a string as in a file or their names, as one string."""
         if isinstance(labels, str):
             return self.label_separator.join(sorted(set(self.parts(labels))))
         names = {label.strip() for label in labels}
         if odd := [name for name in sorted(names) if not name or self.label_separator in name]:
             raise InputError(
-                f"{place}: the label {odd[0]!r} is empty or has the separator "
+                f"{location}: the label {odd[0]!r} is empty or has the separator "
                 f"{self.label_separator!r} in it: rename it, or give another --label_separator"
             )
         return self.label_separator.join(sorted(names))
@@ -175,25 +177,25 @@ def label_columns(column: str) -> list[str]:
     return [name.strip() for name in column.split(",") if name.strip()] or [column]
 
 
-def listed(labels: Any, place: str) -> Any:
+def listed(labels: Any, location: str) -> Any:
     """The items of a list in brackets, as data frames write it into a cell; else the labels."""
     if not isinstance(labels, str) or not _BRACKETS.fullmatch(labels):
         return labels
     if not _LIST.fullmatch(labels):
         raise InputError(
-            f"{place}: the labels {labels[:40]!r} are a list in brackets that has no commas; write "
-            "commas between the names"
+            f"{location}: the labels {labels[:40]!r} are a list in brackets that has no commas; "
+            "write commas between the names"
         )
     return [str(item) for item in ast.literal_eval(labels.strip())]
 
 
-def _marked(names: Sequence[str], cells: Sequence[str], place: str) -> list[str]:
+def _marked(names: Sequence[str], cells: Sequence[str], location: str) -> list[str]:
     """The labels whose columns have a 1."""
     values = {"1": True, "0": False, "true": True, "false": False}
     labels = []
     for name, cell in zip(names, cells, strict=True):
         number = cell.strip().lower().removesuffix(".0")
         if number not in values:
-            raise InputError(f"{place}: {name} is {cell!r}; give 1 if it has the label, else 0")
+            raise InputError(f"{location}: {name} is {cell!r}; give 1 if it has the label, else 0")
         labels += [name] * values[number]
     return labels

@@ -1,7 +1,6 @@
 """Reports of evaluations, by the kind of task: tables and pictures beside the scores."""
 
 import functools
-import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf.tasks.kinds.choice import Choice
-from bert_tf.tasks.kinds.classification import Classification
+from bert_tf.tasks.kinds.classification import Classification, in_order
 from bert_tf.tasks.kinds.kind import Answered, Kind
 from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel, guessed_pieces
 from bert_tf.tasks.kinds.multi_label import HALF, MultiLabel, predicted_labels
@@ -34,19 +33,7 @@ from bert_tf.tasks.scoring.squad_scores import squad_1_scores, squad_2_scores
 
 _RANGES = 5  # of the true numbers
 _SMALLEST = np.finfo(np.float32).eps  # of a probability with a finite logarithm
-_QUESTIONS = (
-    "how many",
-    "how much",
-    "who",
-    "whom",
-    "whose",
-    "what",
-    "which",
-    "when",
-    "where",
-    "why",
-    "how",
-)
+_QUESTIONS = ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
 
 
 @functools.singledispatch
@@ -58,10 +45,8 @@ def report(kind: Kind, answered: Answered) -> Report:
 @report.register
 def _classes(kind: Classification, answered: Answered) -> Report:
     labels = answered.task.ordered(answered.labels)
-    probabilities = np.exp(kind.to_outputs(answered.answers, labels))
-    return classes_report(
-        answered.examples, labels, kind.targets(answered.examples, labels), probabilities
-    )
+    truth = kind.targets(answered.examples, labels)
+    return classes_report(answered.examples, labels, truth, in_order(answered.answers, labels))
 
 
 @report.register
@@ -75,29 +60,13 @@ def _choices(kind: Choice, answered: Answered) -> Report:
 @report.register
 def _label_sets(kind: MultiLabel, answered: Answered) -> Report:
     sets = kind.sets(answered)
-    columns = [
-        "label",
-        "precision",
-        "recall",
-        "f1",
-        "average precision",
-        "threshold",
-        "examples",
-        "predicted",
-    ]
-    rows = [
-        [
-            label,
-            *counts.shares,
-            average,
-            kind.thresholds.get(label, HALF),
-            counts.gold,
-            counts.predicted,
-        ]
-        for (label, counts), average in zip(
-            sets.counts().items(), sets.average_precisions(), strict=True
-        )
-    ]
+    measured = ["precision", "recall", "f1", "average precision"]
+    columns = ["label", *measured, "threshold", "examples", "predicted"]
+    rows = []
+    precisions = sets.average_precisions()
+    for (label, counts), average in zip(sets.counts().items(), precisions, strict=True):
+        threshold = kind.thresholds.get(label, HALF)
+        rows.append([label, *counts.shares, average, threshold, counts.gold, counts.predicted])
     truth, shares = sets.truth, np.maximum(sets.probabilities, _SMALLEST)
     loss = -np.log(np.where(truth, shares, np.maximum(1 - shares, _SMALLEST))).sum(axis=1)
     predicted = predicted_labels(kind, answered.answers)
@@ -163,9 +132,9 @@ def _words(kind: Tagging, answered: Answered, class_of: Callable[[str], str]) ->
     numbers = [np.array([classes.index(class_of(x)) for x in side]) for side in (gold, predicted)]
     shown: dict[str, Any] = {"words": [_in_context(x.words, index) for x, index in words]}
     shown |= {"label": gold, "predicted": predicted, "probability": scores}
-    places = [answered.examples.location(sentence.example) for sentence, _ in words]
+    locations = [answered.examples.location(sentence.example) for sentence, _ in words]
     title = "Wrong labels of words with the highest probability"
-    errors = worst(title, places.__getitem__, scores, predicted != gold, shown)
+    errors = worst(title, locations.__getitem__, scores, predicted != gold, shown)
     return [*confusion(classes, *numbers), *calibration(scores, predicted == gold), errors]
 
 
@@ -187,8 +156,8 @@ def _masked_words(kind: MaskedLanguageModel, answered: Answered) -> Report:
         "log probability": probability.tolist(),
     }
     title = "Wrong guesses for the pieces with the lowest probability"
-    places = [answered.examples.location(index) for index in row.tolist()]
-    return [worst(title, places.__getitem__, -probability, piece != guess, shown)]
+    locations = [answered.examples.location(index) for index in row.tolist()]
+    return [worst(title, locations.__getitem__, -probability, piece != guess, shown)]
 
 
 @report.register
@@ -228,8 +197,9 @@ def _questions(kind: Span, answered: Answered) -> Report:
 def _groups(question: str, right: Sequence[str]) -> tuple[str, str]:
     """A question's first known question word, and a simple type of its first right answer."""
     words = re.findall(r"\w+", question.lower())
-    candidates = [*map(" ".join, itertools.pairwise(words)), *words]
-    word, answer = next((known for known in _QUESTIONS if known in candidates), "other"), "other"
+    quantity = re.search(r"\bhow (many|much)\b", " ".join(words))
+    known = [word for word in _QUESTIONS if word in words]
+    word, answer = quantity[0] if quantity else next(iter(known), "other"), "other"
     if not right:
         answer = "none"
     elif re.search(r"\d", right[0]):

@@ -92,14 +92,14 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> Report:
 
 def worst(
     title: str,
-    place: Callable[[int], str],
+    location: Callable[[int], str],
     badness: np.ndarray,
     wrong: np.ndarray,
     columns: Mapping[str, Sequence[Cell]],
 ) -> ReportTable:
-    """The errors of the largest `badness` [E], with their places and further columns of E cells."""
+    """The errors of the largest `badness` [E], each with its location and further cells."""
     order = [index for index in np.argsort(-badness, kind="stable").tolist() if wrong[index]]
-    rows = [[place(i), *(cells[i] for cells in columns.values())] for i in order[:_WORST]]
+    rows = [[location(i), *(cells[i] for cells in columns.values())] for i in order[:_WORST]]
     return ReportTable("worst", title, ["place", *columns], rows, "" if rows else "no errors")
 
 
