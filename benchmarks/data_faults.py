@@ -82,7 +82,7 @@ def find_wrong_labels(
         doubts = doubted_labels(texts, given, vectors)
         all_planted += len(planted)
         all_doubted += len(doubts)
-        right += sum(doubt.place in planted for doubt in doubts)
+        right += sum(doubt.index in planted for doubt in doubts)
     seconds = (time.perf_counter() - begun) / DRAWS
     print(
         f"wrong labels, {name}: {len(texts):,} texts, {len(names)} labels, {DRAWS} draws; "

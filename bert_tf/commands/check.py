@@ -264,7 +264,7 @@ def _findings(
         )
         for doubt in doubts:
             what = f"{doubt.label!r}, probably {doubt.proposed!r} ({doubt.probability:.2f})"
-            yield finding(numbers[doubt.place], "doubt", what)
+            yield finding(numbers[doubt.index], "doubt", what)
 
 
 def _texts(task: "Task", examples: "Examples") -> list[tuple[str, ...]]:

@@ -121,8 +121,8 @@ def read_settings(directory: str | Path) -> dict[str, Any] | None:
 
     None if there is none, or KerasHub's file of that name.
     """
-    places = (Path(directory, TASK_FILE), Path(directory, _ASSETS, TASK_FILE))
-    path = next(filter(Path.exists, places), None)
+    paths = (Path(directory, TASK_FILE), Path(directory, _ASSETS, TASK_FILE))
+    path = next(filter(Path.exists, paths), None)
     stored = {} if path is None else read_json_object(path)
     if not isinstance(stored.get("task", ""), str):
         raise InputError(f"{path}: task is {stored['task']!r:.40}: write the name of a task")

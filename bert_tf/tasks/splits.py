@@ -69,9 +69,9 @@ def split(
     order = np.random.default_rng(seed).permutation(len(first))
     if targets.ndim == 1:
         order = order[np.argsort(targets[first[order]], kind="stable")]  # shuffled within a class
-    places = ((np.arange(number) + 0.5) * count / number).astype(int)
+    positions = ((np.arange(number) + 0.5) * count / number).astype(int)
     # A key follows as soon as its examples are no further from the share than without them.
-    due = np.searchsorted(places, np.cumsum(size[order]))
+    due = np.searchsorted(positions, np.cumsum(size[order]))
     chosen: list[int] = []
     aside = 0
     for key, by_now in zip(order.tolist(), due.tolist(), strict=True):

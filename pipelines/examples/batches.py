@@ -94,10 +94,10 @@ def _of_like_length(order: tf.Tensor, lengths: np.ndarray, size: int, key: tf.Te
     window = tf.range(batches * size) // (window_size * size)
     whole_lengths = tf.gather(tf.constant(lengths, tf.int32), whole)
     rank = window * (max(lengths) + 1) + whole_lengths
-    places = tf.reshape(tf.argsort(rank, stable=True), [batches, size])
-    places = tf.random.experimental.stateless_shuffle(tf.sort(places), tf.bitwise.invert(key))
+    positions = tf.reshape(tf.argsort(rank, stable=True), [batches, size])
+    positions = tf.random.experimental.stateless_shuffle(tf.sort(positions), tf.bitwise.invert(key))
     longest = tf.argmax(
-        tf.reduce_max(tf.gather(whole_lengths, places), axis=1), output_type=tf.int32
+        tf.reduce_max(tf.gather(whole_lengths, positions), axis=1), output_type=tf.int32
     )
-    places = tf.roll(places, -longest, axis=0)
-    return tf.concat([tf.gather(whole, tf.reshape(places, [-1])), rest], 0)
+    positions = tf.roll(positions, -longest, axis=0)
+    return tf.concat([tf.gather(whole, tf.reshape(positions, [-1])), rest], 0)

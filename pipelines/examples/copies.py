@@ -19,9 +19,9 @@ def ending(examples: Examples) -> str:
 
 
 def copy_without(examples: Examples, dropped: Collection[int], labels: Mapping[int, str]) -> str:
-    """The file of examples, in its own format, without those that are dropped, by place.
+    """The file of examples, in its own format, without those that are dropped, by index.
 
-    `labels` are new ones, place -> label, of examples with one label in a column. Rows that are
+    `labels` are new ones, index -> label, of examples with one label in a column. Rows that are
     not examples, such as a header or rows that were skipped, stay as they are. TensorFlow Datasets
     become JSON lines.
     """
@@ -29,8 +29,8 @@ def copy_without(examples: Examples, dropped: Collection[int], labels: Mapping[i
     if source.format == "json":
         return squad.without(source.path, {examples.lines[i] for i in dropped})
     if records.is_dataset_name(source.path):
-        rows = (row for *_, row in records.read_records(source.path))
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        rows = records.read_records(source.path)
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for _, row in rows]
         extents = [(number, number) for number in range(1, len(lines) + 1)]
     else:
         text = records.read_text(source.path)

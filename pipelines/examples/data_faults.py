@@ -73,7 +73,7 @@ def script_of(text: str) -> str | None:
 
 
 def other_scripts(texts: Sequence[str]) -> tuple[str | None, dict[int, str]]:
-    """The script of most texts; and the texts in others, place -> script."""
+    """The script of most texts; and the texts in others, index -> script."""
     scripts = [script_of(text) for text in texts]
     counts = Counter(script for script in scripts if script)
     main = counts.most_common(1)[0][0] if counts else None
@@ -135,7 +135,7 @@ def _linked(texts: Sequence[str], similarity: float, seed: int) -> _Linked:
     """Texts in groups that are linked by a similarity of at least this, as MinHash finds them."""
     numbers: dict[str, int] = {}
     normal = (" ".join(text.lower().translate(_punctuation()).split()) for text in texts)
-    places = [numbers.setdefault(text, len(numbers)) for text in normal]
+    number_of = [numbers.setdefault(text, len(numbers)) for text in normal]
     different = list(numbers)
     sets: list[np.ndarray] = []
     signatures = []
@@ -149,7 +149,7 @@ def _linked(texts: Sequence[str], similarity: float, seed: int) -> _Linked:
         if is_new and _jaccard(sets[i], sets[j]) >= similarity:
             linked.merge(i, j)
     group_of = [linked[number] if text else _BLANK for number, text in enumerate(different)]
-    return _Linked([group_of[number] for number in places], [sets[number] for number in places])
+    return _Linked([group_of[n] for n in number_of], [sets[n] for n in number_of])
 
 
 @functools.cache
@@ -214,8 +214,10 @@ def _jaccard(one: np.ndarray, other: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class Doubt:
-    place: int
+class DoubtedLabel:
+    """A label that is probably wrong."""
+
+    index: int
     label: str
     proposed: str  # the most probable other label
     probability: float  # that the label is wrong
@@ -228,7 +230,7 @@ def doubted_labels(
     *,
     wrong_share: float = 0.05,
     seed: int = 1,
-) -> list[Doubt]:
+) -> list[DoubtedLabel]:
     """The examples whose labels are probably wrong, the most probable first.
 
     Each text (both texts of a pair are one) is judged by a logistic regression on the words of the
@@ -248,14 +250,16 @@ def doubted_labels(
         judged.append(_judged(vectors[indices], targets, seed))
     mistake = wrong_share / (len(names) - 1)  # probability of each label that is not the true one
     shares = _calibrated(np.stack(judged), targets, wrong_share, mistake)
-    places = np.arange(len(targets))
-    true = shares[places, targets]  # probability that the given label is right
-    shares[places, targets] = -1
+    rows = np.arange(len(targets))
+    true = shares[rows, targets]  # probability that the given label is right
+    shares[rows, targets] = -1
     wrong = mistake * (1 - true) / (mistake * (1 - true) + (1 - wrong_share) * true)
     chosen = sorted(np.flatnonzero(wrong >= _LEAST).tolist(), key=lambda i: -wrong[i])
     proposed = shares.argmax(axis=1)
     return [
-        Doubt(int(indices[i]), str(names[targets[i]]), str(names[proposed[i]]), float(wrong[i]))
+        DoubtedLabel(
+            int(indices[i]), str(names[targets[i]]), str(names[proposed[i]]), float(wrong[i])
+        )
         for i in chosen
     ]
 
@@ -293,13 +297,13 @@ def _calibrated(
     from scipy.special import softmax
 
     logits = np.log(np.maximum(judged, 1e-12))
-    places = np.arange(len(targets))
+    rows = np.arange(len(targets))
 
     def true(weights: np.ndarray) -> np.ndarray:
         return softmax(np.tensordot(weights, logits, 1), axis=1)
 
     def loss(weights: np.ndarray) -> float:
-        likelihoods = mistake + (1 - wrong_share - mistake) * true(weights)[places, targets]
+        likelihoods = mistake + (1 - wrong_share - mistake) * true(weights)[rows, targets]
         return -float(np.log(likelihoods).mean())
 
     best = minimize(loss, np.ones(len(judged)), bounds=[(0, _LARGEST_WEIGHT)] * len(judged))

@@ -180,7 +180,7 @@ def read_columns_of(examples: Examples) -> dict[str, list[Any]]:
     source = examples.source
     rows: dict[int, dict[str, Any]] = {}
     if source.format == "jsonl" and not is_dataset_name(source.path):
-        rows = {line: row for line, _, row in read_records(source.path)}
+        rows = dict(read_records(source.path))
     elif source.names:
         cells = read_rows(source.path, source.format, source.delimiter)
         rows = {line: dict(zip(source.names, row, strict=False)) for line, row in cells}

@@ -85,7 +85,7 @@ def as_list(name: str, values: Any) -> list[Any]:
     for index, cell in enumerate(cells):
         if type(cell) not in _PLAIN:
             try:
-                cells[index] = _plain(cell)
+                cells[index] = plain(cell)
             except UnicodeDecodeError:
                 raise InputError(
                     f"{name} {index} is no valid UTF-8 ({cell!r:.40}): decode it by its own "
@@ -94,24 +94,27 @@ def as_list(name: str, values: Any) -> list[Any]:
     return cells
 
 
-def _plain(value: Any) -> Any:
-    """A value that JSON has, for one of NumPy, pandas or a tensor; others stay."""
+def plain(value: Any, errors: str = "strict") -> Any:
+    """A value that JSON has, for one of NumPy, pandas or a tensor; others stay.
+
+    `errors` says what becomes of invalid UTF-8, as `bytes.decode` does.
+    """
     if type(value) in _PLAIN:
         return value
     if isinstance(value, bytes):
-        return value.decode("utf-8")
+        return value.decode("utf-8", errors)
     if isinstance(value, np.floating):
         return float(str(value))  # 3.8, where float32's nearest double is 3.799999952316284
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item(), errors)
     if hasattr(value, "numpy"):
         value = value.numpy()
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _plain(x) for name, x in value.items()}
+        return {str(name): plain(x, errors) for name, x in value.items()}
     if isinstance(value, set | frozenset):
         value = sorted(value, key=str)
     if isinstance(value, list | tuple):
-        return [x if type(x) in _PLAIN else _plain(x) for x in value]
+        return [x if type(x) in _PLAIN else plain(x, errors) for x in value]
     return None if is_missing(value) else value

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
 from bert_tf.pipelines.corpus.sources import TFDS, dataset_errors, open_dataset, tensorflow_datasets
+from bert_tf.pipelines.examples.memory import plain
 
-Record = tuple[int, str, dict[str, Any]]  # line, place for messages, fields
+Record = tuple[int, dict[str, Any]]  # line, or number in a data set; fields
 
 
 def read_text(path: StrPath) -> str:
@@ -67,19 +66,20 @@ def read_records(path: StrPath) -> Iterator[Record]:
     """
     if is_dataset_name(path):
         for number, record in enumerate(_dataset_records(str(path))):
-            number = record.get("idx", number)
-            yield number, f"{path}, example {number}", record
+            yield record.get("idx", number), record
         return
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if line.strip():
-            place = f"{path}, line {number}"
+            location = f"{path}, line {number}"
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise InputError(f"{place}: not JSON ({error}); write one object a line") from error
+                raise InputError(
+                    f"{location}: not JSON ({error}); write one object a line"
+                ) from error
             if not isinstance(row, dict):
-                raise InputError(f"{place}: not a JSON object; write one object a line")
-            yield number, place, row
+                raise InputError(f"{location}: not a JSON object; write one object a line")
+            yield number, row
 
 
 def _dataset_records(name: str) -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ def _dataset_records(name: str) -> list[dict[str, Any]]:
         features = builder.info.features
         names = {key: _label_names(name, feature) for key, feature in features.items()}
         records = [
-            {key: _plain(value, names[key]) for key, value in record.items()}
+            {key: _named(plain(value, "replace"), names[key]) for key, value in record.items()}
             for record in builder.as_dataset(split=split, shuffle_files=False).as_numpy_iterator()
         ]
     return sorted(records, key=lambda record: record["idx"]) if "idx" in features else records
@@ -101,15 +101,9 @@ def _label_names(name: str, feature: Any) -> list[str] | None:
     return feature.names if is_label else None
 
 
-def _plain(value: Any, names: list[str] | None = None) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(x) for key, x in value.items()}
-    if isinstance(value, np.ndarray):
-        return [_plain(x, names) for x in value]
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if names is not None:
-        return names[value] if value >= 0 else ""
-    if isinstance(value, np.floating):
-        return float(str(value))  # 3.8, where float32's nearest double is 3.799999952316284
-    return value.item() if isinstance(value, np.generic) else value
+def _named(value: Any, names: list[str] | None) -> Any:
+    if names is None:
+        return value
+    if isinstance(value, list):
+        return [_named(x, names) for x in value]
+    return names[value] if value >= 0 else ""

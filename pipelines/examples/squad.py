@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
-from bert_tf.pipelines.examples.records import Record, is_dataset_name, read_text
+from bert_tf.pipelines.examples.records import is_dataset_name, read_text
 from bert_tf.pipelines.examples.table import MISSING, Examples, Source, Table
 
 # What ends a word: `is_whitespace` of the original's run_squad.py.
@@ -17,21 +17,23 @@ _SPACES = frozenset(" \t\r\n\u202f")
 
 def read_json(path: StrPath) -> Table:
     """The questions of SQuAD's published JSON, with their number for a line."""
-    records: list[Record] = []
-    for place, paragraph in _paragraphs(path, _load(path)):
-        for k, record in enumerate(_list(place, paragraph, "qas")):
-            fields = {**_object(f"{place}.qas[{k}]", record), "context": paragraph.get("context")}
-            records.append((len(records) + 1, f"{place}.qas[{k}]", fields))
-    table = Table.of_records(records, Source(str(path), "json"))
-    return replace(table, places=[place for _, place, _ in records])
+    locations: list[str] = []
+    records: list[dict[str, Any]] = []
+    for paragraph_at, paragraph in _paragraphs(path, _load(path)):
+        for k, record in enumerate(_list(paragraph_at, paragraph, "qas")):
+            locations.append(f"{paragraph_at}.qas[{k}]")
+            fields = _object(locations[-1], record)
+            records.append({**fields, "context": paragraph.get("context")})
+    table = Table.of_records(enumerate(records, 1), Source(str(path), "json"))
+    return replace(table, locations=locations)
 
 
 def read_questions(table: Table, *, labelled: bool = True, unanswerable: bool = False) -> Examples:
     """Questions with their context, and the answers if `labelled`; `unanswerable` may have none.
 
-    Labelled ones have `answers`, the texts of all right answers, and `span`, the place of the first
-    in code points of the context: [start, end], [] without an answer, None if it is not there.
-    `answers` of the table are a text, whose place is the first in the context, or SQuAD's: objects,
+    Labelled ones have `answers`, the texts of all right answers, and `span`, where the first is in
+    code points of the context: [start, end], [] without an answer, None if it is not there.
+    `answers` of the table are a text, the first such in the context, or SQuAD's: objects,
     or one with lists, that have `text` and `answer_start`.
     """
     if not len(table):
@@ -67,9 +69,9 @@ def read_questions(table: Table, *, labelled: bool = True, unanswerable: bool = 
 def without(path: StrPath, dropped: Collection[int]) -> str:
     """SQuAD's published JSON without the questions of these numbers, counted from 1."""
     data, number = _load(path), 0
-    for place, paragraph in _paragraphs(path, data):
+    for location, paragraph in _paragraphs(path, data):
         records = []
-        for record in _list(place, paragraph, "qas"):
+        for record in _list(location, paragraph, "qas"):
             number += 1
             records += [] if number in dropped else [record]
         paragraph["qas"] = records
@@ -77,7 +79,7 @@ def without(path: StrPath, dropped: Collection[int]) -> str:
 
 
 def _load(path: StrPath) -> Any:
-    """SQuAD's JSON; a list of articles, or of paragraphs, may stand in place of it."""
+    """SQuAD's JSON; a list of articles, or of paragraphs, may stand in its place."""
     text = read_text(path)
     try:
         return json.loads(text)
@@ -89,20 +91,20 @@ def _load(path: StrPath) -> Any:
 def _paragraphs(path: StrPath, data: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     is_list = isinstance(data, list)
     for i, article in enumerate(data if is_list else _list(str(path), data, "data")):
-        place = f"{path}, [{i}]" if is_list else f"{path}, data[{i}]"
+        location = f"{path}, [{i}]" if is_list else f"{path}, data[{i}]"
         if is_list and isinstance(article, dict) and "qas" in article:
-            yield place, article
+            yield location, article
             continue
-        for j, paragraph in enumerate(_list(place, article, "paragraphs")):
-            yield f"{place}.paragraphs[{j}]", _object(f"{place}.paragraphs[{j}]", paragraph)
+        for j, paragraph in enumerate(_list(location, article, "paragraphs")):
+            yield f"{location}.paragraphs[{j}]", _object(f"{location}.paragraphs[{j}]", paragraph)
 
 
 def _answers(table: Table, index: int) -> list[tuple[str, int | None]]:
     """The texts of the answers to a question, each with its start, if there are any."""
-    place = table.location(index)
+    location = table.location(index)
     cells = {name: table.columns.get(name) for name in ("answers", "is_impossible")}
     answers, impossible = (MISSING if x is None else x[index] for x in cells.values())
-    if impossible not in (MISSING, None) and is_impossible(impossible, place):
+    if impossible not in (MISSING, None) and is_impossible(impossible, location):
         return []
     if answers is None or answers == "":
         return []
@@ -111,29 +113,29 @@ def _answers(table: Table, index: int) -> list[tuple[str, int | None]]:
     if isinstance(answers, dict) and isinstance(answers.get("text"), str):
         answers = [answers]
     if isinstance(answers, dict):  # columns, as in TensorFlow Datasets and Hugging Face's sets
-        texts, starts = (_list(place, answers, name) for name in ("text", "answer_start"))
-        if len(texts) != len(starts) and not is_dataset_name(place):
+        texts, starts = (_list(location, answers, name) for name in ("text", "answer_start"))
+        if len(texts) != len(starts) and not is_dataset_name(location):
             raise InputError(
-                f"{place}: {len(texts)} answers have {len(starts)} times an answer_start; give "
+                f"{location}: {len(texts)} answers have {len(starts)} times an answer_start; give "
                 "each one"
             )
         answers = [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=False)]
     texts_at: list[tuple[str, int | None]] = []
-    for answer in _list(place, {"answers": answers}, "answers"):
-        start = _object(place, answer).get("answer_start")
+    for answer in _list(location, {"answers": answers}, "answers"):
+        start = _object(location, answer).get("answer_start")
         if isinstance(start, str) and start.isdecimal():
             start = int(start)
         if not isinstance(start, int) or isinstance(start, bool):
-            raise InputError(f"{place}: answer_start is {start!r}; it must be a whole number")
+            raise InputError(f"{location}: answer_start is {start!r}; it must be a whole number")
         texts_at.append((table.text(index, "", "text", answer.get("text")), start))
     return texts_at
 
 
-def is_impossible(value: Any, place: str) -> bool:
+def is_impossible(value: Any, location: str) -> bool:
     """SQuAD's mark of questions without an answer, which some files hold as text."""
     known = {"true": True, "1": True, "false": False, "0": False, "none": False}
     if (name := str(value).strip().lower()) not in known:
-        raise InputError(f"{place}: is_impossible is {value!r:.40}; write true or false")
+        raise InputError(f"{location}: is_impossible is {value!r:.40}; write true or false")
     return known[name]
 
 
@@ -147,7 +149,7 @@ def locate(context: str, text: str, start: int | None) -> list[int] | None:
         if text not in context:
             return None
         start = context.index(text)
-    begin, end = (min(max(place, 0), len(context)) for place in (start, start + len(text)))
+    begin, end = (min(max(at, 0), len(context)) for at in (start, start + len(text)))
     if context[begin:end] == text and text.strip():
         return [begin, end]
     while begin > 0 and context[begin - 1] not in _SPACES:
@@ -159,14 +161,14 @@ def locate(context: str, text: str, start: int | None) -> list[int] | None:
     return list(match.span()) if match else None
 
 
-def _object(place: str, value: Any) -> dict[str, Any]:
+def _object(location: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InputError(f"{place}: not a JSON object; see SQuAD's format in docs/squad.md")
+        raise InputError(f"{location}: not a JSON object; see SQuAD's format in docs/squad.md")
     return value
 
 
-def _list(place: str, value: Any, name: str) -> list[Any]:
-    items = _object(place, value).get(name)
+def _list(location: str, value: Any, name: str) -> list[Any]:
+    items = _object(location, value).get(name)
     if not isinstance(items, list):
-        raise InputError(f"{place}: no list {name!r}; see SQuAD's format in docs/squad.md")
+        raise InputError(f"{location}: no list {name!r}; see SQuAD's format in docs/squad.md")
     return items

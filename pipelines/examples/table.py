@@ -1,4 +1,4 @@
-"""One table of examples, whatever holds them: columns by name, and the place of each row.
+"""One table of examples, whatever holds them: columns by name, and the location of each row.
 
 `files.read_table` makes it from a file or a data set, `memory` from data in memory. A kind of task
 reads the columns of its roles from it, as `Examples`.
@@ -61,7 +61,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Examples:
-    """Values by role, such as "text" and "label", of examples that know their place."""
+    """Values by role, such as "text" and "label", of examples that know their location."""
 
     path: str  # the file, or the name in TensorFlow Datasets, as messages name it
     lines: list[int]  # line of each example, or its number there
@@ -149,7 +149,7 @@ class Table:
     source: Source
     header: Sequence[str] = ()  # names of the columns of a tsv or csv, as the file has them
     skipped: Sequence[int] = ()  # lines of broken rows
-    places: Sequence[str] = ()  # of each row, where a line does not tell
+    locations: Sequence[str] = ()  # of each row, where a line does not tell
     documents: Sequence[int] = ()  # of each sentence of a column file, by number
     word_lines: Sequence[Sequence[int]] = ()  # of each word of a sentence
     usual: Mapping[str, str] = field(default_factory=dict)  # role -> column of a column file
@@ -158,7 +158,7 @@ class Table:
     def of_records(cls, records: Iterable[Record], source: Source) -> "Table":
         columns: dict[str, list[Any]] = {}
         lines: list[int] = []
-        for line, _, row in records:
+        for line, row in records:
             for name, cell in row.items():
                 cells = columns.setdefault(name, [])
                 cells += [MISSING] * (len(lines) - len(cells))
@@ -172,8 +172,8 @@ class Table:
         return len(self.lines)
 
     def location(self, index: int) -> str:
-        if self.places:
-            return self.places[index]
+        if self.locations:
+            return self.locations[index]
         return f"{self.source.path}, {_unit(self.source.path)} {self.lines[index]}"
 
     def has(self, column: str) -> bool:
@@ -236,10 +236,10 @@ class Table:
 
     def _no_column(self, role: str, column: str, row: int | None = None) -> MissingColumnError:
         names: Sequence[str] = self.header or list(self.columns)
-        place, cures = self.source.path, []
+        location, cures = self.source.path, []
         if not self.header and len(self):  # records may have other keys in each line
             row = row or 0
-            place = self.location(row)
+            location = self.location(row)
             names = [name for name in names if self.columns[name][row] is not MISSING]
         option = OPTIONS.get(role, role)
         cures.append(f"give {option} one of these" if option.startswith("--") else "add it")
@@ -249,7 +249,7 @@ class Table:
             cures.append("bert-tf predict reads data without labels")
         shown = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in names)
         return MissingColumnError(
-            f"{place}: no column {column!r}, there are: {shown}; {'; '.join(cures)}"
+            f"{location}: no column {column!r}, there are: {shown}; {'; '.join(cures)}"
         )
 
     def column(self, role: str, column: str) -> Sequence[Any]:

@@ -234,7 +234,7 @@ def _word_lists(table: Table, column: str, *, is_whole: bool) -> list[list[str]]
             words = _texts(table, index, "text", column, cell)
             if "" in words or len(_SPACE.findall(" ".join(words))) >= max(1, len(words)):
                 for number, word in enumerate(words):
-                    _word(_place(table, index, number), word)
+                    _word(_word_location(table, index, number), word)
         else:
             text = table.text(index, "text", column, cell)
             words = [text] if is_whole else [word for word in _SPACE.split(text) if word]
@@ -266,7 +266,7 @@ def _label_lists(
             )
         for number, label in enumerate(labels):
             if label not in known:
-                known.add(_label(_place(table, index, number), label, entities))
+                known.add(_label(_word_location(table, index, number), label, entities))
         rows.append(to_iob2(labels) if entities else labels)
     return rows
 
@@ -277,26 +277,26 @@ def _texts(table: Table, index: int, role: str, column: str, cell: Sequence[Any]
     ]
 
 
-def _place(table: Table, index: int, word: int) -> str:
+def _word_location(table: Table, index: int, word: int) -> str:
     if table.word_lines:
         return f"{table.source.path}, line {table.word_lines[index][word]}"
     return table.location(index)
 
 
-def _word(place: str, word: str, what: str = "word") -> str:
+def _word(location: str, word: str, what: str = "word") -> str:
     if not word or _SPACE.search(word):
         raise InputError(
-            f"{place}: the {what} {word!r} is empty or holds white space; split it, or drop it"
+            f"{location}: the {what} {word!r} is empty or holds white space; split it, or drop it"
         )
     return word
 
 
-def _label(place: str, label: str, entities: bool) -> str:
+def _label(location: str, label: str, entities: bool) -> str:
     if not entities:
-        return _word(place, label, "label")
+        return _word(location, label, "label")
     if not are_entities([label]):
         raise InputError(
-            f"{place}: the label {label!r} is neither O nor a prefix B, I, E, S, L or U with a "
+            f"{location}: the label {label!r} is neither O nor a prefix B, I, E, S, L or U with a "
             "type, such as B-PER; correct it, or give --task tags for labels that are no entities"
         )
     return label

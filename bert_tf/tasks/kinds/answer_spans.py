@@ -87,7 +87,7 @@ def average_answers(
 
     Only texts are compared, as tokenizers may differ: the probability of a text is the mean, 0
     where it is not among a model's best. Logits and null odds are means over the models that have
-    them; the place of a text is the first model's.
+    them; the span of a text is the first model's.
     """
     lists = [n for n, x in answers[0].items() if n.startswith("answers_") and x.ndim == 2]
     rows = {name.removeprefix("answers_"): np.zeros_like(answers[0][name]) for name in lists}
@@ -137,10 +137,10 @@ def _answers(
     null_odds = tf.where(has_answer, null_odds, NO_CANDIDATE)
     no_answer = tf.where(has_answer, no_answer, 1.0)
     is_answered = has_answer & (null_odds <= threshold) if unanswerable else has_answer
-    places = ("start", "end", "start_byte", "end_byte")
+    offsets = ("start", "end", "start_byte", "end_byte")
     return {
         "answer": tf.where(is_answered, answer["text"], ""),
-        **{name: tf.where(is_answered, answer[name], 0) for name in places},
+        **{name: tf.where(is_answered, answer[name], 0) for name in offsets},
         "score": tf.where(is_answered, answer["probability"], no_answer),
         "no_answer_probability": no_answer,
         "null_odds": null_odds,

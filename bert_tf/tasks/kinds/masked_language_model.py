@@ -68,14 +68,14 @@ class MaskedLanguageModel(Kind):
         return {**answers, "truncated": tf.zeros_like(texts, tf.int32)}
 
     def respond_to_tokens(self, tensors: Tensors, answerer: AnswererProtocol) -> Tensors:
-        """Guesses for each [MASK] of rows of tokens, and its place, `masks_token`."""
+        """Guesses for each [MASK] of rows of tokens, and its position, `masks_token`."""
         inputs = checked_rows(tensors, answerer.model)
         is_mask = inputs["token_ids"] == answerer.tokenizer.mask_token_id
-        places = tf.where(is_mask & (inputs["padding_mask"] != 0))  # (N, 2)
-        lists = _best(inputs, places, _GUESSES, answerer)
-        lists["token"] = tf.cast(places[:, 1], tf.int32)
+        positions = tf.where(is_mask & (inputs["padding_mask"] != 0))  # (N, 2)
+        lists = _best(inputs, positions, _GUESSES, answerer)
+        lists["token"] = tf.cast(positions[:, 1], tf.int32)
         count = tf.shape(inputs["token_ids"], tf.int64)[0]
-        return padded_lists("masks", lists, places[:, 0], count)
+        return padded_lists("masks", lists, positions[:, 0], count)
 
     def scores(self, answered: Answered) -> dict[str, float | None]:
         answers = answered.answers

@@ -79,13 +79,13 @@ def test_planted_wrong_labels_are_found(classes):
         for i, x in enumerate(truth)
     ]
     doubts = doubted_labels(texts, labels)
-    right = [doubt.place in planted for doubt in doubts]
+    right = [doubt.index in planted for doubt in doubts]
     assert np.mean(right) >= 0.8
     assert sum(right) >= len(planted) / 2
     first = doubts[0]
     assert (first.label, first.proposed) == (
-        labels[first.place],
-        f"label {truth[first.place]}",
+        labels[first.index],
+        f"label {truth[first.index]}",
     )
     assert [d.probability for d in doubts] == sorted((d.probability for d in doubts), reverse=True)
     assert doubts == doubted_labels(texts, labels)
@@ -99,7 +99,7 @@ def test_vectors_find_wrong_labels_that_words_do_not_tell():
     planted = set(draw.choice(count, count // 20, replace=False).tolist())
     labels = [f"label {x ^ (i in planted)}" for i, x in enumerate(truth)]
     assert len(doubted_labels(texts, labels)) < len(planted) / 10
-    right = [each.place in planted for each in doubted_labels(texts, labels, vectors)]
+    right = [doubt.index in planted for doubt in doubted_labels(texts, labels, vectors)]
     assert np.mean(right) >= 0.8
     assert sum(right) >= len(planted) / 2
 
