@@ -115,7 +115,7 @@ def read_blocks(
         check_unchanged(path, _state(path, raw), state)
         magic = raw.read(4)
         raw.seek(start)
-        text = _decompressed(path, raw, magic) if end is None else _Limited(raw, end - start)
+        text = _decompressed(path, raw, magic) if end is None else raw
         continues = False  # whether a block begins within a line
         total = invalid = 0  # bytes read so far
 
@@ -127,7 +127,10 @@ def read_blocks(
                 )
             counts["bad_lines"] += 1
 
-        for block in _whole_lines(text, too_long if cut_to is None else None):
+        def read() -> bytes:
+            return text.read(BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - raw.tell()))
+
+        for block in _whole_lines(read, too_long if cut_to is None else None):
             lines_ended, continued = block.count(b"\n"), not block.endswith(b"\n")
             is_first = first_line == 1 and start == 0
             if is_first:
@@ -212,16 +215,18 @@ def read_errors(path: str) -> Iterator[None]:
         raise UnreadableFile(f"{path}: cannot be read ({reason}): restore or remove it") from error
 
 
-def _whole_lines(text: Any, too_long: Callable[[int], None] | None) -> Iterator[bytes]:
+def _whole_lines(
+    read: Callable[[], bytes], too_long: Callable[[int], None] | None
+) -> Iterator[bytes]:
     """Blocks that end at line ends.
 
     A line of over `BLOCK_BYTES` is cut between blocks. With `too_long`, lines are whole, and of one
     that is over `MOST_LINE_BYTES` only the end remains, if `too_long` returns; it gets its number.
     """
     lines, is_skipping = 0, False
-    pieces: list[bytes] = []  # of a line whose end is not read yet
+    rest = b""  # a line whose end is not read yet
     ends_at_cr: bool | None = None
-    while block := text.read(BLOCK_BYTES):
+    while block := read():
         if ends_at_cr is None:
             ends_at_cr = b"\r" in block[:-1] and b"\n" not in block
         if ends_at_cr:
@@ -230,30 +235,21 @@ def _whole_lines(text: Any, too_long: Callable[[int], None] | None) -> Iterator[
             is_skipping = b"\n" not in block
             block = block[block.find(b"\n") :] if not is_skipping else b""
         if end := block.rfind(b"\n") + 1:
-            pieces.append(block[:end])
-            whole = _joined(pieces)
+            whole, rest = rest + block[:end], block[end:]
             lines += whole.count(b"\n")
             yield whole
-        pieces.append(block[end:])
+        else:
+            rest += block
         if too_long is not None:
-            if sum(map(len, pieces)) > MOST_LINE_BYTES:
+            if len(rest) > MOST_LINE_BYTES:
                 too_long(lines + 1)
-                pieces.clear()
-                is_skipping = True
-        elif sum(map(len, pieces)) > BLOCK_BYTES:
-            line = _joined(pieces)
-            end = _cut_before(line, len(line))
-            yield line[:end]
-            pieces.append(line[end:])
-    if any(pieces):
-        yield _joined(pieces)
-
-
-def _joined(pieces: list[bytes]) -> bytes:
-    """Joins the pieces and clears them, because a line may be large."""
-    whole = b"".join(pieces)
-    pieces.clear()
-    return whole
+                rest, is_skipping = b"", True
+        elif len(rest) > BLOCK_BYTES:
+            end = _cut_before(rest, len(rest))
+            yield rest[:end]
+            rest = rest[end:]
+    if rest:
+        yield rest
 
 
 def _cut_before(line: bytes, end: int) -> int:
@@ -343,15 +339,3 @@ def line_start(path: str, offset: int, *, after_blank: bool = False) -> int:
             elif may_be_blank and not piece.decode("utf-8", "ignore").replace("\0", "").strip():
                 break
         return file.tell()
-
-
-class _Limited:
-    """The next bytes of a file."""
-
-    def __init__(self, file: IO[bytes], left: int):
-        self._file, self._left = file, left
-
-    def read(self, size: int) -> bytes:
-        content = self._file.read(min(size, self._left))
-        self._left -= len(content)
-        return content
