@@ -27,27 +27,26 @@ Parsed = tuple[PackedPairs, MaskedTokens, tf.Tensor]  # the last int32 [batch], 
 def serialize_masked(
     packed: PackedPairs, masked: MaskedTokens, is_random_next: tf.Tensor
 ) -> tf.Tensor:
-    ints = {
+    features = {
         "input_ids": masked.token_ids,
         "input_mask": packed.padding_mask,
         "segment_ids": packed.segment_ids,
         "masked_lm_positions": masked.positions,
         "masked_lm_ids": masked.labels,
+        "masked_lm_weights": masked.weights,
         "next_sentence_labels": is_random_next[:, None],
     }
-    features = {name: tf.cast(values, tf.int64) for name, values in ints.items()}
-    return serialize_examples({**features, "masked_lm_weights": masked.weights})
+    return serialize_examples(features)
 
 
 def serialize_compact(packed: PackedPairs, is_random_next: tf.Tensor) -> tf.Tensor:
     length = tf.reduce_sum(packed.padding_mask, axis=-1)
     second = tf.reduce_sum(packed.segment_ids, axis=-1)
-    ints = {
+    features = {
         "input_ids": packed.token_ids,
         "first_segment_length": (length - second)[:, None],
         "next_sentence_labels": is_random_next[:, None],
     }
-    features = {name: tf.cast(values, tf.int64) for name, values in ints.items()}
     return serialize_examples(features, lengths={"input_ids": length})
 
 
@@ -104,7 +103,7 @@ def parse_masked(
 
 
 def serialize_examples(features: Tensors, lengths: Tensors | None = None) -> tf.Tensor:
-    """String [batch], `tf.train.Example`s of features, int64, float32 or string [batch, values].
+    """String [batch], `tf.train.Example`s of features: integers, floats or strings [batch, values].
 
     `lengths`, int32 [batch], limits a feature's values. Python takes about a millisecond for such a
     record; `encode_proto` writes the same bytes for a whole batch.
@@ -116,17 +115,13 @@ def serialize_examples(features: Tensors, lengths: Tensors | None = None) -> tf.
     return _message("Example", features=message[:, None])
 
 
-_LISTS = {
-    tf.int64: ("int64_list", "Int64List"),
-    tf.float32: ("float_list", "FloatList"),
-    tf.string: ("bytes_list", "BytesList"),
-}
-
-
 def _entry(name: str, values: tf.Tensor, lengths: tf.Tensor | None) -> tf.Tensor:
-    if values.dtype not in _LISTS:
-        raise TypeError(f"feature {name} is {values.dtype.name}: give int64, float32 or string")
-    field, kind = _LISTS[values.dtype]
+    if values.dtype == tf.string:
+        field, kind = "bytes_list", "BytesList"
+    elif values.dtype.is_floating:
+        field, kind = "float_list", "FloatList"
+    else:
+        field, kind, values = "int64_list", "Int64List", tf.cast(values, tf.int64)
     key = tf.fill([tf.shape(values)[0], 1], name)
     value = _message("Feature", **{field: _message(kind, lengths, value=values)[:, None]})[:, None]
     return _message("Features.FeatureEntry", key=key, value=value)

@@ -222,6 +222,7 @@ def test_records_parse_to_the_examples_python_would_make():
     rng = np.random.default_rng(1)
     features = {
         "input_ids": rng.integers(-5, 2**40, [7, 12]),
+        "input_mask": rng.integers(0, 2, [7, 12], np.int32),
         "masked_lm_weights": rng.random([7, 3], np.float32),
         "next_sentence_labels": rng.integers(0, 2, [7, 1]),
     }
@@ -237,8 +238,3 @@ def test_records_parse_to_the_examples_python_would_make():
 
 def test_an_empty_batch_gives_no_records():
     assert serialize_examples({"ids": tf.zeros([0, 4], tf.int64)}).shape == [0]
-
-
-def test_other_dtypes_are_refused():
-    with pytest.raises(TypeError, match="ids is int32"):
-        serialize_examples({"ids": tf.zeros([1, 1], tf.int32)})
