@@ -169,28 +169,29 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
             f"{names[0]} and the other inputs have several formats ({', '.join(sorted(formats))}): "
             "give one format per run, or name the format of all with --corpus_format"
         )
-    whole: list[Slice] = []
     unreadable: list[str] = []
-    for file in files:
+
+    @contextmanager
+    def skipped_if_unreadable(file: str) -> Iterator[None]:
         try:
-            with text_files.read_errors(file):
-                state = file_state(file)
-            whole.append(Slice(file, 0, None, state[0], state))
+            yield
         except UnreadableFile:
             if not options.skip_unreadable:
                 raise
             unreadable.append(file)
+
+    whole: list[Slice] = []
+    for file in files:
+        with skipped_if_unreadable(file), text_files.read_errors(file):
+            state = file_state(file)
+            whole.append(Slice(file, 0, None, state[0], state))
     text_bytes, scale = sum(slice_.text_bytes for slice_ in whole), 1
     while text_bytes > scale * UNIT_BYTES * MOST_UNITS:
         scale *= 2
     slices: list[Slice] = []
     for slice_ in whole:
-        try:
+        with skipped_if_unreadable(slice_.source):
             slices += _cut(slice_, text_format(slice_.source, options), scale * UNIT_BYTES)
-        except UnreadableFile:
-            if not options.skip_unreadable:
-                raise
-            unreadable.append(slice_.source)
     for name in datasets:
         slices += _dataset_slices(name, options)
     if not slices:
