@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from stored_models import MODEL_GARDEN, refusal
+from stored_models import MODEL_GARDEN, refused
 
 from bert_tf import load_model
 from bert_tf.checkpoints.formats import locate
@@ -17,22 +17,25 @@ def test_where_a_checkpoint_may_lie(published, models, tmp_path):
     for source in (inside, inside.parent, prefix, f"{prefix}.index"):
         location = locate(source)
         assert (location.format, location.folder, location.path) == ("tf1", inside, prefix)
-    (tmp_path / "archive.zip").write_bytes(b"PK")
-    assert "unpack" in refusal(tmp_path / "archive.zip", tmp_path / "out")
-    (tmp_path / "model.keras").write_bytes(b"PK")
-    assert "open it with keras.models.load_model" in refusal(
-        tmp_path / "model.keras", tmp_path / "out"
-    )
-    assert "does not exist" in refusal(tmp_path / "nowhere", tmp_path / "out")
-    (tmp_path / "empty").mkdir()
-    assert "holds no model" in refusal(tmp_path / "empty", tmp_path / "out")
     shutil.copytree(models / "encoder", inside.parent / "other")
-    message = refusal(inside.parent, tmp_path / "out")
-    assert "several models" in message
-    assert str(inside) in message
+    message = refused(locate, inside.parent)
+    assert "several models" in message and str(inside) in message
 
 
-def test_a_pickle_does_not_hide_a_checkpoint(published, tmp_path):
+def test_what_is_no_model(tmp_path):
+    for name in ("archive.zip", "model.keras"):
+        (tmp_path / name).write_bytes(b"PK")
+    (tmp_path / "empty").mkdir()
+    for name, message in (
+        ("archive.zip", "unpack"),
+        ("model.keras", "open it with keras.models.load_model"),
+        ("nowhere", "does not exist"),
+        ("empty", "holds no model"),
+    ):
+        assert message in refused(locate, tmp_path / name)
+
+
+def test_a_pickle_does_not_hide_a_checkpoint(published):
     """As in folders that hold a model in each format, with PyTorch's config."""
     folder = published()
     shutil.copy(folder / "bert_config.json", folder / "config.json")
@@ -41,15 +44,13 @@ def test_a_pickle_does_not_hide_a_checkpoint(published, tmp_path):
     for file in folder.glob("*.ckpt*"):
         file.unlink()
     assert locate(folder).format == "hugging_face"  # whose reader names the pickle
-    assert "pytorch_model.bin" in refusal(folder, tmp_path / "out")
 
 
-def test_several_checkpoints_in_a_folder(published, tmp_path):
+def test_several_checkpoints_in_a_folder(published):
     folder = published(prefix="model.ckpt-1000")
     published(prefix="model.ckpt-2000")
-    message = refusal(folder, tmp_path / "out")
-    assert "model.ckpt-1000" in message
-    assert "model.ckpt-2000" in message
+    message = refused(locate, folder)
+    assert "model.ckpt-1000" in message and "model.ckpt-2000" in message
     (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2000"\n')
     assert locate(folder).path == folder / "model.ckpt-2000"
 

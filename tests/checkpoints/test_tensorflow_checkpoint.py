@@ -19,37 +19,29 @@ from bert_tf.models.language_model import BertPreTrainer
 
 def test_names_of_the_original(models, out):
     convert(models / "pretrainer", out, "tf1")
-    listed = dict(tf.train.list_variables(str(out / "bert_model.ckpt")))
+    reader = tf.train.load_checkpoint(str(out / "bert_model.ckpt"))
+    shapes = reader.get_variable_to_shape_map()
     block = "bert/encoder/layer_1"
-    dense = {
-        f"{block}/attention/output/dense": [8, 8],
-        f"{block}/attention/self/key": [8, 8],
-        f"{block}/attention/self/query": [8, 8],
-        f"{block}/attention/self/value": [8, 8],
-        f"{block}/intermediate/dense": [8, 12],
-        f"{block}/output/dense": [12, 8],
-        "bert/pooler/dense": [8, 8],
-        "cls/predictions/transform/dense": [8, 8],
-    }
-    norms = (
-        "bert/embeddings/LayerNorm",
-        f"{block}/attention/output/LayerNorm",
-        f"{block}/output/LayerNorm",
-        "cls/predictions/transform/LayerNorm",
-    )
-    assert {name: shape for name, shape in listed.items() if "layer_0" not in name} == {
+    expected = {
         "bert/embeddings/position_embeddings": [10, 8],
         "bert/embeddings/token_type_embeddings": [2, 8],
         "bert/embeddings/word_embeddings": [19, 8],
-        **{f"{name}/kernel": shape for name, shape in dense.items()},
-        **{f"{name}/bias": shape[1:] for name, shape in dense.items()},
-        **{f"{name}/{weight}": [8] for name in norms for weight in ("beta", "gamma")},
+        "bert/embeddings/LayerNorm/beta": [8],
+        f"{block}/attention/self/query/kernel": [8, 8],
+        f"{block}/attention/output/dense/bias": [8],
+        f"{block}/attention/output/LayerNorm/gamma": [8],
+        f"{block}/intermediate/dense/kernel": [8, 12],
+        f"{block}/output/dense/kernel": [12, 8],
+        "bert/pooler/dense/kernel": [8, 8],
+        "cls/predictions/transform/dense/kernel": [8, 8],
+        "cls/predictions/transform/LayerNorm/beta": [8],
         "cls/predictions/output_bias": [19],
         "cls/seq_relationship/output_bias": [2],
         "cls/seq_relationship/output_weights": [2, 8],
     }
-    reader = tf.train.load_checkpoint(str(out / "bert_model.ckpt"))
+    assert {name: shapes.get(name) for name in expected} == expected
     ours = load_file(models / "pretrainer" / "model.safetensors")
+    assert len(shapes) == len(ours)
     np.testing.assert_array_equal(
         reader.get_tensor(f"{block}/attention/self/query/kernel"),
         ours["bert.encoder.layer.1.attention.self.query.weight"].T,
@@ -59,10 +51,8 @@ def test_names_of_the_original(models, out):
         ours["cls.seq_relationship.weight"],
     )
     config = json.loads((out / "bert_config.json").read_text())
-    others = {"layer_norm_eps", "pad_token_id", "classifier_dropout", "extra", "id2label"}
-    others |= {"feature_layers", "feature_lstm_layers", "attention_direction"}
-    expected = {name: value for name, value in vars(CONFIG).items() if name not in others}
-    assert config == {**expected, "hidden_act": "gelu"}
+    assert config == {**{name: getattr(CONFIG, name) for name in config}, "hidden_act": "gelu"}
+    assert len(config) == 11
 
 
 def test_a_published_checkpoint(published, models, out):
@@ -73,26 +63,6 @@ def test_a_published_checkpoint(published, models, out):
     assert BertTokenizer.from_directory(out).settings["do_lower_case"] is True
     assert BertConfig.from_json(out / "config.json").hidden_act == "gelu"
     BertPreTrainer.from_directory(out)
-
-
-@pytest.mark.parametrize(
-    ("folder", "pieces", "expected"),
-    [
-        ("uncased_L-12_H-768_A-12", PIECES, True),
-        ("wwm_uncased_L-24_H-1024_A-16", PIECES, True),
-        ("chinese_L-12_H-768_A-12", PIECES, True),
-        ("multilingual_L-12_H-768_A-12", PIECES, True),
-        ("cased_L-12_H-768_A-12", PIECES, False),
-        ("multi_cased_L-12_H-768_A-12", PIECES, False),
-        ("bert-base-german-cased", PIECES, False),
-        ("mine", [*PIECES[:-1], "B"], False),
-    ],
-)
-def test_casing(published, out, folder, pieces, expected):
-    conversion = convert(published(folder, pieces=pieces), out)
-    assert conversion.model.tokenizer.settings["do_lower_case"] is expected
-    assert any("Taken to be" in note for note in conversion.model.notes)
-    assert BertTokenizer.from_directory(out).settings["do_lower_case"] is expected
 
 
 def test_casing_is_never_guessed(published, out):
@@ -128,9 +98,6 @@ def test_missing_parts(published, out, parts, architecture):
     assert not any(part in name for part in parts for name in conversion.model.tensors)
     assert json.loads((out / "config.json").read_text())["architectures"] == [architecture]
     BertEncoder.from_directory(out)
-    with pytest.raises(InputError, match=r"has no .*: train it first"):
-        BertPreTrainer.from_directory(out)
-    BertPreTrainer.from_directory(out, allow_new_head=True)
 
 
 def test_the_heads_of_its_other_scripts(published, models, out):
@@ -144,7 +111,6 @@ def test_the_heads_of_its_other_scripts(published, models, out):
         tensors["my/own/head"] = np.ones(3, np.float32)
 
     conversion = convert(published("uncased_two", kind="encoder", change=squad), out)
-    assert conversion.model.tensors["qa_outputs.weight"].shape == (2, 8)
     assert conversion.model.notes[0] == "Left out, as no part of a BERT: my/own/head."
     config = json.loads((out / "config.json").read_text())
     assert config["architectures"] == ["BertForQuestionAnswering"]
@@ -152,23 +118,14 @@ def test_the_heads_of_its_other_scripts(published, models, out):
 
 
 def test_checkpoints_that_do_not_fit(published, out):
-    def lose(tensors):
-        del tensors["bert/encoder/layer_1/output/dense/bias"]
+    def change(tensors):
         tensors["bert/encoder/embedding_hidden_mapping_in/kernel"] = np.ones((8, 8), np.float32)
 
-    message = refusal(published(change=lose), out)
-    assert "encoder.layer.1.output.dense.bias is missing" in message
-    assert "embedding_hidden_mapping_in/kernel is unexpected" in message
-
-    source = published()
+    source = published(change=change)
+    assert "embedding_hidden_mapping_in/kernel is unexpected" in refusal(source, out)
     path = source / "bert_config.json"
-    config = json.loads(path.read_text())
-    path.write_text(json.dumps({**config, "num_hidden_layers": 3}))
-    assert "and 11 more" in refusal(source, out)
-    path.write_text(json.dumps({**config, "num_hidden_layers": 1}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_hidden_layers": 1}))
     assert "layer_1/attention/output/LayerNorm/beta is unexpected" in refusal(source, out)
-    path.write_text(json.dumps({**config, "vocab_size": 30}))
-    assert "word_embeddings.weight is [19, 8], not [30, 8]" in refusal(source, out)
     path.unlink()
     assert "bert_config.json" in refusal(source, out)
 

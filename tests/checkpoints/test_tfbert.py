@@ -11,7 +11,6 @@ import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
-from safetensors.numpy import load_file, save_file
 from stored_models import assert_same_tensors, refused, rewrite, set_config
 
 import bert_tf
@@ -251,13 +250,3 @@ def test_a_layer_of_ones_own_is_left_out(copied):
     rewrite(folder, lambda tensors: tensors.update(layer))
     notes = read_model(folder)[1].notes
     assert "Left out, as no part of a BERT: my_layer/kernel:0." in notes
-
-
-def test_several_files_that_lack_a_tensor(copied):
-    folder = copied("TFBertForSequenceClassification/several_safetensors")
-    (path,) = folder.glob("model-00002-of-*.safetensors")
-    tensors = load_file(path)
-    name = next(name for name in tensors if name.endswith("kernel:0"))
-    del tensors[name]
-    save_file(tensors, path, {"format": "tf"})
-    assert f"lacks {name}" in refused(read_model, folder)

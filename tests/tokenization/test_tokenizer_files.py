@@ -96,6 +96,11 @@ def test_pieces_that_no_text_becomes_are_counted(caplog):
         ("german-cased", ["a"], False),
         ("uncased_L-2", ["a", "B"], True),
         ("uncased_L-2/german-cased", ["a"], False),  # the nearest name counts
+        ("wwm_uncased_L-24_H-1024_A-16", ["a", "B"], True),
+        ("chinese_L-12_H-768_A-12", ["a", "B"], True),
+        ("multilingual_L-12_H-768_A-12", ["a", "B"], True),
+        ("multi_cased_L-12_H-768_A-12", ["a"], False),
+        ("showcased", ["a"], True),
     ],
 )
 def test_casing_of_a_folder_that_does_not_say(name, pieces, is_uncased, tmp_path):
