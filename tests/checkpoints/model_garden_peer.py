@@ -13,32 +13,25 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
+from golden_models import MODEL_GARDEN_INPUTS, SIZES
 from official.legacy.bert.configs import BertConfig
 from official.nlp.modeling import layers, models, networks
 from official.nlp.tools import tf2_bert_encoder_checkpoint_converter as converter
 
-SHAPE = {
-    "vocab_size": 23,
-    "hidden_size": 8,
-    "num_layers": 2,
-    "num_attention_heads": 2,
-    "inner_dim": 12,
-    "max_sequence_length": 10,
-    "type_vocab_size": 2,
+THEIR_NAMES = {
+    "num_hidden_layers": "num_layers",
+    "intermediate_size": "inner_dim",
+    "max_position_embeddings": "max_sequence_length",
 }
-INPUTS = {
-    "input_word_ids": np.array([[2, 7, 19, 3, 11, 3, 0, 0], [2, 5, 3, 9, 22, 8, 4, 3]], np.int32),
-    "input_mask": np.array([[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8], np.int32),
-    "input_type_ids": np.array([[0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1]], np.int32),
-    "masked_lm_positions": np.array([[1, 4], [3, 6]], np.int32),
-}
+POSITIONS = {"masked_lm_positions": np.array([[1, 4], [3, 6]], np.int32)}
+INPUTS = MODEL_GARDEN_INPUTS | POSITIONS
 
 
 def pretrainer(encoder_class):
     """A pre-trainer as its task builds it (PretrainerConfig's defaults and `next_sentence`)."""
-    encoder = encoder_class(**SHAPE)
+    encoder = encoder_class(**{THEIR_NAMES.get(name, name): x for name, x in SIZES.items()})
     head = layers.ClassificationHead(
-        inner_dim=SHAPE["hidden_size"], num_classes=2, name="next_sentence"
+        inner_dim=SIZES["hidden_size"], num_classes=2, name="next_sentence"
     )
     gelu = lambda x: tf.nn.gelu(x, approximate=True)  # noqa: E731
     model = models.BertPretrainerV2(encoder, mlm_activation=gelu, classification_heads=[head])

@@ -102,6 +102,52 @@ def read_outputs(path):
     return arrays, inputs
 
 
+# Names of transformers -> ours: an output, or an index of the last axis of the one output.
+TRANSFORMERS_INPUTS = {
+    "input_ids": "token_ids",
+    "token_type_ids": "segment_ids",
+    "attention_mask": "padding_mask",
+}
+TRANSFORMERS_OUTPUTS = {
+    "last_hidden_state": "sequence_output",
+    "pooler_output": "pooled_output",
+    "prediction_logits": "mlm_logits",
+    "seq_relationship_logits": "nsp_logits",
+    "start_logits": 0,
+    "end_logits": 1,
+    "logits": slice(None),
+}
+
+
+def outputs_as_transformers(model, folder):
+    """A model's outputs for the inputs in a folder, and those kept there, at tokens alone."""
+    arrays = np.load(folder / "outputs.npz")
+    mask = arrays["attention_mask"]
+    inputs = {ours: arrays.get(name) for name, ours in TRANSFORMERS_INPUTS.items()}
+    if inputs["segment_ids"] is None:  # a DistilBERT's, which reads none
+        inputs["segment_ids"] = np.ones_like(mask)
+    if "mask_positions" in model.input:  # logits of every token, as theirs
+        inputs["mask_positions"] = np.tile(np.arange(8), (2, 1))
+    outputs, pairs = model(inputs), []
+    for name in TRANSFORMERS_OUTPUTS.keys() & arrays.keys():
+        key = TRANSFORMERS_OUTPUTS[name]
+        if isinstance(outputs, dict):
+            key = key if isinstance(key, str) else list(outputs)[-1]  # of the next sentence or word
+            ours = np.asarray(outputs[key])
+        else:
+            ours = np.asarray(outputs)[..., key]
+        assert ours.shape == arrays[name].shape
+        at_tokens = mask > 0 if ours.shape[: mask.ndim] == mask.shape else ...
+        pairs.append((ours[at_tokens], arrays[name][at_tokens]))
+    return zip(*pairs, strict=True)
+
+
+def assert_numbers_of_transformers(model, folder):
+    """Compares with what float32 gave, of weights that make outputs of order 1."""
+    for ours, theirs in zip(*outputs_as_transformers(model, folder), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+
+
 def draw_weights(variables, scale):
     """Normal draws, LayerNorm's scales around 1; of a generator whose draws never change."""
     draw = np.random.RandomState(1)

@@ -12,7 +12,6 @@
 
 import os
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 
@@ -22,24 +21,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 import tensorflow_hub as hub
+from golden_models import MODEL_GARDEN_INPUTS, SIZES, write_archive
 from official.legacy.bert import configs
 from official.nlp.tools import export_tfhub_lib
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopq", "##a"]
-CONFIG = configs.BertConfig(
-    vocab_size=len(PIECES),
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=12,
-    max_position_embeddings=10,
-    type_vocab_size=2,
-)
-INPUTS = {
-    "input_word_ids": np.array([[2, 7, 19, 3, 11, 3, 0, 0], [2, 5, 3, 9, 22, 8, 4, 3]], np.int32),
-    "input_mask": np.array([[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8], np.int32),
-    "input_type_ids": np.array([[0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1]], np.int32),
-}
+CONFIG = configs.BertConfig(**SIZES)
 
 
 def make_encoder(folder: Path, vocabulary: Path) -> dict[str, np.ndarray]:
@@ -61,7 +48,7 @@ def make_encoder(folder: Path, vocabulary: Path) -> dict[str, np.ndarray]:
     for path in folder.glob("checkpoint*"):
         path.unlink()
     model = hub.load(str(folder / "encoder"))
-    inputs = {name: tf.constant(value) for name, value in INPUTS.items()}
+    inputs = {name: tf.constant(value) for name, value in MODEL_GARDEN_INPUTS.items()}
     results = {
         name: value.numpy() for name, value in model(inputs).items() if "outputs" not in name
     }
@@ -106,11 +93,8 @@ def make(root: Path) -> None:
             tokenize_with_offsets=False,
             default_seq_length=8,
         )
-    np.savez(root / "outputs.npz", **INPUTS, **outputs)
+    np.savez(root / "outputs.npz", **MODEL_GARDEN_INPUTS, **outputs)
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(sys.argv[1], "w:xz") as archive:
-        make(Path(folder))
-        for each in sorted(Path(folder).iterdir()):
-            archive.add(each, each.name)
+    write_archive(sys.argv[1], make)

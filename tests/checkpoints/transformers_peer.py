@@ -12,8 +12,6 @@ PyTorch's class, which computes the outputs, and h5/, of TensorFlow's with the s
 
 import os
 import sys
-import tarfile
-import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -23,16 +21,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import torch
 import transformers
+from golden_models import PADDING_MASK, SEGMENT_IDS, SIZES, TOKEN_IDS, write_archive
 from transformers.modeling_tf_pytorch_utils import load_pytorch_model_in_tf2_model
 
-SIZES = {
-    "vocab_size": 23,
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 12,
-    "max_position_embeddings": 10,
-}
 DISTILBERT_SIZES = {
     "vocab_size": 23,
     "dim": 8,
@@ -62,11 +53,7 @@ DISTILBERT = {
     "DistilBertForTokenClassification": {"id2label": LABELS, "sinusoidal_pos_embds": True},
     "DistilBertForQuestionAnswering": {"qa_dropout": 0.25},
 }
-INPUTS = {
-    "input_ids": np.array([[2, 7, 19, 3, 11, 3, 0, 0], [2, 5, 3, 9, 22, 8, 4, 3]]),
-    "attention_mask": np.array([[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8]),
-}
-SEGMENTS = {"token_type_ids": np.array([[0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1]])}
+INPUTS = {"input_ids": TOKEN_IDS, "attention_mask": PADDING_MASK}
 
 
 def save_outputs(home: Path, compute, inputs: dict) -> None:
@@ -79,7 +66,7 @@ def save_outputs(home: Path, compute, inputs: dict) -> None:
 
 def make_tfbert(root: Path) -> None:
     draw = np.random.default_rng(7)
-    inputs = {name: value.astype(np.int32) for name, value in (INPUTS | SEGMENTS).items()}
+    inputs = INPUTS | {"token_type_ids": SEGMENT_IDS}
     for name, values in TFBERT.items():
         model = getattr(transformers, name)(transformers.BertConfig(**SIZES, **values))
         model.build()
@@ -112,15 +99,12 @@ def make_distilbert(root: Path) -> None:
         tensorflow_model = getattr(transformers, f"TF{name}")(model.config)
         load_pytorch_model_in_tf2_model(tensorflow_model, model).save_pretrained(home / "h5")
         model.eval()
+        inputs = {name: value.astype(np.int64) for name, value in INPUTS.items()}
         save_outputs(
-            home, lambda x, model=model: model(**{k: torch.tensor(v) for k, v in x.items()}), INPUTS
+            home, lambda x, model=model: model(**{k: torch.tensor(v) for k, v in x.items()}), inputs
         )
 
 
 if __name__ == "__main__":
-    for library, make in (("tfbert", make_tfbert), ("distilbert", make_distilbert)):
-        path = Path(sys.argv[1], f"{library}.tar.xz")
-        with tempfile.TemporaryDirectory() as folder, tarfile.open(path, "w:xz") as archive:
-            make(Path(folder))
-            for child in sorted(Path(folder).iterdir()):
-                archive.add(child, child.name)
+    write_archive(Path(sys.argv[1], "tfbert.tar.xz"), make_tfbert)
+    write_archive(Path(sys.argv[1], "distilbert.tar.xz"), make_distilbert)
