@@ -1,18 +1,16 @@
 """The hyper-parameters of a BERT, as Hugging Face's config.json holds them."""
 
-import errno
 import json
 import math
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from bert_tf.errors import InputError
 from bert_tf.extensions import Architecture, added
 from bert_tf.files.atomic import StrPath, write_text
+from bert_tf.files.reading import read_json
 
 # Layers, hidden size, attention heads: base and large from the paper, section 3; the others from
 # Turc et al. 2019, "Well-Read Students Learn Better".
@@ -46,7 +44,6 @@ _CLASSES = {
 # Above these a config.json is damaged or hostile: nothing is made for it.
 _MOST = 2**31 - 1
 _MOST_LAYERS = {"num_hidden_layers": 10_000, "feature_lstm_layers": 100}
-_MOST_BYTES = 100 * 1000**2  # of a file beside the weights
 
 # Keys of config.json that change the computation, with the only value this encoder supports.
 _FIXED: dict[str, Any] = {
@@ -167,9 +164,8 @@ class BertConfig:
                 f"hidden_act {self.hidden_act!r:.40} is unknown: give one of "
                 f"{', '.join(ACTIVATIONS)}."
             )
-        known = [
-            architecture.direction for architecture in _architectures()
-        ]  # a file's value may not be hashable
+        # In a list: a file's value may not be hashable.
+        known = [architecture.direction for architecture in _architectures()]
         if self.attention_direction not in known:
             raise InputError(
                 f"attention_direction is {self.attention_direction!r:.40}: give one of "
@@ -312,7 +308,7 @@ class BertConfig:
     @classmethod
     def from_json(cls, path: StrPath) -> "BertConfig":
         """Reads a config.json; the message of an error names the file."""
-        values = read_json_object(path)
+        values = read_json(path)
         try:
             return cls.from_dict(values)
         except InputError as error:
@@ -347,30 +343,3 @@ def refuse_other_classes(values: Mapping[str, Any]) -> None:
 
 def _is_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-
-def read_small_file(path: Path) -> bytes:
-    """Reads a file beside a model's weights; OSError for a device, a pipe or a huge file."""
-    status = path.stat()
-    is_special = not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
-    if is_special or status.st_size > _MOST_BYTES:
-        raise OSError(errno.EINVAL, f"no regular file of at most {_MOST_BYTES // 1000**2} MB")
-    return path.read_bytes()
-
-
-def read_json_object(path: StrPath) -> dict[str, Any]:
-    """Reads a file of a model directory; InputError unless it holds a JSON object."""
-    path = Path(path)
-    try:
-        values = json.loads(read_small_file(path).decode("utf-8"))
-    except FileNotFoundError:
-        raise InputError(
-            f"{path} does not exist: give a model directory, which holds {path.name}."
-        ) from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:  # also text that is not UTF-8
-        raise InputError(f"{path} is not JSON ({error}): restore the file.") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path} holds no JSON object: restore the file.")
-    return values

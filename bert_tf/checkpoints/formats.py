@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from bert_tf.checkpoints.weights_files import H5, WEIGHTS, WEIGHTS_FILES
-from bert_tf.config import BertConfig, read_json_object
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
+from bert_tf.files.reading import read_json
 from bert_tf.files.storage import sha256
 
 Format = Literal["hugging_face", "tf1", "keras_hub", "model_garden", "tf_hub"]
@@ -99,7 +100,7 @@ def _in_folder(folder: Path) -> Location | None:
     if not config.is_file() or (is_tensorflow and not weights):
         return _of_tensorflow(folder, indexes)
     with suppress(InputError):  # the reader of the format reports it
-        if "registered_name" in read_json_object(config):
+        if "registered_name" in read_json(config):
             return Location("keras_hub", folder, folder)
     return Location("hugging_face", folder, folder)
 

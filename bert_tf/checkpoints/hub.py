@@ -16,9 +16,10 @@ from huggingface_hub import constants
 
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.weights_files import H5, INDEX, PICKLE, WEIGHTS, WEIGHTS_FILES
-from bert_tf.config import read_json_object, refuse_other_classes
+from bert_tf.config import refuse_other_classes
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
+from bert_tf.files.reading import read_json
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
@@ -136,7 +137,7 @@ def _missing(folder: Path) -> list[str]:
     weights = next((name for name in WEIGHTS_FILES if (folder / name).is_file()), WEIGHTS)
     needed = [CONFIG, weights]
     if weights.endswith(".index.json"):
-        listed = read_json_object(folder / weights).get("weight_map")
+        listed = read_json(folder / weights).get("weight_map")
         shards = listed.values() if isinstance(listed, dict) else ()
         needed += sorted({str(shard) for shard in shards})
     missing = [name for name in needed if not (folder / name).is_file()]

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bert_tf.config import BertConfig, read_json_object, read_small_file
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_json
+from bert_tf.files.reading import read_json, read_small_file
 
 MODULES = "modules.json"
 _LENGTH = "sentence_bert_config.json"
@@ -54,13 +55,13 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
     settings = {"pooling": _pooling(path), "normalize": names[2:] == ["Normalize"]}
     settings |= _prompts(folder)
     prompts = [settings[name] for name in settings if name.endswith("prompt") and settings[name]]
-    if prompts and not read_json_object(path).get("include_prompt", True):
+    if prompts and not read_json(path).get("include_prompt", True):
         raise InputError(
             f"{path}: include_prompt is false, and the tokens of the prompt {prompts[0]!r} are "
             "always pooled here: give another model, or remove its prompts"
         )
     for file, key in ((_LENGTH, "max_seq_length"), (_TOKENIZER, "model_max_length")):
-        values = read_json_object(folder / file) if (folder / file).is_file() else {}
+        values = read_json(folder / file) if (folder / file).is_file() else {}
         length: Any = values.get(key)
         is_number = isinstance(length, int | float) and not isinstance(length, bool)
         if is_number and length >= _NO_LENGTH:
@@ -75,7 +76,7 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
 def _prompts(folder: Path) -> dict[str, str]:
     """Reads the similarity and the default prompts."""
     path = folder / _PROMPTS
-    values = read_json_object(path) if path.is_file() else {}
+    values = read_json(path) if path.is_file() else {}
     similarity, prompts = values.get("similarity_fn_name") or "cosine", values.get("prompts") or {}
     if similarity not in ("cosine", "dot"):
         raise InputError(
@@ -128,11 +129,11 @@ def copy_sentence_files(source: Path, target: Path, config: BertConfig) -> None:
     for name in (_LENGTH, _PROMPTS):
         if (source / name).is_file():  # it has more than we read
             changes = {"max_seq_length": length} if name == _LENGTH else {}
-            write_json(target / name, {**read_json_object(source / name), **changes})
+            write_json(target / name, {**read_json(source / name), **changes})
 
 
 def _pooling(path: Path) -> str:
-    config = read_json_object(path)
+    config = read_json(path)
     newer = config.get("pooling_mode")
     asked = list(newer) if isinstance(newer, list) else [newer] * (newer is not None)
     if not asked:

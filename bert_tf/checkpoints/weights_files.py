@@ -18,9 +18,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from bert_tf.config import BertConfig, read_json_object
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_file, temporary_folder, write_text
+from bert_tf.files.reading import read_json
 
 Tensors = Mapping[str, np.ndarray]
 WEIGHTS = "model.safetensors"
@@ -97,7 +98,7 @@ def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         yield from read(path)
         return
     try:
-        listed = read_json_object(path)["weight_map"]
+        listed = read_json(path)["weight_map"]
         names = sorted(set(listed.values()))
         if any(Path(name).name != name for name in names):
             raise ValueError("weight_map names files of other folders")

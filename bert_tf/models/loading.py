@@ -15,10 +15,11 @@ from bert_tf.checkpoints.model_directory import read_weights, write_hugging_face
 from bert_tf.checkpoints.sentence_files import read_sentence_files, write_sentence_files
 from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary
 from bert_tf.checkpoints.weight_names import Head
-from bert_tf.config import BertConfig, read_small_file
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.extensions import added
 from bert_tf.files.atomic import StrPath
+from bert_tf.files.reading import read_small_file
 from bert_tf.models.classes import STORED
 from bert_tf.models.encoder import BertEncoder, encoder_for
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from bert_tf.config import read_json_object, read_small_file
 from bert_tf.errors import InputError
+from bert_tf.files.reading import read_json, read_small_file
 
 if TYPE_CHECKING:
     from bert_tf.models.answerer import Answerer
@@ -53,7 +53,7 @@ def _facts_of_run(directory: Path) -> dict[str, str]:
     names = ("data", "train", "validation")
     facts = {"data": ", ".join(f"{n} {options[n]}" for n in names if options.get(n))}
     with contextlib.suppress(InputError):  # there is no such file
-        scores = read_json_object(directory / METRICS_FILE)
+        scores = read_json(directory / METRICS_FILE)
         numbers = {key: value for key, value in scores.items() if isinstance(value, int | float)}
         count = numbers.pop("examples", None)
         facts["scores"] = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())

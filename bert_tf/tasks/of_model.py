@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.checkpoints.sentence_files import read_sentence_files
-from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.extensions import added
+from bert_tf.files.reading import read_json
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_options import check_stored
@@ -123,7 +123,7 @@ def read_settings(directory: str | Path) -> dict[str, Any] | None:
     """
     paths = (Path(directory, TASK_FILE), Path(directory, _ASSETS, TASK_FILE))
     path = next(filter(Path.exists, paths), None)
-    stored = {} if path is None else read_json_object(path)
+    stored = {} if path is None else read_json(path)
     if not isinstance(stored.get("task", ""), str):
         raise InputError(f"{path}: task is {stored['task']!r:.40}: write the name of a task")
     if not stored or "registered_name" in stored:

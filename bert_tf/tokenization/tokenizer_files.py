@@ -6,8 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
+from bert_tf.files.reading import read_json
 from bert_tf.tokenization.added_tokens import AddedToken
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
 
@@ -62,7 +62,7 @@ def read_tokenizer_files(path: Path) -> TokenizerFiles:
 
     def read(name: str) -> dict[str, Any]:
         file = folder / name
-        return read_json_object(file) if file.exists() and not is_alone else {}
+        return read_json(file) if file.exists() and not is_alone else {}
 
     config, model = read(CONFIG_FILE), read("config.json")
     settings = {**read(_SPECIAL_MAP), **config}

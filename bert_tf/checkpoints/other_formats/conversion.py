@@ -11,10 +11,10 @@ from bert_tf.checkpoints.other_formats.keras_hub_preset import read_keras_hub, w
 from bert_tf.checkpoints.other_formats.tensorflow_checkpoint import read_tf1, write_tf1
 from bert_tf.checkpoints.sentence_files import copy_sentence_files, read_sentence_files
 from bert_tf.checkpoints.stored_model import StoredModel, check_vocabulary
-from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath, replace_directory
 from bert_tf.files.outputs import check_output_folder
+from bert_tf.files.reading import read_json
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.tokenization.tokenizer_files import (
     TOKENIZER_JSON,
@@ -137,7 +137,7 @@ def convert(
         if has_task and is_directory:
             shutil.copyfile(task, folder / _TASK_FILE)
         elif has_task:
-            names = ", ".join(name for name, x in read_json_object(task).items() if x is not None)
+            names = ", ".join(name for name, x in read_json(task).items() if x is not None)
             model.notes.append(f"{_TASK_FILE} ({names}) is left out: {TITLES[to]} has no place.")
         if vectors and is_directory:
             copy_sentence_files(location.folder, folder, model.config)

@@ -20,8 +20,9 @@ from bert_tf.checkpoints.weight_names import (
     POOLER,
     is_kernel,
 )
-from bert_tf.config import BertConfig, read_json_object
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, pip_install
+from bert_tf.files.reading import read_json
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 _TASK, _TASK_WEIGHTS = "task.json", "task.weights.h5"
@@ -114,7 +115,7 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
         values |= _classifier_settings(task, notes)
     preprocessor = folder / "preprocessor.json"
     if preprocessor.is_file():
-        settings = read_json_object(preprocessor).get("config")
+        settings = read_json(preprocessor).get("config")
         length = settings.get("sequence_length") if isinstance(settings, dict) else None
         if length not in (None, values["max_position_embeddings"]):
             notes.append(
@@ -156,7 +157,7 @@ def _tokenizer(folder: Path, do_lower_case: bool | None, notes: list[str]) -> Be
     path = folder / "tokenizer.json"
     if not path.is_file() or not (folder / _VOCABULARY).is_file():
         return None
-    settings = read_json_object(path).get("config") or {}
+    settings = read_json(path).get("config") or {}
     lower = bool(settings.get("lowercase")) if do_lower_case is None else do_lower_case
     strip = bool(settings.get("strip_accents"))
     if lower and not strip:
@@ -175,7 +176,7 @@ def _tokenizer(folder: Path, do_lower_case: bool | None, notes: list[str]) -> Be
 
 def _class_name(path: Path) -> str:
     """The class of a serialized Keras object."""
-    return str(read_json_object(path).get("registered_name")).split(">")[-1]
+    return str(read_json(path).get("registered_name")).split(">")[-1]
 
 
 def write_keras_hub(model: StoredModel, folder: Path) -> None:

@@ -1,0 +1,40 @@
+"""Small files beside a model's weights: JSON, lists of pieces."""
+
+import errno
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+from bert_tf.errors import InputError
+from bert_tf.files.atomic import StrPath
+
+_MOST_BYTES = 100 * 1000**2
+
+
+def read_small_file(path: Path) -> bytes:
+    """Reads a whole file; OSError for a device, a pipe or a huge file."""
+    status = path.stat()
+    is_special = not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
+    if is_special or status.st_size > _MOST_BYTES:
+        raise OSError(errno.EINVAL, f"no regular file of at most {_MOST_BYTES // 1000**2} MB")
+    return path.read_bytes()
+
+
+def read_json(path: StrPath, kind: type = dict) -> Any:
+    """Reads a file of a model directory; InputError unless it holds a JSON object, or a list."""
+    path = Path(path)
+    try:
+        values = json.loads(read_small_file(path).decode("utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"{path} does not exist: give a model directory, which holds {path.name}."
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:  # also text that is not UTF-8
+        raise InputError(f"{path} is not JSON ({error}): restore the file.") from None
+    if not isinstance(values, kind):
+        form = {dict: "object", list: "list"}[kind]
+        raise InputError(f"{path} holds no JSON {form}: restore the file.")
+    return values
