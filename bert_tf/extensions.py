@@ -7,10 +7,7 @@ imported when a layer first reads its table, so that nothing depends on the orde
 import functools
 import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
-
-if TYPE_CHECKING:
-    from bert_tf.config import BertConfig
+from typing import Any, ClassVar
 
 # Table -> its entries: "architectures", subclasses of `Architecture`, one for each
 # `attention_direction`; "feature architectures", one for configs with features; "models", classes
@@ -55,8 +52,8 @@ class Architecture:
     # Function: whether the first position is seen from the second; None where all see each other.
     is_seen: Any = None
 
-    def __init__(self, config: "BertConfig"):
-        self.config = config
+    def __init__(self, config: Any):
+        self.config = config  # a `BertConfig`
 
     def summary_positions(self, padding_mask: Any) -> Any:
         """The position of the token that has seen all others, int32 [B]; None for the first."""
