@@ -58,6 +58,7 @@ def option(
     data: str = "",
     python: bool = False,
     required: bool = False,
+    gone: Mapping[str, str] | None = None,
 ) -> Any:
     """A dataclass field with the range of its values, which `CheckedOptions` enforces.
 
@@ -76,6 +77,7 @@ def option(
     - data: what data in memory it takes from Python, in words, beside a path.
     - python: only the Python function takes it.
     - required: the command line must give it, though it has a default for Python.
+    - gone: values of earlier versions, with what to give instead.
     """
     bounds = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     metadata = {
@@ -91,6 +93,7 @@ def option(
         "data": data,
         "python": python,
         "required": required,
+        "gone": gone or {},
     }
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 
@@ -212,6 +215,8 @@ def parse_option(field: dataclasses.Field, hint: Any, value: Any, *, written: bo
     """The value of an option, by `parse`; refuses what is out of its range, and empty texts."""
     if field.metadata.get("data"):  # a path, or from Python data of any type
         hint = (str if is_required(field) else str | None) if written else Any
+    if isinstance(value, str) and (cure := field.metadata.get("gone", {}).get(value)):
+        raise InputError(f"{shown_name(field)} {value} is gone: {cure}")
     value = parse(hint, value, shown_name(field), written=written)
     if isinstance(value, str) and (not value or "\0" in value):
         raise InputError(f"{shown_name(field)} is {value!r}: give a text, without null characters")

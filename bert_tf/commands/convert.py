@@ -33,7 +33,13 @@ class Options(CommandOptions):
     the Hugging Face hub, ORG/NAME."""
     output: str = option(positional=True)
     """folder to write."""
-    to: Literal["hugging_face", "tf1", "keras_hub"] = "hugging_face"
+    to: Literal["hugging_face", "tf1", "keras_hub"] = option(
+        "hugging_face",
+        gone={
+            "model_garden": "give --to tf1, which Model Garden's own "
+            "tf2_bert_encoder_checkpoint_converter reads"
+        },
+    )
     """format to write."""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """float type of the tensors in a Hugging Face directory."""

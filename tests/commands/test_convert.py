@@ -10,6 +10,7 @@ from command_line import run
 from tiny import tiny_config
 
 from bert_tf import BertTokenizer, load_model
+from bert_tf.cli import main
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.loading import save_model
 
@@ -47,6 +48,11 @@ def test_what_is_missing_is_told(model, tmp_path, call):
     _, shown = call("convert", tmp_path / "preset", tmp_path / "back")
     assert "no next sentence head" in shown
     assert f"put its vocab.txt into {tmp_path / 'back'}" in shown
+
+
+def test_a_format_that_is_no_longer_written_names_the_way_that_is_left(model, tmp_path, capsys):
+    assert main(["convert", str(model), str(tmp_path / "out"), "--to", "model_garden"]) == 2
+    assert "--to model_garden is gone: give --to tf1, which Mod" in capsys.readouterr().err
 
 
 def test_options(model, tmp_path):
