@@ -47,7 +47,7 @@ def read_named(
         if name.endswith(weights_files.TENSORFLOW_SUFFIX):
             name, tensor = weights_files.pytorch_form(name, tensor, config)
         if config.is_distilbert:
-            name = weight_names.from_distilbert(name)
+            name = weight_names.distilbert_name(name, inverse=True)
         canonical = weight_names.canonical_name(name)
         if not canonical.startswith(known) and not name.startswith("bert."):
             others.append(name)
@@ -101,7 +101,7 @@ def write_hugging_face(model: StoredModel, folder: Path, dtype: str, shard_bytes
         for prefix, value in zip(prefixes, values if len(prefixes) > 1 else [values], strict=True):
             on_disk = prefix + (stored if has_head else name)
             if model.config.is_distilbert:
-                on_disk = weight_names.to_distilbert(on_disk)
+                on_disk = weight_names.distilbert_name(on_disk)
             tensors[on_disk] = value
     config = _config_on_disk(model, dtype)
     path = folder / CONFIG

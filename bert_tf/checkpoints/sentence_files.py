@@ -1,13 +1,12 @@
 """The files in which sentence-transformers records how vectors of texts are pooled."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_json
-from bert_tf.files.reading import read_json, read_small_file
+from bert_tf.files.reading import read_json
 
 MODULES = "modules.json"
 _LENGTH = "sentence_bert_config.json"
@@ -38,11 +37,8 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
     folder = Path(directory)
     if not (folder / MODULES).is_file():
         return {}
-    try:
-        modules = json.loads(read_small_file(folder / MODULES).decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{folder / MODULES} cannot be read ({error}): restore it") from error
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+    modules = read_json(folder / MODULES, list)
+    if not all(isinstance(module, dict) for module in modules):
         raise InputError(f"{folder / MODULES} is no list of modules: restore it")
     names = [str(module.get("type")).rpartition(".")[2] for module in modules]
     if names[:2] != ["Transformer", "Pooling"] or names[2:] not in ([], ["Normalize"]):

@@ -83,38 +83,30 @@ BLOCK = {
     "output.LayerNorm": Layer((_H,), "feed_forward_layer_norm"),
 }
 POOLER = {"pooler.dense": Layer((_H, _H), "pooler.dense")}
-# The same layers as attributes of KerasHub's backbone and its blocks.
-KERAS_HUB = {
-    "embeddings.word_embeddings": "token_embedding",
-    "embeddings.position_embeddings": "position_embedding",
-    "embeddings.token_type_embeddings": "segment_embedding",
-    "embeddings.LayerNorm": "embeddings_layer_norm",
-    "attention.self.query": "_self_attention_layer.query_dense",
-    "attention.self.key": "_self_attention_layer.key_dense",
-    "attention.self.value": "_self_attention_layer.value_dense",
-    "attention.output.dense": "_self_attention_layer.output_dense",
-    "attention.output.LayerNorm": "_self_attention_layer_norm",
-    "intermediate.dense": "_feedforward_intermediate_dense",
-    "output.dense": "_feedforward_output_dense",
-    "output.LayerNorm": "_feedforward_layer_norm",
-    "pooler.dense": "pooled_dense",
+
+
+# The same layers elsewhere: attributes of KerasHub's backbone or of its blocks, and scopes of Model
+# Garden's variables, in a block without "transformer/layer_N/".
+_ELSEWHERE = {
+    "embeddings.word_embeddings": ("token_embedding", "word_embeddings"),
+    "embeddings.position_embeddings": ("position_embedding", "position_embedding"),
+    "embeddings.token_type_embeddings": ("segment_embedding", "type_embeddings"),
+    "embeddings.LayerNorm": ("embeddings_layer_norm", "embeddings/layer_norm"),
+    "attention.self.query": ("_self_attention_layer.query_dense", "self_attention/query"),
+    "attention.self.key": ("_self_attention_layer.key_dense", "self_attention/key"),
+    "attention.self.value": ("_self_attention_layer.value_dense", "self_attention/value"),
+    "attention.output.dense": (
+        "_self_attention_layer.output_dense",
+        "self_attention/attention_output",
+    ),
+    "attention.output.LayerNorm": ("_self_attention_layer_norm", "self_attention_layer_norm"),
+    "intermediate.dense": ("_feedforward_intermediate_dense", "intermediate"),
+    "output.dense": ("_feedforward_output_dense", "output"),
+    "output.LayerNorm": ("_feedforward_layer_norm", "output_layer_norm"),
+    "pooler.dense": ("pooled_dense", "pooler_transform"),
 }
-# And as scopes of Model Garden's variables, in a block without "transformer/layer_N/".
-MODEL_GARDEN = {
-    "embeddings.word_embeddings": "word_embeddings",
-    "embeddings.position_embeddings": "position_embedding",
-    "embeddings.token_type_embeddings": "type_embeddings",
-    "embeddings.LayerNorm": "embeddings/layer_norm",
-    "attention.self.query": "self_attention/query",
-    "attention.self.key": "self_attention/key",
-    "attention.self.value": "self_attention/value",
-    "attention.output.dense": "self_attention/attention_output",
-    "attention.output.LayerNorm": "self_attention_layer_norm",
-    "intermediate.dense": "intermediate",
-    "output.dense": "output",
-    "output.LayerNorm": "output_layer_norm",
-    "pooler.dense": "pooler_transform",
-}
+KERAS_HUB = {layer: attribute for layer, (attribute, _) in _ELSEWHERE.items()}
+MODEL_GARDEN = {layer: scope for layer, (_, scope) in _ELSEWHERE.items()}
 # BERT's names -> DistilBERT's, each replaced in the order of the table.
 _DISTILBERT_NAMES = {
     "bert.pooler.dense.": "pre_classifier.",
@@ -295,17 +287,10 @@ def canonical_name(name: str) -> str:
     return re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", name)
 
 
-def from_distilbert(name: str) -> str:
-    """BERT's name of a DistilBERT's tensor."""
+def distilbert_name(name: str, *, inverse: bool = False) -> str:
+    """DistilBERT's name of a BERT's tensor; the inverse gives BERT's name."""
     for ours, theirs in _DISTILBERT_NAMES.items():
-        name = name.replace(theirs, ours)
-    return name
-
-
-def to_distilbert(name: str) -> str:
-    """The inverse of `from_distilbert`."""
-    for ours, theirs in _DISTILBERT_NAMES.items():
-        name = name.replace(ours, theirs)
+        name = name.replace(theirs, ours) if inverse else name.replace(ours, theirs)
     return name
 
 

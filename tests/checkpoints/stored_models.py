@@ -13,7 +13,7 @@ from tiny import tiny_config
 
 from bert_tf import BertEncoder, load_model
 from bert_tf.checkpoints.other_formats.conversion import convert, read_model
-from bert_tf.checkpoints.weight_names import named_weights, to_distilbert
+from bert_tf.checkpoints.weight_names import distilbert_name, named_weights
 from bert_tf.errors import InputError
 
 MODEL_GARDEN = Path(__file__).parents[1] / "golden" / "model_garden"
@@ -162,7 +162,7 @@ def named_gradients(model, tape, loss):
     gradients = tape.gradient(loss, [weight.variables[0].value for weight in weights])
     named = {}
     for weight, gradient in zip(weights, gradients, strict=True):
-        name = to_distilbert(weight.name) if model.config.is_distilbert else weight.name
+        name = distilbert_name(weight.name) if model.config.is_distilbert else weight.name
         array = np.asarray(tf.convert_to_tensor(gradient))
         named[f"gradient.{name}"] = array.T if weight.transposed else array
     return named

@@ -56,7 +56,7 @@ def test_a_model_of_vectors_comes_back(tmp_path, pooling, normalize):
     ("file", "change", "message"),
     [
         ("modules.json", lambda x: [*x[:2], {**x[0], "type": "a.Dense"}], "Pooling, Dense"),
-        ("modules.json", lambda x: {}, "is no list of modules"),
+        ("modules.json", lambda x: ["a"], "is no list of modules"),
         (
             "1_Pooling/config.json",
             lambda x: {**x, "pooling_mode_cls_token": True},

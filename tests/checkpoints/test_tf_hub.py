@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from stored_models import assert_same_tensors, read_outputs, refused
+from stored_models import assert_same_tensors, read_outputs, refusal, refused
 
 from bert_tf import BertEncoder, BertTokenizer, load_model
 from bert_tf.checkpoints.formats import locate
@@ -74,9 +74,7 @@ def test_what_is_no_encoder(saved, tmp_path):
     assert "no BERT encoder of TF Hub" in refused(read_model, tmp_path / "other")
     with pytest.raises(InputError, match="bert-tf convert"):
         load_model(saved / "encoder")
-    with pytest.raises(InputError, match="tf_hub is only read"):
-        convert(saved / "encoder", tmp_path / "out", "tf_hub")
-    assert not (tmp_path / "out").exists()
+    assert "tf_hub is only read" in refusal(saved / "encoder", tmp_path / "out", "tf_hub")
 
 
 def test_a_module_of_tensorflow_1(tmp_path):

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import dataclass
+from typing import Any
 
 from bert_tf.checkpoints import sentence_files
 from bert_tf.checkpoints.formats import TITLES, Format, Location, locate
@@ -115,39 +116,45 @@ def convert(
     location, model = read_model(source, do_lower_case)
     if layers is not None:
         model.keep_layers(layers)
-    if not is_directory and model.config.attention_direction != "both":
+    if not is_directory and (direction := model.config.attention_direction) != "both":
         raise InputError(
-            f"{location.folder} sees one side of the text (attention_direction "
-            f"{model.config.attention_direction}), and {to} holds models that see both: convert "
-            "one of these, or leave --to out."
+            f"{location.folder} sees one side of the text (attention_direction {direction}), and "
+            f"{to} holds models that see both: convert one of these, or leave --to out."
         )
     if not is_directory and model.config.is_distilbert:
         raise InputError(f"{location.folder} is a DistilBERT, and {to} holds BERTs: leave --to out")
-    if not is_directory and model.tokenizer is not None and model.tokenizer.added_tokens:
-        names = ", ".join(token.content for token in model.tokenizer.added_tokens)
-        model.notes.append(f"{TITLES[to]} does not match added tokens in texts: {names}.")
-    task = location.folder / _TASK_FILE
-    has_task = location.format == "hugging_face" and task.is_file()
+    task = location.folder / _TASK_FILE  # a preset has another file of this name
+    settings = read_json(task) if location.format == "hugging_face" and task.is_file() else {}
     vectors = read_sentence_files(location.folder)
     with replace_directory(target) as folder:
         if is_directory:
             write_hugging_face(model, folder, dtype, shard_bytes)
+            if settings:
+                shutil.copyfile(task, folder / _TASK_FILE)
+            copy_sentence_files(location.folder, folder, model.config)
         else:
             _WRITE[to](model, folder)
-        if has_task and is_directory:
-            shutil.copyfile(task, folder / _TASK_FILE)
-        elif has_task:
-            names = ", ".join(name for name, x in read_json(task).items() if x is not None)
-            model.notes.append(f"{_TASK_FILE} ({names}) is left out: {TITLES[to]} has no place.")
-        if vectors and is_directory:
-            copy_sentence_files(location.folder, folder, model.config)
-        elif vectors:
-            values = ", ".join(f"{name} {value!r}" for name, value in vectors.items())
-            model.notes.append(
-                f"How vectors of texts are made ({values}) is left out: {TITLES[to]} has no place."
-            )
+            _note_what_is_lost(model, to, settings, vectors)
         files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     return Conversion(location, model, files)
+
+
+def _note_what_is_lost(
+    model: StoredModel, to: Format, settings: dict[str, Any], vectors: dict[str, Any]
+) -> None:
+    """Notes what other libraries' formats have no place for."""
+    title = TITLES[to]
+    if model.tokenizer is not None and model.tokenizer.added_tokens:
+        names = ", ".join(token.content for token in model.tokenizer.added_tokens)
+        model.notes.append(f"{title} does not match added tokens in texts: {names}.")
+    if settings:
+        names = ", ".join(name for name, value in settings.items() if value is not None)
+        model.notes.append(f"{_TASK_FILE} ({names}) is left out: {title} has no place.")
+    if vectors:
+        values = ", ".join(f"{name} {value!r}" for name, value in vectors.items())
+        model.notes.append(
+            f"How vectors of texts are made ({values}) is left out: {title} has no place."
+        )
 
 
 def _read_tokenizer(
