@@ -81,24 +81,8 @@ class Toy(tf.Module):
     def sensors(self, tag, signal, sensor):  # the documentation's example
         return {"tag": tag, "signal": signal, "sensor": sensor}
 
-    def types(self, x):
-        return {
-            "int64": x,
-            "bool": x > 0,
-            "float64": tf.cast(x, tf.float64) / 4,
-            "infinite": tf.cast(x, tf.float32) / 0.0,
-            "raw_bytes": tf.strings.as_string(x),
-            "nested": tf.stack([x, x], 1),
-        }
-
     def no(self, x):
         return {"y": tf.logical_not(x)}
-
-    def total(self, x):
-        return {"y": tf.reduce_sum(x)}
-
-    def uneven(self, x):
-        return {"y": x, "z": x[:1]}
 
     def save(self, folder: Path, **signatures: tuple[Callable, dict[str, tuple]]) -> None:
         """Saves signatures: the method, and the type and rank of each input."""
@@ -135,10 +119,7 @@ def toy_models(made_once) -> Path:
             lengths=(toy.lengths, {"text": text}),
             pairs=(toy.pairs, {"text": text, "text_pair": text}),
             sensors=(toy.sensors, sensors),
-            types=(toy.types, {"x": (tf.int64, 1)}),
             no=(toy.no, {"x": (tf.bool, 1)}),
-            total=(toy.total, number),
-            uneven=(toy.uneven, number),
         )
 
     return made_once("toy_models", make)

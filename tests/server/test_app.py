@@ -1,15 +1,18 @@
-"""The REST API's documentation and tables, field by field; probes, metrics, guards."""
+"""The REST API, field by field; probes, metrics, guards; bodies that are large, slow or packed."""
 
 import asyncio
+import gzip
 import json
+import re
 import shutil
+import threading
 import time
 
 import grpc
 import pytest
 from credential_files import tokens_of
 from prometheus_client.parser import text_string_to_metric_families
-from rest_client import MODEL, Stub, ask, error, serving
+from rest_client import MODEL, Stub, ask, error, rest, run, serving
 from running_models import running
 from starlette.testclient import TestClient
 
@@ -20,6 +23,8 @@ from bert_tf.server.app import Limits, make_app
 from bert_tf.server.errors import HTTP_STATUS, ServingError
 from bert_tf.server.models import Models
 
+WHOLE = {"type": "http.request", "body": b'{"inputs": [1]}', "more_body": False}
+GONE = {"type": "http.disconnect", "after": 0.01}
 SENSORS = {
     "tag": ["foo", "bar"],
     "signal": [[1, 2, 3, 4, 5], [3, 4, 1, 2, 5]],
@@ -43,41 +48,6 @@ def test_the_documented_requests_are_answered_as_documented(client):
     assert answer.json() == {"outputs": SENSORS}
 
 
-def test_values_of_every_type(client):
-    answer = ask(client, '{"signature_name": "types", "inputs": [7, 0, -9007199254740993]}')
-    assert '"infinite":[Infinity,NaN,-Infinity]' in answer.text
-    outputs = answer.json()["outputs"]
-    assert outputs["int64"] == [7, 0, -9007199254740993]
-    assert outputs["bool"] == [True, False, False]
-    assert outputs["raw_bytes"][0] == {"b64": "Nw=="}
-    assert outputs["float64"][:2] == [1.75, 0.0]
-    assert outputs["nested"][0] == [7, 7]
-    answer = ask(client, '{"signature_name": "lengths", "inputs": [{"b64": "gA=="}, "é"]}')
-    assert answer.json()["outputs"]["length"] == [1, 2]
-    answer = ask(client, '{"signature_name": "no", "instances": [true]}')
-    assert answer.json() == {"predictions": [False]}
-    # Only the column format has a scalar output, or outputs of different lengths.
-    for name, outputs in (("total", 3.0), ("uneven", {"y": [1.0, 2.0], "z": [1.0]})):
-        answer = ask(client, json.dumps({"signature_name": name, "inputs": [1, 2]}))
-        assert answer.json() == {"outputs": outputs}
-        answer = ask(client, json.dumps({"signature_name": name, "instances": [1, 2]}))
-        assert "no rows in common" in error(answer, 400)
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("", "JSON Parse error: "),
-        ("{}", "Missing key: give 'inputs' or 'instances'"),
-        ('{"signature_name": "x", "instances": [1]}', 'name: "x" not found in signature def'),
-        ('{"signature_name": "pairs", "instances": [{"text": "a"}]}', "the keys text, text_pair"),
-        ('{"signature_name": "types", "inputs": [1.0]}', "row 0: 1.0 is not of the type int64"),
-    ],
-)
-def test_bodies_that_are_refused(client, body, message):
-    assert message in error(ask(client, body), 400)
-
-
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
@@ -99,22 +69,17 @@ def test_a_method_that_a_path_lacks_is_405(client, method, path, allow):
     ("method", "path", "status", "message"),
     [
         ("POST", f"{MODEL}:classify", 501, "This server has no :classify: ask :predict, or"),
-        ("POST", f"{MODEL}:regress", 501, "This server has no :regress: ask :predict, or"),
         ("POST", "/v1/models/foo:predict", 404, "Servable not found for request: Latest(foo)"),
         ("POST", f"{MODEL}/versions/50:predict", 404, "Specific(half_plus_three, 50)"),
         ("POST", f"{MODEL}/labels/x:predict", 400, "Unrecognized servable version label: x"),
         ("POST", f"{MODEL}/versions/{'9' * 5000}:predict", 400, "Malformed request: POST /v1/"),
         ("GET", "/v1/models", 400, "The path names no model"),
         ("GET", "/v1/models/foo", 404, "Could not find any versions of model foo"),
-        ("GET", f"{MODEL}/versions/9", 404, "Could not find version 9 of model half_plus_three"),
         ("GET", f"{MODEL}/versions/{2**63}", 404, "Could not find version 9223372036854775808"),
-        ("GET", "/v1/models/foo/metadata", 404, "Servable not found for request: Latest(foo)"),
-        ("GET", f"{MODEL}/labels/x", 400, "Unrecognized servable version label: x"),
         ("GET", "/v1/models/a%0Ab/metadata", 404, "Latest(a\nb)"),
         ("POST", "/v1/models/a%2Fb%3A%C3%A9:predict", 404, "Latest(a/b:é)"),
         ("POST", f"{MODEL}:explain", 400, f"Malformed request: POST {MODEL}:explain"),
         ("GET", f"{MODEL}/?with=query", 400, f"Malformed request: GET {MODEL}/"),
-        ("GET", f"{MODEL}/versions/x", 400, "Malformed request"),
         ("GET", "/v1/", 400, "Malformed request"),
         ("POST", "/v1/models/%3A/a:predict", 400, "Malformed request"),
     ],
@@ -161,34 +126,15 @@ def test_metadata(client):
     assert signature["method_name"] == "tensorflow/serving/predict"
 
 
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [
-        ("INVALID_ARGUMENT", 400),
-        ("FAILED_PRECONDITION", 400),
-        ("OUT_OF_RANGE", 400),
-        ("UNAUTHENTICATED", 401),
-        ("PERMISSION_DENIED", 403),
-        ("NOT_FOUND", 404),
-        ("ALREADY_EXISTS", 409),
-        ("ABORTED", 409),
-        ("RESOURCE_EXHAUSTED", 429),
-        ("CANCELLED", 499),
-        ("UNKNOWN", 500),
-        ("INTERNAL", 500),
-        ("DATA_LOSS", 500),
-        ("UNIMPLEMENTED", 501),
-        ("UNAVAILABLE", 503),
-        ("DEADLINE_EXCEEDED", 504),
-    ],
-)
-def test_each_code_has_its_http_status(models, code, status):
-    async def fail(deadline):
-        assert 29 < deadline - time.monotonic() <= 30
-        raise ServingError(grpc.StatusCode[code], 'a "message"')
+def test_each_code_has_its_http_status(models):
+    for code, status in (("FAILED_PRECONDITION", 400), ("ABORTED", 409), ("UNAVAILABLE", 503)):
 
-    with serving(Stub(models, fail)) as failing:
-        assert error(ask(failing, '{"inputs": [1]}'), status) == 'a "message"'
+        async def fail(deadline, code=grpc.StatusCode[code]):
+            assert 29 < deadline - time.monotonic() <= 30
+            raise ServingError(code, 'a "message"')
+
+        with serving(Stub(models, fail)) as failing:
+            assert error(ask(failing, '{"inputs": [1]}'), status) == 'a "message"'
     assert HTTP_STATUS.keys() == set(grpc.StatusCode)
 
 
@@ -344,3 +290,152 @@ def test_large_answers_are_packed_for_clients_that_ask(client):
     assert packed.headers["content-encoding"] == "gzip"
     assert "content-encoding" not in plain.headers and packed.json() == plain.json()
     assert int(packed.headers["content-length"]) < len(plain.content)
+
+
+def test_bodies_that_are_too_large(models):
+    with serving(models, limits=Limits(body_bytes=100)) as small:
+        assert ask(small, '{"inputs": [1]}'.ljust(100)).status_code == 200
+        for size in (101, 401, 10**6):
+            assert error(ask(small, "x" * size), 413) == "Request body is larger than 100 bytes"
+        assert ask(small, (b"x" * 50 for _ in range(50))).status_code == 413
+    with serving(models, limits=Limits(held_bytes=70_000)) as small:
+        assert "70000 bytes of request bodies" in error(ask(small, "x" * 70_001), 429)
+        assert ask(small, '{"inputs": [1]}').status_code == 200
+
+
+def test_bodies_in_gzip(models, client):
+    def ask_packed(client, body: bytes, encoding="gzip"):
+        headers = {"Content-Encoding": encoding}
+        return client.post(f"{MODEL}:predict", content=body, headers=headers)
+
+    whole = gzip.compress(b'{"inputs": [1]}')
+    for encoding in ("gzip", "x-gzip", "GZIP"):
+        assert ask_packed(client, whole, encoding).json() == {"outputs": [3.5]}
+    assert ask_packed(client, b'{"inputs": [1]}', "identity").status_code == 200
+    for damaged in (b'{"inputs": [1]}', whole[:-1], whole + whole, whole[:-8] + bytes(8), b""):
+        assert "gzip" in error(ask_packed(client, damaged), 400)
+    for coding in ("br", "gzip, br", "gzip, gzip", "deflate", "gzip;q=1"):
+        message = f"Content-Encoding {coding} is not supported: send gzip, or none"
+        assert error(ask_packed(client, whole, coding), 415) == message
+    with serving(models, limits=Limits(body_bytes=1000)) as small:
+        assert ask_packed(small, gzip.compress(b'{"inputs": [1]}'.ljust(1000))).status_code == 200
+        bomb = gzip.compress(bytes(10**6))
+        assert error(ask_packed(small, bomb), 413) == "Request body is larger than 1000 bytes"
+    with serving(models, limits=Limits(held_bytes=70_000)) as small:
+        error(ask_packed(small, gzip.compress(bytes(70_001))), 429)
+
+
+def test_large_bodies_are_converted_in_a_thread_and_small_ones_are_not(models, monkeypatch):
+    threads = []
+
+    def recorded(function):
+        def record(*arguments):
+            threads.append(threading.current_thread())
+            return function(*arguments)
+
+        return record
+
+    for name in ("parse", "tensors"):
+        monkeypatch.setattr(json_tensors, name, recorded(getattr(json_tensors, name)))
+    for size, is_here in ((1000, True), (100_000, False)):
+        threads.clear()
+        sent = asyncio.run(run(rest(models)[0], [dict(WHOLE, body=WHOLE["body"].ljust(size))]))
+        assert sent[0]["status"] == 200
+        assert [thread is threading.current_thread() for thread in threads] == [is_here] * 2
+
+
+def test_a_body_that_does_not_arrive_in_time(models):
+    app, bodies = rest(models, body_seconds=0.05)
+    part = {"type": "http.request", "body": b"{", "more_body": True}
+    start, body = asyncio.run(run(app, [part, dict(part, after=10)]))
+    assert start["status"] == 408
+    assert (b"connection", b"close") in start["headers"]
+    assert json.loads(body["body"]) == {"error": "Request body did not arrive within 0.05 s"}
+    assert bodies._held == 0
+
+
+def test_slow_uploads_leave_room_for_others(models, client):
+    app, bodies = rest(models, held_bytes=300_000)
+    part = {"type": "http.request", "body": b" " * 99_000, "more_body": True}
+    never = {"type": "http.request", "body": b"", "after": 100}
+    large = dict(WHOLE, body=WHOLE["body"].ljust(70_000))
+
+    async def test():
+        slow = [asyncio.create_task(run(app, [dict(part), dict(never)])) for _ in range(3)]
+        async with asyncio.timeout(60):
+            while bodies._held < 297_000:
+                await asyncio.sleep(0)
+        for body in (WHOLE, large, WHOLE):
+            start, _ = await run(app, [dict(body)])
+            assert start["status"] == 200
+        ended, _ = await asyncio.wait(slow, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result()[0]["status"] for task in ended] == [429]
+        assert bodies._held == 198_000
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow)
+        assert bodies._held == 0
+
+    def unavailable():
+        text = client.get("/monitoring/prometheus/metrics").text
+        return sum(map(float, re.findall(r'request_count{.*status="UNAVAILABLE"} (\S+)', text)))
+
+    before = unavailable()
+    asyncio.run(test())
+    assert unavailable() == before + 2  # those that were cancelled, as when the server stops
+
+
+def test_200_slow_uploads_hold_up_nobody(models):
+    app, bodies = rest(models, body_seconds=2.0)
+    parts = [{"type": "http.request", "body": b"{", "more_body": True, "after": 0.1}] * 100
+
+    async def test():
+        slow = [asyncio.create_task(run(app, list(map(dict, parts)))) for _ in range(200)]
+        while bodies._held < 400:  # each is at its second part or later
+            await asyncio.sleep(0)
+        start, _ = await run(app, [dict(WHOLE)])
+        assert start["status"] == 200
+        assert not any(task.done() for task in slow)
+        assert {sent[0]["status"] for sent in await asyncio.gather(*slow)} == {408}
+        assert bodies._held == 0
+
+    asyncio.run(test())
+
+
+def test_a_body_counts_until_no_thread_holds_it(models, monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def parse(body):
+        begun.set()
+        go_on.wait(60)
+        return {}
+
+    monkeypatch.setattr(json_tensors, "parse", parse)
+    app, bodies = rest(models)
+
+    async def test():
+        asked = asyncio.create_task(run(app, [dict(WHOLE, body=b" " * 100_000), dict(GONE)]))
+        await asyncio.to_thread(begun.wait, 60)
+        await asyncio.sleep(0.05)
+        assert bodies._held == 100_000
+        go_on.set()
+        assert await asked == []
+        assert bodies._held == 0
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("more_body", [False, True])
+def test_a_client_that_goes_ends_its_request(models, more_body):
+    ended = []
+
+    async def wait(deadline):
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.append(True)
+
+    app, bodies = rest(Stub(models, wait))
+    assert asyncio.run(run(app, [dict(WHOLE, more_body=more_body), dict(GONE)])) == []
+    assert ended == [True] * (not more_body)
+    assert bodies._held == 0

@@ -111,10 +111,7 @@ async def test_requests_that_cannot_be_answered_are_refused(toys):
     async with served(toys) as client:
         for request, expected, message in [
             (predict_pb2.PredictRequest(), Code.INVALID_ARGUMENT, "Missing ModelSpec"),
-            (predict_request(name=""), Code.INVALID_ARGUMENT, "has no name specified."),
             (predict_request(name="foo"), Code.NOT_FOUND, "for request: Latest(foo)"),
-            (predict_request(version=50), Code.NOT_FOUND, "for request: Specific(toy, 50)"),
-            (predict_request(version_label="x"), Code.INVALID_ARGUMENT, "version label: x"),
             (predict_request(signature_name="x"), Code.FAILED_PRECONDITION, '"x" not found.'),
             (duplicate, Code.INVALID_ARGUMENT, "output_filter names length twice"),
             (absent, Code.INVALID_ARGUMENT, "output_filter names x: the signature has length,"),

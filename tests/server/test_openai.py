@@ -7,16 +7,18 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import uvicorn
 from credential_files import tokens_of
 from rounding import assert_equal_but_for_rounding
 from starlette.testclient import TestClient
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
 from bert_tf import Predictor
+from bert_tf.server import openai
 from bert_tf.server.app import make_app
 from bert_tf.server.models import Models
 from bert_tf.server.openai import PATH
@@ -27,56 +29,18 @@ TEXTS = ["the seas", "farm", "é 。 the farm"]
 TOO_LONG = "sea " * 40
 
 
-class Toys(tf.Module):
-    """Models that embed nothing, and tell what they truncate."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one = tf.Variable(1.0)
-
-    def save(self, folder: Path) -> None:
-        text, pair = (tf.TensorSpec([None], tf.string, name) for name in ("text", "text_pair"))
-        query = tf.TensorSpec([None], tf.string, "query")
-        texts = tf.TensorSpec([None, None], tf.string, "texts")
-
-        @tf.function(input_signature=[text, pair])
-        def score(text, text_pair):
-            length = tf.strings.length(text_pair)
-            return {
-                "score": self.one * tf.cast(length, tf.float32),
-                "truncated": tf.maximum(length - 20, 0),
-            }
-
-        @tf.function(input_signature=[query, texts])
-        def rerank(query, texts):
-            length = tf.strings.length(texts)
-            return {
-                "scores": self.one * tf.cast(length, tf.float32),
-                "truncated": tf.maximum(length - 20, 0),
-            }
-
-        @tf.function(input_signature=[text])
-        def other_vectors(text):
-            return {"embeddings": tf.ones([tf.size(text), 2]) * self.one}
-
-        lists = {"serving_default": other_vectors, "embed": other_vectors, "rerank": rerank}
-        for name, functions in (("pairs", score), ("lists", lists)):
-            tf.saved_model.save(self, str(folder / name / "1"), signatures=functions)
-
-
 def assert_close(vectors, expected) -> None:
     """Equal but for a block and a pooling in batches of other shapes."""
     assert_equal_but_for_rounding(vectors, expected, 30, 16)
 
 
 @pytest.fixture(scope="module")
-def exports(made_once, page_models) -> Path:
-    """A folder with the models `encoder`, `classifier`, `pairs` and `lists`."""
+def exports(made_once, page_models, toys) -> Path:
+    """A folder with the models `encoder` and `classifier`, and `toy`, which makes no vectors."""
 
     def make(folder: Path) -> None:
-        for name in ("encoder", "classifier"):
-            shutil.copytree(page_models / name, folder / name)
-        Toys().save(folder)
+        for source in (page_models / "encoder", page_models / "classifier", toys / "toy"):
+            shutil.copytree(source, folder / source.name)
 
     return made_once("embeddings", make)
 
@@ -133,8 +97,7 @@ def test_embeddings_in_openais_form(client, expected):
         ({"input": {"a": 1}, "model": "encoder"}, 400, "must be a text or a list"),
         ({"input": "a"}, 400, "'model' is missing"),
         ({"input": "a", "model": "gone"}, 404, "Servable not found"),
-        ({"input": "a", "model": "pairs"}, 400, "pairs cannot make vectors"),
-        ({"input": "a", "model": "lists"}, 400, "lists cannot make vectors"),
+        ({"input": "a", "model": "toy"}, 400, "toy cannot make vectors"),
         ({"input": "a", "model": "encoder", "dimensions": 4}, 400, "'dimensions' is 4"),
         ({"input": "a", "model": "encoder", "encoding_format": "int8"}, 400, "float or base64"),
         ({"input": TOO_LONG, "model": "encoder"}, 400, "Row 0 is 26 word pieces longer"),
@@ -146,6 +109,13 @@ def test_bad_requests_in_openais_form(client, body, status, message):
     assert answer.status_code == status
     error = answer.json()["error"]
     assert message in error["message"] and error["type"] == "invalid_request_error"
+
+
+def test_a_signature_embed_of_another_model_has_no_vectors():
+    signature = SignatureDef()
+    for tensors, name in ((signature.inputs, "text"), (signature.outputs, "embeddings")):
+        tensors[name].name = name
+    assert openai._fit(SimpleNamespace(signatures={"embed": signature})) == 0
 
 
 def test_refusals_before_a_model_is_asked_are_in_openais_form(exports, tmp_path):
@@ -164,13 +134,9 @@ def test_many_texts_are_answered_in_parts_and_in_their_order(client, expected):
     items = ask(client, PATH, input=texts, model="encoder").json()["data"]
     vectors = [item["embedding"] for item in items]
     assert_close(vectors, np.tile(expected, (683, 1))[:2048])
-    refused = ask(client, PATH, input=[*TEXTS, TOO_LONG, *TEXTS], model="encoder")
-    assert "Row 3 is" in refused.json()["error"]["message"]
-
-
-def test_texts_are_truncated_where_a_request_says_so(client):
-    body = {"input": TOO_LONG, "model": "encoder", "truncate": True}
-    assert ask(client, PATH, **body).status_code == 200
+    body = {"input": [*TEXTS, TOO_LONG, *TEXTS], "model": "encoder"}
+    assert "Row 3 is" in ask(client, PATH, **body).json()["error"]["message"]
+    assert ask(client, PATH, **body, truncate=True).status_code == 200
 
 
 def test_seconds_by_stage_count_embeddings(client):
@@ -223,28 +189,20 @@ def test_tokenize(client):
         "predictions": [seas, {"pieces": []}]
     }
     assert ask(client, path, inputs=[["a"]]).status_code == 400
-    missing = ask(client, "/v1/models/pairs:tokenize", inputs="a")
-    assert "pairs has no vocab.txt" in missing.json()["error"]
+    missing = ask(client, "/v1/models/toy:tokenize", inputs="a")
+    assert "toy has no vocab.txt" in missing.json()["error"]
 
 
-@pytest.mark.slow
 def test_texts_that_are_truncated_can_be_refused_for_all(exports):
     models = Models(exports, refuses_truncated=True)
     with TestClient(make_app(models)) as client:
         client.portal.call(models.start)
-        inputs = {"text": ["a", "a"], "text_pair": ["a", "b" * 23]}
-        answer = ask(client, "/v1/models/pairs:predict", inputs=inputs)
-        assert (answer.status_code, answer.json()["error"]) == (
-            400,
-            "Row 1 is 3 word pieces longer than the model reads: shorten or split it",
-        )
+        path = "/v1/models/encoder:predict"
+        answer = ask(client, path, inputs=["a", TOO_LONG], signature_name="embed")
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith("Row 1 is 26 word pieces longer than the model")
         body = {"input": TOO_LONG, "model": "encoder", "truncate": True}
         assert ask(client, PATH, **body).status_code == 400
-        lists = {"query": ["a", "a"], "texts": [["a", "b"], ["a", "b" * 23]]}
-        answer = ask(
-            client, "/v1/models/lists:predict", inputs=lists, signature_name="rerank"
-        ).json()
-        assert answer["error"].startswith("Row 1, text 1, is 3 word pieces longer")
         client.portal.call(models.close)
 
 
@@ -265,23 +223,17 @@ def address(client) -> str:
 
 
 def test_the_openai_client(address, expected):
-    openai = pytest.importorskip("openai")
-    client = openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0)
+    package = pytest.importorskip("openai")
+    client = package.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0)
     answer = client.embeddings.create(input=TEXTS, model="encoder")  # asks for base64
     assert_close([x.embedding for x in answer.data], expected)
-    with pytest.raises(openai.NotFoundError, match="Servable not found"):
+    with pytest.raises(package.NotFoundError, match="Servable not found"):
         client.embeddings.create(input=TEXTS, model="gone")
-    with pytest.raises(openai.BadRequestError, match="dimensions"):
+    with pytest.raises(package.BadRequestError, match="dimensions"):
         client.embeddings.create(input=TEXTS, model="encoder", dimensions=4)
-    assert [model.id for model in client.models.list()] == [
-        "classifier",
-        "encoder",
-        "lists",
-        "pairs",
-    ]
+    assert [model.id for model in client.models.list()] == ["classifier", "encoder", "toy"]
 
 
-@pytest.mark.slow
 def test_langchain(address, expected):
     from langchain_openai import OpenAIEmbeddings
 
@@ -291,7 +243,6 @@ def test_langchain(address, expected):
     assert_close(chain.embed_documents(TEXTS), expected)
 
 
-@pytest.mark.slow
 def test_a_generated_client(address, client, expected, tmp_path, monkeypatch):
     (tmp_path / "openapi.json").write_text(client.get("/openapi.json").text)
     subprocess.run(

@@ -17,7 +17,7 @@ from bert_tf.server.configuration import BatchingParameters
 from bert_tf.server.errors import ServingError
 from bert_tf.server.metrics import Metrics
 from bert_tf.server.models import Models
-from bert_tf.server.servable import REQUESTS, can_join, without_padding
+from bert_tf.server.servable import REQUESTS, can_join, refuse_truncated, without_padding
 
 TEXTS = np.array([b"the seas", b"farm"], object)
 State = ModelVersionStatus
@@ -166,6 +166,13 @@ def signature(inputs: dict[str, list[int]], outputs: dict[str, list[int]]) -> Si
 )
 def test_requests_are_joined_where_their_answers_stay_the_same(inputs, outputs, expected):
     assert can_join(signature(inputs, outputs)) == expected
+
+
+def test_truncated_rows_are_refused():
+    for truncated, message in (([0, 3], "Row 1 is 3 word"), ([[0, 0], [0, 3]], "1, text 1, is 3")):
+        with pytest.raises(ServingError, match=message):
+            refuse_truncated({"truncated": np.array(truncated)})
+    refuse_truncated({"truncated": np.zeros(2, int)})
 
 
 def test_lists_lose_their_padding_alone():
