@@ -365,7 +365,7 @@ def _ready_lines(models: Any, options: Options, rest_port: int, grpc_port: int) 
         lines.append(f"Playground: {address}/")
     for name in models.names:
         with contextlib.suppress(ServingError), models.servable(name) as servable:
-            body = json.dumps({"instances": [_example(servable.signature(""))]})
+            body = json.dumps({"instances": [_example(servable.signature("serving_default"))]})
             header = ' -H "Authorization: Bearer $TOKEN"' if options.token_file else ""
             lines.append(f"Try: curl{header} -d '{body}' {address}/v1/models/{name}:predict")
             break

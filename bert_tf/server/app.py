@@ -332,12 +332,12 @@ class RestApi:
         with self._models.servable(*target) as servable:
             fields["version"] = servable.version
             infos = servable.signature(name).inputs
-            fields["signature"] = name or "serving_default"
+            fields["signature"] = name
             rows = document.get("instances")
             # Refused before it costs the time of a conversion.
             servable.check_rows(len(rows) if isinstance(rows, list) else 0)
             if not infos:
-                raise invalid(f"The signature {name or 'serving_default'} has no inputs: ask gRPC")
+                raise invalid(f"The signature {name} has no inputs: ask gRPC")
             inputs = {key: tf.as_dtype(info.dtype) for key, info in infos.items()}
             tensors = await in_thread_if(is_large, json_tensors.tensors, document, inputs)
             fields["rows"] = row_count(tensors) if any(x.ndim for x in tensors.values()) else 1

@@ -210,8 +210,7 @@ class BatchQueue:
         rows = max(1, row_count(inputs)) if key is not None else 1
         batches = self.parameters.max_enqueued_batches
         if self.rows and self.rows + rows > batches * self.parameters.max_batch_size:
-            full = "The batch scheduling queue to which this task was submitted is full"
-            message = f"{full}; max_enqueued_batches is {batches}"
+            message = f"The queue is full: {batches} batches wait (max_enqueued_batches)"
             raise ServingError(StatusCode.UNAVAILABLE, message, "queue_full")
         future = asyncio.get_running_loop().create_future()
         request = _Request(function, inputs, key is not None, rows, deadline, future)

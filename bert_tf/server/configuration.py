@@ -126,16 +126,15 @@ def read_models_config(path: str | Path) -> ModelServerConfig:
     with _read(path, config, "configures no models"):
         models = config.model_config_list.config
         times = Counter(model.name for model in models)
-        for model in models:  # in TensorFlow Serving's words
+        for model in models:
             if not model.name:
-                raise ValueError("ModelConfig has no name specified.")
+                raise ValueError("a model has no name")
             if times[model.name] > 1:
-                raise ValueError(f"Illegal to list model {model.name} multiple times in config")
+                raise ValueError(f"there are several models {model.name}")
             if model.model_platform not in ("", "tensorflow"):
-                platform = model.model_platform
-                raise ValueError(f"Model {model.name} requests unsupported platform {platform}")
+                raise ValueError(f"{model.name} has the model_platform {model.model_platform}")
             if not model.base_path:
-                raise ValueError(f"Expected model {model.name} to have a base_path")
+                raise ValueError(f"{model.name} has no base_path")
             folder = path.parent.absolute()
             base_path, beside = folder / model.base_path, folder / Path(model.base_path).name
             use_beside = beside.is_dir() and not base_path.is_dir()

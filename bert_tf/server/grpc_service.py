@@ -30,8 +30,8 @@ from bert_tf.server.credentials import Certificate, Tokens
 from bert_tf.server.errors import ServingError, invalid
 from bert_tf.server.models import Models
 from bert_tf.server.records import REQUEST_ID, AccessLog, Tracer, recorded
-from bert_tf.server.servable import Servable
 from bert_tf.server.tensors import predict_inputs, to_proto
+from bert_tf.tasks.signatures import DEFAULT
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_MESSAGE = 1024  # characters of an error: gRPC limits the header that it is sent in
@@ -121,9 +121,9 @@ def _credentials(tls: Certificate) -> grpc.ServerCredentials:
 
 async def _predict(models: Models, request: PredictRequest, deadline: float) -> PredictResponse:
     with models.servable(*_target(request.model_spec)) as servable:
-        is_large = request.ByteSize() > LARGE_BODY
-        name, arrays = await in_thread_if(is_large, predict_inputs, servable.signatures, request)
-        outputs = servable.signatures[name].outputs
+        name = request.model_spec.signature_name or DEFAULT
+        outputs = servable.signature(name).outputs
+        arrays = await in_thread_if(request.ByteSize() > LARGE_BODY, predict_inputs, request)
         chosen = list(request.output_filter) or list(outputs)
         for alias, count in Counter(chosen).items():
             if alias not in outputs:
@@ -132,7 +132,9 @@ async def _predict(models: Models, request: PredictRequest, deadline: float) -> 
             if count > 1:
                 raise invalid(f"output_filter names {alias} twice: name it once")
         answer = await servable.predict(name, arrays, deadline)
-        response = PredictResponse(model_spec=_spec(servable, request.model_spec))
+        version = {"value": servable.version}
+        spec = ModelSpec(name=servable.name, signature_name=name, version=version)
+        response = PredictResponse(model_spec=spec)
 
         def write() -> None:
             for alias in chosen:
@@ -243,7 +245,7 @@ class GrpcServer:
             spec = request.model_spec
             fields |= {"model": spec.name, "signature": spec.signature_name}
             if not request.HasField("model_spec"):
-                raise invalid("Missing ModelSpec")
+                raise invalid("The request names no model")
             remaining = context.time_remaining()  # centuries without a deadline
             is_endless = remaining is None or remaining > _YEAR
             deadline = math.inf if is_endless else time.monotonic() + remaining
@@ -329,8 +331,3 @@ def _target(spec: ModelSpec) -> tuple[str, int | None, str | None]:
     version = spec.version.value if spec.HasField("version") else None
     label = spec.version_label if spec.HasField("version_label") else None
     return spec.name, version, label
-
-
-def _spec(servable: Servable, requested: ModelSpec) -> ModelSpec:
-    name, version = requested.signature_name or "serving_default", {"value": servable.version}
-    return ModelSpec(name=servable.name, signature_name=name, version=version)

@@ -19,6 +19,7 @@ import tensorflow as tf
 from grpc import StatusCode
 
 from bert_tf.server.errors import ServingError, invalid
+from bert_tf.tasks.signatures import DEFAULT
 
 _SHOWN = 256  # characters of a value in a message
 _DEEPEST = 32  # dimensions of a tensor; NumPy has 64
@@ -80,7 +81,7 @@ def signature_name(document: Mapping[str, Any]) -> str:
     name = document.get("signature_name", "")
     if not isinstance(name, str):
         raise invalid(f"'signature_name' is {shown(name)}: give a string")
-    return name
+    return name or DEFAULT
 
 
 def tensors(document: Mapping[str, Any], inputs: _Types) -> dict[str, np.ndarray]:

@@ -303,18 +303,17 @@ class Models:
             if label is not None and chosen in newest and not newest[chosen].error:
                 text = f"Version {version} of {name}, which has the label {label}, is loading"
                 raise ServingError(StatusCode.UNAVAILABLE, text, "loading")
-            target = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-            raise ServingError(StatusCode.NOT_FOUND, f"Servable not found for request: {target}")
+            raise _absent(name, version)
         return available[chosen].held()
 
     def _version(self, name: str, version: int | None, label: str | None) -> int | None:
         """The number that a request asks for, if any, by itself or by a label."""
         if not name:
-            raise invalid("ModelSpec has no name specified.")
+            raise invalid("The request names no model")
         if label is None:
             return version
         if label not in self._labels.get(name, {}):
-            raise invalid(f"Unrecognized servable version label: {label}")
+            raise invalid(f"{name} has no version with the label {label}")
         return self._labels[name][label]
 
     def status(
@@ -325,10 +324,14 @@ class Models:
         # The newest first, as TensorFlow Serving lists them.
         numbers = sorted(newest, reverse=True) if version is None else [version]
         if not newest.keys() & numbers:
-            which = "any versions" if version is None else f"version {version}"
-            raise ServingError(StatusCode.NOT_FOUND, f"Could not find {which} of model {name}")
+            raise _absent(name, version)
         statuses = [newest[number].status() for number in numbers]
         return GetModelStatusResponse(model_version_status=statuses)
+
+
+def _absent(name: str, version: int | None) -> ServingError:
+    which = "version" if version is None else f"version {version}"
+    return ServingError(StatusCode.NOT_FOUND, f"There is no {which} of a model {name}")
 
 
 def _look(

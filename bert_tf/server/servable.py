@@ -33,13 +33,14 @@ from bert_tf.server.batching import (
 from bert_tf.server.configuration import BatchingParameters, read_batching_parameters
 from bert_tf.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.server.metrics import Metrics
-from bert_tf.server.tensors import predict_inputs, sizes_of
+from bert_tf.server.tensors import predict_inputs, signature_of, sizes_of
 from bert_tf.server.word_pieces import WordPieces
 from bert_tf.serving.export import ASSETS, BATCHING_FILE
 from bert_tf.serving.precisions import load_error
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.warmup_requests import WARMUP_FILE
 from bert_tf.startup import return_freed_memory
+from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
 
 REQUESTS = Path(ASSETS, WARMUP_FILE)
@@ -125,7 +126,8 @@ class Servable:
         self._joined = {name for name, x in signatures if x.inputs and can_join(x)}
         started, requests = time.monotonic(), self.directory / REQUESTS
         try:
-            if requests.exists() and _warm_up(self._model, requests):
+            if requests.exists():
+                _warm_up(self._model, requests)
                 spent = time.monotonic() - started
                 self.metrics.warm_ups.labels(str(self.directory), "OK").observe(1e6 * spent)
         except BaseException:
@@ -166,17 +168,13 @@ class Servable:
     def signatures(self) -> Mapping[str, SignatureDef]:
         return self._model.signatures
 
-    def signature(self, signature_name: str) -> SignatureDef:
-        """The signature of this name; an empty one means `serving_default`."""
-        name = signature_name or "serving_default"
-        if name not in self.signatures:
-            raise invalid(f'Serving signature name: "{name}" not found in signature def')
-        return self.signatures[name]
+    def signature(self, name: str) -> SignatureDef:
+        return signature_of(self.signatures, name)
 
     def check_rows(self, count: int) -> None:
         """Refuses a request with more rows than a batch may have (INVALID_ARGUMENT)."""
         if count > self.most_rows:
-            message = f"Task size {count} is larger than maximum input batch size {self.most_rows}"
+            message = f"The request has {count} rows: send at most {self.most_rows}"
             raise invalid(message, "too_many_rows")
 
     async def count_pieces(self, texts: np.ndarray, deadline: float) -> np.ndarray:
@@ -200,7 +198,7 @@ class Servable:
 
     async def predict(
         self,
-        signature_name: str,
+        name: str,
         inputs: Arrays,
         deadline: float = math.inf,
         *,
@@ -208,14 +206,13 @@ class Servable:
     ) -> dict[str, np.ndarray]:
         """Runs a signature until a moment of `time.monotonic()`, joined with other requests.
 
-        An empty name means `serving_default`. Strings are bytes in arrays of objects. Raises
-        ServingError: INVALID_ARGUMENT, UNAVAILABLE for a full queue, DEADLINE_EXCEEDED.
+        Strings are bytes in arrays of objects. Raises ServingError: FAILED_PRECONDITION for an
+        unknown signature, INVALID_ARGUMENT, UNAVAILABLE for a full queue, DEADLINE_EXCEEDED.
         """
-        signature = self.signature(signature_name)
+        signature = self.signature(name)
         check_inputs(signature, inputs)
         self.check_rows(row_count(inputs))
-        name, started = signature_name or "serving_default", time.monotonic()
-        key = name if name in self._joined else None
+        key, started = name if name in self._joined else None, time.monotonic()
         outputs = await self._queue.run(functools.partial(self._run, name), inputs, key, deadline)
         microseconds = 1e6 * (time.monotonic() - started)
         self.metrics.runtime.labels(self.name, "Predict", "TF1").observe(microseconds)
@@ -245,33 +242,30 @@ class Servable:
         return ModelVersionStatus(version=self.version, state=self.state, status=error)
 
 
-def _warm_up(model: LoadedModel, path: Path) -> int:
+def _warm_up(model: LoadedModel, path: Path) -> None:
     """Runs the requests of a warm-up file, so that no client waits for a cold model."""
     number = 0
     try:
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             number += 1
             if number > _MOST:
-                raise invalid(f"Number of warmup records exceeeds the maximum ({_MOST}) at {path}")
+                raise invalid(f"there are more than {_MOST}")
             _replay(model, PredictionLog.FromString(record))
-    except tf.errors.DataLossError as damage:
-        message = f"{damage.message}. Please verify your warmup data is in TFRecord format."
-        raise ServingError(StatusCode.DATA_LOSS, message) from damage
     except (tf.errors.OpError, ServingError) as failure:
         error = failure if isinstance(failure, ServingError) else from_tensorflow(failure)
         message = f"warm-up request {number} of {path} failed: {error.message}"
         raise ServingError(error.code, message) from failure
-    return number
 
 
 def _replay(model: LoadedModel, log: PredictionLog) -> None:
     kind = log.WhichOneof("log_type")
     if kind == "predict_log":
-        name, inputs = predict_inputs(model.signatures, log.predict_log.request)
-        check_inputs(model.signatures[name], inputs)
+        request = log.predict_log.request
+        name, inputs = request.model_spec.signature_name or DEFAULT, predict_inputs(request)
+        check_inputs(signature_of(model.signatures, name), inputs)
         model.run(name, inputs)
     elif kind not in (None, "classify_log", "regress_log", "multi_inference_log"):
-        raise ServingError(StatusCode.UNIMPLEMENTED, f"Unsupported log_type for warmup: {kind}")
+        raise ServingError(StatusCode.UNIMPLEMENTED, f"it is a {kind}")
 
 
 def stamp(directory: Path) -> dict[str, tuple[int, int]]:
@@ -368,8 +362,7 @@ def _load_error(error: Exception, directory: Path) -> ServingError:
         case tf.errors.OpError():
             return from_tensorflow(error)
         case FileNotFoundError():
-            missing = "Could not find SavedModel .pb or .pbtxt at supplied export directory path"
-            return ServingError(StatusCode.NOT_FOUND, f"{missing}: {directory}")
+            return ServingError(StatusCode.NOT_FOUND, f"{directory} has no saved_model.pb")
         case OSError():
             return ServingError(StatusCode.UNAVAILABLE, str(error))
         case MemoryError():

@@ -36,15 +36,15 @@ def sizes_of(info: TensorInfo | TensorProto) -> list[int]:
     return [dimension.size for dimension in info.tensor_shape.dim]
 
 
-def predict_inputs(
-    signatures: Mapping[str, SignatureDef], request: PredictRequest
-) -> tuple[str, dict[str, np.ndarray]]:
-    """The signature that a request names, and the request's inputs by name."""
-    name = request.model_spec.signature_name or "serving_default"
+def signature_of(signatures: Mapping[str, SignatureDef], name: str) -> SignatureDef:
     if name not in signatures:
-        missing = f'Serving signature key "{name}" not found.'
-        raise ServingError(StatusCode.FAILED_PRECONDITION, missing)
-    return name, {key: to_array(key, proto) for key, proto in request.inputs.items()}
+        message = f"There is no signature {name}: the model has {', '.join(sorted(signatures))}"
+        raise ServingError(StatusCode.FAILED_PRECONDITION, message)
+    return signatures[name]
+
+
+def predict_inputs(request: PredictRequest) -> dict[str, np.ndarray]:
+    return {key: to_array(key, proto) for key, proto in request.inputs.items()}
 
 
 def to_array(name: str, proto: TensorProto) -> np.ndarray:

@@ -1,7 +1,13 @@
+"""Loaded models, without a protocol."""
+
 import contextlib
 from collections.abc import AsyncIterator
 
+import numpy as np
+
 from bert_tf.server.models import Models
+
+TEXTS = np.array([b"the seas", b"farm"], object)
 
 
 @contextlib.asynccontextmanager
@@ -12,3 +18,11 @@ async def running(models: Models) -> AsyncIterator[Models]:
         yield models
     finally:
         await models.close()
+
+
+async def predict(
+    models: Models, name="toy", version=None, label=None, **inputs: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The default signature's answer to TEXTS, or to other inputs."""
+    with models.servable(name, version, label) as held:
+        return await held.predict("serving_default", inputs or {"text": TEXTS})

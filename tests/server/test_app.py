@@ -69,15 +69,20 @@ def test_a_method_that_a_path_lacks_is_405(client, method, path, allow):
     ("method", "path", "status", "message"),
     [
         ("POST", f"{MODEL}:classify", 501, "This server has no :classify: ask :predict, or"),
-        ("POST", "/v1/models/foo:predict", 404, "Servable not found for request: Latest(foo)"),
-        ("POST", f"{MODEL}/versions/50:predict", 404, "Specific(half_plus_three, 50)"),
-        ("POST", f"{MODEL}/labels/x:predict", 400, "Unrecognized servable version label: x"),
+        ("POST", "/v1/models/foo:predict", 404, "There is no version of a model foo"),
+        ("POST", f"{MODEL}/versions/50:predict", 404, "no version 50 of a model half_plus_three"),
+        (
+            "POST",
+            f"{MODEL}/labels/x:predict",
+            400,
+            "no version with the label x",
+        ),
         ("POST", f"{MODEL}/versions/{'9' * 5000}:predict", 400, "Malformed request: POST /v1/"),
         ("GET", "/v1/models", 400, "The path names no model"),
-        ("GET", "/v1/models/foo", 404, "Could not find any versions of model foo"),
-        ("GET", f"{MODEL}/versions/{2**63}", 404, "Could not find version 9223372036854775808"),
-        ("GET", "/v1/models/a%0Ab/metadata", 404, "Latest(a\nb)"),
-        ("POST", "/v1/models/a%2Fb%3A%C3%A9:predict", 404, "Latest(a/b:é)"),
+        ("GET", "/v1/models/foo", 404, "There is no version of a model foo"),
+        ("GET", f"{MODEL}/versions/{2**63}", 404, "There is no version 9223372036854775808"),
+        ("GET", "/v1/models/a%0Ab/metadata", 404, "a model a\nb"),
+        ("POST", "/v1/models/a%2Fb%3A%C3%A9:predict", 404, "a model a/b:é"),
         ("POST", f"{MODEL}:explain", 400, f"Malformed request: POST {MODEL}:explain"),
         ("GET", f"{MODEL}/?with=query", 400, f"Malformed request: GET {MODEL}/"),
         ("GET", "/v1/", 400, "Malformed request"),
@@ -161,7 +166,7 @@ def test_limits_of_rows_of_answers_and_of_time(toy_models, tmp_path, monkeypatch
         message = "The texts have 5 word pieces, more than 4: send fewer or shorter texts"
         answer = ask(client, '{"instances": ["the ships", "ships"]}', "tokenize")
         assert error(answer, 400) == message
-        message = "Task size 3 is larger than maximum input batch size 2"
+        message = "The request has 3 rows: send at most 2"
         assert error(ask(client, '{"instances": ["", "", ""]}', "tokenize"), 400) == message
         assert error(ask(late, '{"inputs": "a"}', "tokenize"), 504) == "Deadline exceeded"
         assert error(ask(late, '{"inputs": [1]}'), 504) == "Deadline exceeded"

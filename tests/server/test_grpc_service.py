@@ -110,9 +110,13 @@ async def test_requests_that_cannot_be_answered_are_refused(toys):
     extra.inputs["b"].CopyFrom(tf.make_tensor_proto(1))
     async with served(toys) as client:
         for request, expected, message in [
-            (predict_pb2.PredictRequest(), Code.INVALID_ARGUMENT, "Missing ModelSpec"),
-            (predict_request(name="foo"), Code.NOT_FOUND, "for request: Latest(foo)"),
-            (predict_request(signature_name="x"), Code.FAILED_PRECONDITION, '"x" not found.'),
+            (predict_pb2.PredictRequest(), Code.INVALID_ARGUMENT, "The request names no model"),
+            (predict_request(name="foo"), Code.NOT_FOUND, "no version of a model foo"),
+            (
+                predict_request(signature_name="x"),
+                Code.FAILED_PRECONDITION,
+                "no signature x",
+            ),
             (duplicate, Code.INVALID_ARGUMENT, "output_filter names length twice"),
             (absent, Code.INVALID_ARGUMENT, "output_filter names x: the signature has length,"),
             (extra, Code.INVALID_ARGUMENT, "the inputs are b, text: the signature takes text"),
@@ -196,7 +200,7 @@ async def test_metadata_and_status_and_no_client_changes_the_models(toys):
         (version,) = (await client.statuses.GetModelStatus(status)).model_version_status
         assert version.state == get_model_status_pb2.ModelVersionStatus.AVAILABLE
         status.model_spec.name = "foo"
-        message = "Could not find any versions of model foo"
+        message = "There is no version of a model foo"
         refused = await refusal(client.statuses.GetModelStatus, status)
         assert refused == (Code.NOT_FOUND, message)
 

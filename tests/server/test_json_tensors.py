@@ -158,7 +158,7 @@ def test_bodies_that_do_not_fit(body, inputs, message):
 
 
 def test_a_signature_name_is_a_string():
-    assert json_tensors.signature_name({}) == ""
+    assert json_tensors.signature_name({}) == "serving_default"
     assert json_tensors.signature_name({"signature_name": "embed"}) == "embed"
     with pytest.raises(ServingError, match="'signature_name' is 5: give a string"):
         json_tensors.signature_name({"signature_name": 5})

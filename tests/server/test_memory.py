@@ -53,7 +53,7 @@ def measured(folder: Path) -> tuple[float, float, float]:
 
         async def predict() -> dict[str, np.ndarray]:
             with models.servable("large") as servable:
-                return await servable.predict("", {"text": texts})
+                return await servable.predict("serving_default", {"text": texts})
 
         async def ask(requests: int) -> None:
             for _ in range(requests // 20):

@@ -96,7 +96,7 @@ def test_embeddings_in_openais_form(client, expected):
         ({"input": [None], "model": "encoder"}, 400, "has at 0 a value that is no text"),
         ({"input": {"a": 1}, "model": "encoder"}, 400, "must be a text or a list"),
         ({"input": "a"}, 400, "'model' is missing"),
-        ({"input": "a", "model": "gone"}, 404, "Servable not found"),
+        ({"input": "a", "model": "gone"}, 404, "There is no version of a model gone"),
         ({"input": "a", "model": "toy"}, 400, "toy cannot make vectors"),
         ({"input": "a", "model": "encoder", "dimensions": 4}, 400, "'dimensions' is 4"),
         ({"input": "a", "model": "encoder", "encoding_format": "int8"}, 400, "float or base64"),
@@ -227,7 +227,7 @@ def test_the_openai_client(address, expected):
     client = package.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0)
     answer = client.embeddings.create(input=TEXTS, model="encoder")  # asks for base64
     assert_close([x.embedding for x in answer.data], expected)
-    with pytest.raises(package.NotFoundError, match="Servable not found"):
+    with pytest.raises(package.NotFoundError, match="no version of a model gone"):
         client.embeddings.create(input=TEXTS, model="gone")
     with pytest.raises(package.BadRequestError, match="dimensions"):
         client.embeddings.create(input=TEXTS, model="encoder", dimensions=4)
@@ -280,4 +280,4 @@ def test_a_generated_client(address, client, expected, tmp_path, monkeypatch):
     )
     assert_close([x.embedding for x in answer.data], expected)
     refused = create_embeddings.sync(client=generated, body=Embeddings(input_=TEXTS, model="gone"))
-    assert "Servable not found" in refused.error["message"]
+    assert "no version of a model gone" in refused.error["message"]

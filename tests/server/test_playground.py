@@ -30,7 +30,7 @@ class SomeModels:
 
     def status(self, name: str) -> GetModelStatusResponse:
         if name == "b":
-            raise ServingError(grpc.StatusCode.NOT_FOUND, "Could not find any versions of model b")
+            raise ServingError(grpc.StatusCode.NOT_FOUND, "none")
         response = GetModelStatusResponse()
         for version, state in ((3, "LOADING"), (2, "AVAILABLE"), (1, "AVAILABLE")):
             response.model_version_status.add(version=version, state=state)
@@ -39,8 +39,7 @@ class SomeModels:
     @contextlib.contextmanager
     def servable(self, name: str, version: int) -> Iterator[SimpleNamespace]:
         if version != 2:
-            message = f"Servable not found for request: Specific(a, {version})"
-            raise ServingError(grpc.StatusCode.NOT_FOUND, message)
+            raise ServingError(grpc.StatusCode.NOT_FOUND, "none")
         signature = SignatureDef(method_name="tensorflow/serving/predict")
         signature.inputs["text"].dtype = DT_STRING
         signature.inputs["text"].tensor_shape.dim.add(size=-1)

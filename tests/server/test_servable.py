@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from running_models import running
+from running_models import TEXTS, predict, running
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
@@ -19,13 +19,7 @@ from bert_tf.server.metrics import Metrics
 from bert_tf.server.models import Models
 from bert_tf.server.servable import REQUESTS, can_join, refuse_truncated, without_padding
 
-TEXTS = np.array([b"the seas", b"farm"], object)
 State = ModelVersionStatus
-
-
-async def predict(models, name="toy", version=None, label=None, signature_name="", **inputs):
-    with models.servable(name, version, label) as held:
-        return await held.predict(signature_name, inputs or {"text": TEXTS})
 
 
 async def test_inputs_that_a_signature_does_not_take_are_refused(toys):
@@ -39,10 +33,11 @@ async def test_inputs_that_a_signature_does_not_take_are_refused(toys):
         ]:
             refusal = pytest.raises(ServingError, match=message)
             with models.servable("toy") as held, refusal as refused:
-                await held.predict("", inputs)
+                await held.predict("serving_default", inputs)
             assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
-        with pytest.raises(ServingError, match='signature name: "x" not found in signature def'):
-            await predict(models, signature_name="x")
+        refusal = pytest.raises(ServingError, match="no signature x: the model has serving_default")
+        with models.servable("toy") as held, refusal:
+            held.signature("x")
         empty = await predict(models, text=np.empty(0, object))
         assert empty["length"].shape == (0,)
 
@@ -64,7 +59,7 @@ async def test_warm_up_requests_are_replayed_and_a_failing_one_fails_the_load(to
     async with running(models := Models(tmp_path / "1")):
         assert models.names == ["toy"]
         assert b":tensorflow:serving:model_warmup_latency_count{" in models.metrics.render()
-    with pytest.raises(InputError, match='Serving signature key "absent" not found'):
+    with pytest.raises(InputError, match="There is no signature absent"):
         await Models(tmp_path / "2").start()
 
 
@@ -114,19 +109,19 @@ async def test_only_versions_with_batching_parameters_are_joined_and_limited(toy
             seen = []
             run = held._queue.run
             held._queue.run = lambda f, i, key, d: seen.append(key) or run(f, i, key, d)
-            await held.predict("", {"text": TEXTS})
+            await held.predict("serving_default", {"text": TEXTS})
             return seen != [None]
 
     async with running(models := Models(tmp_path)):
         assert not await joins(models, "plain") and await joins(models, "batched")
         assert len((await predict(models, "plain", text=many))["length"]) == 5
-        message = "Task size 5 is larger than maximum input batch size 4"
+        message = "has 5 rows: send at most 4"
         with pytest.raises(ServingError, match=message) as refused:
             await predict(models, "batched", text=many)
         assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
     async with running(models := Models(tmp_path, overrides={"max_batch_size": 3})):
         assert await joins(models, "plain")  # given for all models
-        with pytest.raises(ServingError, match="batch size 3"):
+        with pytest.raises(ServingError, match="at most 3"):
             await predict(models, "plain", text=many)
 
 
