@@ -129,14 +129,6 @@ def test_shares_above_1_are_refused():
         PretrainingDataOptions(mask_token_share=0.9, random_token_share=0.2)
 
 
-def test_special_tokens_inside_the_text_are_never_chosen():
-    token_ids = np.array([[CLS, SEP, 9, CLS, SEP, SEP]])
-    for seed in range(5):
-        _, positions, labels, weights = mask(token_ids, np.ones_like(token_ids), seed, prob=0.9)
-        assert weights.sum() == 1
-        assert (positions[0, 0], labels[0, 0]) == (2, 9)
-
-
 @pytest.mark.parametrize("what", [{}, WORDS, SPANS], ids=["tokens", "words", "spans"])
 def test_masks_are_a_function_of_the_seed(what):
     token_ids = np.arange(39_960, 40_024)[None].repeat(3, 0)
@@ -288,23 +280,6 @@ def test_spans_of_k_words_have_a_share_of_one_in_k():
     shares = np.bincount(sizes)[1:5] / len(sizes)
     harmonic = 1 + 1 / 2 + 1 / 3 + 1 / 4
     assert shares == pytest.approx([1 / k / harmonic for k in range(1, 5)], abs=0.03)
-
-
-@pytest.mark.parametrize("what", [{}, WORDS, SPANS], ids=["tokens", "words", "spans"])
-def test_masking_in_a_dataset(what):
-    token_ids = rows_of_random_words(10, 64, np.random.default_rng(2)).astype(np.int32)
-
-    def map_batch(index, batch):
-        options = PretrainingDataOptions(max_predictions_per_seq=20, **what)
-        return mask_tokens(batch, tf.ones_like(batch), TOKENIZER, options, tf.stack([7, index]))
-
-    batches = tf.data.Dataset.from_tensor_slices(token_ids).batch(4)
-    assert batches.element_spec.shape.as_list() == [None, 64]
-    found = list(batches.enumerate().map(map_batch).as_numpy_iterator())
-    assert [masked.positions.shape for masked in found] == [(4, 20), (4, 20), (2, 20)]
-    for index, masked in enumerate(found):
-        expected = map_batch(tf.constant(index, tf.int64), token_ids[4 * index :][:4])
-        assert all(np.array_equal(a, b) for a, b in zip(masked, expected, strict=True))
 
 
 def test_without_a_token_to_mask_nothing_is_predicted():

@@ -80,6 +80,11 @@ def arrays(dataset: tf.data.Dataset, batches: int | None = None) -> list:
     return list(itertools.islice(dataset.as_numpy_iterator(), batches))
 
 
+def joined(dataset: tf.data.Dataset) -> Any:
+    """All batches of a dataset as one."""
+    return tf.nest.map_structure(lambda *values: np.concatenate(values), *arrays(dataset))
+
+
 def flip(path: Path, place: int) -> None:
     """Changes a bit of a byte."""
     content = bytearray(path.read_bytes())

@@ -157,16 +157,6 @@ def test_a_place_that_refuses_the_last_step_loses_nothing(
     assert contents(out) == contents(whole_many)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "mine.tfrecord", ".mine.12345678.tmp"])
-def test_a_folder_of_others_is_left_alone(tmp_path, corpus, write, name):
-    foreign = tmp_path / "out"
-    foreign.mkdir()
-    (foreign / name).write_text("keep")
-    with pytest.raises(InputError, match=r"out: "):
-        write(corpus, foreign)
-    assert contents(foreign) == {name: b"keep"}
-
-
 def test_a_run_killed_after_its_last_step_is_finished(tmp_path, many, write, whole_many):
     out = tmp_path / "out"
     shutil.copytree(whole_many, out)
