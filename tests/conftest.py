@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import hypothesis
 import pytest
 from peer_programs import why_missing
 
@@ -25,6 +26,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 gc.set_threshold(100_000, 50, 100)
 # A job in the background starts with Ctrl-C ignored, and the runs under test would respect that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A busy machine takes longer for an example than hypothesis allows by default.
+hypothesis.settings.register_profile("any_machine", deadline=None)
+hypothesis.settings.load_profile("any_machine")
 
 _GROWTH = 500_000  # kB of memory between two collections
 _OF_RUNS = (

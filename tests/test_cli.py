@@ -301,7 +301,6 @@ def test_no_value_of_an_option_makes_a_traceback(command, tmp_path, monkeypatch)
 
     @settings(
         max_examples=8,
-        deadline=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],  # to shrink so many values takes minutes

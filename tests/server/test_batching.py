@@ -68,7 +68,7 @@ def start(queue, function, *requests, **arguments) -> list[asyncio.Task]:
     ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.lists(st.binary(max_size=300), max_size=5), min_size=1, max_size=12),
     st.integers(1, 9),

@@ -194,7 +194,7 @@ def test_numbers_have_the_fewest_digits_and_floats_a_point():
 
 
 @given(st.lists(st.floats(width=32)))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_floats_come_back_as_they_went(numbers):
     array = np.array(numbers, np.float32)
     body = json_tensors.outputs({"x": array})
@@ -282,7 +282,7 @@ JSON = st.recursive(
     st.dictionaries(st.sampled_from(["instances", "inputs", "signature_name"]), JSON),
     st.sampled_from([TEXT, PAIR, {"x": tf.int32}, {"x": tf.float32}, {"x": tf.bool}]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_json_is_tensors_or_a_refusal(document, inputs):
     try:
         arrays = tensors(json.dumps(document), inputs)
@@ -294,7 +294,7 @@ def test_any_json_is_tensors_or_a_refusal(document, inputs):
 
 
 @given(st.binary(max_size=64))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_any_bytes_are_refused_in_words(body):
     try:
         json_tensors.parse(body)

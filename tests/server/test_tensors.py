@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow as tf
 from google.protobuf.internal.encoder import _VarintBytes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tensorflow.core.framework.tensor_pb2 import TensorProto
@@ -11,7 +11,6 @@ from bert_tf.server.tensors import to_array, to_proto
 DTYPES = [np.float32, np.float64, np.int32, np.int64, np.int8, np.uint8, np.bool_, np.float16]
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(DTYPES).flatmap(
         lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, min_side=0, max_side=4))
@@ -24,7 +23,6 @@ def test_numbers_survive_the_way_there_and_back(array):
     np.testing.assert_array_equal(to_array("x", proto), array)
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=5), max_size=6))
 def test_strings_survive_the_way_there_and_back(values):
     array = np.empty(len(values), object)
@@ -34,7 +32,6 @@ def test_strings_survive_the_way_there_and_back(values):
     assert tf.make_ndarray(proto).tolist() == values
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=6))
 def test_strings_are_read_from_the_content_that_tensorflow_writes(values):
     lengths = b"".join(map(_VarintBytes, map(len, values)))
