@@ -67,44 +67,23 @@ async def test_models_are_found_by_name_and_version(toys):
     assert refused.value.code == grpc.StatusCode.UNAVAILABLE
 
 
-@pytest.mark.slow
-def test_a_new_version_takes_over_while_requests_run(toys, tmp_path):
+async def test_a_version_that_a_request_holds_is_unloaded_after_it(toys, tmp_path):
     shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
-    answered, failed = [], []
-
-    async def run():
-        async with running(models := Models(tmp_path, poll_seconds=0.02)):
-            swapped = asyncio.Event()
-
-            async def client():
-                while not swapped.is_set():
-                    try:
-                        answered.append(await predict(models))
-                    except ServingError as error:
-                        failed.append(error)
-
-            clients = [asyncio.create_task(client()) for _ in range(4)]
-            with models.servable("toy") as old:
-                add_version(toys, tmp_path, 2)
-                await until(lambda: states(models).get(2) == State.AVAILABLE)
-                assert states(models)[1] == State.UNLOADING  # held by this request
-                await old.predict("serving_default", {"text": TEXTS})
-                with models.servable("toy") as new:
-                    assert new.version == 2
-            await until(lambda: states(models)[1] == State.END)
-            assert list(states(models)) == [2, 1]
-            swapped.set()
-            await asyncio.gather(*clients)
-
-            # Taken away again: the old one comes back.
-            shutil.rmtree(tmp_path / "toy" / "2")
-            await until(lambda: states(models) == {2: State.END, 1: State.AVAILABLE})
-            await predict(models)
-            shutil.rmtree(tmp_path / "toy" / "1")
-            await until(lambda: not models.names)
-
-    asyncio.run(run())
-    assert answered and not failed
+    async with running(models := Models(tmp_path, poll_seconds=0.02)):
+        with models.servable("toy") as old:
+            add_version(toys, tmp_path, 2)
+            await until(lambda: states(models).get(2) == State.AVAILABLE)
+            with models.servable("toy") as new:
+                assert new.version == 2
+            await until(lambda: states(models)[1] == State.UNLOADING)
+            await old.predict("serving_default", {"text": TEXTS})
+        await until(lambda: states(models)[1] == State.END)
+        assert list(states(models)) == [2, 1]
+        shutil.rmtree(tmp_path / "toy" / "2")  # the old one comes back
+        await until(lambda: states(models) == {2: State.END, 1: State.AVAILABLE})
+        await predict(models)
+        shutil.rmtree(tmp_path / "toy" / "1")
+        await until(lambda: not models.names)
 
 
 async def test_a_version_that_cannot_be_loaded_is_reported_and_the_old_one_serves(toys, tmp_path):

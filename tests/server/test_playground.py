@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -101,11 +100,3 @@ def test_the_files_are_small_and_fetch_nothing_from_elsewhere():
     parses_markup = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\("
     assert not re.search(parses_markup, scripts)
     assert not re.search(r"<script(?![^>]*src=)|\son\w+=|style=|<style", CLIENT.get("/").text)
-
-
-def test_the_files_are_package_data():
-    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    data = settings["tool"]["setuptools"]["package-data"]
-    patterns = data["bert_tf.server.playground"]
-    packed = {file for pattern in patterns for file in PACKAGE.glob(pattern)}
-    assert packed == set(FILES)
