@@ -1,7 +1,8 @@
 """Loaded models, without a protocol."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 
@@ -26,3 +27,9 @@ async def predict(
     """The default signature's answer to TEXTS, or to other inputs."""
     with models.servable(name, version, label) as held:
         return await held.predict("serving_default", inputs or {"text": TEXTS})
+
+
+async def until(condition: Callable[[], object], seconds=60.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)

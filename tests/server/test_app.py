@@ -13,7 +13,7 @@ import pytest
 from credential_files import tokens_of
 from prometheus_client.parser import text_string_to_metric_families
 from rest_client import MODEL, Stub, ask, error, rest, run, serving
-from running_models import running
+from running_models import running, until
 from starlette.testclient import TestClient
 
 from bert_tf import BertTokenizer
@@ -229,11 +229,6 @@ async def test_probes_need_no_token_and_tell_what_is_ready(toys, tmp_path):
         answer = client.get("/readyz", headers={"Host": "10.1.2.3:8501"})
         return answer.status_code, answer.text
 
-    async def until_ready_is(expected: tuple[int, str]) -> None:
-        async with asyncio.timeout(30):
-            while ready() != expected:
-                await asyncio.sleep(0.01)
-
     assert (client.get("/healthz").text, ready()[0]) == ("ok\n", 503)
     headers = {"Authorization": "Bearer secret", "Host": "localhost"}
     loading = client.post("/v1/models/toy:predict", json={"inputs": ["ab"]}, headers=headers)
@@ -242,9 +237,9 @@ async def test_probes_need_no_token_and_tell_what_is_ready(toys, tmp_path):
         assert ready() == (200, "1 of 1 models are ready\n")
         (folder / "toy" / "2").mkdir()  # which cannot be loaded: version 1 still answers
         (folder / "broken" / "1").mkdir(parents=True)
-        await until_ready_is((503, "1 of 2 models are ready\n"))
+        await until(lambda: ready() == (503, "1 of 2 models are ready\n"))
         shutil.copytree(toys / "toy" / "1", folder / "broken" / "1", dirs_exist_ok=True)
-        await until_ready_is((200, "2 of 2 models are ready\n"))
+        await until(lambda: ready() == (200, "2 of 2 models are ready\n"))
     assert ready()[0] == 503  # it is stopping
     assert client.head("/readyz").text == ""
     assert client.post("/readyz").status_code == 405

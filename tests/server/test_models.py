@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 import tensorflow as tf
-from running_models import TEXTS, predict, running
+from running_models import TEXTS, predict, running, until
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 
 from bert_tf.errors import InputError
@@ -45,12 +45,6 @@ def configure(folder: Path, *models: str) -> Path:
     file, configs = folder / "models.config", (f"config {{ {model} }}" for model in models)
     file.write_text(f"model_config_list {{ {' '.join(configs)} }}")
     return file
-
-
-async def until(condition, seconds=60.0):
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def states(models, name="toy") -> dict[int, int]:
