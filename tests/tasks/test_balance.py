@@ -58,19 +58,15 @@ def test_labels_that_look_like_lists(labels, found):
     assert list_separator(labels) == found
 
 
-def test_class_weights_give_classes_the_same_total():
-    targets = np.array([0, 0, 0, 1], np.int32)
-    weights = class_weights(targets)
-    assert weights.tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2])
-
-
 @pytest.mark.parametrize("targets", [np.array([0.5, 1]), np.array([[0, 1], [2, -1]])])
 def test_class_weights_need_one_class_for_each_example(targets):
     with pytest.raises(InputError, match="--class_weights is for"):
         class_weights(targets)
 
 
-def test_balanced_weights_give_both_decisions_of_a_label_the_same_total():
+def test_weights_give_classes_and_both_decisions_of_a_label_the_same_total():
+    weights = class_weights(np.array([0, 0, 0, 1], np.int32))
+    assert weights.tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2])
     targets = np.array([[1, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 0]], np.float32)
     weights = class_weights(targets)
     assert weights[:, 0].tolist() == pytest.approx([2, 2 / 3, 2 / 3, 2 / 3])

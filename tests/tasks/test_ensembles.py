@@ -20,7 +20,7 @@ from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.table import TASKS
 
 
-def test_classes_get_their_mean_probability_by_name():
+def test_classes_and_choices_get_their_mean_probability_numbers_their_mean():
     answers = [
         {"labels": np.array([[b"no", b"yes"]], object), "probabilities": np.float32([[0.6, 0.4]])},
         {"labels": np.array([[b"yes", b"no"]], object), "probabilities": np.float32([[0.9, 0.1]])},
@@ -29,16 +29,10 @@ def test_classes_get_their_mean_probability_by_name():
     assert found["labels"].tolist() == [[b"yes", b"no"]]
     assert found["label"].tolist() == [b"yes"]
     assert found["probabilities"] == pytest.approx(np.array([[0.65, 0.35]]))
-
-
-def test_choices_get_their_mean_probability():
     answers = [{"probabilities": np.float32([p])} for p in ([0.6, 0.4, 0.0], [0.1, 0.5, 0.4])]
     found = averaged(Choice(), None, answers, [[], []])
     assert found["choice"].tolist() == [1]
     assert found["probabilities"] == pytest.approx(np.array([[0.35, 0.45, 0.2]]), abs=1e-6)
-
-
-def test_scores_are_averaged():
     answers = [{"score": np.float32([1.0, 2.0])}, {"score": np.float32([2.0, 5.0])}]
     assert averaged(Regression(), None, answers, [[], []])["score"].tolist() == [1.5, 3.5]
 
@@ -128,41 +122,16 @@ class Answers(Answerer):
         return Answered(self.task, examples, found, self.labels)
 
 
-def answers_of(logits, thresholds) -> Answerer:
-    task = TASKS["multi_label"].with_settings({"thresholds": thresholds})
-    model = SimpleNamespace(config=Mock(), logits=logits)
-    return Answers(task, model, None, ["cow", "sea"])
-
-
 def test_labels_that_each_model_gives_are_given_and_each_is_scored_by_its_own_thresholds():
     """Probabilities of 0.018 and 0.98 are above thresholds of 0.01 and 0.95, whose mean is 0.48."""
-    own = [dict.fromkeys(("cow", "sea"), limit) for limit in (0.01, 0.95)]
-    members = [answers_of([-4.0, -4.0], own[0]), answers_of([4.0, 4.0], own[1])]
+    members = []
+    for logit, limit in ((-4.0, 0.01), (4.0, 0.95)):
+        thresholds = dict.fromkeys(("cow", "sea"), limit)
+        task = TASKS["multi_label"].with_settings({"thresholds": thresholds})
+        model = SimpleNamespace(config=Mock(), logits=[logit, logit])
+        members.append(Answers(task, model, None, ["cow", "sea"]))
     examples = Examples("x", [1], {"text": ["a"], "label": ["cow,sea"]})
     each = []
     together = evaluate_together(members, examples, 1, answered=each.append)
     for evaluation in (*each, together):
         assert evaluation.scores["f1_micro"] == evaluation.scores["exact_match"] == 1
-
-
-def test_questions_are_scored_by_each_models_own_threshold():
-    class Odds(Answerer):
-        def answers(self, examples, batch_size):
-            odds = n_best([(b"1066", 1.0, 9, 3.0)], self.model.odds)
-            found = averaged(self.task.kind, examples, [odds], [[]])  # decides
-            return Answered(self.task, examples, found)
-
-    limits = [(-1.0, 0.0), (4.0, 5.0)]  # null odds and threshold: both answer
-    task = TASKS["squad2"]
-    members = [
-        Odds(
-            task.with_settings({"null_score_diff_threshold": limit}),
-            SimpleNamespace(config=Mock(), odds=odds),
-            None,
-        )
-        for odds, limit in limits
-    ]
-    columns = {"id": ["q"], "question": ["when"], "context": ["in 1066"], "answers": [["1066"]]}
-    each = []
-    together = evaluate_together(members, Examples("x", [1], columns), 1, answered=each.append)
-    assert [x.scores["exact"] for x in (*each, together)] == [100, 100, 100]

@@ -29,6 +29,13 @@ def made(name: str, labels: list[str], layers: int = 1) -> Answerer:
     return Answerer(task, model, BertTokenizer(PIECES), labels)
 
 
+def check_sums(found, prefix="", pieces="pieces_attribution") -> None:
+    """Attributions add up to the difference of the logits."""
+    rise = found[f"{prefix}logit"] - found[f"{prefix}masked_logit"]
+    assert np.abs(rise).max() > 0.1  # there is something to explain
+    np.testing.assert_allclose(found[pieces].sum(-1), rise, **CLOSE)
+
+
 @pytest.fixture(scope="module")
 def classifier() -> Answerer:
     return made("classification", ["no", "yes"], layers=2)
@@ -41,9 +48,7 @@ def explain(classifier):
 
 def test_attributions_add_up_to_the_difference_of_the_logits(classifier, explain):
     found = answer(explain, {"text": TEXTS}, 4)
-    rise = found["logit"] - found["masked_logit"]
-    assert np.abs(rise).max() > 0.1  # there is something to explain
-    np.testing.assert_allclose(found["pieces_attribution"].sum(-1), rise, **CLOSE)
+    check_sums(found)
     answered = answer(classifier.function(), {"text": TEXTS}, 4)
     assert (found["label"] == answered["label"]).all()
     assert_equal_but_for_rounding(found["probability"], answered["probability"], 50, 64)
@@ -51,16 +56,15 @@ def test_attributions_add_up_to_the_difference_of_the_logits(classifier, explain
 
 
 @pytest.mark.slow
-def test_word_vectors_that_keras_replaces_are_explained():
+def test_word_vectors_that_keras_replaces_and_pairs_are_explained():
     tuned = made("classification", ["no", "yes"])
     table = tuned.model.encoder.embeddings.word_embeddings
     table.enable_lora(2)
     for weight in (table.lora_embeddings_a, table.lora_embeddings_b):
         weight.assign(np.random.default_rng(1).normal(size=weight.shape))
-    found = answer(tuned.function("explain"), {"text": TEXTS}, 6)
-    rise = found["logit"] - found["masked_logit"]
-    assert np.abs(rise).max() > 0.1
-    np.testing.assert_allclose(found["pieces_attribution"].sum(-1), rise, **CLOSE)
+    check_sums(answer(tuned.function("explain"), {"text": TEXTS}, 6))
+    pairs = made("mrpc", ["0", "1"]).function("explain")
+    check_sums(answer(pairs, {"text": ["sea ship", "cow"], "text_pair": ["cow .", "."]}, 4))
 
 
 def test_each_piece_has_its_own(explain):
@@ -92,14 +96,6 @@ def test_a_batch_does_not_change_an_explanation(explain):
 
 
 @pytest.mark.slow
-def test_pairs():
-    function = made("mrpc", ["0", "1"]).module(explanations=True).signature("explain")
-    found = answer(function, {"text": ["sea ship", "cow"], "text_pair": ["cow .", "."]}, 4)
-    rise = found["logit"] - found["masked_logit"]
-    np.testing.assert_allclose(found["pieces_attribution"].sum(-1), rise, **CLOSE)
-
-
-@pytest.mark.slow
 def test_each_of_several_labels_is_explained():
     model = made("multi_label", ["a", "b", "c"])
     strings = {"text": TEXTS}
@@ -112,10 +108,8 @@ def test_each_of_several_labels_is_explained():
     assert (found["predicted_label"] == answered["predicted_label"]).all()
     assert found["predicted_count"].tolist() == answered["predicted_count"].tolist()
     assert found["predicted_count"].max() > 1
-    rise = found["predicted_logit"] - found["predicted_masked_logit"]
-    np.testing.assert_allclose(found["predicted_attribution"].sum(-1), rise, **CLOSE)
-    rise = found["logit"] - found["masked_logit"]
-    np.testing.assert_allclose(found["pieces_attribution"].sum(-1), rise, **CLOSE)
+    check_sums(found)
+    check_sums(found, "predicted_", "predicted_attribution")
     has = found["predicted_count"] > 0
     assert (found["label"][has] == found["predicted_label"][has, 0]).all()
     first = found["predicted_attribution"][has, 0]
@@ -129,16 +123,8 @@ def test_an_export_explains(tmp_path, capsys, exports_of):
     with exports_of("serving_default", "explain"):
         assert main([*export, "--explanations"]) == 0
     capsys.readouterr()
-    asked = [
-        "predict",
-        "--model",
-        f"{tmp_path}/s/m",
-        "--text",
-        "ship cow",
-        "--signature",
-        "explain",
-    ]
-    assert main(asked) == 0
+    asked = ["--model", f"{tmp_path}/s/m", "--text", "ship cow", "--signature", "explain"]
+    assert main(["predict", *asked]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [piece["text"] for piece in found["pieces"]] == ["[CLS]", "ship", "cow", "[SEP]"]
     (same,) = BertClassifier.from_preset(tmp_path / "model").explain(["ship cow"])

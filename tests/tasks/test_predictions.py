@@ -5,26 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from tiny import tiny_config
 
 from bert_tf import BertClassifier, BertTokenizer
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.task_models import BertSpanClassifier, BertTagger
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.predictions import check_submission, write_submission
 from bert_tf.tasks.table import TASKS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
 CONFIG = tiny_config(len(PIECES), initializer_range=0.5)
-
-
-def saved(folder, name, model, labels=(), **settings):
-    task = TASKS[name].with_settings({"max_length": 16, **settings})
-    Answerer(task, model, BertTokenizer(PIECES), labels).save(folder)
-    return folder
 
 
 def read(path) -> list[list[str]]:
@@ -33,54 +24,49 @@ def read(path) -> list[list[str]]:
     return [line.split("\t") for line in content.splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("name", "split", "file"),
-    [
-        ("cola", "test", "CoLA.tsv"),
-        ("sst2", "test", "SST-2.tsv"),
-        ("mrpc", "test", "MRPC.tsv"),
-        ("qqp", "test", "QQP.tsv"),
-        ("mnli", "test", "MNLI-m.tsv"),
-        ("mnli", "test_matched", "MNLI-m.tsv"),
-        ("mnli", "test_mismatched", "MNLI-mm.tsv"),
-        ("mnli", "ax", "AX.tsv"),
-        ("qnli", "test", "QNLI.tsv"),
-        ("rte", "test", "RTE.tsv"),
-        ("wnli", "test", "WNLI.tsv"),
-    ],
-)
-def test_glue_s_files(name, split, file, tmp_path):
+FILES = {
+    "cola": "CoLA.tsv",
+    "sst2": "SST-2.tsv",
+    "mrpc": "MRPC.tsv",
+    "qqp": "QQP.tsv",
+    "mnli": "MNLI-m.tsv",
+    "mnli test_matched": "MNLI-m.tsv",
+    "mnli test_mismatched": "MNLI-mm.tsv",
+    "mnli ax": "AX.tsv",
+    "qnli": "QNLI.tsv",
+    "rte": "RTE.tsv",
+    "wnli": "WNLI.tsv",
+}
+
+
+@pytest.mark.parametrize(("case", "file"), FILES.items())
+def test_glue_s_files(case, file, tmp_path, answered):
     """One row for each test row, indices from 0, labels by name in any order of the model's."""
-    task = TASKS[name]
+    name, _, split = case.partition(" ")
+    task, split = TASKS[name], split or "test"
     labels = list(task.labels[::-1])
     logits = np.eye(len(labels))[np.arange(5) % len(labels)]
-    answers = task.kind.answers(tf.constant(logits), labels)
-    answers = {key: value.numpy() for key, value in answers.items()}
-    examples = Examples("test.tsv", list(range(2, 7)), {"text": ["", " ", "a", "a", '"']})
-    check_submission(task, split, examples, labels)
-    write_submission(tmp_path, split, Answered(task, examples, answers, labels))
+    predicted = answered(task, {"text": ["", " ", "a", "a", '"']}, logits, labels)
+    check_submission(task, split, predicted.examples, labels)
+    write_submission(tmp_path, split, predicted)
     assert [path.name for path in tmp_path.iterdir()] == [file]
     expected = [[str(i), labels[i % len(labels)]] for i in range(5)]
     assert read(tmp_path / file) == [["index", "prediction"], *expected]
 
 
-def test_sts_b_has_three_decimals_within_0_to_5(tmp_path):
-    task = TASKS["stsb"]
-    scores = np.array([-0.3, 0, 2.34567, 5.0001, 4.9999], np.float32)
-    examples = Examples("test.tsv", list(range(5)), {"text": ["a"] * 5})
-    write_submission(tmp_path, "test", Answered(task, examples, {"score": scores}))
+def test_sts_b_has_three_decimals_within_0_to_5(tmp_path, answered):
+    scores = [-0.3, 0, 2.34567, 5.0001, 4.9999]
+    write_submission(tmp_path, "test", answered(TASKS["stsb"], {"text": ["a"] * 5}, scores))
     predictions = [row[1] for row in read(tmp_path / "STS-B.tsv")]
     assert predictions == ["prediction", "0.000", "0.000", "2.346", "5.000", "5.000"]
 
 
-def test_answers_without_a_value_per_example_are_no_predictions(tmp_path):
-    examples = Examples("d.tsv", [1], {"text": ["a"]})
+def test_answers_without_a_value_per_example_are_no_predictions(tmp_path, answered):
+    task, columns = TASKS["embedding"], {"text": ["a"]}
     answers = {"vector": np.ones((1, 8)), "truncated": np.zeros(1, int)}
     with pytest.raises(InputError, match="answers of embedding have no value per example to write"):
-        write_submission(tmp_path, "test", Answered(TASKS["embedding"], examples, answers))
-    write_submission(
-        tmp_path, "test", Answered(TASKS["embedding"], examples, {"score": np.ones(1)})
-    )
+        write_submission(tmp_path, "test", answered(task, columns, answers))
+    write_submission(tmp_path, "test", answered(task, columns, {"score": np.ones(1)}))
     assert read(tmp_path / "predictions.tsv") == [["text", "predicted"], ["a", "1.000000"]]
 
 
@@ -94,13 +80,10 @@ def test_what_cannot_be_submitted_is_refused_before_the_work():
     check_submission(mnli, "train", examples, ["LABEL_0"])  # no official file
 
 
-def test_labels_of_a_savedmodel_are_checked_when_it_has_answered(tmp_path):
-    answers = {"label": np.array([b"LABEL_1"], object)}
-    answers |= {"labels": answers["label"][None], "probabilities": np.ones((1, 1))}
-    examples = Examples("test.tsv", [1], {"text": ["a"]})
-    rte = TASKS["rte"]
+def test_labels_of_a_savedmodel_are_checked_when_it_has_answered(tmp_path, answered):
+    rte, labels = TASKS["rte"], ["LABEL_1"]
     with pytest.raises(InputError, match="labels are LABEL_1, those of rte are"):
-        write_submission(tmp_path, "test", Answered(rte, examples, answers))
+        write_submission(tmp_path, "test", answered(rte, {"text": ["a"]}, [[1.0]], labels))
     assert not list(tmp_path.iterdir())
 
 
@@ -111,7 +94,9 @@ TEXTS = ["sea", '"ship', "", "cow " * 50, "farm\u2028sea"]
 def cola(tmp_path_factory) -> Path:
     """A folder with a model of CoLA and its test set."""
     folder = tmp_path_factory.mktemp("cola")
-    saved(folder / "model", "cola", BertClassifier(CONFIG, labels=["0", "1"]), ["0", "1"])
+    task = TASKS["cola"].with_settings({"max_length": 16})
+    model = BertClassifier(CONFIG, labels=["0", "1"])
+    Answerer(task, model, BertTokenizer(PIECES)).save(folder / "model")
     (folder / "CoLA").mkdir()
     lines = ["index\tsentence", *(f"{i}\t{text}" for i, text in enumerate(TEXTS))]
     (folder / "CoLA" / "test.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -129,6 +114,8 @@ def test_a_test_folder_becomes_the_official_file_and_json_lines(cola, tmp_path, 
     assert "1 examples have a blank text, the first in line 4" in err
     assert "cut at 16 tokens: 1 of 5 inputs" in err
     assert call("predict --text sea", model=cola / "model")[1] == ""
+    message = call.refused("predict --text a --submission x", model=cola / "model")
+    assert "--submission is for files and data sets" in message
 
 
 @pytest.mark.slow
@@ -150,40 +137,3 @@ def test_a_saved_model_makes_the_same_files(cola, tmp_path, call, exports_of):
     call("predict --split validation", model=served, **files)
     header, row = read(tmp_path / "own" / "predictions.tsv")
     assert header == ["text", "predicted", "0", "1"] and row[0] == "sea"
-
-
-@pytest.mark.slow
-def test_unlabelled_questions_keep_their_ids(tmp_path, call):
-    model = saved(tmp_path / "model", "squad2", BertSpanClassifier(CONFIG))
-    rows = [{"id": f"q-{i}", "question": "sea", "context": "ship farm cow"} for i in range(3)]
-    data = tmp_path / "new.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    files = {"submission": tmp_path / "files", "output": tmp_path / "out.jsonl"}
-    call("predict", model=model, input=data, **files)
-    found = {path.name: json.loads(path.read_text()) for path in files["submission"].iterdir()}
-    assert sorted(found) == ["nbest_predictions.json", "null_odds.json", "predictions.json"]
-    assert all(list(content) == ["q-0", "q-1", "q-2"] for content in found.values())
-    lines = [json.loads(line) for line in files["output"].read_text().splitlines()]
-    assert {line["id"]: line["answer"] for line in lines} == found["predictions.json"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("column", ["text", "words"])
-def test_unlabelled_words_become_columns(column, tmp_path, call):
-    labels = ["O", "B-PER", "I-PER"]
-    model = saved(tmp_path / "model", "tagging", BertTagger(CONFIG, labels=labels), labels)
-    data = tmp_path / ("new.conll" if column == "words" else "new.tsv")
-    data.write_text("sea x\nship x\n\ncow x\n" if column == "words" else "text\nsea ship\ncow\n")
-    call("predict", model=model, input=data, submission=tmp_path / "files")
-    (path,) = (tmp_path / "files").iterdir()
-    assert path.name == "predictions.conll"
-    rows = [line.split(" ") for line in path.read_text().splitlines()]
-    assert [row[0] for row in rows] == ["sea", "ship", "", "cow", ""]
-    assert {row[1] for row in rows if row[0]} <= set(labels)
-
-
-def test_bad_combinations_are_refused(tmp_path, call):
-    message = call.refused("predict --text a --input x", model=tmp_path)
-    assert "give exactly one of --text and --input" in message
-    message = call.refused("predict --text a --submission x", model=tmp_path)
-    assert "--submission is for files and data sets" in message

@@ -50,14 +50,19 @@ def test_every_kind_says_what_is_cut(task, columns, expected):
     assert truncation(TASKS[task].kind, found, 8) == expected
 
 
-def test_questions_are_cut_at_64_pieces():
+def test_texts_in_windows_are_not_cut():
+    kind = TASKS["classification"].kind.with_settings({"long_texts": "windows"})
+    assert truncation(kind, [0, 0], 8) == "cut: 0 of 2 texts; long ones are read in windows"
+
+
+@pytest.mark.parametrize(("longest", "cut"), [(64, [0, 1]), (9, [55, 56])])
+def test_questions_are_cut_at_64_pieces(longest, cut):
     columns = {"question": ["sea " * 64, "sea " * 65], "context": ["cow", "cow"]}
-    expected = "cut at 64 word pieces: 1 of 2 questions; contexts are read in windows"
-    assert truncated(Span(), columns, 384).tolist() == [0, 1]
-    assert truncation(Span(), [0, 1], 384) == expected
-    shorter = Span().with_settings({"max_query_length": 9})
-    assert truncated(shorter, columns, 384).tolist() == [55, 56]
-    assert truncation(shorter, [55, 56], 384).startswith("cut at 9 word pieces: 2 of 2")
+    kind = Span().with_settings({"max_query_length": None if longest == 64 else longest})
+    assert truncated(kind, columns, 384).tolist() == cut
+    assert truncation(kind, cut, 384).startswith(
+        f"cut at {longest} word pieces: {sum(map(bool, cut))} of 2"
+    )
 
 
 def truncated(kind, columns, max_length):

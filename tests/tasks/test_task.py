@@ -5,10 +5,13 @@ import pytest
 from bert_tf.errors import InputError
 from bert_tf.tasks.table import TASKS
 
-# Task -> rows of the published files: training or development, test. None: the same columns.
+NLI = "index\tsentence1\tsentence2\tlabel\n0\tA.\tC\tnot_entailment\n1\tB.\tD\tentailment"
+PAIRS = "index\tsentence1\tsentence2\n0\tA.\tC\n1\tB.\tD"
+SENTENCES = "index\tsentence\n0\tA.\n1\tB."
+# Task -> the published files: of training or development, of tests.
 FILES = {
-    "cola": ["gj04\t1\t\tA.\ngj04\t0\t*\tB.", "index\tsentence\n0\tA.\n1\tB."],
-    "sst2": ["sentence\tlabel\nA.\t1\nB.\t0", "index\tsentence\n0\tA.\n1\tB."],
+    "cola": ["gj04\t1\t\tA.\ngj04\t0\t*\tB.", SENTENCES],
+    "sst2": ["sentence\tlabel\nA.\t1\nB.\t0", SENTENCES],
     "mrpc": [
         "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tA.\tC\n0\t7\t8\tB.\tD",
         "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t7\t8\tA.\tC\n1\t7\t8\tB.\tD",
@@ -25,20 +28,14 @@ FILES = {
     "mnli": [
         "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA.\tC\tneutral\tcontradiction\n"
         "1\tB.\tD\tneutral\tentailment",
-        "index\tsentence1\tsentence2\n0\tA.\tC\n1\tB.\tD",
+        PAIRS,
     ],
     "qnli": [
-        "index\tquestion\tsentence\tlabel\n0\tA.\tC\tnot_entailment\n1\tB.\tD\tentailment",
-        "index\tquestion\tsentence\n0\tA.\tC\n1\tB.\tD",
+        NLI.replace("sentence1\tsentence2", "question\tsentence"),
+        PAIRS.replace("sentence1\tsentence2", "question\tsentence"),
     ],
-    "rte": [
-        "index\tsentence1\tsentence2\tlabel\n0\tA.\tC\tnot_entailment\n1\tB.\tD\tentailment",
-        "index\tsentence1\tsentence2\n0\tA.\tC\n1\tB.\tD",
-    ],
-    "wnli": [
-        "index\tsentence1\tsentence2\tlabel\n0\tA.\tC\t1\n1\tB.\tD\t0",
-        "index\tsentence1\tsentence2\n0\tA.\tC\n1\tB.\tD",
-    ],
+    "rte": [NLI, PAIRS],
+    "wnli": [NLI.replace("not_entailment", "1").replace("entailment", "0"), PAIRS],
 }
 LABELS = {
     "mnli": ["contradiction", "entailment"],
@@ -122,44 +119,39 @@ def test_real_files(name, data, split, count, labels, shared):
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "record"),
+    ("name", "texts"),
     [
-        ("cola", "glue/cola", {"sentence": "A"}),
-        ("sst2", "glue/sst2", {"sentence": "A"}),
-        ("mrpc", "glue/mrpc", {"sentence1": "A", "sentence2": "B"}),
-        ("qqp", "glue/qqp", {"question1": "A", "question2": "B"}),
-        ("mnli", "glue/mnli", {"premise": "A", "hypothesis": "B"}),
-        ("qnli", "glue/qnli", {"question": "A", "sentence": "B"}),
-        ("rte", "glue/rte", {"sentence1": "A", "sentence2": "B"}),
-        ("wnli", "glue/wnli", {"sentence1": "A", "sentence2": "B"}),
-        ("stsb", "glue/stsb", {"sentence1": "A", "sentence2": "B"}),
+        *((name, ["sentence"]) for name in ("cola", "sst2")),
+        *((name, ["sentence1", "sentence2"]) for name in ("mrpc", "rte", "wnli", "stsb")),
+        ("qqp", ["question1", "question2"]),
+        ("mnli", ["premise", "hypothesis"]),
+        ("qnli", ["question", "sentence"]),
     ],
 )
-def test_glue_in_tensorflow_datasets(name, data, record, tensorflow_datasets):
+def test_glue_in_tensorflow_datasets(name, texts, tensorflow_datasets):
     """Labels by name: the order of MNLI's, QNLI's and WNLI's is not that of the task."""
-    labels = {"stsb": 3.8}
-    records = [{**record, "label": labels.get(name, 0), "idx": 0}]
-    with tensorflow_datasets(records) as asked:
-        found = TASKS[name].read(f"tfds:{data}", "validation")
-        unlabelled = TASKS[name].read(f"tfds:{data}", "test", labelled=False)
+    record = {**dict(zip(texts, "AB", strict=False)), "label": 3.8 if name == "stsb" else 0}
+    with tensorflow_datasets([{**record, "idx": 0}]) as asked:
+        found = TASKS[name].read(f"tfds:glue/{name}", "validation")
+        unlabelled = TASKS[name].read(f"tfds:glue/{name}", "test", labelled=False)
     first = {"mnli": "entailment", "qnli": "entailment", "rte": "entailment", "stsb": "3.8"}
     assert found.columns["label"] == [first.get(name, "0")]
-    assert list(unlabelled.columns.values()) == [[text] for text in record.values()]
-    assert asked == (
-        ["validation_matched", "test_matched"] if name == "mnli" else ["validation", "test"]
-    )
+    assert list(unlabelled.columns.values()) == [["A"], ["B"]][: len(texts)]
+    suffix = "_matched" if name == "mnli" else ""
+    assert asked == [f"validation{suffix}", f"test{suffix}"]
 
 
-def test_splits_without_labels_in_tensorflow_datasets(tensorflow_datasets):
-    for name, split in (("glue/cola", "test"), ("glue/ax", "ax")):
-        task = TASKS["mnli" if split == "ax" else "cola"]
-        texts = ("premise", "hypothesis") if split == "ax" else ("sentence",)
-        record = {**dict.fromkeys(texts, "A"), "label": -1, "idx": 0}
-        with (
-            tensorflow_datasets([record]),
-            pytest.raises(InputError, match=r"has no labels .* bert-tf predict"),
-        ):
-            task.read(f"tfds:{name}", split)
+@pytest.mark.parametrize(
+    ("name", "data", "split", "texts"),
+    [("cola", "cola", "test", ["sentence"]), ("mnli", "ax", "ax", ["premise", "hypothesis"])],
+)
+def test_splits_without_labels_in_tensorflow_datasets(
+    name, data, split, texts, tensorflow_datasets
+):
+    record = {**dict.fromkeys(texts, "A"), "label": -1, "idx": 0}
+    message = r"has no labels .* bert-tf predict"
+    with tensorflow_datasets([record]), pytest.raises(InputError, match=message):
+        TASKS[name].read(f"tfds:glue/{data}", split)
 
 
 def test_all_splits_of_mnli_in_tensorflow_datasets(tensorflow_datasets):
@@ -187,6 +179,11 @@ def test_all_splits_of_mnli_in_tensorflow_datasets(tensorflow_datasets):
     assert mnli.split_of("own.tsv", "test") == "test"
 
 
+QUESTION = {"id": "q", "title": "x", "question": "A?", "context": "B C"}
+ANSWER, NONE = {"text": ["C"], "answer_start": [2]}, {"text": [], "answer_start": []}
+PUBLISHED = {name: [QUESTION[name]] for name in ("id", "question", "context")}
+
+
 @pytest.mark.parametrize(
     ("name", "data", "record", "columns"),
     [
@@ -199,34 +196,14 @@ def test_all_splits_of_mnli_in_tensorflow_datasets(tensorflow_datasets):
         (
             "squad",
             "squad",
-            {
-                "id": "q",
-                "title": "x",
-                "question": "A?",
-                "context": "B C",
-                "answers": {"text": ["C"], "answer_start": [2]},
-            },
-            {
-                "id": ["q"],
-                "question": ["A?"],
-                "context": ["B C"],
-                "answers": [["C"]],
-                "span": [[2, 3]],
-            },
+            {**QUESTION, "answers": ANSWER},
+            {**PUBLISHED, "answers": [["C"]], "span": [[2, 3]]},
         ),
         (
             "squad2",
             "squad/v2.0",
-            {
-                "id": "q",
-                "title": "x",
-                "question": "A?",
-                "context": "B C",
-                "is_impossible": True,
-                "answers": {"text": [], "answer_start": []},
-                "plausible_answers": {"text": ["C"], "answer_start": [2]},
-            },
-            {"id": ["q"], "question": ["A?"], "context": ["B C"], "answers": [[]], "span": [[]]},
+            {**QUESTION, "is_impossible": True, "answers": NONE, "plausible_answers": ANSWER},
+            {**PUBLISHED, "answers": [[]], "span": [[]]},
         ),
     ],
 )

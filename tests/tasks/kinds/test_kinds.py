@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import tracemalloc
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.files import read_examples
+from bert_tf.pipelines.examples.files import read_table
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.kinds.kind import Answered, Kind, RowKind
@@ -24,51 +25,34 @@ CLASSES = TASKS["classification"]
 KIND = CLASSES.kind
 
 
-def answers_of(labels, predicted) -> dict[str, np.ndarray]:
-    outputs = tf.one_hot([labels.index(label) for label in predicted], len(labels)) * 9
-    return {name: value.numpy() for name, value in KIND.answers(outputs, labels).items()}
+def outputs_of(labels, predicted):
+    return 9 * np.eye(len(labels))[[labels.index(label) for label in predicted]]
 
 
-def test_predictions_are_read_back_whatever_columns_and_labels_are_called(tmp_path):
+def test_predictions_are_read_back_whatever_columns_and_labels_are_called(tmp_path, answered):
     """Columns and labels called label, text and predicted clashed; `x  y` became `x y`."""
     data = tmp_path / "d.tsv"
     data.write_text("label\tpredicted\tx\none\t two  spaces\tx  y\n\tb\tx y\nc\t\tlabel\n")
-    task = CLASSES.with_settings(
-        {"text_column": "label", "pair_column": "predicted", "label_column": "x"}
-    )
+    columns = {"text_column": "label", "pair_column": "predicted", "label_column": "x"}
+    task = CLASSES.with_settings(columns)
     examples = task.read(data, "train")
     labels = ["label", "predicted", "text", "x  y", "x y"]
     predicted = ["x y", "x  y", "text"]
-    write_predictions(
-        KIND, tmp_path, Answered(task, examples, answers_of(labels, predicted), labels)
-    )
-    header = (tmp_path / "predictions.tsv").read_text().splitlines()[0].split("\t")
-    assert header == [
-        "label",
-        "predicted",
-        "label_2",
-        "predicted_2",
-        "label_3",
-        "predicted_3",
-        "text",
-        "x  y",
-        "x y",
-    ]
-    read = read_examples(
-        tmp_path / "predictions.tsv",
-        {"text": "label", "text_pair": "predicted", "label": "label_2", "answer": "predicted_2"},
-    ).columns
+    outputs = outputs_of(labels, predicted)
+    write_predictions(KIND, tmp_path, answered(task, examples.columns, outputs, labels))
+    header = (tmp_path / "predictions.tsv").read_text().splitlines()[0].replace("\t", "|")
+    assert header == "label|predicted|label_2|predicted_2|label_3|predicted_3|text|x  y|x y"
+    roles = {"text": "label", "text_pair": "predicted", "label": "label_2", "answer": "predicted_2"}
+    read = read_table(tmp_path / "predictions.tsv").examples(roles).columns
     assert read.pop("answer") == predicted
     assert read == examples.columns
 
 
-def test_f1_is_of_the_dataset_s_second_label_whatever_the_model_s_order(tmp_path):
-    data = tmp_path / "d.tsv"
-    data.write_text("#1 String\t#2 String\tQuality\na\tb\t1\na\tb\t0\na\tb\t0\na\tb\t0\n")
+def test_f1_is_of_the_dataset_s_second_label_whatever_the_model_s_order(answered):
     task = TASKS["mrpc"]
-    examples = task.read(data, "validation")
+    columns = {"text": ["a"] * 4, "text_pair": ["b"] * 4, "label": ["1", "0", "0", "0"]}
     for labels in (["0", "1"], ["1", "0"]):
-        given = Answered(task, examples, answers_of(labels, ["1", "1", "0", "0"]), labels)
+        given = answered(task, columns, outputs_of(labels, "1100"), labels)
         assert KIND.scores(given) == {"f1": pytest.approx(2 / 3), "accuracy": 0.75}
         assert remarks_on_scores(given, {"f1": 1.0}) == ["f1 is the F1 score of the label '1'"]
     of_three = CLASSES.score_functions(["a", "b", "c"])
@@ -76,14 +60,14 @@ def test_f1_is_of_the_dataset_s_second_label_whatever_the_model_s_order(tmp_path
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-def test_scores_of_regression_know_order_from_noise(scale):
+def test_scores_of_regression_know_order_from_noise(scale, answered):
     """Outputs that differ count, however narrow they are; the last bits of equal ones do not."""
     task = TASKS["regression"]
-    examples = Examples("a.tsv", [1, 2, 3, 4], {"text": ["x"] * 4, "label": ["1", "2", "3", "3"]})
+    columns = {"text": ["x"] * 4, "label": ["1", "2", "3", "3"]}
     outputs = np.float32(scale) * np.array([0.5, 0.50001, 0.500021, 0.500021], np.float32)
     noisy = outputs * (1 + np.array([0, 0, 0, 2**-23], np.float32))
     for found in (outputs, noisy):
-        scores = task.kind.scores(Answered(task, examples, {"score": found}))
+        scores = task.kind.scores(answered(task, columns, found))
         assert scores["spearman"] == pytest.approx(1, abs=1e-12)
 
 
@@ -109,13 +93,15 @@ def test_a_member_that_no_longer_counts_is_refused():
                 return layout.read(path)
 
 
-@pytest.mark.parametrize("task", ["classification", "choice", "regression"])
+@pytest.mark.parametrize("task", ["classification", "choice", "regression", "multi_label"])
 def test_the_validation_loss_is_that_of_the_model_s_outputs(task):
     kind = TASKS[task].kind
-    labels = ["no", "yes", "né"] if task == "classification" else []
-    draw = np.random.default_rng(3)
-    outputs = draw.normal(size=(20, 3) if task != "regression" else 20).astype(np.float32)
-    targets = draw.integers(0, 3, 20).astype(outputs.dtype if task == "regression" else np.int32)
+    labels = ["no", "yes", "né"] if task in ("classification", "multi_label") else []
+    outputs = np.random.default_rng(3).normal(size=(20, 3)).astype(np.float32)
+    outputs = outputs[:, 0] if task == "regression" else outputs
+    targets = (outputs[::-1] > 0).astype(np.float32)
+    if task in ("classification", "choice"):
+        targets = np.arange(20, dtype=np.int32) % 3
     answers = {k: v.numpy() for k, v in kind.answers(tf.constant(outputs), labels).items()}
     loss = kind.losses.loss
     found = loss(targets, kind.to_outputs(answers, labels))
@@ -136,18 +122,12 @@ def test_settings_come_back_from_task_json():
 @pytest.mark.parametrize(
     ("task", "values"),
     [
-        ("classification", {"max_length": [1]}),
         ("classification", {"max_length": "9"}),
         ("classification", {"max_length": 0}),
-        ("classification", {"max_length": True}),
         ("classification", {"text_column": "a\0b"}),
-        ("classification", {"text_column": 3}),
         ("classification", {"format": ["csv"]}),
-        ("classification", {"header": "no"}),
         ("classification", {"task": 3}),
         ("vectors", {"scale": float("nan")}),
-        ("vectors", {"scale": "20"}),
-        ("multi_label", {"thresholds": [0.5]}),
         ("multi_label", {"thresholds": {"a": "0.5"}}),
         ("squad2", {"null_score_diff_threshold": 10**400}),
         ("squad2", {"null_score_diff_threshold": {}}),
@@ -164,23 +144,13 @@ def test_values_of_other_types_in_task_json(tmp_path, task, values):
 def test_tasks_are_found_by_entry_point_and_file(tmp_path, monkeypatch):
     own = dataclasses.replace(CLASSES, text="body")
 
-    class Point:
-        name = "own"
-
-        def load(self):
-            return own
-
     def points(group, name=None):
-        assert group == "bert_tf.tasks"
-        return {"own": Point()} if name in (None, "own") else {}
+        return {"own": Mock(load=lambda: own)} if group == "bert_tf.tasks" else {}
 
     monkeypatch.setattr("bert_tf.tasks.table.entry_points", points)
     assert find_task("own") == dataclasses.replace(own, name="own")
-    for text, message in (
-        ("TASK = 1", "TASK is a int"),
-        ("1 / 0", "ZeroDivisionError"),
-        ("", "define TASK"),
-    ):
+    mistakes = {"TASK = 1": "TASK is a int", "1 / 0": "ZeroDivisionError", "": "define TASK"}
+    for text, message in mistakes.items():
         (tmp_path / "own.py").write_text(text)
         with pytest.raises(InputError, match=message):
             find_task(str(tmp_path / "own.py"))

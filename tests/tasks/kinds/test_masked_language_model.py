@@ -17,6 +17,9 @@ from bert_tf.models.answerer import Answerer
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.kinds.masked_language_model import _draw, guess_masked_words
+from bert_tf.tasks.predictions import write_predictions
+from bert_tf.tasks.remarks import remarks_on_scores
+from bert_tf.tasks.reports.report import report
 from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.table import find_task
 from bert_tf.tokenization.windows import map_rows
@@ -49,18 +52,18 @@ def signature(scorer):
     return functools.cache(scorer.module().signature)
 
 
+def logs_at(scorer, row, positions):
+    """Log-probabilities of all pieces [P, V] at positions of one row of tokens, without padding."""
+    ids = np.array([row])
+    inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1}
+    logits = scorer.model({**inputs, "mask_positions": np.array([positions])})
+    return tf.nn.log_softmax(logits[0, :, : len(PIECES)]).numpy()
+
+
 def log_probabilities(scorer, ids, place):
-    """Of every piece at a place of one row of tokens, without padding."""
-    row = list(ids)
-    row[place] = PIECES.index("[MASK]")
-    inputs = {
-        "token_ids": np.array([row]),
-        "segment_ids": np.zeros((1, len(row)), int),
-        "padding_mask": np.ones((1, len(row)), int),
-        "mask_positions": np.array([[place]]),
-    }
-    logits = scorer.model(inputs)[0, 0, : len(PIECES)]
-    return tf.nn.log_softmax(logits).numpy()
+    """Those at a place where the row is masked."""
+    row = [*ids[:place], PIECES.index("[MASK]"), *ids[place + 1 :]]
+    return logs_at(scorer, row, [place])[0]
 
 
 def test_each_piece_is_masked_in_turn(scorer, signature):
@@ -103,14 +106,7 @@ def test_drawn_pieces_are_predicted_at_once(scorer, signature):
     found = answer(signature("pseudo_likelihood"), {"sentence": [text]}, 1)
     drawn, corrupted = _draw(tf.constant([text]), pieces, scorer.tokenizer)
     assert found["drawn_count"].tolist() == [len(drawn)]
-    row = np.array([[2, *corrupted.numpy(), 3]])
-    inputs = {
-        "token_ids": row,
-        "segment_ids": 0 * row,
-        "padding_mask": 0 * row + 1,
-        "mask_positions": drawn.numpy()[np.newaxis] + 1,
-    }
-    logs = tf.nn.log_softmax(scorer.model(inputs)[0, :, : len(PIECES)]).numpy()
+    logs = logs_at(scorer, [2, *corrupted.numpy(), 3], drawn.numpy() + 1)
     ids = pieces.flat_values.numpy()[drawn]
     own = logs[np.arange(len(ids)), ids]
     assert corrupted.numpy()[drawn.numpy()].tolist() == [4, 4, 11]
@@ -177,38 +173,46 @@ def test_masks_of_a_row_are_read_together(monkeypatch):
     assert rows == [3 + 1 + 1]
 
 
-@pytest.mark.slow
-def test_the_commands(signature, directory, tmp_path, call):
-    data = tmp_path / "text.txt"
-    data.write_text("\n".join([TEXTS[0], "", *TEXTS[1:]]) + "\n")
-    line = "evaluate --task masked_words"
-    out, err = call(line, model=directory, data=data, output=tmp_path / "served")
-    found = answer(signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)
-    logs = [found["pieces_log_probability"][i, :n] for i, n in enumerate(found["pieces_count"])]
-    scores = json.loads(out)
-    assert scores["examples"] == 3
-    share = CLOSE["atol"]  # what is added to a logarithm multiplies a perplexity
-    expected = np.exp(-np.concatenate(logs).mean())
-    assert scores["pseudo_perplexity"] == pytest.approx(expected, rel=share)
-    mean = found["drawn_log_probability"].sum() / found["drawn_count"].sum()
-    assert scores["masked_lm_perplexity"] == pytest.approx(np.exp(-mean), rel=share)
-    assert "masked_lm_perplexity, that of the paper's table 6, 15% at once" in err
-    rows = (tmp_path / "served" / "predictions.tsv").read_text().splitlines()
-    assert rows[0].split("\t") == ["text", "pieces", "right", "pseudo_log_likelihood"]
-    assert float(rows[1].split("\t")[3]) == pytest.approx(logs[0].sum(), abs=4 * share)
-    right = sum(int(row.split("\t")[2]) for row in rows[1:])
-    assert scores["accuracy"] == pytest.approx(right / 31)
+def test_scores_and_predictions_by_hand(tmp_path, answered):
+    task = find_task("masked_words")
+    answers = {
+        "pieces_count": np.array([2, 1]),
+        "pieces_text": np.array([[b"sea", b"ship"], [b"cow", b""]], object),
+        "pieces_guess": np.array([[b"sea", b"cow"], [b"ship", b""]], object),
+        "pieces_log_probability": np.array([[-0.5, -2.0], [-3.5, 9.0]]),  # padding is no piece
+        "drawn_count": np.array([1, 1]),
+        "drawn_right": np.array([1, 0]),
+        "drawn_log_probability": np.array([-1.0, -2.0]),
+    }
+    given = answered(task, {"sentence": ["sea ship", "cow"]}, answers)
+    assert task.kind.scores(given) == {
+        "accuracy": pytest.approx(1 / 3),
+        "pseudo_perplexity": pytest.approx(np.exp(2)),
+        "masked_lm_accuracy": 0.5,
+        "masked_lm_perplexity": pytest.approx(np.exp(1.5)),
+    }
+    (remark,) = remarks_on_scores(given, {})
+    assert "masked_lm_perplexity, that of the paper's table 6, 15% at once" in remark
+    write_predictions(task.kind, tmp_path, given)
+    assert (tmp_path / "predictions.tsv").read_text().splitlines() == [
+        "text\tpieces\tright\tpseudo_log_likelihood",
+        "sea ship\t2\t1\t-2.500000",
+        "cow\t1\t0\t-3.500000",
+    ]
+    (errors,) = report(task.kind, given)
+    assert errors.rows == [
+        ["d.tsv, line 3", "cow", "cow", "ship", -3.5],
+        ["d.tsv, line 2", "sea ship", "ship", "cow", -2.0],
+    ]
 
-    options = {"model": directory, "train": data, "output": tmp_path / "run"}
-    error = call.refused("finetune --task masked_words", **options)
-    assert "bert-tf pretrain --model DIRECTORY" in error
-    assert not (tmp_path / "run" / "best").exists()
 
-
-def test_texts_that_are_all_blank(tmp_path):
+def test_blank_texts_are_not_scored(tmp_path):
+    task = find_task("masked_words")
+    (tmp_path / "text.txt").write_text("ships\n\ncow\n")
+    assert task.read(tmp_path / "text.txt", "validation").columns == {"sentence": ["ships", "cow"]}
     (tmp_path / "blank.csv").write_text('text\n" "\n""\n')
     with pytest.raises(InputError, match=r"blank\.csv: every text is blank: give texts with words"):
-        find_task("masked_words").read(tmp_path / "blank.csv", "validation")
+        task.read(tmp_path / "blank.csv", "validation")
 
 
 @pytest.mark.slow
@@ -216,11 +220,8 @@ def test_the_export_answers_as_the_directory_does(signature, directory, tmp_path
     task = {"task": "masked_words"}
     with exports_of("serving_default", "pseudo_likelihood"):
         call("export --name words", model=directory, output=tmp_path / "models", **task)
-    guesses = []
-    for model, options in ((directory, task), (tmp_path / "models" / "words", {})):
-        out, _ = call("predict --text", "the [MASK] sea", model=model, **options)
-        guesses.append(json.loads(out)["masks"][0]["words"])
-    assert len(guesses[0]) == 5 and guesses[0] == guesses[1]
+    out, _ = call("predict --text", "the [MASK] sea", model=tmp_path / "models" / "words")
+    assert len(json.loads(out)["masks"][0]["words"]) == 5
     predictor = Predictor(tmp_path / "models" / "words")
     found = answer(signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)
     served = answer(predictor.signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)

@@ -1,6 +1,7 @@
 """Several labels per example: files, mistakes, thresholds, weights of rare labels."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,10 +27,17 @@ def examples_of(*labels) -> Examples:
     return Examples("d.tsv", [*range(len(labels))], columns)
 
 
-def answered(kind, examples, probabilities, labels=LABELS) -> Answered:
-    shares = np.array(probabilities, np.float32)
-    found = kind.answers(tf.constant(np.log(shares) - np.log1p(-shares)), labels)
-    return Answered(TASK, examples, {name: x.numpy() for name, x in found.items()}, labels)
+@pytest.fixture
+def given(answered):
+    """`given(kind, labels, probabilities)`: examples with labels, answered with probabilities."""
+
+    def make(kind, labels, probabilities) -> Answered:
+        columns = examples_of(*labels).columns
+        shares = np.array(probabilities, np.float32)
+        logits = np.log(shares) - np.log1p(-shares)
+        return answered(replace(TASK, kind=kind), columns, logits, LABELS)
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -75,7 +83,6 @@ def test_forms_of_files(tmp_path, name, text, settings):
 @pytest.mark.parametrize(
     ("name", "text", "settings", "message"),
     [
-        ("d.tsv", "text\ttags\na\tb\n", {}, "no column 'label'.* give --label_column"),
         (
             "d.tsv",
             "text\tsea\na\t1\n",
@@ -127,24 +134,24 @@ def test_a_label_never_seen_is_named_with_its_line():
         KIND.targets(examples_of("sea", "cow,goat"), LABELS)
 
 
-def test_each_label_has_its_threshold():
+def test_each_label_has_its_threshold(given):
     kind = MultiLabel(thresholds={"sea": 0.2, "ship": 0.9})
-    given = answered(kind, examples_of("sea", ""), [[0.4, 0.3, 0.8], [0.6, 0.1, 0.95]])
-    labels = given.answers["predicted_label"]
-    assert given.answers["predicted_count"].tolist() == [1, 2]
-    assert [[x for x in row if x] for row in labels.tolist()] == [[b"sea"], [b"ship", b"cow"]]
-    assert given.answers["probabilities"][0].tolist() == pytest.approx([0.8, 0.4, 0.3])
+    answers = given(kind, ["sea", ""], [[0.4, 0.3, 0.8], [0.6, 0.1, 0.95]]).answers
+    labels = answers["predicted_label"].tolist()
+    assert answers["predicted_count"].tolist() == [1, 2]
+    assert [[x for x in row if x] for row in labels] == [[b"sea"], [b"ship", b"cow"]]
+    assert answers["probabilities"][0].tolist() == pytest.approx([0.8, 0.4, 0.3])
     assert kind.renamed({"sea": "ocean"}).thresholds == {"ocean": 0.2, "ship": 0.9}
 
 
-def test_thresholds_are_tuned_and_kept():
-    examples = examples_of("sea", "sea,cow", "cow", "")
+def test_thresholds_are_tuned_and_kept(given):
+    labels = ["sea", "sea,cow", "cow", ""]
     shares = [[0.1, 0.3, 0.5], [0.4, 0.35, 0.5], [0.3, 0.2, 0.5], [0.2, 0.1, 0.5]]
-    before = answered(KIND, examples, shares)
+    before = given(KIND, labels, shares)
     assert KIND.scores(before)["f1_sea"] == 0
     tuned = KIND.tuned(before)
     assert tuned.thresholds == pytest.approx({"cow": 0.25, "sea": 0.25, "ship": 0.5})
-    after = answered(tuned, examples, shares)
+    after = given(tuned, labels, shares)
     scores = tuned.scores(after)
     assert scores["f1_sea"] == scores["f1_cow"] == 1
     assert scores["average_precision"] == KIND.scores(before)["average_precision"]
@@ -158,29 +165,18 @@ def test_thresholds_are_tuned_and_kept():
     assert joint_kind(tuned, [tuned]) == tuned
 
 
-def test_the_loss_is_known_from_the_answers():
-    random = np.random.default_rng(1)
-    outputs = random.normal(size=(9, 3)).astype(np.float32)
-    answers = {name: x.numpy() for name, x in KIND.answers(tf.constant(outputs), LABELS).items()}
-    np.testing.assert_allclose(KIND.to_outputs(answers, LABELS), outputs, rtol=1e-4, atol=1e-5)
-    targets = random.integers(0, 2, outputs.shape)
-    shares = 1 / (1 + np.exp(-outputs.astype(float)))
-    expected = -np.log(np.where(targets, shares, 1 - shares))
-    np.testing.assert_allclose(KIND.losses.loss(targets, outputs), expected, rtol=1e-5)
-
-
-def test_reports_and_predictions_have_every_label(tmp_path):
-    examples = examples_of("sea", "cow,sea", "")
-    given = answered(KIND, examples, [[0.1, 0.8, 0.2], [0.4, 0.9, 0.2], [0.7, 0.2, 0.1]])
-    classes, reliability, _, errors = report(KIND, given)
+def test_reports_and_predictions_have_every_label(tmp_path, given):
+    shares = [[0.1, 0.8, 0.2], [0.4, 0.9, 0.2], [0.7, 0.2, 0.1]]
+    answered = given(KIND, ["sea", "cow,sea", ""], shares)
+    classes, reliability, _, errors = report(KIND, answered)
     assert [row[:4] for row in classes.rows] == [
         ["cow", 0, 0, 0],
         ["sea", 1, 1, 1],
         ["ship", None, None, None],
     ]
     assert sum(row[1] for row in reliability.rows) == 9
-    assert [row[0] for row in errors.rows] == ["d.tsv, line 2", "d.tsv, line 1"]
-    write_predictions(KIND, tmp_path, given)
+    assert [row[0] for row in errors.rows] == ["d.tsv, line 4", "d.tsv, line 3"]
+    write_predictions(KIND, tmp_path, answered)
     lines = (tmp_path / "predictions.tsv").read_text().splitlines()
     assert lines[0] == "text\tlabel\tpredicted\tcow\tsea\tship"
     assert lines[2] == "text 1\tcow,sea\tsea\t0.400000\t0.900000\t0.200000"

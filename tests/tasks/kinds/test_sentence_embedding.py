@@ -1,4 +1,4 @@
-"""Vectors of texts: what is read, losses against their formulae, files of sentence-transformers."""
+"""Vectors of texts: what is read and learned, how texts are compared."""
 
 import json
 from dataclasses import replace
@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 from preloaded import run_code  # tests/processes/preloaded.py
 from rounding import assert_equal_but_for_rounding
+from small_runs import finetuning
 from tiny import tiny_config
 
 from bert_tf import BertConfig, BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.commands.data_in_memory import examples_in_memory
-from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.commands.search_index import vectors_of
 from bert_tf.errors import InputError
@@ -21,16 +21,15 @@ from bert_tf.models.answerer import Answerer
 from bert_tf.models.classes import class_of_kind
 from bert_tf.models.task_models import _SentencePooling
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.of_model import of_model
 from bert_tf.tasks.reports.report import report
-from bert_tf.tasks.scoring.metrics import retrieval_scores
 from bert_tf.tasks.table import TASKS
 
 TASK = TASKS["embedding"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 CONFIG = tiny_config(len(PIECES), intermediate_size=8, initializer_range=0.5)
 PROMPTS = "config_sentence_transformers.json"
+SCORED = {"text": ["a", "b", "c"], "text_pair": ["x", "y", "z"], "label": ["1", "2", "3"]}
 
 
 def kind(**settings):
@@ -42,34 +41,34 @@ def assert_close(found, expected):
     assert_equal_but_for_rounding(found, expected, 30, 8)
 
 
-def cosines(one, others):
-    one, others = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (one, others))
-    return one @ others.T
-
-
-# Reading.
-
-
 def write(path, *rows):
-    path.write_text("\n".join("\t".join(row) for row in rows) + "\n")
+    path.write_text("\n".join(rows).replace("|", "\t") + "\n")
     return path
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model in a directory with a tokenizer; its vectors have any length."""
+    model = BertSentenceEncoder(CONFIG, "mean", False, seed=1)
+    save_model(model, tmp_path / "model", BertTokenizer(PIECES), max_length=12)
+    return model
 
 
 @pytest.mark.parametrize(
     ("settings", "rows", "columns"),
     [
-        ({}, [("text", "text_pair"), ("a", "b")], {"text": ["a"], "text_pair": ["b"]}),
+        ({}, ["text|text_pair", "a|b"], {"text": ["a"], "text_pair": ["b"]}),
         (
             {"negatives": "wrong*"},
-            [("text", "text_pair", "wrong0", "wrong1"), ("a", "b", "c", "d")],
+            ["text|text_pair|wrong0|wrong1", "a|b|c|d"],
             {"text": ["a"], "text_pair": ["b"], "negatives": [["c", "d"]]},
         ),
         (
             {"embedding_loss": "cosent"},
-            [("text", "text_pair", "label"), ("a", "b", "2.5")],
+            ["text|text_pair|label", "a|b|2.5"],
             {"text": ["a"], "text_pair": ["b"], "label": ["2.5"]},
         ),
-        ({"embedding_loss": "simcse"}, [("text",), ("a",)], {"text": ["a"], "text_pair": ["a"]}),
+        ({"embedding_loss": "simcse"}, ["text", "a"], {"text": ["a"], "text_pair": ["a"]}),
     ],
 )
 def test_what_a_loss_reads(tmp_path, settings, rows, columns):
@@ -80,20 +79,20 @@ def test_what_a_loss_reads(tmp_path, settings, rows, columns):
 @pytest.mark.parametrize(
     ("settings", "rows", "message"),
     [
-        ({}, [("text", "pair"), ("a", "b")], "no column 'text_pair'.*--pair_column"),
+        ({}, ["text|pair", "a|b"], "no column 'text_pair'.*--pair_column"),
         (
             {"negatives": "wrong"},
-            [("text", "text_pair"), ("a", "b")],
+            ["text|text_pair", "a|b"],
             "no column 'wrong'.*give --negatives",
         ),
         (
             {"embedding_loss": "cosent"},
-            [("text", "text_pair"), ("a", "b")],
+            ["text|text_pair", "a|b"],
             "no column 'label'.*--label_column",
         ),
         (
             {"embedding_loss": "cosine"},
-            [("text", "text_pair", "label"), ("a", "b", "much")],
+            ["text|text_pair|label", "a|b|much"],
             "line 2: the score 'much' is not a number",
         ),
     ],
@@ -104,40 +103,20 @@ def test_mistakes_in_files_are_named(tmp_path, settings, rows, message):
         task.kind.targets(task.read(write(tmp_path / "d.tsv", *rows), "train"), [])
 
 
-def test_numbers_and_scores_of_pairs(tmp_path):
-    rows = [("text", "text_pair", "label"), ("a", "b", "1"), ("a", "c", "4"), ("c", "b", "5")]
-    examples = TASK.read(write(tmp_path / "d.tsv", *rows), "train")
+def test_texts_alone_and_scores_in_memory():
+    scored = TASK.with_settings({"embedding_loss": "cosent"})
+    _, alone = examples_in_memory(TASK, ["a", "b"], labelled=False)
+    assert list(alone.columns) == ["text"]
+    with pytest.raises(InputError, match="the data has no labels"):
+        examples_in_memory(scored, {"text": ["a"], "text_pair": ["b"]})
+
+
+def test_numbers_and_scores_of_pairs():
+    columns = {"text": ["a", "a", "c"], "text_pair": ["b", "c", "b"], "label": ["1", "4", "5"]}
+    examples = Examples("d.tsv", [2, 3, 4], columns)
     assert kind().targets(examples, []).tolist() == [[0, 1], [0, 2], [2, 1]]
-    cosine = kind(embedding_loss="cosine")
-    _, targets = cosine.training_rows(TASK, examples, [], None)
+    _, targets = kind(embedding_loss="cosine").training_rows(TASK, examples, [], None)
     np.testing.assert_allclose(targets, [0.2, 0.8, 1.0])
-
-
-def test_retrieval_counts_equal_texts_once():
-    questions = np.eye(3)
-    answers = np.array([[1.0, 0, 0], [0.9, 0.1, 0], [1.0, 0, 0]])
-    found = retrieval_scores(questions, answers, ["a", "b", "c"], ["x", "y", "x"])
-    # Candidates are x and y. b finds y; c is as far from both.
-    assert found["mrr"] == pytest.approx((1 + 1 + 1 / 1.5) / 3)
-    assert found["recall_at_1"] == pytest.approx(2 / 3)
-    several = retrieval_scores(questions[:1].repeat(2, 0), np.eye(3)[1:], ["a"] * 2, ["x", "y"])
-    assert several["recall_at_10"] == 1
-
-
-# Models and files.
-
-
-def made(folder, pooling="mean", normalize=True):
-    model = BertSentenceEncoder(CONFIG, pooling, normalize, seed=1)
-    save_model(model, folder, BertTokenizer(PIECES), max_length=12)
-    return model
-
-
-INPUTS = {
-    "token_ids": np.array([[[2, 5, 6, 3], [2, 7, 3, 0]]]),
-    "segment_ids": np.zeros((1, 2, 4), int),
-    "padding_mask": np.array([[[1, 1, 1, 1], [1, 1, 1, 0]]]),
-}
 
 
 @pytest.mark.parametrize(
@@ -158,23 +137,23 @@ def test_poolings_read_tokens_alone(pooling, expected):
     assert_close(found[0], np.stack(rows))
 
 
-def test_a_preset_embeds_as_its_directory_does(tmp_path):
-    model = made(tmp_path)
-    preset = BertSentenceEncoder.from_preset(tmp_path)
-    found = preset.embed(["sea ship", "cow"])
-    assert_close([row["vector"] for row in found], model(INPUTS)[0])
+def test_a_preset_embeds_as_its_directory_does(tmp_path, model):
+    preset = BertSentenceEncoder.from_preset(tmp_path / "model")
+    texts = ["sea ship", "cow"]
+    expected = Answerer.from_directory(tmp_path / "model").function()(text=tf.constant(texts))
+    assert_close([row["vector"] for row in preset.embed(texts)], expected["vector"])
     with pytest.raises(InputError, match="train it with"):
         preset.fit(["sea"], ["ship"])
 
 
-def test_prompts_and_similarity_of_others_are_honoured(tmp_path):
+def test_prompts_and_similarity_of_others_are_honoured(tmp_path, model):
     """Each text becomes what sentence-transformers encodes: its prompt and the text."""
-    made(tmp_path, normalize=False)
+    folder = tmp_path / "model"
     prompts = {"query": "cow ", "passage": "barn ", "every": "ship "}
     said = {"prompts": prompts, "default_prompt_name": "every", "similarity_fn_name": "dot"}
-    plain = Answerer.from_directory(tmp_path)
-    (tmp_path / PROMPTS).write_text(json.dumps(said))
-    task = of_model(tmp_path)
+    plain = Answerer.from_directory(folder)
+    (folder / PROMPTS).write_text(json.dumps(said))
+    task = of_model(folder)
 
     def answer(task, signature, **strings):
         strings = {name: tf.constant(values) for name, values in strings.items()}
@@ -194,31 +173,30 @@ def test_prompts_and_similarity_of_others_are_honoured(tmp_path):
     assert inputs["token_ids"].numpy().tolist()[0][0] == [2, 6, 5, 3, 0]
     # They are kept, for us and for sentence-transformers.
     assert TASK.with_settings(task.settings()) == task
-    (tmp_path / PROMPTS).unlink()
-    replace(plain, task=task).save(tmp_path)
-    (tmp_path / "task.json").unlink()
-    assert of_model(tmp_path) == task
+    (folder / PROMPTS).unlink()
+    replace(plain, task=task).save(folder)
+    (folder / "task.json").unlink()
+    assert of_model(folder) == task
 
 
 @pytest.mark.slow
-def test_an_index_and_its_questions_have_their_prompts(tmp_path):
-    made(tmp_path)
-    expected, _ = vectors_of(Answerer.open(tmp_path), ["cow sea", "barn sea"], 2)
-    (tmp_path / PROMPTS).write_text(json.dumps({"prompts": {"query": "cow ", "corpus": "barn "}}))
+def test_an_index_and_its_questions_have_their_prompts(tmp_path, model):
+    folder = tmp_path / "model"
+    expected, _ = vectors_of(Answerer.open(folder), ["cow sea", "barn sea"], 2)
+    (folder / PROMPTS).write_text(json.dumps({"prompts": {"query": "cow ", "corpus": "barn "}}))
     for role, vector in zip(("query", "document"), expected, strict=True):
-        assert_close(vectors_of(Answerer.open(tmp_path), ["sea"], 2, role=role)[0], [vector])
+        assert_close(vectors_of(Answerer.open(folder), ["sea"], 2, role=role)[0], [vector])
 
 
-def test_similarity_and_reranking_are_cosines(tmp_path):
-    made(tmp_path, normalize=False)
-    module = Answerer.from_directory(tmp_path).module()
+def test_similarity_and_reranking_are_cosines(tmp_path, model):
+    module = Answerer.from_directory(tmp_path / "model").module()
     texts = tf.constant(["sea ship", "cow", ""])
     vectors = module.signature()(text=texts)["vector"].numpy()
-    expected = cosines(vectors, vectors)
+    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
     pair = module.signature("compare")(text=texts[:1], text_pair=texts[1:2])
-    assert_close(pair["score"], expected[0, 1:2])
+    assert_close(pair["score"], [vectors[0] @ vectors[1]])
     order = module.signature("rerank")(query=texts[:2], texts=tf.tile(texts[None], [2, 1]))
-    assert_close(order["scores"], expected[:2])
+    assert_close(order["scores"], vectors[:2] @ vectors.T)
     assert module.signature("rerank")(query=[], texts=tf.zeros([0, 0], tf.string))
 
 
@@ -231,59 +209,38 @@ def test_models_of_pairs_rerank(task):
     tuned = Answerer(task, model, BertTokenizer(PIECES), labels)
     queries, texts = ["sea ship", "cow " * 20], [["cow", "barn " * 20, ""], ["sea", "sea", "ship"]]
     found = tuned.function("rerank")(query=tf.constant(queries), texts=tf.constant(texts))
-    firsts, seconds = tf.repeat(queries, 3), tf.reshape(texts, [-1])
-    alone = tuned.function()(text=firsts, text_pair=seconds)
-    scores = (
-        alone["score"]
-        if "score" in alone
-        else tuned.model(
-            task.kind.model_inputs({"text": firsts, "text_pair": seconds}, tuned.tokenizer, 8)
-        )
-    )
-    if "score" not in alone:
-        scores = tf.nn.softmax(scores)[:, -1]
-    assert_close(tf.reshape(found["scores"], [-1]), scores)
+    alone = tuned.function()(text=tf.repeat(queries, 3), text_pair=tf.reshape(texts, [-1]))
+    if labels:  # the probability of the last
+        is_last = alone["labels"] == labels[-1]
+        alone["score"] = tf.boolean_mask(alone["probabilities"], is_last)
+    assert_close(tf.reshape(found["scores"], [-1]), alone["score"])
     assert found["truncated"].numpy().ravel().tolist() == alone["truncated"].numpy().tolist()
     single = TASKS["classification"]
     assert "rerank" not in single.kind.signatures(single)
 
 
-# Training.
-
-
-def options_of(folder, rows, **more):
-    made(folder / "model")
-    data = write(folder / "d.tsv", *rows)
-    given = {"validation": str(data), "batch_size": 4, "epochs": 1, "strategy": "one", **more}
-    return FinetuningOptions(
-        model=str(folder / "model"),
-        task="embedding",
-        train=str(data),
-        output=str(folder / "run"),
-        **given,
-    )
-
-
-PAIRS = [("text", "text_pair", "label")] + [
-    (f"{a} {b}", f"{b} {a}" if i % 2 else b, str(i % 3))
-    for i, (a, b) in enumerate([("sea", "ship"), ("cow", "barn"), ("sea", "cow")] * 2)
-]
-
-
-def test_features_have_no_vectors(tmp_path):
+def test_features_have_no_vectors(tmp_path, model):
+    pairs = write(tmp_path / "pairs.tsv", "text|text_pair", "sea|ship")
+    data = {"model": tmp_path / "model", "train": pairs, "validation": pairs}
+    options = finetuning(tmp_path, **data, task="embedding", features_only="last")
     with pytest.raises(InputError, match="--features_only is not for vectors"):
-        finetune(options_of(tmp_path, PAIRS, features_only="last"))
+        finetune(options)
 
 
 @pytest.mark.slow
-def test_simcse_is_validated_with_scores(tmp_path):
-    options = options_of(tmp_path, PAIRS, embedding_loss="simcse", dropout=0.3)
-    alone = write(tmp_path / "alone.tsv", ("text",), *[(row[0],) for row in PAIRS[1:]])
+def test_simcse_is_validated_with_scores(tmp_path, model):
+    texts = ["sea ship", "cow barn", "sea cow"] * 2
+    alone = write(tmp_path / "alone.tsv", "text", *texts)
+    rows = [f"{text}|{text[:3]}|{number % 3}" for number, text in enumerate(texts)]
+    scored = write(tmp_path / "scored.tsv", "text|text_pair|label", *rows)
+    data = {"model": tmp_path / "model", "train": alone, "validation": alone}
+    learning = {"task": "embedding", "embedding_loss": "simcse", "dropout": 0.3, "epochs": 1}
+    options = finetuning(tmp_path, **data, **learning)
     with pytest.raises(InputError, match="has no scores of pairs"):
-        finetune(replace(options, validation=str(alone), output=str(tmp_path / "other")))
-    result = finetune(replace(options, train=str(alone)))
+        finetune(options)
+    result = finetune(replace(options, validation=str(scored), output=str(tmp_path / "scored")))
     assert list(result.evaluation.scores) == ["examples", "spearman", "pearson"]
-    assert read_sentence_files(tmp_path / "run" / "best")["pooling"] == "mean"
+    assert read_sentence_files(tmp_path / "scored" / "best")["pooling"] == "mean"
 
 
 # Logical devices must be made before TensorFlow starts, hence a process of its own.
@@ -348,22 +305,23 @@ def test_two_replicas_learn_as_one():
     assert done.returncode == 0, done.stderr
 
 
-def test_texts_alone_and_scores_in_memory():
-    scored = TASK.with_settings({"embedding_loss": "cosent"})
-    _, alone = examples_in_memory(TASK, ["a", "b"], labelled=False)
-    assert list(alone.columns) == ["text"]
-    with pytest.raises(InputError, match="the data has no labels"):
-        examples_in_memory(scored, {"text": ["a"], "text_pair": ["b"]})
+VECTORS = np.eye(3, dtype=np.float32)
+ANSWERS = {"score": [0.1, 0.9, 0.2], "vector": VECTORS, "vector_pair": VECTORS}
 
 
 @pytest.mark.parametrize("loss", ["infonce", "cosent", "cosine"])
-def test_scores_are_those_that_are_announced(loss):
-    columns = {"text": ["a", "b", "c"], "text_pair": ["x", "y", "z"], "label": ["1", "2", "3"]}
-    vectors = np.eye(3, dtype=np.float32)
-    answers = {"score": np.array([0.1, 0.9, 0.2]), "vector": vectors, "vector_pair": vectors}
+def test_scores_are_those_that_are_announced(loss, answered):
     of_loss = kind(embedding_loss=loss)
-    found = of_loss.scores(Answered(TASK, Examples("d.tsv", [2, 3, 4], columns), answers))
-    assert list(found) == of_loss.score_names(TASK, [])
+    scores = of_loss.scores(answered(TASK, SCORED, ANSWERS))
+    assert list(scores) == of_loss.score_names(TASK, [])
+
+
+def test_the_report_names_the_pairs_that_are_furthest_off(answered):
+    given = answered(TASK, SCORED, ANSWERS)
+    (errors,) = report(kind(embedding_loss="cosent"), given)
+    assert [row[0] for row in errors.rows] == ["d.tsv, line 3", "d.tsv, line 4"]
+    (low,) = report(kind(), given)
+    assert low.rows[0][0] == "d.tsv, line 2"
 
 
 def test_a_prompt_counts_in_lengths():
@@ -371,13 +329,3 @@ def test_a_prompt_counts_in_lengths():
     for prompt, lengths in (("", [4, 4]), ("sea ", [5, 5])):
         found = kind(prompt=prompt).lengths(columns, BertTokenizer(PIECES))
         assert found.tolist() == lengths
-
-
-def test_the_report_names_the_pairs_that_are_furthest_off():
-    columns = {"text": ["a", "b", "c"], "text_pair": ["x", "y", "z"], "label": ["1", "2", "3"]}
-    answers = {"score": np.array([0.1, 0.9, 0.2], np.float32)}
-    given = Answered(TASK, Examples("d.tsv", [2, 3, 4], columns), answers)
-    (errors,) = report(kind(embedding_loss="cosent"), given)
-    assert [row[0] for row in errors.rows] == ["d.tsv, line 3", "d.tsv, line 4"]
-    (low,) = report(kind(), given)
-    assert low.rows[0][0] == "d.tsv, line 2"

@@ -42,15 +42,10 @@ def tuned(tokenizer):
 
 
 def write_questions(path, questions):
-    rows = [
-        {
-            "id": f"q{i}",
-            "question": question,
-            "context": CONTEXT,
-            "answers": [{"text": text, "answer_start": CONTEXT.index(text)}] if text else [],
-        }
-        for i, (question, text) in enumerate(questions)
-    ]
+    rows = []
+    for i, (question, text) in enumerate(questions):
+        answers = [{"text": text, "answer_start": CONTEXT.index(text)}] if text else []
+        rows.append({"id": f"q{i}", "question": question, "context": CONTEXT, "answers": answers})
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return path
 
@@ -108,30 +103,6 @@ def test_answers_that_are_not_in_their_contexts_are_not_trained_on(tuned, tmp_pa
         tuned.task.kind.training_rows(tuned.task, examples.take([1]), [], tuned.tokenizer)
 
 
-@pytest.mark.slow
-def test_the_threshold_is_tuned_stored_and_used(tuned, tmp_path):
-    questions = [("sea", "sea"), ("cow", ""), ("ship", ""), ("barn", "barn"), ("farm", "")]
-    path = write_questions(tmp_path / "dev.jsonl", questions)
-    examples = tuned.task.read(path, "train")
-    evaluation = tuned.evaluate(examples, 2)
-    odds = evaluation.answered.answers["null_odds"]
-    chosen = tuned.tuned(evaluation)
-    threshold = chosen.task.kind.null_score_diff_threshold
-    assert threshold > evaluation.scores["best_f1_thresh"] != 0
-    chosen.save(tmp_path / "model")
-    again = Answerer.from_directory(tmp_path / "model")
-    assert again.task.kind == chosen.task.kind
-    scores = again.evaluate(examples, 3)
-    assert scores.scores["f1"] == evaluation.scores["best_f1"]
-    assert [bool(text) for text in scores.answered.answers["answer"]] == (
-        odds <= threshold
-    ).tolist()
-    assert again.tuned(scores) is again
-    # A model of SQuAD 1.1 has no threshold.
-    first = replace(again, task=replace(again.task, kind=Span()))
-    assert first.tuned(scores) is first
-
-
 def judged(gold, best, odds, threshold=0.0):
     """Questions with their right answers, and what a model with this threshold answers."""
     kind = Span(unanswerable=True, null_score_diff_threshold=threshold)
@@ -142,11 +113,9 @@ def judged(gold, best, odds, threshold=0.0):
         "null_odds": np.array(odds, np.float32),
         "answers_text": np.array([[text.encode()] for text in best], object),
         "answers_count": np.ones(len(best), int),
-        **{
-            f"answers_{name}": np.ones([len(best), 1])
-            for name in ("probability", "start_logit", "end_logit")
-        },
     }
+    for name in ("probability", "start_logit", "end_logit"):
+        answers[f"answers_{name}"] = np.ones([len(best), 1])
     examples = Examples("q.json", [*range(len(gold))], columns)
     return kind, Answered(TASKS["squad2"], examples, answers)
 
@@ -156,13 +125,8 @@ def test_answers_are_found_by_the_kinds_own_settings(monkeypatch):
     monkeypatch.setattr(span_kind, "best_answers", found)
     monkeypatch.setattr(span_kind, "map_rows", MagicMock())
     monkeypatch.setattr(span_kind, "QuestionPacker", packer)
-    kind = Span(
-        unanswerable=True,
-        null_score_diff_threshold=0.5,
-        doc_stride=9,
-        max_query_length=7,
-        max_answer_length=5,
-    )
+    settings = {"doc_stride": 9, "max_query_length": 7, "max_answer_length": 5}
+    kind = Span(unanswerable=True, null_score_diff_threshold=0.5, **settings)
     answerer = MagicMock(max_length=40)
     kind.respond(MagicMock(), answerer)
     packer.assert_called_once_with(answerer.tokenizer, 40, 9, 7)
@@ -187,6 +151,7 @@ def test_the_tuned_threshold_lies_between_odds_or_below_all(gold, odds, expected
     kind, questions = judged(gold, ["cow" if o < 1e30 else "" for o in odds], odds, threshold)
     assert kind.scores(questions)["f1"] == best
     assert kind.tuned(questions) == kind
+    assert Span().tuned(questions) == Span()  # a model of SQuAD 1.1 has none
 
 
 def test_metrics_are_the_official_scores_of_predictions_json(tmp_path):
@@ -223,45 +188,35 @@ def evaluated(tuned, tmp_path_factory):
     return folder
 
 
-def written(folder, name):
-    return json.loads((folder / "out" / f"{name}.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.slow
-def test_evaluate_writes_the_official_files(evaluated):
-    scores = written(evaluated, "metrics")
-    assert scores["total"] == 3 and scores["examples"] == 3
-    predictions, n_bests, null_odds = (
-        written(evaluated, name) for name in ("predictions", "nbest_predictions", "null_odds")
-    )
-    for values in (predictions, n_bests, null_odds):
-        assert list(values) == ["q0", "q1", "q2"]
-    for id_, n_best in n_bests.items():
-        assert [set(each) for each in n_best] == [
-            {"text", "probability", "start_logit", "end_logit"}
-        ] * len(n_best)
-        assert sum(each["probability"] for each in n_best) == pytest.approx(1, abs=1e-5)
-        best = next(each["text"] for each in n_best if each["text"])
-        assert predictions[id_] == ("" if null_odds[id_] > 0 else best)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("is_exported", [False, True])
-def test_predict_answers_as_evaluate_does(evaluated, tmp_path, call, exports_of, is_exported):
+def test_evaluate_and_predict_write_the_official_files(
+    evaluated, tmp_path, call, exports_of, is_exported
+):
     """Also without answers in the data."""
     model = evaluated / "model"
     if is_exported:
         with exports_of("serving_default"):
             run("export --name squad", model=model, output=tmp_path / "served")
         model = tmp_path / "served" / "squad"
-    predictions, n_bests = (written(evaluated, f"{name}predictions") for name in ("", "nbest_"))
-    lines = (evaluated / "dev.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
+    files = {path.stem: json.loads(path.read_text()) for path in (evaluated / "out").glob("*.json")}
+    predictions, n_bests = files["predictions"], files["nbest_predictions"]
+    assert files["metrics"]["total"] == files["metrics"]["examples"] == 3
+    for id_, n_best in n_bests.items():
+        assert sum(row["probability"] for row in n_best) == pytest.approx(1, abs=1e-5)
+        best = next(row["text"] for row in n_best if row["text"])
+        assert predictions[id_] == ("" if files["null_odds"][id_] > 0 else best)
+    rows = [json.loads(line) for line in (evaluated / "dev.jsonl").open(encoding="utf-8")]
     new = tmp_path / "new.jsonl"
-    new.write_text("\n".join(json.dumps({k: r[k] for k in ("question", "context")}) for r in rows))
+    new.write_text(
+        "\n".join(json.dumps({k: row[k] for k in ("id", "question", "context")}) for row in rows)
+    )
     out, _ = call("predict", model=model, input=new)
+    call("predict", model=model, input=new, submission=tmp_path / "files")
+    for path in (tmp_path / "files").iterdir():
+        assert list(json.loads(path.read_text())) == list(files[path.stem]) == ["q0", "q1", "q2"]
     answers = [json.loads(line) for line in out.splitlines()]
-    assert [answer["answer"] for answer in answers] == list(predictions.values())
+    assert {answer["id"]: answer["answer"] for answer in answers} == predictions
     for answer, n_best in zip(answers, n_bests.values(), strict=True):
         assert CONTEXT[answer["start"] : answer["end"]] == answer["answer"]
         assert [row["text"] for row in answer["answers"]] == [row["text"] for row in n_best]

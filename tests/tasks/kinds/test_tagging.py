@@ -14,7 +14,6 @@ from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.examples.tagged_words import chunks
 from bert_tf.serving.predictor import rows
 from bert_tf.tasks.ensembles import joint_kind
-from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.table import TASKS
@@ -74,9 +73,10 @@ def test_every_word_comes_back_once_whatever_the_length(max_length, tokenizer):
         assert [e["type"] for e in row["entities"]] == [type_ for type_, *_ in chunks(expected)]
 
 
-def test_entities_of_raw_text_have_exact_spans(tokenizer):
+def test_entities_of_raw_text_have_exact_spans(tokenizer, tmp_path, answered):
     texts = ["é 😀 w3 w4, w1w0", "w3", "w4."]
-    answers = list(rows(respond(tokenizer, text=texts)))
+    found = respond(tokenizer, text=texts)
+    answers = list(rows(found))
     (place,), (second,), (third,) = (row["entities"] for row in answers)
     assert (place["text"], place["type"]) == ("w3 w4", "LOC")
     assert texts[0][place["start"] : place["end"]] == "w3 w4"
@@ -84,6 +84,9 @@ def test_entities_of_raw_text_have_exact_spans(tokenizer):
     assert place["score"] == pytest.approx(np.exp(9) / (np.exp(9) + 6), abs=1e-6)
     assert (second["text"], third["text"]) == ("w3", "w4")  # no entity crosses texts
     json.dumps(answers)
+    write_predictions(KIND, tmp_path, answered(TASK, {"text": texts}, found, LABELS))
+    written = (tmp_path / "predictions.conll").read_text()
+    assert written.endswith("\n\nw3 B-LOC\n\nw4 I-LOC\n. O\n\n")
 
 
 def test_the_loss_is_over_first_pieces_alone(tokenizer):
@@ -112,11 +115,11 @@ def test_labels_of_a_new_model_and_labels_unseen_in_training():
         KIND.label_names(TASK, examples(["a"], ["O"]))
 
 
-def test_scores_and_files_of_documents(tmp_path):
-    given = examples(["a b\nc", "d"], ["B-LOC O\nI-LOC", "O"])
+def test_scores_and_files_of_documents(tmp_path, answered):
+    columns = {"words": ["a b\nc", "d"], "label": ["B-LOC O\nI-LOC", "O"]}
     labels = np.array([[b"B-LOC", b"O", b"B-LOC"], [b"B-PER", b"", b""]], object)
     answers = {"words_label": labels, "words_score": np.ones(labels.shape)}
-    given = Answered(TASK, given, answers, LABELS)
+    given = answered(TASK, columns, answers, LABELS)
     scores = KIND.scores(given)
     assert scores["f1"] == pytest.approx(0.8) and scores["accuracy"] == 0.5
     assert scores["f1_LOC"] == 1.0 and scores["f1_PER"] == 0.0
@@ -129,12 +132,12 @@ def test_scores_and_files_of_documents(tmp_path):
 @pytest.mark.parametrize(
     "labels", [["I-LOC", "I-LOC", "B-LOC", "O"], ["B-LOC", "E-LOC", "S-LOC", "O"]]
 )
-def test_right_labels_of_another_scheme_are_right(labels, tmp_path):
+def test_right_labels_of_another_scheme_are_right(labels, tmp_path, answered):
     """Right labels are read as IOB2; a model may know IOB1 or IOBES."""
-    given = examples(["a b c d"], ["B-LOC I-LOC B-LOC O"])
+    columns = {"words": ["a b c d"], "label": ["B-LOC I-LOC B-LOC O"]}
     predicted = np.array([[label.encode() for label in labels]], object)
     answers = {"words_label": predicted, "words_score": np.ones([1, 4])}
-    given = Answered(TASK, given, answers, LABELS)
+    given = answered(TASK, columns, answers, LABELS)
     scores = KIND.scores(given)
     assert scores["f1"] == scores["accuracy"] == 1
     write_predictions(KIND, tmp_path, given)
@@ -154,20 +157,6 @@ def test_words_that_are_read_are_the_words_that_are_tagged(tokenizer, tmp_path):
     path.write_text("".join(f"{word} O\n" for word in words), encoding="utf-8", newline="")
     (text,) = TASK.read(path, "train").columns["words"]
     assert words_between_spaces(tf.constant([text]), tokenizer).starts.shape[0] == len(words)
-    for space in "\v\f\r":
-        path.write_text(f"w0 O\nw1{space}w2 B-PER\nw3 O\n", encoding="utf-8", newline="")
-        for labelled in (True, False):
-            with pytest.raises(InputError, match=r"line 2: the word .* holds white space"):
-                TASK.read(path, "train", labelled=labelled)
-
-
-def test_a_name_is_no_column_of_a_column_file(tmp_path):
-    (tmp_path / "a.conll").write_text("Anna NN B-PER\nruns VB O\n")
-    for options in ({"label_column": "pos"}, {"text_column": "token"}):
-        with pytest.raises(InputError, match="a column file has no column names such as"):
-            TASK.with_settings(options).read(tmp_path / "a.conll", "train")
-    with pytest.raises(InputError, match="such as 'token': give --text_column a number"):
-        TASK.with_settings(options).read(tmp_path / "a.conll", "test", labelled=False)
 
 
 def test_a_file_to_predict_is_not_taken_for_columns_without_a_reason(tmp_path):
@@ -188,9 +177,6 @@ def test_a_file_to_predict_is_not_taken_for_columns_without_a_reason(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "column", "expected"),
     [
-        ("a.conll", "Anna NN I-PER\nruns VB O\n", "text", {"words": ["Anna runs"]}),
-        ("a.jsonl", '{"text": "Anna runs."}', "text", {"text": ["Anna runs."]}),
-        ("a.jsonl", '{"words": ["Anna", "runs"]}', "words", {"words": ["Anna runs"]}),
         ("a.jsonl", '{"text": ["Anna", "runs"]}', "text", {"words": ["Anna runs"]}),
         ("a.tsv", "text\nAnna runs.\n", "text", {"text": ["Anna runs."]}),
     ],

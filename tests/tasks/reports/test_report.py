@@ -2,10 +2,7 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.reports.report import report
 from bert_tf.tasks.reports.tables import ReportTable
 from bert_tf.tasks.table import TASKS
@@ -16,17 +13,11 @@ def table(parts, name) -> ReportTable:
     return part
 
 
-def answers_of(kind, outputs, labels=()):
-    found = kind.answers(tf.constant(outputs, tf.float32), list(labels))
-    return {name: value.numpy() for name, value in found.items()}
-
-
-def test_classes_of_a_model_in_another_order():
+def test_classes_of_a_model_in_another_order(answered):
     mnli = TASKS["mnli"]
     labels = list(mnli.labels[::-1])
-    answers = answers_of(mnli.kind, [[9, 0, 0], [0, 0, 9]], labels)
-    examples = Examples("d", [1, 2], {"text": ["a", "b"], "label": [labels[0]] * 2})
-    found = report(mnli.kind, Answered(mnli, examples, answers, labels))
+    columns = {"text": ["a", "b"], "label": [labels[0]] * 2}
+    found = report(mnli.kind, answered(mnli, columns, [[9, 0, 0], [0, 0, 9]], labels))
     assert table(found, "confusion").rows == [
         ["contradiction", 0, 0, 0],
         ["entailment", 0, 0, 0],
@@ -34,70 +25,45 @@ def test_classes_of_a_model_in_another_order():
     ]
 
 
-def test_regression():
+def test_regression(answered):
     task = TASKS["stsb"]
-    examples = Examples("d", [1, 2, 3], {"text": ["a", "b", "c"], "label": ["0", "5", "5"]})
-    found = report(
-        task.kind, Answered(task, examples, {"score": np.array([0, 4, 5.5], np.float32)}, [])
-    )
+    columns = {"text": ["a", "b", "c"], "label": ["0", "5", "5"]}
+    found = report(task.kind, answered(task, columns, [0, 4, 5.5]))
     errors = table(found, "errors")
     assert errors.rows[0] == ["0.00 to 1.00", 1, 0, 0]
     assert errors.rows[4] == ["4.00 to 5.00", 2, -0.25, 0.75]
     assert errors.note == "mean absolute error 0.5000"
     assert [row[1] for row in table(found, "worst").rows] == ["b", "c"]
-    constant = examples.take([1, 2])
-    found = report(task.kind, Answered(task, constant, {"score": np.array([5, 5], np.float32)}, []))
+    constant = {"text": ["a", "b"], "label": ["5", "5"]}
+    found = report(task.kind, answered(task, constant, [5, 5]))
     assert table(found, "errors").rows[0][1:] == [0, None, None]
 
 
-def test_choices():
+def test_choices(answered):
     task = TASKS["swag"]
     columns = {"context": ["a", "b"], "choices": [["x", "y"]] * 2, "label": ["0", "1"]}
-    found = report(
-        task.kind,
-        Answered(task, Examples("d", [1, 2], columns), answers_of(task.kind, [[2, 0], [1, 0]]), []),
-    )
+    found = report(task.kind, answered(task, columns, [[2, 0], [1, 0]]))
     assert table(found, "confusion").rows == [["0", 1, 0], ["1", 1, 0]]
-    assert table(found, "worst").rows[0][0] == "d, line 2"
+    assert table(found, "worst").rows[0][0] == "d.tsv, line 3"
 
 
-def test_words():
+def test_words(answered):
     task = TASKS["tagging"]
     columns = {"words": ["Wolff in\nBonn", "x"], "label": ["B-PER O\nB-LOC", "O"]}
     answers = {
         "words_label": np.array([[b"B-PER", b"O", b"I-PER"], [b"O", b"", b""]], object),
         "words_score": np.array([[0.9, 0.8, 0.7], [0.6, 0, 0]]),
     }
-    found = report(
-        task.kind, Answered(task, Examples("d", [1, 5], columns), answers, ["O", "B-PER"])
-    )
+    found = report(task.kind, answered(task, columns, answers, ["O", "B-PER"]))
     assert table(found, "types").rows == [["LOC", 0, 0, 0, 1, 0], ["PER", 0.5, 1, 2 / 3, 1, 2]]
     assert table(found, "confusion").rows == [["LOC", 0, 0, 1], ["O", 0, 2, 0], ["PER", 0, 0, 1]]
-    assert [part.rows for part in found if getattr(part, "name", "") == "worst"] == [
-        [["d, line 1", "[Bonn]", "B-LOC", "B-PER", 0.7]]
-    ]
-    calibrated = table(found, "calibration")
-    assert sum(row[1] for row in calibrated.rows) == 4
-
-
-def test_masked_words():
-    task = TASKS["masked_words"]
-    answers = {
-        "pieces_count": np.array([2, 1]),
-        "pieces_text": np.array([[b"sea", b"ship"], [b"cow", b""]], object),
-        "pieces_guess": np.array([[b"sea", b"farm"], [b"ship", b""]], object),
-        "pieces_log_probability": np.array([[-0.1, -2.0], [-3.0, 0.0]]),
-    }
-    examples = Examples("d", [4, 7], {"sentence": ["sea ship", "cow"]})
-    (found,) = report(task.kind, Answered(task, examples, answers, []))
-    assert found.rows == [
-        ["d, line 7", "cow", "cow", "ship", -3.0],
-        ["d, line 4", "sea ship", "ship", "farm", -2.0],
-    ]
+    expected = ["d.tsv, line 2", "[Bonn]", "B-LOC", "B-PER", 0.7]
+    assert table(found, "worst").rows == [expected]
+    assert sum(row[1] for row in table(found, "calibration").rows) == 4
 
 
 @pytest.mark.parametrize("name", ["squad", "squad2"])
-def test_spans(name):
+def test_spans(name, answered):
     task = TASKS[name]
     columns = {
         "id": ["a", "b", "c"],
@@ -111,7 +77,7 @@ def test_spans(name):
         "answer": np.array([b"12", b"", b"the deep sea"], object),
         "score": np.array([0.9, 0.8, 0.95]),
     }
-    found = report(task.kind, Answered(task, Examples("d", [1, 2, 3], columns), answers, []))
+    found = report(task.kind, answered(task, columns, answers))
     groups = {row[0]: row[1:] for row in table(found, "groups").rows}
     last = [1, 0, 0] if name == "squad2" else [1, 0, pytest.approx(200 / 3)]
     assert groups == {
