@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_tf import BertEncoder
 from bert_tf.pipelines.examples.data_faults import doubted_labels, near_duplicates
-from bert_tf.pipelines.examples.files import read_examples
+from bert_tf.pipelines.examples.files import read_table
 
 SIMILARITY, SHARE, DRAWS = 0.6, 0.05, 4
 _OPEN = {".gz": gzip.open}
@@ -109,7 +109,7 @@ def main() -> None:
         some = random.sample(some, min(300, len(some)))
         texts += some
         labels += [book.name] * len(some)
-    rows = read_examples(options.labelled, {"text": "sentence", "label": "label"}).columns
+    rows = read_table(options.labelled).examples({"text": "sentence", "label": "label"}).columns
     sets = {"books": (texts, labels)}
     sets[Path(options.labelled).parent.name] = (rows["text"], rows["label"])
     for name, labelled in sets.items():

@@ -14,7 +14,7 @@ from bert_tf.commands.text_passages import passages
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import claim, write_json
 from bert_tf.models.answerer import Answerer
-from bert_tf.pipelines.examples.files import check_columns, format_of, read_examples
+from bert_tf.pipelines.examples.files import check_columns, format_of, read_table
 from bert_tf.pipelines.examples.records import is_dataset_name, read_text
 from bert_tf.pipelines.examples.table import MissingColumnError
 from bert_tf.serving.export import ASSETS
@@ -62,7 +62,7 @@ def read_located_texts(
                 continue
             yield from read_located_texts(file, text_column=text_column, remark=remark, **layout)
     elif format or format_of(path) or is_dataset_name(str(path)):
-        examples = read_examples(path, {"text": text_column}, **layout)
+        examples = read_table(path, **layout).examples({"text": text_column})
         for line in examples.remarks():
             remark(line)
         for number, text in enumerate(examples.columns["text"]):

@@ -9,7 +9,6 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
@@ -112,11 +111,11 @@ def near_duplicates(
     """
     texts = [(row,) if isinstance(row, str) else row for row in rows]
     columns = [_linked(column, similarity, seed) for column in zip(*texts, strict=True)]
+    sets = [sets_of_column for _, sets_of_column in columns]
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for index, group in enumerate(zip(*(column.groups for column in columns), strict=True)):
+    for index, group in enumerate(zip(*(numbers for numbers, _ in columns), strict=True)):
         if any(number != _BLANK for number in group):
             members[group].append(index)
-    sets = [column.sets for column in columns]
     groups = []
     for rows_alike in members.values():
         first, *others = rows_alike
@@ -126,13 +125,13 @@ def near_duplicates(
     return sorted(groups, key=lambda group: group.members)
 
 
-class _Linked(NamedTuple):
-    groups: list[int]  # the number of each text's group; _BLANK
-    sets: list[np.ndarray]  # the hashes of each text's runs
+def _linked(
+    texts: Sequence[str], similarity: float, seed: int
+) -> tuple[list[int], list[np.ndarray]]:
+    """The group of each text, or _BLANK, and the hashes of its runs.
 
-
-def _linked(texts: Sequence[str], similarity: float, seed: int) -> _Linked:
-    """Texts in groups that are linked by a similarity of at least this, as MinHash finds them."""
+    Groups are linked by a similarity of at least this, as MinHash finds it.
+    """
     numbers: dict[str, int] = {}
     normal = (" ".join(text.lower().translate(_punctuation()).split()) for text in texts)
     number_of = [numbers.setdefault(text, len(numbers)) for text in normal]
@@ -149,7 +148,7 @@ def _linked(texts: Sequence[str], similarity: float, seed: int) -> _Linked:
         if is_new and _jaccard(sets[i], sets[j]) >= similarity:
             linked.merge(i, j)
     group_of = [linked[number] if text else _BLANK for number, text in enumerate(different)]
-    return _Linked([group_of[n] for n in number_of], [sets[n] for n in number_of])
+    return [group_of[n] for n in number_of], [sets[n] for n in number_of]
 
 
 @functools.cache

@@ -75,19 +75,6 @@ def read_table(
     return _cell_table(path, format, header, skip_broken)
 
 
-def read_examples(
-    path: StrPath,
-    columns: Mapping[str, str],
-    *,
-    format: Format | None = None,
-    header: bool = True,
-    skip_broken: bool = False,
-) -> Examples:
-    """Reads the texts of some columns: role -> name, number from 0, or "ending*" for a list."""
-    table = read_table(path, format, header=header, skip_broken=skip_broken)
-    return table.examples(columns)
-
-
 def _cell_table(path: StrPath, format: str, header: bool, skip_broken: bool) -> Table:
     delimiter = ","
     if format == "csv" and header:

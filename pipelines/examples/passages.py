@@ -125,12 +125,6 @@ def read_labelled_documents(files: Sequence[str]) -> list[LabelledDocument]:
     return documents
 
 
-def write_labelled(path: str | Path, examples: Iterable[tuple[str, str]]) -> None:
-    """Writes (text, label) pairs as a TSV with the header `text`, `label`."""
-    rows = ((" ".join(text.split()), label) for text, label in examples)
-    write_tsv(path, [("text", "label"), *rows])
-
-
 def write_corpus(path: str | Path, documents: Iterable[LabelledDocument]) -> None:
     """Writes documents in the original's format: a sentence a line, a blank line between them."""
     with replace_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -171,7 +165,8 @@ def write_task(
         seed=seed,
     )
     for split, examples in splits.items():
-        write_labelled(labelled / f"{split}.tsv", examples)
+        rows = ((" ".join(text.split()), label) for text, label in examples)
+        write_tsv(labelled / f"{split}.tsv", [("text", "label"), *rows])
     left_out = {told_apart[i] for i in held_out}
     write_corpus(corpus, (d for i, d in enumerate(documents) if i not in left_out))
     return WrittenTask(

@@ -17,15 +17,13 @@ _SPACES = frozenset(" \t\r\n\u202f")
 
 def read_json(path: StrPath) -> Table:
     """The questions of SQuAD's published JSON, with their number for a line."""
-    locations: list[str] = []
-    records: list[dict[str, Any]] = []
-    for paragraph_at, paragraph in _paragraphs(path, _load(path)):
-        for k, record in enumerate(_list(paragraph_at, paragraph, "qas")):
-            locations.append(f"{paragraph_at}.qas[{k}]")
-            fields = _object(locations[-1], record)
-            records.append({**fields, "context": paragraph.get("context")})
+    questions = list(_questions(path, _load(path)))
+    records = [
+        {**_object(location, record), "context": paragraph.get("context")}
+        for location, paragraph, record in questions
+    ]
     table = Table.of_records(enumerate(records, 1), Source(str(path), "json"))
-    return replace(table, locations=locations)
+    return replace(table, locations=[location for location, *_ in questions])
 
 
 def read_questions(table: Table, *, labelled: bool = True, unanswerable: bool = False) -> Examples:
@@ -68,13 +66,10 @@ def read_questions(table: Table, *, labelled: bool = True, unanswerable: bool = 
 
 def without(path: StrPath, dropped: Collection[int]) -> str:
     """SQuAD's published JSON without the questions of these numbers, counted from 1."""
-    data, number = _load(path), 0
-    for location, paragraph in _paragraphs(path, data):
-        records = []
-        for record in _list(location, paragraph, "qas"):
-            number += 1
-            records += [] if number in dropped else [record]
-        paragraph["qas"] = records
+    data = _load(path)
+    for number, (_, paragraph, record) in enumerate(list(_questions(path, data)), 1):
+        if number in dropped:
+            paragraph["qas"].remove(record)
     return json.dumps(data, ensure_ascii=False) + "\n"
 
 
@@ -88,15 +83,19 @@ def _load(path: StrPath) -> Any:
         raise InputError(f"{path}: not JSON ({error}); {cure}") from error
 
 
-def _paragraphs(path: StrPath, data: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _questions(path: StrPath, data: Any) -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """The location of each question, its paragraph and its record."""
     is_list = isinstance(data, list)
     for i, article in enumerate(data if is_list else _list(str(path), data, "data")):
         location = f"{path}, [{i}]" if is_list else f"{path}, data[{i}]"
         if is_list and isinstance(article, dict) and "qas" in article:
-            yield location, article
-            continue
-        for j, paragraph in enumerate(_list(location, article, "paragraphs")):
-            yield f"{location}.paragraphs[{j}]", _object(f"{location}.paragraphs[{j}]", paragraph)
+            paragraphs = [(location, article)]
+        else:
+            listed = enumerate(_list(location, article, "paragraphs"))
+            paragraphs = [(f"{location}.paragraphs[{j}]", x) for j, x in listed]
+        for location, paragraph in paragraphs:
+            for k, record in enumerate(_list(location, paragraph, "qas")):
+                yield f"{location}.qas[{k}]", paragraph, record
 
 
 def _answers(table: Table, index: int) -> list[tuple[str, int | None]]:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from bert_tf.commands.answer_files import beside, write_answers
-from bert_tf.pipelines.examples.files import read_columns_of, read_examples
+from bert_tf.pipelines.examples.files import read_columns_of, read_table
 from bert_tf.pipelines.examples.tagged_words import is_column_file
 
 ROWS = [
@@ -78,21 +78,21 @@ def test_columns_of_the_input_are_never_overwritten(tmp_path):
 )
 def test_all_columns_of_a_file_are_read(tmp_path, name, content):
     (tmp_path / name).write_text(content)
-    examples = read_examples(tmp_path / name, {"text": "text"})
+    examples = read_table(tmp_path / name).examples({"text": "text"})
     found = read_columns_of(examples)
     assert found == {"id": ["1", "2"], "text": ["sea", "cow"]}
 
 
 def test_the_role_of_a_column_is_known_by_its_name(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"a": "x", "b": ["y"], "b1": "z", "label": 1}\n')
-    source = read_examples(tmp_path / "a.jsonl", {"context": "a", "choices": "b*"}).source
+    source = read_table(tmp_path / "a.jsonl").examples({"context": "a", "choices": "b*"}).source
     roles = [source.role_of(name) for name in ("a", "b", "b1", "b_1", "label")]
     assert roles == ["context", "choices", "choices", None, None]
 
 
 def test_columns_without_a_header_are_numbered(tmp_path):
     (tmp_path / "a.tsv").write_text("1\tsea\n2\tcow\n")
-    examples = read_examples(tmp_path / "a.tsv", {"text": "1"}, header=False)
+    examples = read_table(tmp_path / "a.tsv", header=False).examples({"text": "1"})
     assert read_columns_of(examples)["0"] == ["1", "2"]
 
 

@@ -20,7 +20,7 @@ from bert_tf.models.answerer import Answerer
 from bert_tf.models.classes import class_of_kind
 from bert_tf.models.encoder import encoder_for
 from bert_tf.models.loading import load_model
-from bert_tf.pipelines.examples.files import read_examples
+from bert_tf.pipelines.examples.files import read_table
 from bert_tf.pipelines.examples.tagged_words import to_iob2
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.kinds.choice import Choice
@@ -147,8 +147,8 @@ def assert_close(found, values, more=0.0):
 def check_table(folder, task, examples, answers) -> None:
     """Reads predictions.tsv back."""
     columns = {r: c if task.header else r for r, c in task.columns(labelled=False).items()}
-    read = read_examples(
-        folder / "predictions.tsv", {**columns, "label": "label", "predicted": "predicted"}
+    read = read_table(folder / "predictions.tsv").examples(
+        {**columns, "label": "label", "predicted": "predicted"}
     )
     predicted = read.columns.pop("predicted")
     assert read.columns == examples.columns
@@ -161,7 +161,7 @@ def check_table(folder, task, examples, answers) -> None:
 def check_label_sets(folder, task, examples, answers) -> None:
     """Reads predictions.tsv back."""
     roles = {name: name for name in ("text", "label", "predicted")}
-    read = read_examples(folder / "predictions.tsv", roles)
+    read = read_table(folder / "predictions.tsv").examples(roles)
     predicted = read.columns.pop("predicted")
     assert read.columns == examples.columns
     pairs = zip(answers["predicted_count"], answers["predicted_label"], strict=True)
@@ -171,7 +171,7 @@ def check_label_sets(folder, task, examples, answers) -> None:
 def check_pairs(folder, task, examples, answers) -> None:
     """Reads predictions.tsv back."""
     roles = {name: name for name in ("text", "text_pair", "predicted")}
-    read = read_examples(folder / "predictions.tsv", roles)
+    read = read_table(folder / "predictions.tsv").examples(roles)
     predicted = [float(p) for p in read.columns.pop("predicted")]
     assert read.columns == examples.columns
     np.testing.assert_allclose(predicted, answers["score"], atol=1e-5)
@@ -192,7 +192,7 @@ def check_columns(folder, task, examples, answers) -> None:
 def check_choices(folder, task, examples, answers) -> None:
     """Reads predictions.tsv back."""
     columns = {"context": "context", "choices": "choices*", "label": "label"}
-    read = read_examples(folder / "predictions.tsv", {**columns, "predicted": "predicted"})
+    read = read_table(folder / "predictions.tsv").examples({**columns, "predicted": "predicted"})
     assert read.columns.pop("predicted") == [str(choice) for choice in answers["choice"]]
     assert read.columns == examples.columns
 

@@ -12,10 +12,10 @@ from bert_tf.pipelines.examples.passages import (
     read_labelled_documents,
     without_names,
     write_corpus,
-    write_labelled,
 )
 
 SENTENCE = "This sentence of document {} speaks at some length about subject number {} only."
+SIZES = {"train": 20, "validation": 5, "test": 10}
 
 
 def documents(labels: int = 2, each: int = 30) -> list[LabelledDocument]:
@@ -41,12 +41,13 @@ def test_names_are_taken_out_as_words(text, expected):
 
 
 def test_splits_are_balanced_and_share_no_document():
-    sizes = {"train": 20, "validation": 5, "test": 10}
-    splits, held_out = labelled_passages(documents(3), examples_per_label=sizes, seed=1)
+    splits, held_out = first = labelled_passages(documents(3), examples_per_label=SIZES, seed=1)
+    assert labelled_passages(documents(3), examples_per_label=SIZES, seed=1) == first
+    assert labelled_passages(documents(3), examples_per_label=SIZES, seed=2) != first
     seen: dict[str, set[str]] = {}
     for split, examples in splits.items():
         labels = [label for _, label in examples]
-        assert {labels.count(label) for label in set(labels)} == {sizes[split]}
+        assert {labels.count(label) for label in set(labels)} == {SIZES[split]}
         seen[split] = {passage.split()[4] for passage, _ in examples}  # the document's number
         assert all(120 <= len(passage) <= 400 for passage, _ in examples)
     assert not seen["train"] & (seen["validation"] | seen["test"])
@@ -54,17 +55,9 @@ def test_splits_are_balanced_and_share_no_document():
     assert {int(number) for number in seen["validation"] | seen["test"]} == held_out
 
 
-def test_the_draw_is_the_seeds():
-    sizes = {"train": 20, "validation": 5, "test": 10}
-    first = labelled_passages(documents(), examples_per_label=sizes, seed=1)
-    assert labelled_passages(documents(), examples_per_label=sizes, seed=1) == first
-    assert labelled_passages(documents(), examples_per_label=sizes, seed=2) != first
-
-
 def test_text_from_one_place_has_no_labels_to_tell_apart():
-    sizes = {"train": 2, "validation": 1, "test": 1}
     with pytest.raises(InputError, match="give more text"):
-        labelled_passages(documents(1), examples_per_label=sizes, seed=1)
+        labelled_passages(documents(1), examples_per_label=SIZES, seed=1)
 
 
 def test_own_text_is_labelled_by_file_or_by_quarter(tmp_path):
@@ -83,15 +76,6 @@ def test_a_long_document_is_cut(tmp_path):
     cut = read_labelled_documents([str(tmp_path / "novel.txt")])
     assert sum(len(document.paragraphs[0]) for document in cut) == 2000
     assert all(sum(map(len, document.paragraphs[0])) < 7000 for document in cut)
-
-
-def test_labelled_text_is_one_row_an_example(tmp_path):
-    write_labelled(tmp_path / "x.tsv", [("two\nlines\tand a tab", "a"), ('"quoted', "b")])
-    assert (tmp_path / "x.tsv").read_text().splitlines() == [
-        "text\tlabel",
-        "two lines and a tab\ta",
-        '"quoted\tb',
-    ]
 
 
 @pytest.mark.slow

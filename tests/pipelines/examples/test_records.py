@@ -3,8 +3,7 @@
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.files import read_examples, read_table
-from bert_tf.pipelines.examples.tagged_words import read_words
+from bert_tf.pipelines.examples.files import read_table
 
 
 def test_labels_have_the_names_of_the_dataset_and_rows_the_published_order(tensorflow_datasets):
@@ -15,7 +14,7 @@ def test_labels_have_the_names_of_the_dataset_and_rows_the_published_order(tenso
     ]
     columns = {"text": "premise", "text_pair": "hypothesis", "label": "label"}
     with tensorflow_datasets(rows):
-        found = read_examples("tfds:glue/mnli:validation_matched", columns)
+        found = read_table("tfds:glue/mnli:validation_matched").examples(columns)
     assert found.columns == {
         "text": ["a", "b", "c"],
         "text_pair": ["", "é", "x"],
@@ -26,28 +25,20 @@ def test_labels_have_the_names_of_the_dataset_and_rows_the_published_order(tenso
     assert remark.endswith(": 1 examples have a blank text, the first in example 0")
 
 
-def test_numbers_are_as_in_the_file_and_unknown_labels_blank(tensorflow_datasets):
-    with tensorflow_datasets([{"sentence1": "a", "sentence2": "b", "label": 3.8, "idx": 0}]):
-        assert read_examples("tfds:glue/stsb", {"label": "label"}).columns == {"label": ["3.8"]}
+def test_unknown_labels_are_blank(tensorflow_datasets):
     with tensorflow_datasets([{"sentence": "a", "label": -1, "idx": 0}]):
-        assert read_examples("tfds:glue/cola:test", {"label": "label"}).columns == {"label": [""]}
-
-
-def test_words_and_their_labels(tensorflow_datasets):
-    words = {"tokens": ["Wolff", "in", "Bonn"], "ner": [1, 0, 5]}
-    rest = {"pos": [0, 0, 0], "chunks": [0, 0, 0]}
-    with tensorflow_datasets([{**words, **rest}]):
-        found = read_words(read_table("tfds:conll2003:dev"), {"text": "tokens", "label": "ner"})
-    assert found.columns == {"words": ["Wolff in Bonn"], "label": ["B-PER O B-LOC"]}
+        assert read_table("tfds:glue/cola:test").examples({"label": "label"}).columns == {
+            "label": [""]
+        }
 
 
 def test_what_is_not_there_is_named(tensorflow_datasets):
     with tensorflow_datasets([]):
         with pytest.raises(InputError, match=r"tfds:glue/mnly: TensorFlow Datasets cannot load"):
-            read_examples("tfds:glue/mnly", {"text": "premise"})
+            read_table("tfds:glue/mnly").examples({"text": "premise"})
         with pytest.raises(InputError, match=r"tfds:glue/cola: no example"):
-            read_examples("tfds:glue/cola", {"text": "sentence"})
+            read_table("tfds:glue/cola").examples({"text": "sentence"})
     with tensorflow_datasets([{"sentence": "a", "label": 0, "idx": 7}]):
         expected = r"tfds:glue/cola, example 7: no column 'text', there are: "
         with pytest.raises(InputError, match=expected):
-            read_examples("tfds:glue/cola", {"text": "text"})
+            read_table("tfds:glue/cola").examples({"text": "text"})

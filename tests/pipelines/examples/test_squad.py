@@ -22,14 +22,9 @@ def answer(text: str, start: int | None = None) -> dict:
 
 def squad(*questions: dict, context: str = CONTEXT) -> dict:
     """A file in the published format, one paragraph."""
-    qas = [
-        {"id": f"q{i}", "question": "who?", "answers": [answer("Fab Four")], **question}
-        for i, question in enumerate(questions)
-    ]
-    return {
-        "version": "1.1",
-        "data": [{"title": "x", "paragraphs": [{"context": context, "qas": qas}]}],
-    }
+    usual = {"question": "who?", "answers": [answer("Fab Four")]}
+    qas = [{"id": f"q{i}", **usual, **question} for i, question in enumerate(questions)]
+    return {"data": [{"title": "x", "paragraphs": [{"context": context, "qas": qas}]}]}
 
 
 def write(path, content):
@@ -41,14 +36,12 @@ def write(path, content):
 
 @pytest.mark.parametrize("name", ["train.json", "train.json.gz"])
 def test_published_format(tmp_path, name):
-    path = write(
-        tmp_path / name,
-        squad(
-            {"answers": [answer("😀"), answer("Fab Four")]},
-            {"question": "when?", "answers": [], "is_impossible": True},
-            {"answers": [answer("수도다")], "is_impossible": True},  # the flag wins
-        ),
+    content = squad(
+        {"answers": [answer("😀"), answer("Fab Four")]},
+        {"question": "when?", "answers": [], "is_impossible": True},
+        {"answers": [answer("수도다")], "is_impossible": True},  # the flag wins
     )
+    path = write(tmp_path / name, content)
     found = read_questions(path, unanswerable=True)
     assert found.columns == {
         "id": ["q0", "q1", "q2"],
@@ -85,10 +78,8 @@ def test_where_an_answer_is(tmp_path, text, start, place):
     span = found.columns["span"][0]
     assert (span and CONTEXT[slice(*span)]) == place
     assert found.columns["answers"][0] == [text]  # scored all the same
-    lost = (
-        "1 of 2 answers are not in their context; training skips their questions, first question q0"
-    )
-    assert found.remarks() == ([] if place else [f"{path}: {lost}"])
+    remark = f"{path}: 1 of 2 answers are not in their context; training skips their questions, "
+    assert found.remarks() == ([] if place else [f"{remark}first question q0"])
 
 
 @pytest.mark.parametrize(("space", "found"), [("\u00a0", True), ("\u202f", False)])
@@ -101,24 +92,19 @@ def test_only_some_spaces_end_a_word(space, found, tmp_path):
 
 
 def test_json_lines_in_both_forms(tmp_path):
+    lists = {"text": [" "], "answer_start": [0]}
     rows = [
         {"question": "who?", "context": CONTEXT, "answers": [answer("Fab Four")]},
-        {
-            "id": "b",
-            "question": "",
-            "context": " ",
-            "answers": {"text": [" "], "answer_start": [0]},
-        },
+        {"id": "b", "question": "", "context": " ", "answers": lists},
     ]
     path = write(tmp_path / "own.jsonl", "\n\n".join(map(json.dumps, rows)))
     found = read_questions(path)
     assert (found.columns["id"], found.lines) == (["1", "b"], [1, 3])
     assert read_columns_of(found)["context"] == [CONTEXT, " "]
     assert found.columns["answers"] == [["Fab Four"], [" "]]
-    assert [line.split(": ")[1] for line in found.remarks()] == [
-        "1 of 2 answers are not in their context; training skips their questions, first question b",
-        "1 examples have a blank text, the first in question b",
-    ]
+    lost, blank = found.remarks()
+    assert lost.endswith("training skips their questions, first question b")
+    assert blank.endswith("1 examples have a blank text, the first in question b")
 
 
 def test_a_table_has_the_texts_of_answers(tmp_path):
@@ -132,12 +118,9 @@ def test_a_table_has_the_texts_of_answers(tmp_path):
 @pytest.mark.parametrize("is_list", [False, True])
 def test_what_is_unambiguous_is_read(tmp_path, is_list):
     """A list of paragraphs, numbers as ids, places and marks as text."""
+    met = {"text": "met", "answer_start": str(CONTEXT.index("met"))}
     content = squad(
-        {
-            "id": 7,
-            "is_impossible": "false",
-            "answers": [{"text": "met", "answer_start": str(CONTEXT.index("met"))}],
-        },
+        {"id": 7, "is_impossible": "false", "answers": [met]},
         {"is_impossible": "True"},
         {"is_impossible": 0},
     )
@@ -155,26 +138,20 @@ def test_what_is_unambiguous_is_read(tmp_path, is_list):
         ("{", "not JSON"),
         ("[]", "no question"),
         ("[1]", r"bad.json, \[0\]: not a JSON object"),
-        ({"data": []}, "no question"),
         ({"articles": []}, "no list 'data'"),
         ({"data": [{"paragraphs": {}}]}, r"data\[0\]: no list 'paragraphs'"),
         (squad({}, {"id": "q0"}), r"qas\[1\]: the id q0 occurs twice"),
-        (
-            squad({}, {"id": [7]}),
-            r"paragraphs\[0\].qas\[1\]: 'id' is \[7\]; it must be",
-        ),
+        (squad({}, {"id": [7]}), r"paragraphs\[0\].qas\[1\]: 'id' is \[7\]; it must be"),
         (squad({"is_impossible": "maybe"}), "is_impossible is 'maybe'; write true or false"),
         (
             squad({"answers": {"text": ["a", "b"], "answer_start": [0]}}),
             "2 answers have 1 times an answer_start; give each one",
         ),
-        (squad({"question": None}), r"qas\[0\]: 'question' is null"),
         (squad({"answers": []}), "the question q0 has no answer; give it one, or --task squad2"),
         (squad({"answers": 1}), r"qas\[0\]: no list 'answers'"),
         (squad({"answers": [{"text": "x"}]}), "answer_start is None; it must be a whole number"),
         (squad({"answers": [answer("", 1.5)]}), "answer_start is 1.5"),
         (squad({"answers": ["x"]}), r"qas\[0\]: not a JSON object"),
-        (squad({}, context="\ud83d"), "'context' has half of a surrogate pair"),
         (squad({}, context=None), r"qas\[0\]: 'context' is null"),
     ],
 )
@@ -194,14 +171,3 @@ def test_bad_lines_are_refused_by_number(tmp_path):
         read_questions(path)
     with pytest.raises(InputError, match="cannot be read"):
         read_questions(tmp_path / "none.json")
-
-
-@pytest.mark.parametrize(("name", "unanswerable"), [("squad", False), ("squad/v2.0", True)])
-def test_tensorflow_datasets(name, unanswerable):
-    tfds = pytest.importorskip("tensorflow_datasets")
-    with tfds.testing.mock_data(num_examples=3):
-        found = read_questions(f"tfds:{name}:validation", unanswerable=True)
-        with pytest.raises(InputError, match="TensorFlow Datasets cannot load it"):
-            read_questions("tfds:squad/v3")
-    assert len(found) == 3 and all(isinstance(text, str) for text in found.columns["context"])
-    assert all(isinstance(texts, list) for texts in found.columns["answers"])

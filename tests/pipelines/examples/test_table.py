@@ -1,39 +1,30 @@
 """Examples of a table: what looks wrong, places, parts."""
 
-import pytest
-
-from bert_tf.pipelines.examples.files import read_examples
-from bert_tf.pipelines.examples.table import Examples
+from bert_tf.pipelines.examples.files import read_table
 
 
 def test_what_looks_wrong_is_said(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text('a film\tpos\n"say ""no"" to it"\tneg\nb\tpos\n')
-    first_line, quoted = read_examples(path, {"text": "0", "label": "1"}).remarks()
+    first_line, quoted = read_table(path).examples({"text": "0", "label": "1"}).remarks()
     assert (
         "its first line ('a film', 'pos') was read as names of columns; give --no_h" in first_line
     )
     assert "1 examples have a text in a CSV's quotes, which a .tsv does not have" in quoted
-    assert len(read_examples(path, {"text": "0"}, header=False).remarks()) == 1
-    assert read_examples(path, {"text": "a film"}).remarks() == [quoted]
+    assert len(read_table(path, header=False).examples({"text": "0"}).remarks()) == 1
+    assert read_table(path).examples({"text": "a film"}).remarks() == [quoted]
 
 
 def test_take(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("text\tlabel\na\t1\nb\t0\nc\t1\n")
     columns = {"text": "text", "label": "label"}
-    examples = read_examples(path, columns)
+    examples = read_table(path).examples(columns)
     taken = examples.take([2, 0])
     assert taken.columns == {"text": ["c", "a"], "label": ["1", "1"]}
     assert (taken.lines, len(taken)) == ([4, 2], 2)
     assert (
-        taken.fingerprint() != examples.fingerprint() == read_examples(path, columns).fingerprint()
+        taken.fingerprint()
+        != examples.fingerprint()
+        == read_table(path).examples(columns).fingerprint()
     )
-
-
-@pytest.mark.parametrize(("path", "place"), [("a.tsv", "line 7"), ("tfds:a:train", "example 7")])
-def test_examples_of_a_data_set_have_no_lines(path, place):
-    examples = Examples(path, [7], {"text": [" "], "label": ["x"]})
-    assert examples.location(0) == f"{path}, {place}"
-    (remark,) = examples.remarks()
-    assert remark.endswith(f"the first in {place}")
