@@ -18,6 +18,15 @@ def serving(models: Models, **options) -> Iterator[TestClient]:
         yield client
 
 
+@contextlib.contextmanager
+def loaded(models: Models, **options) -> Iterator[TestClient]:
+    """A client of models that are loaded in a block."""
+    with serving(models, **options) as client:
+        client.portal.call(models.start)
+        yield client
+        client.portal.call(models.close)
+
+
 def ask(client: TestClient, body: str | bytes, verb="predict", model=MODEL):
     return client.post(f"{model}:{verb}", content=body)
 

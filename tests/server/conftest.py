@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from rest_client import loaded
 from starlette.testclient import TestClient
 from tiny import tiny_config
 
 from bert_tf import BertClassifier, BertSentenceEncoder, BertTokenizer
 from bert_tf.models.answerer import Answerer
-from bert_tf.server.app import make_app
 from bert_tf.server.models import Models
 from bert_tf.tasks.table import TASKS
 
@@ -128,10 +128,8 @@ def toy_models(made_once) -> Path:
 @pytest.fixture(scope="module")
 def served(toy_models) -> Iterator[tuple[Models, TestClient]]:
     models = Models(toy_models)
-    with TestClient(make_app(models)) as client:
-        client.portal.call(models.start)
+    with loaded(models) as client:
         yield models, client
-        client.portal.call(models.close)
 
 
 @pytest.fixture(scope="module")

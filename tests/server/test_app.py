@@ -12,7 +12,7 @@ import grpc
 import pytest
 from credential_files import tokens_of
 from prometheus_client.parser import text_string_to_metric_families
-from rest_client import MODEL, Stub, ask, error, rest, run, serving
+from rest_client import MODEL, Stub, ask, error, loaded, rest, run, serving
 from running_models import running, until
 from starlette.testclient import TestClient
 
@@ -159,8 +159,7 @@ def test_limits_of_rows_of_answers_and_of_time(toy_models, tmp_path, monkeypatch
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship", "##s"]
     BertTokenizer(pieces).save(folder / "half_plus_three" / "123" / "assets.extra")
     models = Models(folder, overrides={"max_batch_size": 2})
-    with serving(models) as client, serving(models, limits=Limits(seconds=-1)) as late:
-        client.portal.call(models.start)
+    with loaded(models) as client, serving(models, limits=Limits(seconds=-1)) as late:
         pieces = ask(client, '{"inputs": "the ships!"}', "tokenize").json()["outputs"]["pieces"]
         assert [piece["text"] for piece in pieces] == ["the", "ship", "##s", "[UNK]"]
         message = "The texts have 5 word pieces, more than 4: send fewer or shorter texts"
@@ -172,7 +171,6 @@ def test_limits_of_rows_of_answers_and_of_time(toy_models, tmp_path, monkeypatch
         assert error(ask(late, '{"inputs": [1]}'), 504) == "Deadline exceeded"
         monkeypatch.delattr(json_tensors, "tensors")  # rows are counted before the conversion
         assert error(ask(client, '{"instances": [1,2,3]}'), 400) == message
-        client.portal.call(models.close)
 
 
 def test_the_deadline_holds_for_whatever_a_route_does(models, monkeypatch):
@@ -247,13 +245,11 @@ async def test_probes_need_no_token_and_tell_what_is_ready(toys, tmp_path):
 
 def test_metrics(toy_models):
     models = Models(toy_models)
-    with serving(models) as client:
-        client.portal.call(models.start)
+    with loaded(models) as client:
         ask(client, '{"instances": [1, 2]}')
         ask(client, "{")
         ask(client, '{"instances": [1]}', model="/v1/models/foo")
         answer = client.get("/monitoring/prometheus/metrics")
-        client.portal.call(models.close)
     assert answer.headers["content-type"].startswith("text/plain")
     families = text_string_to_metric_families(answer.text)
     samples = [sample for family in families for sample in family.samples]

@@ -119,21 +119,7 @@ def test_requests_that_openapi_describes_and_others_are_answered_as_it_says(serv
         '[[operations]]\ninclude-operation-id = "predict"\n'
         "[operations.checks]\npositive_data_acceptance.enabled = false\n"
     )
-    done = subprocess.run(
-        [
-            find_peer("schemathesis"),
-            "-m",
-            "schemathesis.cli",
-            "run",
-            f"{served.rest}/openapi.json",
-            "--max-examples",
-            "40",
-            "--seed",
-            "1",
-            "--no-color",
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    url, options = f"{served.rest}/openapi.json", "--max-examples 40 --seed 1 --no-color"
+    command = [find_peer("schemathesis"), "-m", "schemathesis.cli", "run", url, *options.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import uvicorn
 from credential_files import tokens_of
+from rest_client import loaded
 from rounding import assert_equal_but_for_rounding
 from starlette.testclient import TestClient
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
@@ -47,11 +48,8 @@ def exports(made_once, page_models, toys) -> Path:
 
 @pytest.fixture(scope="module")
 def client(exports):
-    models = Models(exports)
-    with TestClient(make_app(models)) as client:
-        client.portal.call(models.start)
+    with loaded(Models(exports)) as client:
         yield client
-        client.portal.call(models.close)
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +69,8 @@ def test_embeddings_in_openais_form(client, expected):
     assert answer["usage"] == {"prompt_tokens": 8 + 6, "total_tokens": 8 + 6}
     assert [item["index"] for item in answer["data"]] == [0, 1, 2]
     assert_close([item["embedding"] for item in answer["data"]], expected)
-    packed = ask(
-        client,
-        PATH,
-        input=TEXTS[1],
-        model="text-embedding-3-small",
-        encoding_format="base64",
-        dimensions=8,
-    ).json()
+    body = {"model": "text-embedding-3-small", "encoding_format": "base64", "dimensions": 8}
+    packed = ask(client, PATH, input=TEXTS[1], **body).json()
     (item,) = packed["data"]
     vector = np.frombuffer(base64.b64decode(item["embedding"]), "<f4")
     assert_close(vector, expected[1])
@@ -194,16 +186,13 @@ def test_tokenize(client):
 
 
 def test_texts_that_are_truncated_can_be_refused_for_all(exports):
-    models = Models(exports, refuses_truncated=True)
-    with TestClient(make_app(models)) as client:
-        client.portal.call(models.start)
+    with loaded(Models(exports, refuses_truncated=True)) as client:
         path = "/v1/models/encoder:predict"
         answer = ask(client, path, inputs=["a", TOO_LONG], signature_name="embed")
         assert answer.status_code == 400
         assert answer.json()["error"].startswith("Row 1 is 26 word pieces longer than the model")
         body = {"input": TOO_LONG, "model": "encoder", "truncate": True}
         assert ask(client, PATH, **body).status_code == 400
-        client.portal.call(models.close)
 
 
 @pytest.fixture(scope="module")
@@ -245,22 +234,9 @@ def test_langchain(address, expected):
 
 def test_a_generated_client(address, client, expected, tmp_path, monkeypatch):
     (tmp_path / "openapi.json").write_text(client.get("/openapi.json").text)
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "openapi_python_client",
-            "generate",
-            "--meta",
-            "none",
-            "--path",
-            tmp_path / "openapi.json",
-            "--output-path",
-            tmp_path / "made_client",
-        ],
-        check=True,
-        capture_output=True,
-    )
+    generate = [sys.executable, "-m", "openapi_python_client", "generate", "--meta", "none"]
+    files = ["--path", tmp_path / "openapi.json", "--output-path", tmp_path / "made_client"]
+    subprocess.run([*generate, *files], check=True, capture_output=True)
     # The generator leaves out what it cannot read.
     paths = client.get("/openapi.json").json()["paths"].values()
     operations = {x["operationId"] for path in paths for x in path.values() if "operationId" in x}
