@@ -61,8 +61,8 @@ class Models:
         self._folder = Path(source)
         self._name = name or self._folder.resolve().name
         self._source: Path | ModelServerConfig = self._folder
-        self._complaint = ""  # about the models.config, already logged
-        self._warnings: set[str] = set()  # about what it names, already logged
+        self._complaint = ""  # about the models.config
+        self._warnings: set[str] = set()  # about it and what it names, already logged
         self._poll_seconds = poll_seconds
         self._workers = Workers(batching.num_batch_threads)
         self._servable = functools.partial(
@@ -138,14 +138,12 @@ class Models:
                 _LOG.exception("looking for models failed")
 
     async def _follow(self) -> None:
-        """Reads a models.config again; a wrong one changes nothing, and is reported once."""
+        """Reads a models.config again; a wrong one changes nothing."""
+        self._complaint = ""
         try:
             self._source = await asyncio.to_thread(read_models_config, self._folder)
-            self._complaint = ""
         except InputError as error:
-            if str(error) != self._complaint:
-                _LOG.warning("%s; the models stay as they are", error)
-            self._complaint = str(error)
+            self._complaint = f"{error}; the models stay as they are"
 
     async def _poll(self) -> None:
         tried = [x for x in self._all() if x.error or x.is_available]
@@ -161,8 +159,8 @@ class Models:
         self._warn()
 
     def _warn(self) -> None:
-        """Warns, once, of what a models.config names and is not there."""
-        warnings = set()
+        """Warns, once, of a wrong models.config, and of what it names and is not there."""
+        warnings = {self._complaint} - {""}
         if isinstance(self._source, ModelServerConfig):
             for model in self._source.model_config_list.config:
                 wanted, entry = self._wanted.get(model.name, {}), f"{self._folder}: {model.name}"

@@ -15,7 +15,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from bert_tf.errors import InputError, pip_install
+from bert_tf.server.errors import HTTP_STATUS
 
 REQUEST_ID, TRACE_PARENT = "x-request-id", "traceparent"
 
@@ -82,23 +85,15 @@ class Tracer:
                 for key, value in _shortened(fields).items():
                     span.set_attribute(f"bert_tf.{key}", value)
                 status = fields.get("status", 0)
-                if status in _FAILURES or (isinstance(status, int) and status >= 500):
+                # Codes of gRPC are the server's fault where those of HTTP are, too.
+                if isinstance(status, str):
+                    status = HTTP_STATUS[grpc.StatusCode[status]]
+                if status >= 500:
                     span.set_status(StatusCode.ERROR)
 
     def close(self) -> None:
         """Sends the spans that wait."""
         self._provider.shutdown()
-
-
-# Codes of gRPC that are the server's fault, as OpenTelemetry's conventions list them.
-_FAILURES = {
-    "UNKNOWN",
-    "DEADLINE_EXCEEDED",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-}
 
 
 class AccessLog:

@@ -83,19 +83,10 @@ class _Server(uvicorn.Server):
     capture_signals = contextlib.nullcontext  # type: ignore[assignment]  # `serve` handles them
 
 
-async def _return_memory() -> None:
-    """Gives freed memory back to the system; glibc keeps it for the thread that used it."""
+async def _repeat(seconds: float, call: Callable[[], object]) -> None:
     while True:
-        await asyncio.sleep(_TRIM_SECONDS)
-        await asyncio.to_thread(return_freed_memory)
-
-
-async def _refresh(*credentials: Certificate | Tokens | None) -> None:
-    """Follows changes of the files of a certificate and of tokens."""
-    while True:
-        await asyncio.sleep(_REFRESH_SECONDS)
-        for files in filter(None, credentials):
-            await asyncio.to_thread(files.refresh)
+        await asyncio.sleep(seconds)
+        await asyncio.to_thread(call)
 
 
 async def serve(
@@ -148,7 +139,11 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     stopped = asyncio.create_task(stop.wait())
-    background = [asyncio.create_task(_refresh(tls, tokens))]
+    background = [
+        asyncio.create_task(_repeat(_REFRESH_SECONDS, files.refresh))
+        for files in (tls, tokens)
+        if files
+    ]
     try:
         grpc_server, grpc_port = await start_grpc()
         rest = asyncio.create_task(server.serve([rest_socket]))
@@ -159,7 +154,9 @@ async def serve(
             if loading.done():
                 await loading
                 ready(grpc_port)
-                background.append(asyncio.create_task(_return_memory()))
+                # glibc keeps freed memory for the thread that used it.
+                trim = _repeat(_TRIM_SECONDS, return_freed_memory)
+                background.append(asyncio.create_task(trim))
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             stopping()
             loading.cancel()

@@ -107,6 +107,8 @@ async def test_a_version_that_cannot_be_loaded_is_reported_and_the_old_one_serve
         assert "has no saved_model.pb" in status.error_message
         assert states(models)[1] == State.AVAILABLE
         await predict(models)
+        ((version,),) = (model["versions"] for model in describe(models))
+        assert version["version"] == 1
         # Its files arrive one by one: it is tried again whenever they change.
         (broken / "saved_model.pb").write_bytes(b"\xff")
         await until(lambda: models.status("toy", 2).model_version_status[0].status.error_code == 3)

@@ -1,66 +1,42 @@
 """The playground's routes and files, without a browser."""
 
-import contextlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
-import grpc
 import pytest
+from canned_models import CannedModels
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
-from tensorflow.core.framework.types_pb2 import DT_INT32, DT_STRING
-from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
-from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse
+from tensorflow.core.framework.types_pb2 import DT_INT32
+from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 
 from bert_tf.server import playground
-from bert_tf.server.errors import ServingError
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "bert_tf/server/playground"
 FILES = sorted((PACKAGE / "static").iterdir())
 
 
-class SomeModels:
-    """Version 2 of "a" is loaded and version 3 is loading; version 1 goes; "b" has failed."""
-
-    names = ("a", "b")
-
-    def status(self, name: str) -> GetModelStatusResponse:
-        if name == "b":
-            raise ServingError(grpc.StatusCode.NOT_FOUND, "none")
-        response = GetModelStatusResponse()
-        for version, state in ((3, "LOADING"), (2, "AVAILABLE"), (1, "AVAILABLE")):
-            response.model_version_status.add(version=version, state=state)
-        return response
-
-    @contextlib.contextmanager
-    def servable(self, name: str, version: int) -> Iterator[SimpleNamespace]:
-        if version != 2:
-            raise ServingError(grpc.StatusCode.NOT_FOUND, "none")
-        signature = SignatureDef(method_name="tensorflow/serving/predict")
-        signature.inputs["text"].dtype = DT_STRING
-        signature.inputs["text"].tensor_shape.dim.add(size=-1)
-        signature.outputs["any"].dtype = DT_INT32
-        signature.outputs["any"].tensor_shape.unknown_rank = True
-        yield SimpleNamespace(signatures={"serving_default": signature})
+CLIENT = TestClient(Starlette(routes=playground.routes(CannedModels())))  # type: ignore[arg-type]
 
 
-CLIENT = TestClient(Starlette(routes=playground.routes(SomeModels())))  # type: ignore[arg-type]
-
-
-def test_the_list_has_what_can_be_asked():
-    answer = CLIENT.get("/playground/models")
-    described = {
+def test_the_list_has_what_can_be_asked(models):
+    client = TestClient(Starlette(routes=playground.routes(models)))
+    (model,) = client.get("/playground/models").json()["models"]
+    (version,) = model["versions"]
+    assert (model["name"], version["version"]) == ("half_plus_three", 123)
+    assert version["signatures"]["pairs"] == {
         "method": "tensorflow/serving/predict",
-        "inputs": {"text": {"dtype": "DT_STRING", "shape": [-1]}},
-        "outputs": {"any": {"dtype": "DT_INT32", "shape": None}},
+        "inputs": {name: {"dtype": "DT_STRING", "shape": [-1]} for name in ("text", "text_pair")},
+        "outputs": {"joined": {"dtype": "DT_STRING", "shape": [-1]}},
     }
-    versions = [{"version": 2, "signatures": {"serving_default": described}}]
-    models = [{"name": "a", "versions": versions}]
-    assert answer.json() == {"models": models, "token": False}
-    assert CLIENT.get("/playground/models", auth=("", "secret")).json()["token"] is True
+    any_shape = TensorInfo(dtype=DT_INT32, tensor_shape={"unknown_rank": True})
+    assert playground._tensors({"x": any_shape}) == {"x": {"dtype": "DT_INT32", "shape": None}}
+
+
+def test_the_page_knows_whether_it_shows_a_token():
+    for auth, has_token in ((None, False), (("", "secret"), True)):
+        assert CLIENT.get("/playground/models", auth=auth).json()["token"] is has_token
 
 
 @pytest.mark.parametrize("path", ["/", "/playground/models"])
