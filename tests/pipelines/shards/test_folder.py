@@ -115,27 +115,12 @@ def test_truncated_and_missing_shards_are_named_before_training(copied):
             open_shards(copied, skip_corrupt=skip_corrupt)
 
 
-PLACES = ("length", "length checksum", "data", "data checksum")
-
-
-@pytest.mark.parametrize(
-    ("made", "place"),
-    [
-        *(("static", place) for place in PLACES),
-        ("dynamic", "data"),
-        *(pytest.param("dynamic", p, marks=pytest.mark.slow) for p in PLACES if p != "data"),
-    ],
-    indirect=["made"],
-)
-def test_a_flipped_byte_is_named_by_file_and_record(copied, number_tokenizer, place):
+@pytest.mark.parametrize("byte", [0, 40], ids=["length", "data"])
+def test_a_flipped_byte_is_named_by_file_and_record(copied, number_tokenizer, byte):
     shard = file_of(copied)
-    records = records_of(shard)
-    number = 11
-    begin, end = starts_of(records)[number : number + 2]
-    byte = {"length": begin, "length checksum": begin + 8, "data": begin + 40}.get(place, end - 1)
-    flip(shard, byte)
+    flip(shard, starts_of(records_of(shard))[11] + byte)
     with (
-        pytest.raises(InputError, match=rf"{shard.name}: record {number + 1} is"),
+        pytest.raises(InputError, match=rf"{shard.name}: record 12 is"),
         shard_errors(open_shards(copied)),
     ):
         read_all(copied, number_tokenizer)
@@ -148,11 +133,10 @@ def test_a_flipped_byte_is_named_by_file_and_record(copied, number_tokenizer, pl
 def test_records_that_are_no_instances_are_named(copied, number_tokenizer):
     shard = file_of(copied)
     records = records_of(shard)
-    other = tf.train.Example.FromString(records[5])
-    del other.features.feature["input_ids"].int64_list.value[:]
-    other.features.feature["input_ids"].int64_list.value.extend(range(40))
-    for content in (b"\xff\xff\xff", tf.train.Example().SerializeToString(), other):
-        content = content if isinstance(content, bytes) else content.SerializeToString()
+    longer = tf.train.Example.FromString(records[5])
+    longer.features.feature["input_ids"].int64_list.value[:] = range(40)
+    empty = tf.train.Example().SerializeToString()
+    for content in (b"\xff\xff\xff", empty, longer.SerializeToString()):
         rewrite(shard, [*records[:5], content, *records[6:]])
         manifest = Manifest.load(copied)
         entry = next(s for s in manifest.shards["train"] if s.file == shard.name)
@@ -253,6 +237,14 @@ def test_a_shard_of_another_run_is_named(copied, number_tokenizer):
         raise tf.errors.DataLossError(None, None, "as if a read had failed")
 
 
+def stored_at(place, shards):
+    """A copy of shards, on a disk or in a store."""
+    folder = open_folder(place)
+    for path in shards.iterdir():
+        folder.write(path.name, path.read_bytes())
+    return folder
+
+
 def emptied(folder):
     shards = json.loads(folder.read("manifest.json"))["shards"]["train"]
     folder.remove(["manifest.json", *(shard["file"] for shard in shards)])
@@ -262,9 +254,11 @@ def emptied(folder):
 def replaced(folder):
     """By those of fewer instances, under the same names."""
     manifest = json.loads(folder.read("manifest.json"))
+    replaced = json.dumps({**manifest, "documents": 0}).encode()
+    emptied(folder)
     for shard in manifest["shards"]["train"]:
-        folder.write(shard["file"], folder.read(shard["file"])[: shard["bytes"] // 2])
-    folder.write("manifest.json", json.dumps({**manifest, "documents": 0}).encode())
+        folder.write(shard["file"], bytes(shard["bytes"] // 2))
+    folder.write("manifest.json", replaced)
     return f"{folder}: its shards were replaced or removed while they were read"
 
 
@@ -282,9 +276,7 @@ def test_what_happens_to_shards_while_they_are_read_is_named(
     monkeypatch.setattr(batches_module, "WINDOW_BLOCKS", 1)
     monkeypatch.setenv("BERT_TF_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("BERT_TF_CACHE_GB", "0")
-    folder = open_folder(place if "://" in place else tmp_path / place)
-    for path in dynamic.iterdir():
-        folder.write(path.name, path.read_bytes())
+    folder = stored_at(place if "://" in place else tmp_path / place, dynamic)
     opened = open_shards(str(folder))
     batches = iter(pretraining_batches(opened, 4, tokenizer=number_tokenizer))
     next(batches)
@@ -298,10 +290,7 @@ def test_a_store_that_fails_while_shards_are_read_is_named(
     dynamic, number_tokenizer, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("BERT_TF_CACHE", str(tmp_path / "cache"))
-    folder = open_folder("memory://bucket/failing")
-    for path in dynamic.iterdir():
-        folder.write(path.name, path.read_bytes())
-    opened = open_shards(str(folder))
+    opened = open_shards(str(stored_at("memory://bucket/failing", dynamic)))
 
     def fail(*ranges):
         raise OSError(errno.EIO, "the store failed", "memory://bucket/failing")
@@ -315,9 +304,7 @@ def test_a_store_that_fails_while_shards_are_read_is_named(
 
 
 def test_shards_and_a_manifest_that_a_list_lacks_are_looked_for(dynamic, monkeypatch):
-    folder = open_folder("memory://bucket/late")
-    for path in dynamic.iterdir():
-        folder.write(path.name, path.read_bytes())
+    stored_at("memory://bucket/late", dynamic)
     monkeypatch.setattr(Folder, "sizes", lambda folder: {})
     assert open_shards("memory://bucket/late").manifest == Manifest.load(dynamic)
 

@@ -23,31 +23,6 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize(
-    "after", [0, 25, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 8))]
-)
-def test_a_run_that_ends_anywhere_is_continued(tmp_path, many, write, whole_many, after):
-    batches = 0
-
-    def stop(progress):
-        nonlocal batches
-        batches += 1
-        if batches > after:
-            raise Killed
-
-    out = tmp_path / "out"
-    with pytest.raises(Killed):
-        write(many, out, many_options(), progress=stop)
-    assert not (out / "manifest.json").exists()
-    made = {path: path.stat().st_mtime_ns for path in out.rglob("*.tfrecord")}
-    assert not list(out.rglob("*.tmp"))
-    write(many, out, many_options())
-    assert contents(out) == contents(whole_many)
-    for path, time in made.items():  # finished shards were not made again
-        assert path.stat().st_mtime_ns == time
-    assert bool(made) == (after >= 8)
-
-
 def begin(write, many, out, batches=20, **changed):
     """Begins a run that is stopped."""
     left = iter(range(batches))
@@ -58,6 +33,22 @@ def begin(write, many, out, batches=20, **changed):
 
     with pytest.raises(Killed):
         write(many, out, many_options(**changed), progress=stop)
+
+
+@pytest.mark.parametrize(
+    "after", [0, 25, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 8))]
+)
+def test_a_run_that_ends_anywhere_is_continued(tmp_path, many, write, whole_many, after):
+    out = tmp_path / "out"
+    begin(write, many, out, after)
+    assert not (out / "manifest.json").exists()
+    made = {path: path.stat().st_mtime_ns for path in out.rglob("*.tfrecord")}
+    assert not list(out.rglob("*.tmp"))
+    write(many, out, many_options())
+    assert contents(out) == contents(whole_many)
+    for path, time in made.items():  # finished shards were not made again
+        assert path.stat().st_mtime_ns == time
+    assert bool(made) == (after >= 8)
 
 
 def test_what_a_kill_left_is_made_again(tmp_path, many, write, whole_many):
