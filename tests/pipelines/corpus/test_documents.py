@@ -102,19 +102,16 @@ def test_batches_of_one_long_document_get_donors(tmp_path, monkeypatch):
     assert lines == "\n".join(texts).encode().split(b"\n")
 
 
-def test_one_document_is_refused(tmp_path):
-    for size in (3, 3000):  # within a batch, and over several
-        files = write(tmp_path, "\n".join(f"line {i}" for i in range(size)))
-        with pytest.raises(InputError, match=r"single document.*blank line"):
-            list(read(files))
-
-
-def test_advice_for_one_document_of_plain_text_helps(tmp_path):
-    (tmp_path / "a.txt").write_text("A paragraph.\n\nAnother one.\n")
-    corpus = open_corpus(tmp_path, CorpusOptions(corpus_format="text"))
-    with pytest.raises(InputError, match=r"a file .* of its own.*full_sentences") as error:
+@pytest.mark.parametrize("size", [3, 3000])  # within a batch, and over several
+@pytest.mark.parametrize(
+    ("corpus_format", "cure"),
+    [("sentences", "put a blank line between"), ("text", "give each document a file or JSON obj")],
+)
+def test_one_document_is_refused(tmp_path, size, corpus_format, cure):
+    write(tmp_path, "\n".join(f"line {i}" for i in range(size)))
+    corpus = open_corpus(tmp_path, CorpusOptions(corpus_format=corpus_format))
+    with pytest.raises(InputError, match=rf"single document.*: {cure}.*full_sentences"):
         plan_documents(corpus)
-    assert "blank line" not in str(error.value)
 
 
 def test_a_unit_without_text_is_a_batch_without_lines(tmp_path):

@@ -117,19 +117,6 @@ def test_a_few_invalid_bytes_are_dropped_and_counted(tmp_path):
     assert counts == {"invalid_utf8_lines": 2}
 
 
-def test_a_file_in_another_encoding_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "BLOCK_BYTES", 64)
-    path = tmp_path / "latin.txt"
-    path.write_bytes(b"plain\n" * 40 + b"caf\xe9\n" * 40)
-    with pytest.raises(InputError, match=r"latin\.txt, line 4\d: invalid UTF-8 .*iconv"):
-        lines_of(path)
-    utf_16 = codecs.BOM_UTF16_LE + "text\n".encode("utf-16-le") * 400
-    for content in (utf_16, gzip.compress(utf_16)):
-        path.write_bytes(content)
-        with pytest.raises(InputError, match=r"latin\.txt: UTF-16 .*iconv"):
-            lines_of(path)
-
-
 def archive(write):
     packed = io.BytesIO()
     write(packed)
@@ -150,6 +137,7 @@ def zipped(compression, packed):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        (codecs.BOM_UTF16_LE + "Text\n".encode("utf-16-le"), "UTF-16 .*iconv -f UTF-16 "),
         ("Text, one line\nand more\n".encode("utf-16-le"), "UTF-16LE .*iconv -f UTF-16LE"),
         ("Текст is text\nand more\n".encode("utf-16-be"), "UTF-16BE .*iconv -f UTF-16BE"),
         (archive(tar), "a tar archive: unpack it with tar"),
@@ -168,19 +156,22 @@ def test_what_is_no_text_is_named_by_its_first_bytes(tmp_path, content, message,
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "line"),
     [
-        "형태소 분석은 어렵다.\n".encode("cp949") * 8,
-        "Zwölf Boxkämpfer jagen Viktor quer über den Sylter Deich.\n".encode("latin-1") * 8,
-        "Грамматика языка\n".encode("koi8-r"),
-        bytes(range(256)) * 6,
+        ("형태소 분석은 어렵다.\n".encode("cp949") * 8, 1),
+        ("Zwölf Boxkämpfer jagen Viktor quer über den Sylter Deich.\n".encode("latin-1") * 8, 1),
+        ("Грамматика языка\n".encode("koi8-r"), 1),
+        (bytes(range(256)) * 6, 2),
+        (b"plain\n" * 40 + b"caf\xe9\n" * 40, 41),
     ],
-    ids=["CP949", "Latin-1", "KOI8-R", "binary"],
+    ids=["CP949", "Latin-1", "KOI8-R", "binary", "from a later block on"],
 )
-def test_small_files_in_another_encoding_are_refused(tmp_path, content):
+def test_files_in_another_encoding_are_refused(tmp_path, monkeypatch, content, line):
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 64)
     path = tmp_path / "text.txt"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"line \d: invalid UTF-8 \(byte 0x.*% of the bytes"):
+    refusal = rf"line {line}: invalid UTF-8 \(byte 0x.*% of the bytes so far\): .*iconv"
+    with pytest.raises(InputError, match=refusal):
         lines_of(path)
 
 

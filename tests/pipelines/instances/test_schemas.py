@@ -11,11 +11,10 @@ from tiny import tiny_config
 
 from bert_tf import BertPreTrainer
 from bert_tf.commands.inspect import displayed_instances
-from bert_tf.errors import InputError
 from bert_tf.models.encoder import encoder_for
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.instances.schemas import fill_rows, row_predictions, serialize_examples
-from bert_tf.pipelines.shards.folder import open_shards, shard_errors
+from bert_tf.pipelines.shards.folder import open_shards
 from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 from bert_tf.pipelines.shards.writing import write_shards
@@ -201,21 +200,6 @@ def test_a_token_sees_its_own_instance_alone(direction):
     found = encoder(alone)["sequence_output"]
     size = np.abs(found).max()  # of a normalized state
     np.testing.assert_allclose(found, before[:, 3:7], rtol=0, atol=rounding(40, 32, size))
-
-
-@pytest.mark.parametrize("folders", ["static"], indirect=True)
-def test_a_damaged_row_is_named(folders, tokenizer, tmp_path):
-    for file in folders[1].iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    shard = sorted(tmp_path.glob("*.tfrecord"))[0]
-    content = bytearray(shard.read_bytes())
-    content[len(content) // 2] ^= 1
-    shard.write_bytes(content)
-    with pytest.raises(InputError, match=rf"{shard.name}: record \d+ is damaged"):  # noqa: SIM117
-        with shard_errors(open_shards(tmp_path)):
-            whole_epoch(tmp_path, tokenizer)
-    found = open_shards(tmp_path, skip_corrupt=True)
-    assert found.left_out == {str(shard): open_shards(folders[1]).instances - found.instances}
 
 
 def test_records_parse_to_the_examples_python_would_make():

@@ -234,6 +234,7 @@ def full(sentences, max_seq_length, short_seq_prob=0.0, seed=1):
     token_ids, starts, lengths = (v.numpy() for v in (token_ids, ranges.a_start, ranges.a_length))
     assert not ranges.b_length.numpy().any()
     assert not ranges.is_random_next.numpy().any()
+    assert np.array_equal(ranges.lengths, 2 + lengths)  # [CLS] and [SEP]
     instances = [token_ids[a : a + n] for a, n in zip(starts, lengths, strict=True)]
     return instances, token_ids, ranges
 
@@ -319,23 +320,6 @@ def test_full_sentences_are_as_many_as_fit_or_one_less():
     stretches = len(token_ids) / (64 * pairing.INSTANCES_PER_STREAM)
     assert (fitting > 1).sum() <= stretches + 1
     assert (fitting == 1).mean() == pytest.approx(1 / 8, abs=0.03)
-
-
-def test_packing_of_full_sentences():
-    documents = [[2, 3], [4], [3]]
-    instances, token_ids, ranges = full(index(documents, 16), 16, seed=5)
-    packer = Packer(TOKENIZER, 16, pad_to_max_length=True)
-    packed = packer.pack_ranges(token_ids, [ranges.a_start], [ranges.a_length])
-    assert ranges.lengths.numpy().tolist() == [len(instance) + 2 for instance in instances]
-    for row, mask, instance in zip(
-        packed["token_ids"].numpy(), packed["padding_mask"].numpy(), instances, strict=True
-    ):
-        padding = [0] * (14 - len(instance))
-        assert row.tolist() == [2, *instance, SEP, *padding]
-        assert mask.tolist() == [1] * (len(instance) + 2) + padding
-    assert not packed["segment_ids"].numpy().any()
-    # A border inside an instance has the one [SEP].
-    assert any(SEP in instance for instance in instances)
 
 
 def test_other_rounds_cut_the_text_elsewhere():

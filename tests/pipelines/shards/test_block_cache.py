@@ -91,22 +91,16 @@ def test_what_a_killed_reader_left_is_removed_whatever_the_clock_says(tmp_path, 
     assert not Path(path).exists()
 
 
-def test_what_others_have_added_counts(tmp_path, fetched):
-    """Two processes, neither of which has added more than the bound."""
+@pytest.mark.parametrize(("sources", "blocks", "at_once"), [(2, 6, 6), (3, 9, 1)])
+def test_sources_share_the_bound_of_a_cache(tmp_path, fetched, sources, blocks, at_once):
+    """Also those of other processes: none of the first two has added more than the bound."""
     folder = tmp_path / "blocks"
-    one, other = BlockCache(folder, 1000), BlockCache(folder, 1000)
-    fetch_from(one, *range(0, 6))
-    fetch_from(other, *range(6, 12))
-    assert 0 < held(folder) <= 1000
-
-
-def test_sources_share_the_bound_of_a_cache(tmp_path, fetched):
-    folder = tmp_path / "blocks"
-    caches = [BlockCache(folder, 1000) for _ in range(3)]
-    for place in range(9):
+    caches = [BlockCache(folder, 1000) for _ in range(sources)]
+    for place in range(0, blocks, at_once):
         for number, cache in enumerate(caches):
-            fetch_from(cache, 100 * number + place)
-    assert held(folder) <= 1000 + 3 * 100  # each may add a tenth before it looks again
+            fetch_from(cache, *range(100 * number + place, 100 * number + place + at_once))
+    slack = 100 * sources if at_once == 1 else 0  # each may add a tenth before it looks again
+    assert 0 < held(folder) <= 1000 + slack
 
 
 def test_a_cache_keeps_what_was_used_last(tmp_path, fetched):
