@@ -16,7 +16,7 @@ def gelu(x: Any) -> Any:
     """
     y = _gelu(x)
     if keras.backend.backend() == "tensorflow":
-        from bert_tf.networks.tensorflow.graph_gradients import kept_by_graph
+        from bert_tf.networks.tensorflow.graphs import kept_by_graph
 
         y = kept_by_graph(y)
     return y

@@ -219,7 +219,7 @@ def values(table: Embedding) -> Any:
 def recomputed(function: Callable, *tensors: Any) -> Any:
     """The result of a function of tensors, which its gradient recomputes instead of storing."""
     if keras.backend.backend() == "tensorflow":
-        from bert_tf.networks.tensorflow.graph_gradients import recomputed
+        from bert_tf.networks.tensorflow.graphs import recomputed
 
         return recomputed(function)(*tensors)
     return keras.remat(function)(*tensors)

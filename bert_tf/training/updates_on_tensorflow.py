@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.networks.tensorflow.passes import pays
+from bert_tf.networks.tensorflow.graphs import pays
 from bert_tf.training.adam import adam
 
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from preloaded import run_code
 
-from bert_tf.networks.tensorflow import passes
+from bert_tf.networks.tensorflow import graphs
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.schedule import WarmupLinearDecay
 from bert_tf.training.trainer import Trainer
@@ -40,7 +40,7 @@ def variable_at(path: str, value: np.ndarray) -> keras.Variable:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_thirty_steps_of_the_original(compiled, monkeypatch):
-    monkeypatch.setattr(passes, "_WORTH_COMPILING", 0 if compiled else 2**30)
+    monkeypatch.setattr(graphs, "_WORTH_COMPILING", 0 if compiled else 2**30)
     golden = np.load(GOLDEN)
     variables = [
         variable_at(str(path), golden[f"init_{i}"]) for i, path in enumerate(golden["names"])
@@ -112,7 +112,7 @@ def test_formula_and_who_decays():
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9)])
 def test_bias_correction_is_adams_own_rule(betas, compiled, monkeypatch):
     """Algorithm 1 of Kingma and Ba 2015, in float64; gradients so small that epsilon matters."""
-    monkeypatch.setattr(passes, "_WORTH_COMPILING", 0 if compiled else 2**30)
+    monkeypatch.setattr(graphs, "_WORTH_COMPILING", 0 if compiled else 2**30)
     (variable,) = parameters()
     optimizer = AdamWeightDecay(
         0.1,
@@ -220,12 +220,12 @@ def test_gradients_accumulate():
 
 TWO_DEVICES = """
 import keras, numpy as np, tensorflow as tf
-from bert_tf.networks.tensorflow import passes
+from bert_tf.networks.tensorflow import graphs
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay
 from bert_tf.training.trainer import Trainer
 
-passes._WORTH_COMPILING = {least}
+graphs._WORTH_COMPILING = {least}
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 X = np.random.default_rng(5).normal(size=(8, 3)).astype("float32")

@@ -28,7 +28,7 @@ from small_trainers import (
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.networks.tensorflow import inference, passes
+from bert_tf.networks.tensorflow import graphs, inference
 from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.training import trainer as trainers
 from bert_tf.training.optimizer import AdamWeightDecay
@@ -167,8 +167,8 @@ def test_pieces_that_rows_do_not_divide_into():
 @pytest.mark.parametrize("device", ["CPU", "TPU"])
 def test_a_tpu_step_holds_no_compiled_functions(device, monkeypatch):
     """XLA cannot compile a step that has parts of its own to compile; a CPU's has such parts."""
-    monkeypatch.setattr(passes, "_WORTH_COMPILING", 0)
-    for module in (passes, inference, trainers):
+    monkeypatch.setattr(graphs, "_WORTH_COMPILING", 0)
+    for module in (graphs, inference, trainers):
         monkeypatch.setattr(module, "device_type", lambda strategy=None: device)
     trainer = pretraining(dropout=0.1, gradient_accumulation_steps=2)
     batch = tf.nest.map_structure(tf.constant, BATCHES[0])

@@ -11,8 +11,8 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
+from bert_tf.networks.tensorflow.graphs import in_few_passes
 from bert_tf.networks.tensorflow.inference import side_by_side
-from bert_tf.networks.tensorflow.passes import in_few_passes
 
 
 class _CastWeight(NamedTuple):

@@ -5,8 +5,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.networks.tensorflow.graph_gradients import custom_gradient
-from bert_tf.networks.tensorflow.passes import in_few_passes, known_shape, pays, sum_of_rows
+from bert_tf.networks.tensorflow.graphs import (
+    custom_gradient,
+    in_few_passes,
+    known_shape,
+    pays,
+    sum_of_rows,
+)
 
 
 def word_logits(x: tf.Tensor, table: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tiny import tiny_config
 
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.networks.tensorflow import passes
+from bert_tf.networks.tensorflow import graphs
 from bert_tf.networks.tensorflow.cast_weights import CastWeights
 from bert_tf.networks.tensorflow.inference import side_by_side
 from bert_tf.networks.tensorflow.losses import cross_entropy
@@ -122,7 +122,7 @@ def test_the_first_of_joined_kernels_has_the_gradient_of_its_scale():
 @pytest.mark.parametrize("compiled", [False, True])
 def test_gradients_of_a_table_that_is_looked_up_and_multiplied_with(compiled, monkeypatch):
     """Those of both halves, against their terms in float64."""
-    monkeypatch.setattr(passes, "_WORTH_COMPILING", 0 if compiled else 2**30)
+    monkeypatch.setattr(graphs, "_WORTH_COMPILING", 0 if compiled else 2**30)
     draw = np.random.default_rng(3)
     table = keras.Variable(draw.normal(size=(7, 4)), dtype="float32")
     ids = [[1, 5, 5], [5, 0, 1]]

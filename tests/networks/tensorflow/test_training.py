@@ -20,10 +20,9 @@ from bert_tf.models.task_models import (
 )
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
-from bert_tf.networks.tensorflow import dropout, inference, passes, training, vocabulary_loss
-from bert_tf.networks.tensorflow.dropout import draw_dropout
-from bert_tf.networks.tensorflow.passes import known_shape
-from bert_tf.networks.tensorflow.training import TrainingKernels
+from bert_tf.networks.tensorflow import graphs, inference, training, vocabulary_loss
+from bert_tf.networks.tensorflow.graphs import known_shape
+from bert_tf.networks.tensorflow.training import TrainingKernels, draw_dropout
 
 PLAIN = {
     "vocab_size": 13,
@@ -188,7 +187,7 @@ def test_dropout_does_not_depend_on_what_the_process_ran_before(monkeypatch):
     ],
 )
 def test_gradients_are_those_of_all_places_in_keras_ops(kind, static, compiled, monkeypatch):
-    monkeypatch.setattr(passes, "_WORTH_COMPILING", 0 if compiled else 2**30)
+    monkeypatch.setattr(graphs, "_WORTH_COMPILING", 0 if compiled else 2**30)
     model = randomize(MODELS[kind](seed=0))
     is_token = MASK if "tagger" in kind else None
     assert compare(model, batch(kind), ROUNDING, static=static, is_token=is_token) > 30
@@ -235,7 +234,7 @@ def test_bias_of_products_in_bfloat16(has_amx, static, monkeypatch):
     The sums are the same within rounding of the sum of two numbers, in GELU and its derivative.
     """
     monkeypatch.setattr(training, "_has_amx", lambda: has_amx)
-    monkeypatch.setattr(passes, "_WORTH_COMPILING", 0)
+    monkeypatch.setattr(graphs, "_WORTH_COMPILING", 0)
     random = np.random.default_rng(3)
     product, bias = (tf.constant(random.normal(size=s), "bfloat16") for s in ([6, 8], [8]))
 
@@ -272,14 +271,14 @@ def test_bias_of_products_in_bfloat16(has_amx, static, monkeypatch):
 
 
 def dropped(seed, shape, rate=0.1):
-    drawn = dropout.draw_dropout(tf.constant(seed), shape, rate)
+    drawn = training.draw_dropout(tf.constant(seed), shape, rate)
     return drawn.numbers.numpy() < drawn.threshold
 
 
 def test_dropout_has_its_rate_and_is_independent(monkeypatch):
     rate, seeds = 6554 / 2**16, [[7, 0], [7, 1], [8, 0]]
     first, *others = (dropped(seed, [997, 1001]) for seed in seeds)
-    monkeypatch.setattr(passes, "_WORTH_COMPILING", 2**30)
+    monkeypatch.setattr(graphs, "_WORTH_COMPILING", 2**30)
     np.testing.assert_array_equal(first, dropped(seeds[0], [997, 1001]))
     sigma = np.sqrt(rate * (1 - rate) / first.size)
     assert abs(first.mean() - rate) < 5 * sigma
@@ -287,7 +286,7 @@ def test_dropout_has_its_rate_and_is_independent(monkeypatch):
     shifted = [np.roll(first, by, axis) for axis in (0, 1) for by in (1, 2, 3, 4, 8)]
     for other in (*shifted, *others):
         assert abs((first & other).mean() - rate**2) < 5 * rate / np.sqrt(first.size)
-    assert dropout.draw_dropout(tf.constant([7, 0]), [2, 2], 0.0) is None
+    assert training.draw_dropout(tf.constant([7, 0]), [2, 2], 0.0) is None
 
 
 def with_dropout(numbers, threshold, x):
@@ -297,7 +296,7 @@ def with_dropout(numbers, threshold, x):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_gradients_with_dropout(compiled, monkeypatch):
     """As automatic differentiation of the formulae."""
-    monkeypatch.setattr(passes, "_WORTH_COMPILING", 0 if compiled else 2**30)
+    monkeypatch.setattr(graphs, "_WORTH_COMPILING", 0 if compiled else 2**30)
     random = np.random.default_rng(5)
 
     def normal(*shape):
@@ -306,11 +305,11 @@ def test_gradients_with_dropout(compiled, monkeypatch):
     x, y, gamma, beta, weights = (normal(*s) for s in ([6, 8], [6, 8], [8], [8], [6, 8]))
     heads = [normal(2, 3, 5, 4) for _ in range(4)]
     mask = tf.constant([[0.0, 0, 0, 0, 0], [0, 0, 0, -1e4, -1e4]])[:, None, None]
-    of_rows = dropout.draw_dropout(tf.constant([1, 2]), [6, 8], 0.4)
-    of_scores = dropout.draw_dropout(tf.constant([3, 4]), [2, 3, 5, 5], 0.4)
+    of_rows = training.draw_dropout(tf.constant([1, 2]), [6, 8], 0.4)
+    of_scores = training.draw_dropout(tf.constant([3, 4]), [2, 3, 5, 5], 0.4)
 
     def kernels(x, y, gamma, beta, *heads):
-        rows = dropout.drop(x, of_rows) + training.add_and_normalize(
+        rows = training.drop(x, of_rows) + training.add_and_normalize(
             x, y, of_rows, gamma, beta, 1e-12, "float32"
         )
         return rows, training.attention(*heads, mask, of_scores)
@@ -359,7 +358,7 @@ def test_cross_entropy_and_argmax(dtype, monkeypatch):
 
     results = []
     for least in (0, 2**30):
-        monkeypatch.setattr(passes, "_WORTH_COMPILING", least)
+        monkeypatch.setattr(graphs, "_WORTH_COMPILING", least)
         results.append(tf.function(step, autograph=False)(vectors, table, bias))
     assert np.any(results[0][2] == 9)
     # What a logit is off, of up to 11 terms, is a share of its probability, too.

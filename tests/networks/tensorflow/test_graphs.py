@@ -10,7 +10,7 @@ from tiny import tiny_config
 
 from bert_tf import BertClassifier
 from bert_tf.networks.activations import gelu
-from bert_tf.networks.tensorflow.graph_gradients import custom_gradient, recomputed
+from bert_tf.networks.tensorflow.graphs import custom_gradient, recomputed
 
 X = tf.constant([1.0, -2.0, 3.0])
 
