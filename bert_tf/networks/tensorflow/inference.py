@@ -139,8 +139,7 @@ class InferenceKernels(Kernels):
     def attention(
         self, query: Any, key: Any, value: Any, mask: Any, dropout: Any, **options: bool
     ) -> tuple[Any, Any]:
-        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)  # (B, N, Q, T)
-        probabilities = tf.cast(tf.nn.softmax(scores + mask), query.dtype)
+        probabilities = softmax(tf.matmul(query, key, transpose_b=True), mask)  # (B, N, Q, T)
         return tf.matmul(probabilities, value), probabilities
 
     def add_and_normalize(
@@ -151,13 +150,9 @@ class InferenceKernels(Kernels):
         return self.normalize(x + (y if dense is None else self.dense(y, dense)), norm)
 
     def normalize(self, x: tf.Tensor, layer: Any) -> tf.Tensor:
-        x = tf.cast(x, tf.float32)
         gamma, beta = self.affine(layer)
-        # 19 us for 9 tokens; TensorFlow's fused op takes 150, if a quarter of the time for 700.
-        centred = x - tf.reduce_mean(x, -1, keepdims=True)
-        variance = tf.reduce_mean(tf.square(centred), -1, keepdims=True)
-        scale = tf.math.rsqrt(variance + layer.epsilon) * gamma
-        return tf.cast(beta + centred * scale, layer.compute_dtype)
+        centred, inverse = centre(tf.cast(x, tf.float32), layer.epsilon)
+        return tf.cast(beta + centred * (inverse * gamma), layer.compute_dtype)
 
     def affine(self, layer: LayerNormalization) -> list[tf.Tensor]:
         """Scale and shift, float32 [H]."""
@@ -198,6 +193,21 @@ def side_by_side(variables: Sequence[Any], dtype: str, scale: float = 1.0) -> tf
     weights = [first if scale == 1.0 else first * scale, *others]
     values = [tf.cast(weight, dtype) for weight in weights]
     return tf.concat(values, -1) if len(values) > 1 else values[0]
+
+
+def softmax(scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Attention probabilities of scores and a float32 mask, which is added to them."""
+    return tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32) + mask), scores.dtype)
+
+
+def centre(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """Vectors [n, H] less their mean, and their inverse standard deviations [n, 1].
+
+    19 us for 9 tokens; TensorFlow's fused op takes 150, if a quarter of the time for 700.
+    """
+    centred = x - tf.reduce_mean(x, -1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centred), -1, keepdims=True)
+    return centred, tf.math.rsqrt(variance + epsilon)
 
 
 def needs_plain_kernels(training: bool) -> bool:

@@ -25,7 +25,7 @@ from bert_tf.networks.tensorflow.graphs import (
     pays,
     sum_of_rows,
 )
-from bert_tf.networks.tensorflow.inference import InferenceKernels, side_by_side
+from bert_tf.networks.tensorflow.inference import InferenceKernels, centre, side_by_side, softmax
 from bert_tf.processor import processor_flags
 
 _BITS = 16  # of a random number: dropout draws one for each element
@@ -254,7 +254,7 @@ def _probabilities(
     scores: tf.Tensor, mask: tf.Tensor, dropout: Dropout | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Probabilities before dropout, and after it without its scale."""
-    probabilities = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32) + mask), scores.dtype)
+    probabilities = softmax(scores, mask)
     return probabilities, probabilities * keeps(dropout, scores.dtype)
 
 
@@ -305,10 +305,7 @@ def _normalized(
     x, y = tf.cast(x, tf.float32), tf.cast(y, tf.float32)
     if dropout is not None:
         y *= keeps(dropout, tf.float32) * scale_of(dropout)
-    total = x + y
-    centred = total - tf.reduce_mean(total, -1, keepdims=True)
-    variance = tf.reduce_mean(centred * centred, -1, keepdims=True)
-    inverse = tf.math.rsqrt(variance + epsilon)
+    centred, inverse = centre(x + y, epsilon)
     standard = centred * inverse
     return tf.cast(standard * gamma + beta, dtype), tf.cast(standard, dtype), inverse
 
