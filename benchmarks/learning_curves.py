@@ -85,7 +85,7 @@ def prepare(options: argparse.Namespace, work: Path) -> None:
     """Writes the initial weights and the batches of every step."""
     from bert_tf import BertConfig, BertTokenizer
     from bert_tf.models.language_model import BertPreTrainer
-    from bert_tf.models.loading import save_model
+    from bert_tf.models.saving import save_model
     from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 
     shards = make_shards(options, work)

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from bert_tf.models.language_model import BertMaskedLanguageModel as BertMaskedLanguageModel
     from bert_tf.models.language_model import BertPreTrainer as BertPreTrainer
     from bert_tf.models.loading import load_model as load_model
-    from bert_tf.models.loading import save_model as save_model
+    from bert_tf.models.opening import open_preset as open_preset
     from bert_tf.models.preprocessor import BertPreprocessor as BertPreprocessor
-    from bert_tf.models.presets import open_preset as open_preset
+    from bert_tf.models.saving import save_model as save_model
     from bert_tf.models.task_models import BertChooser as BertChooser
     from bert_tf.models.task_models import BertClassifier as BertClassifier
     from bert_tf.models.task_models import BertMultiLabelClassifier as BertMultiLabelClassifier
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from bert_tf.training.optimizer import AdamWeightDecay as AdamWeightDecay
     from bert_tf.training.schedule import WarmupLinearDecay as WarmupLinearDecay
 
-_PUBLIC = {
+_PUBLIC: dict[str, tuple[str, ...]] = {
     "bert_tf.commands.ask": ("ask",),
     "bert_tf.commands.check": ("check",),
     "bert_tf.commands.convert": ("convert",),
@@ -74,9 +74,10 @@ _PUBLIC = {
     "bert_tf.commands.search": ("search",),
     "bert_tf.commands.shards": ("make_shards",),
     "bert_tf.commands.vocab": ("learn_vocabulary",),
-    "bert_tf.models.loading": ("load_model", "save_model"),
+    "bert_tf.models.loading": ("load_model",),
     "bert_tf.config": ("BertConfig",),
-    "bert_tf.models.presets": ("open_preset",),
+    "bert_tf.models.opening": ("open_preset",),
+    "bert_tf.models.saving": ("save_model",),
     "bert_tf.serving.predictor": ("Predictor",),
     "bert_tf.tokenization.packing": ("Packer",),
     "bert_tf.tokenization.tokenizer": ("BertTokenizer",),

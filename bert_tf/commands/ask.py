@@ -59,11 +59,11 @@ def run(options: Options) -> AskResult:
     """
     with progress("loading", shown=options.shown):
         from bert_tf.commands.search_index import SearchIndex, vectors_of
-        from bert_tf.models.answerer import Answerer
+        from bert_tf.models.opening import open_answerer
 
         index = SearchIndex.read(options.index)
         name, count = options.model or index.model, len(options.text)
-        model = Answerer.open(name)
+        model = open_answerer(name)
         index.check_model(name, model)
         vectors, _ = vectors_of(model, options.text, count, role="query")
         texts = [index.nearest(vector, options.count) for vector in vectors]

@@ -296,14 +296,14 @@ def _lengths(task: "Task", splits: "Iterable[Examples]", model: str) -> Iterator
 
 def _vectors(task: "Task", texts: list[str], model: str | None, bar: ProgressBar) -> Any:
     """The mean over the tokens of each text, float32 [N, H]."""
-    from bert_tf.models.answerer import Answerer
+    from bert_tf.models.opening import load_answerer
     from bert_tf.serving.predictor import answer
 
     def report(done: int) -> None:
         bar.update(done, note=f"and comparing: vectors of {done:,} of {len(texts):,} texts")
 
     settings = {"task": "vectors", "max_length": task.max_length}
-    signature = Answerer.from_directory(str(model), settings).function()
+    signature = load_answerer(str(model), settings).function()
     return answer(signature, {"text": texts}, _TEXTS_AT_ONCE, answered=report)["mean"]
 
 

@@ -28,6 +28,7 @@ from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:
     from bert_tf.models.answerer import Answerer, Evaluation
+    from bert_tf.models.opening import load_answerer
     from bert_tf.pipelines.examples.table import Examples
 
 
@@ -139,9 +140,7 @@ def load_members(
     directories: Sequence[str | Path], settings: Mapping[str, Any]
 ) -> "list[Answerer]":
     """Loads models of one task and labels; the first names columns and the labels' order."""
-    from bert_tf.models.answerer import Answerer
-
-    members = [Answerer.from_directory(directory, settings) for directory in directories]
+    members = [load_answerer(directory, settings) for directory in directories]
     for directory, member in zip(directories, members, strict=True):
         for noun, (value, expected) in {
             "task": (member.task.name, members[0].task.name),

@@ -118,12 +118,12 @@ def run(options: Options) -> ExportResult:
         )
     with mirrored(output, top_alone=True), progress("exporting", shown=options.shown) as bar:
         from bert_tf.commands.export_precisions import export_types
-        from bert_tf.models.answerer import Answerer
+        from bert_tf.models.opening import load_answerer
         from bert_tf.serving.export import MODELS_CONFIG, check_export, pinned_versions
 
         folder = check_output_folder(joined(output, options.name), [options.model])
         check_export(options.name, root=folder.parent, version=options.version)
-        load = functools.partial(Answerer.from_directory, options.model, _settings(options))
+        load = functools.partial(load_answerer, options.model, _settings(options))
         if not takes_rows:
             dtype, remark = dtype_policy(options.precision)
             model = load(dtype)
@@ -176,7 +176,7 @@ def _export_portable(options: Options) -> ExportResult:
             )
     output = options.output or "exports"
     with mirrored(output, top_alone=True), progress("exporting", shown=options.shown) as bar:
-        from bert_tf.models.answerer import Answerer
+        from bert_tf.models.opening import load_answerer
         from bert_tf.serving.export import check_export
 
         folder = check_output_folder(joined(output, options.name), [options.model])
@@ -186,7 +186,7 @@ def _export_portable(options: Options) -> ExportResult:
                 f"{joined(output, options.name)} is not empty, and no export is overwritten: give "
                 "another --name or --output"
             )
-        model = Answerer.from_directory(options.model, _settings(options), "float32")
+        model = load_answerer(options.model, _settings(options), "float32")
         path = model.export_portable(
             folder, options.format, directory=options.model, int8=options.precision == "int8"
         )

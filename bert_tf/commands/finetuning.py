@@ -23,6 +23,7 @@ from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.models.loading import about_to_train, load_model
 from bert_tf.models.model_facts import METRICS_FILE, run_options
+from bert_tf.models.opening import load_answerer
 from bert_tf.networks.tensorflow.devices import device_type
 from bert_tf.networks.tensorflow.losses import Values, cross_entropy, smoothed_cross_entropy
 from bert_tf.pipelines.examples.table import Examples
@@ -297,7 +298,7 @@ def _taught_by(
     layers = options.teacher_layers
     if layers is not None and model is not student.model:
         raise InputError("--teacher_layers is not for --long_texts windows: leave one out")
-    teacher = Answerer.from_directory(options.teacher, dtype=precision)
+    teacher = load_answerer(options.teacher, dtype=precision)
     matched = _matched(options.teacher, teacher, student)
     taught, loss = taught_by(
         options,
@@ -373,7 +374,7 @@ def _evaluate_best(
     Calibrates and tunes the model first, unless its outcome is already written.
     """
     folder = run.directory / "best"
-    best = Answerer.from_directory(folder)
+    best = load_answerer(folder)
     if run.precision == "float32" and isinstance(best.model.encoder, BertEncoder):
         # The trained model computes what a reloaded copy would, and is already traced.
         tuned.model.set_weights(best.model.get_weights())

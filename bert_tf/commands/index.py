@@ -91,7 +91,7 @@ def run(options: Options) -> IndexResult:
             vectors_of,
             write_index,
         )
-        from bert_tf.models.answerer import Answerer
+        from bert_tf.models.opening import open_answerer
 
         column = options.text_column or "text"
         remarks: list[str] = []
@@ -106,7 +106,7 @@ def run(options: Options) -> IndexResult:
         if not located:
             nothing = f"{options.input} has no text: give a folder or a file that has"
             raise InputError("; ".join([nothing, *remarks[:1]]))
-        count, model = len(located), Answerer.open(options.model)
+        count, model = len(located), open_answerer(options.model)
         if options.passages:
             located = divided(located, model, options.max_length)
         texts = [text for text, _ in located]

@@ -141,14 +141,14 @@ def run(options: Options) -> Predictions:
     folder = options.submission and check_output_folder(options.submission)
     with progress("loading", total=1, shown=options.shown) as bar:
         from bert_tf.commands.answer_files import beside, is_table, write_answers
-        from bert_tf.models.answerer import Answerer
+        from bert_tf.models.opening import open_answerer
         from bert_tf.pipelines.examples.files import read_columns_of
         from bert_tf.serving.predictor import answer, answer_rows, rows
         from bert_tf.tasks.kinds.kind import Answered
         from bert_tf.tasks.predictions import check_submission, write_submission
 
         source = options.input
-        model = Answerer.open(options.model, vars(options) | {"input": isinstance(source, str)})
+        model = open_answerer(options.model, vars(options) | {"input": isinstance(source, str)})
         examples = None
         if source is not None:
             if isinstance(source, str):

@@ -21,7 +21,8 @@ from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.layer_distillation import LayerLoss
-from bert_tf.models.loading import about_to_train, load_model, save_model
+from bert_tf.models.loading import about_to_train, load_model
+from bert_tf.models.saving import save_model
 from bert_tf.networks.tensorflow.losses import (
     Values,
     accuracy,

@@ -11,15 +11,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.sentence_files import write_prompts
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_json
-from bert_tf.models.classes import class_of_kind
-from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
-from bert_tf.models.loading import load_model, save_model
 from bert_tf.models.model_facts import METRICS_FILE, model_facts
+from bert_tf.models.saving import save_model
 from bert_tf.networks.tensorflow.int8 import ProductPlan
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.examples.tagged_words import is_column_file
@@ -30,17 +26,14 @@ from bert_tf.serving.predictor import Predictor, Progress, answer
 from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES, all_signatures
 from bert_tf.tasks.explanations import explanation
 from bert_tf.tasks.kinds.kind import Answered
-from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.kinds.sentence_embedding import RECORDED, Embedding, SentenceEmbedding
-from bert_tf.tasks.of_model import TASK_FILE, has_class, of_model, read_settings
+from bert_tf.tasks.of_model import TASK_FILE
 from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.remarks import remarks_on_scores, truncation
 from bert_tf.tasks.reports.report import report
 from bert_tf.tasks.reports.tables import Report
 from bert_tf.tasks.signatures import DEFAULT, PREDICT, RawTextModel, find_signature
-from bert_tf.tasks.table import TASKS, with_options
 from bert_tf.tasks.task import Task
-from bert_tf.tokenization.tokenizer import BertTokenizer
 
 
 @dataclass(frozen=True)
@@ -81,64 +74,6 @@ class Answerer:
         if isinstance(self.model, keras.Model):
             pairs = self.task.pair is not None
             self.model.config.check_fits(length=self.max_length, pairs=pairs)
-
-    @classmethod
-    def open(cls, path: str | Path, settings: Mapping[str, Any] | None = None) -> "Answerer":
-        """Opens a model directory, `saved_models/<name>`, or the folder of one version.
-
-        `settings` are as for `from_directory`.
-        """
-        settings = settings or {}
-        if (Path(path) / CONFIG).is_file():
-            return cls.from_directory(path, settings)
-        predictor = Predictor(path)
-        task = TASKS["classification"]
-        try:
-            task = of_model(predictor.directory) or task
-        except InputError:  # an export does not carry the code of a user's own task
-            task = task.with_settings(read_settings(predictor.directory) or {})
-        for name in ("task", "max_length", "label_map", *task.kind.settings()):
-            if settings.get(name) not in (None, []):
-                raise InputError(f"--{name} is fixed in a SavedModel: give it to bert-tf export")
-        task = with_options(task, settings)
-        if "text_pair" in predictor.inputs and task.pair is None and settings.get("input"):
-            raise InputError(
-                f"{path} takes pairs: name the second text's column with --pair_column"
-            )
-        return cls(task, predictor, None)
-
-    @classmethod
-    def from_directory(
-        cls,
-        directory: str | Path,
-        settings: Mapping[str, Any] | None = None,
-        dtype: str = "float32",
-    ) -> "Answerer":
-        """Loads what `save` wrote, or any model directory that a task can use.
-
-        `of_model` finds the task: without task.json a pre-trained model guesses masked words, an
-        encoder without a head embeds texts. `settings` replace those of task.json; their
-        `label_map` holds pairs "MODEL_LABEL=LABEL", and another `task` has its own columns.
-        """
-        settings = {name: value for name, value in (settings or {}).items() if value is not None}
-        model: Any = None
-        task = of_model(directory, settings)
-        if task is None:
-            model = load_model(directory, dtype=dtype)
-            task = of_model(directory, settings, model=model)
-        assert task is not None
-        if not has_class(model, task):
-            head = task.kind.head(())
-            model = load_model(directory, class_of_kind(task.kind), dtype=dtype, **head)
-        if read_settings(directory) is None and "max_length" not in settings:
-            positions = model.config.max_position_embeddings
-            task = task.with_settings({"max_length": min(task.max_length, positions)})
-        answerer = cls.of(model, task, BertTokenizer.from_directory(directory))
-        labels = _renamed(answerer.labels, settings.get("label_map") or [])
-        if labels != answerer.labels and isinstance(task.kind, MultiLabel):
-            names = dict(zip(answerer.labels, labels, strict=True))
-            task = replace(task, kind=task.kind.renamed(names))
-        return replace(answerer, task=task, labels=labels)
 
     @classmethod
     def of(cls, model: Any, task: Task | None = None, tokenizer: Any = None) -> "Answerer":
@@ -190,7 +125,7 @@ class Answerer:
         signatures = all_signatures(self.task)
         if explanations:
             explained = explanation(self.task)
-            if explained is None or not isinstance(self.model.encoder, BertEncoder):
+            if explained is None or not self.model.encoder.is_explained:
                 raise InputError(
                     "the signature explain is for classifiers of texts that are not read in "
                     "windows, without LSTMs or a second encoder: leave --explanations out"
@@ -198,11 +133,7 @@ class Answerer:
             signatures["explain"] = explained
         if not getattr(self.model, "encoder", self.model).has_attention:
             del signatures["attention"]
-        model = self.model
-        if isinstance(model, BertPreTrainer):  # its masked words, by the same layers
-            head = model.masked_language_model
-            model = BertMaskedLanguageModel(model.encoder, model.seed, head=head)
-        return RawTextModel(replace(self, model=model), signatures)
+        return RawTextModel(replace(self, model=self.model.answering_model()), signatures)
 
     def inputs_of(self, signature: str | None) -> list[str]:
         """Names of the strings that a signature takes; InputError if it takes others."""
@@ -357,20 +288,3 @@ class Answerer:
             self.tokenizer.save(folder)
             write_json(Path(folder) / TASK_FILE, self.task.settings())
             return {f.name: f.read_text(encoding="utf-8") for f in Path(folder).iterdir()}
-
-
-def _renamed(labels: Sequence[str], label_map: Sequence[str]) -> list[str]:
-    """Labels under the names that data uses for them."""
-    names = {}
-    for entry in label_map:
-        old, equals, new = entry.partition("=")
-        if not equals or old not in labels:
-            raise InputError(
-                f"--label_map {entry}: give MODEL_LABEL=LABEL, with a label of the model "
-                f"({', '.join(labels)})"
-            )
-        names[old] = new
-    renamed = [names.get(label, label) for label in labels]
-    if len(set(renamed)) < len(renamed):
-        raise InputError(f"--label_map gives one name to two labels: {', '.join(renamed)}")
-    return renamed

@@ -95,6 +95,7 @@ class BertEncoder(Encoder):
     """
 
     arguments = ("config", "attention_probabilities")
+    is_explained = True
     stored_head = Head("BertModel")
 
     def __init__(

@@ -74,6 +74,9 @@ class BertPreTrainer(PretrainedModel):
         self.masked_language_model = masked_language_model
         self.next_sentence = next_sentence
 
+    def answering_model(self) -> "BertMaskedLanguageModel":
+        return BertMaskedLanguageModel(self.encoder, self.seed, head=self.masked_language_model)
+
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         if "position_ids" not in inputs:
             return super().call(inputs, training=training, mask=mask)

@@ -1,18 +1,15 @@
-"""Models from model directories, and to them; `bert_tf.checkpoints` reads and writes the files."""
+"""Models from model directories; `bert_tf.checkpoints` reads the files."""
 
 import contextlib
 import logging
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import keras
+from typing import Any, TypeVar
 
 from bert_tf.checkpoints import weight_names
-from bert_tf.checkpoints.model_directory import read_weights, write_hugging_face
-from bert_tf.checkpoints.sentence_files import read_sentence_files, write_sentence_files
+from bert_tf.checkpoints.model_directory import read_weights
+from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary
 from bert_tf.checkpoints.weight_names import Head
 from bert_tf.config import BertConfig
@@ -25,46 +22,9 @@ from bert_tf.models.encoder import BertEncoder, encoder_for
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel
 from bert_tf.models.task_models import BertSentenceEncoder, TaskModel
 
-if TYPE_CHECKING:
-    from bert_tf.tokenization.tokenizer import BertTokenizer
-
 Model = TypeVar("Model", bound=PretrainedModel)
 _log = logging.getLogger(__name__)
 _NEW = "%s: %s initialized at random: train before you use the answers."
-
-
-def save_model(
-    model: PretrainedModel,
-    directory: StrPath,
-    tokenizer: "BertTokenizer | None" = None,
-    max_length: int | None = None,
-) -> None:
-    """Writes a model as a Hugging Face model directory.
-
-    Args:
-        model: a `BertEncoder`, or an encoder with a head.
-        directory: made if it does not exist; its other files stay.
-        tokenizer: the model's tokenizer; its vocab.txt and tokenizer_config.json are written too.
-        max_length: most tokens of a text, recorded for vectors of texts; None for all positions.
-
-    Raises:
-        InputError: the model was compiled for independent labels, which the format cannot record.
-    """
-    _check_loss(model)
-    stored = StoredModel.from_model(model)
-    stored.tokenizer = tokenizer
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    # One file, however large: an older one must not stay beside several new ones.
-    write_hugging_face(stored, directory, "float32", shard_bytes=2**63)
-    if isinstance(model, BertSentenceEncoder):
-        write_sentence_files(
-            directory,
-            pooling=model.pooling,
-            normalize=model.normalize,
-            width=model.config.width,
-            max_length=max_length or model.config.max_position_embeddings,
-        )
 
 
 def load_model(
@@ -221,21 +181,6 @@ def about_to_train() -> Iterator[None]:
         yield
     finally:
         _log.removeFilter(is_other)
-
-
-def _check_loss(model: PretrainedModel) -> None:
-    """Refuses a classifier compiled for independent labels: a stored one computes a softmax."""
-    head = weight_names.head_of(type(model))
-    if "labels" not in model.arguments or head.problem_type == "multi_label_classification":
-        return
-    for loss in map(keras.losses.get, keras.tree.flatten(getattr(model, "loss", None))):
-        name = getattr(loss, "__name__", type(loss).__name__)
-        if re.fullmatch(r"(?i)binary_?(focal_?)?crossentropy", name):
-            raise InputError(
-                f"The classifier was compiled with {name}, for labels that are independent of each "
-                "other, but a model directory records one label per text: make it a "
-                "BertMultiLabelClassifier, or keep it with model.save('model.keras')."
-            )
 
 
 def _check_direction(stored: StoredModel, head: Head, directory: Path) -> None:

@@ -67,6 +67,10 @@ class PretrainedModel(TextModel):
         names = ("token_ids", "segment_ids", "padding_mask", *more)
         return {name: keras.Input(shape, dtype="int32", name=name) for name in names}
 
+    def answering_model(self) -> "PretrainedModel":
+        """The model whose outputs answers are made of, of the same layers."""
+        return self
+
     @property
     def label_names(self) -> list[str]:
         """Names of the classes, in the order of the outputs; none by default."""
@@ -188,7 +192,7 @@ class PretrainedModel(TextModel):
         model.classify(["a raw string"])
         ```
         """
-        from bert_tf.models.presets import open_preset
+        from bert_tf.models.opening import open_preset
 
         return open_preset(
             cls,
@@ -206,6 +210,9 @@ class PretrainedModel(TextModel):
 
 class Encoder(PretrainedModel):
     """A model whose outputs heads read by name; `BertEncoder` has all the call arguments."""
+
+    text_output = "states"
+    is_explained = False  # the signature "explain" is of the layers of a `BertEncoder`
 
     def call(
         self,

@@ -141,6 +141,7 @@ class BertClassifier(_LabelModel):
         labels: names of the classes, in the order of their ids; None for no names.
     """
 
+    text_output = "rows"
     stored_head = Head(SEQUENCES, _CLASSIFIER, "single_label_classification")
 
     def classify(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
@@ -156,6 +157,7 @@ class BertClassifier(_LabelModel):
 class BertMultiLabelClassifier(_LabelModel):
     """Any number of labels, by the sigmoid of each logit; as `BertClassifier`, but one will do."""
 
+    text_output = "rows"
     stored_head = Head(SEQUENCES, _CLASSIFIER, MULTI_LABEL)
     fewest = 1
     new_loss = staticmethod(losses.labels_loss)
@@ -190,6 +192,7 @@ class BertTagger(_LabelModel):
 class BertRegressor(TaskModel):
     """A number for a text or a pair of texts, [B], from the pooled output: see `TaskModel`."""
 
+    text_output = "rows"
     stored_head = Head(SEQUENCES, _CLASSIFIER, "regression")
     head_name = "regressor"
     new_loss = staticmethod(losses.squared_error)
@@ -251,6 +254,7 @@ class BertChooser(TaskModel):
     Inputs: the encoder's, but [B, N, T]. Output: logits [B, N].
     """
 
+    text_output = "rows"
     stored_head = Head("BertForMultipleChoice", _CLASSIFIER)
 
     def choose(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
@@ -284,6 +288,7 @@ class BertSentenceEncoder(PretrainedModel):
     """
 
     arguments = ("encoder", "pooling", "normalize")
+    text_output = "vectors"
     stored_head = BertEncoder.stored_head
 
     def __init__(

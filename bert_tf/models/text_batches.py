@@ -13,13 +13,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.class_weights import checked_weight, weights_by_class
-from bert_tf.models.task_models import (
-    BertChooser,
-    BertClassifier,
-    BertMultiLabelClassifier,
-    BertRegressor,
-)
+from bert_tf.models.class_weights import checked_weight
 from bert_tf.models.text_inputs import by_role, given_examples, text_columns
 from bert_tf.models.text_values import label_list
 from bert_tf.pipelines.data_options import PretrainingDataOptions
@@ -39,8 +33,6 @@ _NO_PAIR_LABELS = (
     "the first and 1 where it is random: give them, or train a BertMaskedLanguageModel on texts "
     "alone"
 )
-# Models with a row, a target and an output for each example.
-ROW_MODELS = (BertChooser, BertClassifier, BertMultiLabelClassifier, BertRegressor)
 
 
 class Batches(NamedTuple):
@@ -64,11 +56,12 @@ def make_batches(
     """Batches of raw text, shuffled ones without end; and the task, with pairs if texts are."""
     model, kind = answerer.model, answerer.task.kind
     is_masked = "mask_positions" in model.input
+    has_rows = model.text_output == "rows"
     if isinstance(x, tf.data.Dataset):
-        if is_masked or isinstance(model, ROW_MODELS):
+        if is_masked or has_rows:
             return streamed(answerer, x, options)
         x, y, weights = in_memory(x)
-    has_own_targets = model.has_own_loss and isinstance(model, ROW_MODELS)
+    has_own_targets = model.has_own_loss and has_rows
     own_targets = _own_targets(y) if has_own_targets else None
     labels = answerer.labels
     reads_labels = own_targets is None and not is_masked
@@ -106,7 +99,7 @@ def make_batches(
     if is_masked:
         dataset = masked(answerer, dataset, seed)
     elif options.class_weight and example_weights is None:  # of a tagger's words
-        table = class_table(options.class_weight, answerer)
+        table = model.weights_of_classes(options.class_weight)
         dataset = dataset.map(lambda x, y, w: (x, y, w * tf.gather(table, y)))
     if options.repeats and not options.shuffle:
         dataset = dataset.repeat()
@@ -126,7 +119,7 @@ def _example_weights(
     arrays: Sequence[np.ndarray],
 ) -> np.ndarray | None:
     """Weights of examples, float32 [E], if there are any."""
-    product = None
+    product, has_rows = None, answerer.model.text_output == "rows"
     if weights is not None:
         numbers = label_list(weights)
         if len(numbers) != len(examples):
@@ -137,23 +130,18 @@ def _example_weights(
         product = np.array(
             [checked_weight(x, f"sample_weight {i}") for i, x in enumerate(numbers)], np.float32
         )
-        if not isinstance(answerer.model, ROW_MODELS):
+        if not has_rows:
             raise InputError(
                 "sample_weight is for models of an answer per example: leave it out, or repeat "
                 "examples that shall count more"
             )
-    if class_weight and isinstance(answerer.model, ROW_MODELS):
-        table = class_table(class_weight, answerer)
+    if class_weight and has_rows:
+        table = answerer.model.weights_of_classes(class_weight)
         (targets,) = arrays or (np.zeros(0),)
         if targets.ndim > 1 or targets.dtype.kind != "i":
             raise InputError("class_weight is for labels that are classes: leave it out")
         product = table[targets] * (1 if product is None else product)
     return product
-
-
-def class_table(class_weight: Any, answerer: Answerer) -> np.ndarray:
-    """Weights of the model's labels, float32 [C]."""
-    return weights_by_class(class_weight, answerer.labels, answerer.task.label_aliases)
 
 
 def _own_targets(y: Any) -> np.ndarray | None:
@@ -253,7 +241,7 @@ def streamed(
     if "text_pair" in by_role(task, inputs) and task.pair is None:
         task = task.with_settings({"pair_column": "text_pair"})
     is_masked = "mask_positions" in model.input
-    table = class_table(options.class_weight, answerer) if options.class_weight else None
+    table = model.weights_of_classes(options.class_weight) if options.class_weight else None
     has_labels = isinstance(spec, tuple) and len(spec) > 1
     has_labels |= isinstance(inputs, Mapping) and not {task.label, "label"}.isdisjoint(inputs)
     if not has_labels and is_masked and isinstance(model.output, dict):

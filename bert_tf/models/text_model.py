@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
@@ -26,7 +26,11 @@ class TextModel(CompiledModel):
 
     Attributes:
         preprocessor: a `bert_tf.BertPreprocessor`; None for a model that takes token ids alone.
+        text_output: what `predict` makes of raw text: "rows", a target and an output of Keras for
+            each example; "states", outputs as long as a batch; "vectors" of texts; or "answers".
     """
+
+    text_output: ClassVar[str] = "answers"
 
     @property
     def preprocessor(self) -> Any:
@@ -106,9 +110,10 @@ class TextModel(CompiledModel):
         x, is_text = self._checked(x, batch_size, y)
         if is_text:
             if validation_split and validation_data is None:
-                split = self.preprocessor.split(x, y, sample_weight, validation_split)
-                (x, y, sample_weight), validation_data = split
-            x, steps = self.preprocessor.batches(
+                task = self.preprocessor.task
+                halves = self._raw_text.split(task, x, y, sample_weight, validation_split)
+                (x, y, sample_weight), validation_data = halves
+            x, steps = self._raw_text.batches(
                 self,
                 x,
                 y,
@@ -169,7 +174,7 @@ class TextModel(CompiledModel):
         """
         x, is_text = self._checked(x, batch_size, y)
         if is_text:
-            x, _ = self.preprocessor.batches(self, x, y, sample_weight, batch_size=batch_size)
+            x, _ = self._raw_text.batches(self, x, y, sample_weight, batch_size=batch_size)
             y = sample_weight = batch_size = None
         check_weights(sample_weight)
         with self._messages(is_text):
@@ -205,7 +210,7 @@ class TextModel(CompiledModel):
         keras_own = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         with self._messages(is_text):
             if is_text:
-                return self.preprocessor.predict(self, x, super().predict, batch_size, **keras_own)
+                return self._raw_text.predict(self, x, super().predict, batch_size, **keras_own)
             return super().predict(x, batch_size, **keras_own)
 
     def train_on_batch(
@@ -287,7 +292,14 @@ class TextModel(CompiledModel):
     def _answers(self, name: str, x: Any, batch_size: int, **options: Any) -> list[dict[str, Any]]:
         """What `bert-tf predict` writes for each example; `name` is the method that asks."""
         self._answerer(name)
-        return self.preprocessor.answers(self, x, batch_size, **options)
+        return self._raw_text.answers(self, x, batch_size, **options)
+
+    @property
+    def _raw_text(self) -> Any:
+        """The functions on raw text, which need TensorFlow; packed inputs train without it."""
+        from bert_tf.models import raw_text
+
+        return raw_text
 
     def _answerer(self, name: str) -> Any:
         """The model's `Answerer`; `name` is the method that asks for it."""
@@ -296,9 +308,7 @@ class TextModel(CompiledModel):
                 f"{name} needs the model's vocabulary: open the model with from_preset, or set "
                 "model.preprocessor = bert_tf.BertPreprocessor(DIRECTORY)"
             )
-        from bert_tf.models.answerer import Answerer
-
-        return Answerer.of(self)
+        return self._raw_text.Answerer.of(self)
 
     def _checked(self, x: Any, batch_size: Any, y: Any = None) -> tuple[Any, bool]:
         """The inputs, and whether they are raw text."""
@@ -314,7 +324,7 @@ class TextModel(CompiledModel):
                 "the inputs come from a generator: give them as a list, list(texts); batches of "
                 "token ids come with their labels, (x, y)"
             )
-        return (x, False) if self.preprocessor is None else self.preprocessor.checked(x)
+        return (x, False) if self.preprocessor is None else self._raw_text.checked(x)
 
     def _weights(self, y: Any, sample_weight: Any, class_weight: Any) -> tuple[Any, Any]:
         """Weights of examples, and of classes by number, of token ids, as Keras takes them."""
@@ -324,10 +334,7 @@ class TextModel(CompiledModel):
         kind = self.output_kind
         if kind not in ("classes", "words") or not self.label_names:
             raise InputError("class_weight is for labels that are classes: leave it out")
-        if self.preprocessor is not None:
-            weights = self.preprocessor.class_weights(self, class_weight)
-        else:
-            weights = weights_by_class(class_weight, self.label_names).tolist()
+        weights = self.weights_of_classes(class_weight).tolist()
         if y is not None:
             return weights_of_labels(y, sample_weight, weights, kind), None
         if kind == "words":
@@ -337,12 +344,18 @@ class TextModel(CompiledModel):
             )
         return None, dict(enumerate(weights))
 
+    def weights_of_classes(self, class_weight: Any) -> Any:
+        """Weights of the labels, float32 [C]; labels have the names of the task, too."""
+        aliases = self.preprocessor.task.label_aliases if self.preprocessor is not None else {}
+        names = [aliases.get(label, label) for label in self.label_names]
+        return weights_by_class(class_weight, names, aliases)
+
     def _one_batch(self, x: Any, y: Any, weights: Any, **options: Any) -> tuple | None:
         """Inputs, targets and weights of raw text, as arrays; None for other inputs."""
         x, is_text = self._checked(x, None)
         if not is_text:
             return None
-        batches = self.preprocessor.batches(self, x, y, weights, batch_size=_WHOLE, **options)
+        batches = self._raw_text.batches(self, x, y, weights, batch_size=_WHOLE, **options)
         with self._messages(is_text):
             return next(batches.dataset.as_numpy_iterator())
 
@@ -355,12 +368,12 @@ class TextModel(CompiledModel):
         if not is_text:
             check_weights(weights)
             return x if is_x else data
-        return self.preprocessor.batches(self, x, y, weights, batch_size=batch_size).dataset
+        return self._raw_text.batches(self, x, y, weights, batch_size=batch_size).dataset
 
     @contextlib.contextmanager
     def _messages(self, is_text: bool) -> Iterator[None]:
         """Errors of a graph of strings in a line, and no warning of poolers."""
-        errors = self.preprocessor.plain_errors() if is_text else contextlib.nullcontext()
+        errors = self._raw_text.plain_errors() if is_text else contextlib.nullcontext()
         with warnings.catch_warnings(), errors:
             warnings.filterwarnings("ignore", _OF_THE_POOLER)
             yield

@@ -10,7 +10,7 @@ from stored_models import CONFIG, PIECES, tensors_of
 from bert_tf import BertEncoder, BertTokenizer
 from bert_tf.checkpoints.other_formats.tensorflow_checkpoint import tf1_name
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.loading import save_model
+from bert_tf.models.saving import save_model
 from bert_tf.models.task_models import BertClassifier
 
 GOLDEN = Path(__file__).parents[1] / "golden"

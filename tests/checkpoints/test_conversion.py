@@ -12,7 +12,7 @@ from bert_tf import BertConfig, BertTokenizer, load_model
 from bert_tf.checkpoints.other_formats.conversion import convert, read_model
 from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.errors import InputError
-from bert_tf.models.loading import save_model
+from bert_tf.models.saving import save_model
 from bert_tf.models.task_models import BertClassifier, BertMultiLabelClassifier, BertSentenceEncoder
 
 LEFT_OUT = {("keras_hub", "pretrainer"): "cls.seq_relationship."}  # no place for it

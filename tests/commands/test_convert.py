@@ -12,7 +12,7 @@ from tiny import tiny_config
 from bert_tf import BertTokenizer, load_model
 from bert_tf.cli import main
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.loading import save_model
+from bert_tf.models.saving import save_model
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
 

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 import pytest
 
 from bert_tf import export_model
-from bert_tf.models.answerer import Answerer
+from bert_tf.models import opening
 from bert_tf.serving.export import list_model, set_labels
 
 
@@ -14,7 +14,7 @@ def test_a_version_that_models_config_does_not_serve_is_named(tmp_path, monkeypa
     model = Mock()
     model.export.return_value = tmp_path / "moods" / str(version)
     model.task.kind.signatures.return_value = {"serving_default": Mock(inputs={})}
-    monkeypatch.setattr(Answerer, "from_directory", lambda *given: model)
+    monkeypatch.setattr(opening, "load_answerer", lambda *given: model)
     list_model(tmp_path, "moods")
     set_labels(tmp_path, "moods", {"float32": 1, "bfloat16": 2, "int8": 3})
     (tmp_path / "model").mkdir()

@@ -11,7 +11,6 @@ from bert_tf import BertEncoder
 from bert_tf.commands import finetuning
 from bert_tf.commands.finetuning import _check_data, _check_task, _evaluate_best, best_temperature
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.table import TASKS
@@ -48,7 +47,7 @@ def test_a_finished_model_is_calibrated_and_written_once(tmp_path, monkeypatch, 
         (tmp_path / "best" / "metrics.json").write_text("{}")
     best = MagicMock()
     best.tuned.return_value = best
-    monkeypatch.setattr(Answerer, "from_directory", lambda folder: best)
+    monkeypatch.setattr(finetuning, "load_answerer", lambda folder: best)
     monkeypatch.setattr(finetuning, "best_temperature", lambda given: 2.0)
     run = SimpleNamespace(directory=tmp_path, precision="mixed_bfloat16", notice=lambda line: None)
     options = SimpleNamespace(calibrate=True, features_only=None)
@@ -60,7 +59,7 @@ def test_the_metrics_of_a_run_are_those_of_its_best_model(tmp_path, monkeypatch)
     """In float32 the trained model, already traced, is evaluated with the best weights."""
     best, trained, saved = MagicMock(), MagicMock(), tmp_path / "best"
     best.model.encoder = MagicMock(spec=BertEncoder)
-    monkeypatch.setattr(Answerer, "from_directory", {saved: best}.__getitem__)
+    monkeypatch.setattr(finetuning, "load_answerer", {saved: best}.__getitem__)
     trained.evaluate.side_effect = lambda *_: trained.model.set_weights.assert_called_once_with(
         best.model.get_weights.return_value
     )
@@ -77,7 +76,7 @@ def test_the_metrics_of_a_run_are_those_of_its_best_model(tmp_path, monkeypatch)
 def test_temperature_and_weight_are_those_of_the_options(
     monkeypatch, temperature, weight, expected
 ):
-    monkeypatch.setattr(Answerer, "from_directory", MagicMock())
+    monkeypatch.setattr(finetuning, "load_answerer", MagicMock())
     monkeypatch.setattr(finetuning, "_matched", MagicMock())
     options = SimpleNamespace(
         teacher="large",

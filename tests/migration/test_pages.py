@@ -14,7 +14,7 @@ from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.cli import main
 from bert_tf.migration.scan import scan
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.loading import save_model
+from bert_tf.models.saving import save_model
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")

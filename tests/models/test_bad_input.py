@@ -11,6 +11,7 @@ from small_data import ANSWERS, CONTEXTS, LABELS, QUESTIONS, TAGS, TEXTS, WORDS
 
 from bert_tf import BertChooser, BertClassifier, BertSpanClassifier, BertTagger
 from bert_tf.errors import InputError
+from bert_tf.models import raw_text
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.models.text_inputs import given_examples
 
@@ -178,7 +179,7 @@ def test_an_empty_string_is_answered_and_noted_in_fit(classifier):
 
 def test_labels_are_counted_once_before_the_first_fit(preset, capsys):
     model = BertClassifier.from_preset(preset, labels=["bad", "good", "bad|good"])
-    ask = functools.partial(model.preprocessor.batches, model, is_training=True)
+    ask = functools.partial(raw_text.batches, model, is_training=True)
     with pytest.warns(UserWarning, match="contain '|': did you mean --task multi_label"):
         ask(["a", "b", "c"], ["bad", "good", "bad|good"], reports_labels=True)
     *_, counts, line = capsys.readouterr().out.splitlines()

@@ -16,7 +16,8 @@ from bert_tf import BertEncoder, load_model
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.loading import about_to_train, save_model
+from bert_tf.models.loading import about_to_train
+from bert_tf.models.saving import save_model
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,

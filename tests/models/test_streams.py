@@ -8,6 +8,7 @@ from small_data import LABELS, TAGS, TEXTS, WORDS
 
 from bert_tf import BertMultiLabelClassifier, BertTagger
 from bert_tf.errors import InputError
+from bert_tf.models import raw_text
 
 NUMBERS = np.array([int(label == "good") for label in LABELS])
 
@@ -135,9 +136,9 @@ def test_numbers_are_those_of_labels(opened):
 
 def test_weights_of_words_of_token_ids(opened):
     tagger = opened(BertTagger)
-    made = tagger.preprocessor.batches(tagger, WORDS, TAGS, class_weight={"O": 0.5})
+    made = raw_text.batches(tagger, WORDS, TAGS, class_weight={"O": 0.5})
     _, y, expected = next(iter(made.dataset))
-    _, y, weights = next(iter(tagger.preprocessor.batches(tagger, WORDS, TAGS).dataset))
+    _, y, weights = next(iter(raw_text.batches(tagger, WORDS, TAGS).dataset))
     found, left = tagger._weights(y, weights, {"O": 0.5})
     assert left is None
     np.testing.assert_array_equal(found, expected)

@@ -20,10 +20,10 @@ from bert_tf import (
     BertSpanClassifier,
     BertTagger,
 )
-from bert_tf.models import text_batches
+from bert_tf.models import raw_text, text_batches
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.language_model import BertMaskedLanguageModel
-from bert_tf.models.text_batches import ROW_MODELS, BatchOptions, make_batches
+from bert_tf.models.text_batches import BatchOptions, make_batches
 
 PAIRS = list(zip(TEXTS, TEXTS[::-1], strict=True))
 
@@ -39,7 +39,7 @@ def stream(columns, size=8):
 
 def batches_of(model, x, y=None, weights=None, **options):
     """All batches of an epoch, joined, as arrays."""
-    made = model.preprocessor.batches(model, x, y, weights, batch_size=8, **options)
+    made = raw_text.batches(model, x, y, weights, batch_size=8, **options)
     (batch,) = made.dataset.take(1)
     return keras.tree.map_structure(np.asarray, batch)
 
@@ -52,12 +52,12 @@ def rows_of(model, x, y):
             "example_batches",
             lambda columns, *_, targets, **__: (dict(columns), [each.tolist() for each in targets]),
         )
-        return model.preprocessor.batches(model, x, y).dataset
+        return raw_text.batches(model, x, y).dataset
 
 
 def check_form(model, x, y, lists, batch):
     """A form has the rows of the lists; a data set that is streamed has their batch."""
-    if isinstance(x, tf.data.Dataset) and isinstance(model, ROW_MODELS):
+    if isinstance(x, tf.data.Dataset) and model.text_output == "rows":
         same(batches_of(model, x, y), batch)
     else:
         np.testing.assert_equal(rows_of(model, x, y), rows_of(model, *lists))

@@ -19,6 +19,7 @@ from bert_tf import (
     BertTagger,
 )
 from bert_tf.errors import InputError
+from bert_tf.models import raw_text
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.models.text_model import TextModel
 
@@ -82,7 +83,7 @@ def test_weights_of_classes_and_examples(opened):
     model.compile("sgd", run_eagerly=True)
 
     def targets_and_weights(x=TEXTS, y=LABELS, sample_weight=None, **options):
-        made = model.preprocessor.batches(model, x, y, sample_weight, batch_size=8, **options)
+        made = raw_text.batches(model, x, y, sample_weight, batch_size=8, **options)
         return [np.asarray(x) for x in next(iter(made.dataset))[1:]]
 
     by_name = targets_and_weights(class_weight={"good": 3.0})
@@ -99,7 +100,7 @@ def test_weights_of_classes_and_examples(opened):
     alone = model.evaluate(TEXTS[:3], LABELS[:3], verbose=0)
     assert weighted[0] * 8 == pytest.approx(alone[0] * 3, rel=rounding(24, 32))
     tagger = opened(BertTagger)
-    made = tagger.preprocessor.batches(tagger, WORDS, TAGS, class_weight={"O": 0.5})
+    made = raw_text.batches(tagger, WORDS, TAGS, class_weight={"O": 0.5})
     _, _, weights = next(iter(made.dataset))
     first = tf.boolean_mask(weights, weights > 0)
     expected = [0.5 if tag == "O" else 1.0 for tag in itertools.chain(*TAGS)]

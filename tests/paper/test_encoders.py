@@ -15,8 +15,8 @@ from bert_tf import (
     save_model,
 )
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
 from bert_tf.models.encoder import encoder_for
+from bert_tf.models.opening import load_answerer
 from bert_tf.paper.encoders import LstmEncoder, TwoEncoders
 from bert_tf.paper.feature_encoder import FeatureEncoder
 from bert_tf.paper.language_model import BertLanguageModel
@@ -109,7 +109,7 @@ def test_an_encoder_predicts_and_is_saved_and_loaded(held, presets, tmp_path):
     loaded = eager(keras.saving.load_model(tmp_path / "model.keras"))
     np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0)["pooled_output"], found)
     model.save_to_preset(tmp_path / "preset")
-    again = Answerer.from_directory(tmp_path / "preset")  # as commands open it
+    again = load_answerer(tmp_path / "preset")  # as commands open it
     assert type(again.model) is held and again.task.name == "vectors"
 
 

@@ -10,7 +10,7 @@ from tiny import tiny_config
 from bert_tf import BertEncoder, BertTokenizer, save_model
 from bert_tf.commands.finetuning import best_temperature, finetune
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
+from bert_tf.models.opening import load_answerer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 LABELS = ["no", "perhaps", "yes"]
@@ -37,7 +37,7 @@ def test_a_calibrated_model_decides_as_before_with_less_loss(tmp_path):
     finetune(replace(options, calibrate=False))
     result = finetune(options)  # asked for when the run is finished
     folders = {name: tmp_path / "run" / name for name in ("last", "best")}
-    models = {name: Answerer.from_directory(folder) for name, folder in folders.items()}
+    models = {name: load_answerer(folder) for name, folder in folders.items()}
     heads = {name: tuned.model.head.dense.get_weights() for name, tuned in models.items()}
     ratio = heads["last"][0] / heads["best"][0]  # of one evaluation, the last model is the best
     assert np.ptp(ratio) < 1e-4 and abs(ratio.mean() - 1) > 0.05

@@ -20,6 +20,7 @@ from bert_tf.models.answerer import Answerer
 from bert_tf.models.classes import class_of_kind
 from bert_tf.models.encoder import encoder_for
 from bert_tf.models.loading import load_model
+from bert_tf.models.opening import load_answerer
 from bert_tf.pipelines.examples.files import read_table
 from bert_tf.pipelines.examples.tagged_words import to_iob2
 from bert_tf.serving.predictor import Predictor, answer
@@ -297,7 +298,7 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     # It overfits.
     result = finetune(options, Copying())
     best = tmp_path / "run" / "best"
-    tuned = Answerer.from_directory(best)
+    tuned = load_answerer(best)
     perfect = 100 if isinstance(task.kind, Span) else 1
     score = result.evaluation.scores[task.kind.score_names(task, tuned.labels)[0]]
     assert score > 0.9 * perfect
@@ -314,7 +315,7 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     assert tuned.task == replace(task, max_length=length, kind=tuned.task.kind)
     tuned.save(tmp_path / "copy")
     (tmp_path / "copy" / "task.json").unlink()
-    copy = Answerer.from_directory(tmp_path / "copy", tuned.task.settings())
+    copy = load_answerer(tmp_path / "copy", tuned.task.settings())
     assert copy.labels == tuned.labels
 
     # The SavedModel of the copy answers as the evaluation did.
@@ -360,7 +361,7 @@ def test_a_task_of_a_kind_is_evaluated_and_read_back(name, encoder, tmp_path):
     check(tmp_path / "written", task, examples, evaluation.answered.answers)
     tuned.save(tmp_path / "copy")
     (tmp_path / "copy" / "task.json").unlink()
-    assert Answerer.from_directory(tmp_path / "copy", task.settings()).labels == labels
+    assert load_answerer(tmp_path / "copy", task.settings()).labels == labels
 
 
 @pytest.mark.slow  # tests/commands/test_ensemble.py has one each time

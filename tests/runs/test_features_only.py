@@ -21,7 +21,7 @@ from bert_tf.cli import main
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
+from bert_tf.models.opening import load_answerer
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,
@@ -314,7 +314,7 @@ def test_a_run_keeps_vectors_until_its_end(encoder, tmp_path, monkeypatch):
     finetune(options)
     assert not (run / ".bert-tf-features").exists()
     assert theirs.read_text() == "theirs"
-    tuned = Answerer.from_directory(run / "best")
+    tuned = load_answerer(run / "best")
     assert tuned.model.encoder.chosen == ["last", "embeddings"]
     for ours, start in zip(
         tuned.model.encoder.encoder.blocks[0].weights, encoder.blocks[0].weights, strict=True

@@ -25,6 +25,7 @@ from bert_tf import (
 from bert_tf.commands import export_precisions
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
+from bert_tf.models.opening import load_answerer
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.tensorflow import int8 as plans
 from bert_tf.paper.feature_encoder import FeatureEncoder
@@ -162,7 +163,7 @@ def test_an_export_answers_the_same_without_vnni(exported):
 
 def test_outliers_are_smoothed(run):
     """A column of inputs 50 times as large as others costs the others few of their steps."""
-    model = Answerer.from_directory(run / "best")
+    model = load_answerer(run / "best")
     block = model.model.encoder.blocks[0]
     gamma = block.attention_layer_norm.gamma
     gamma.assign(np.where(np.arange(32) == 3, 50.0, gamma.numpy()))
@@ -182,7 +183,7 @@ def test_outliers_are_smoothed(run):
 
 @pytest.mark.slow
 def test_a_product_that_int8_computes_badly_stays_in_float32(run, monkeypatch):
-    model = Answerer.from_directory(run / "best")
+    model = load_answerer(run / "best")
     rows = export_precisions.read_calibration(model, None, run / "best")
     whole = export_precisions.make_plan_for(model, rows)
     bad = model.model.encoder.blocks[1].feed_forward.intermediate
@@ -222,7 +223,7 @@ def test_rows_that_cannot_calibrate_are_refused(export, tmp_path, content, messa
 
 
 def test_few_rows_are_remarked_and_a_loss_is_refused(export, run, tmp_path, monkeypatch):
-    model = Answerer.from_directory(run / "best")
+    model = load_answerer(run / "best")
     lines = (run / "train.tsv").read_text().splitlines()
     (tmp_path / "few.tsv").write_text("\n".join([*lines[:21], ""]))
     rows = export_precisions.read_calibration(model, str(tmp_path / "few.tsv"), run / "best")
@@ -239,7 +240,7 @@ def test_models_that_int8_is_not_for_are_refused(export, run):
     recurrent = tuned(BertClassifier(encoder, labels=LABELS))
     with pytest.raises(InputError, match="not for LSTMs or heads on features"):
         export_precisions._blocks(recurrent)
-    model = Answerer.from_directory(run / "best")
+    model = load_answerer(run / "best")
     kernel = model.model.encoder.blocks[1].attention.key.kernel
     kernel.assign(np.where(np.arange(32) == 3, np.inf, kernel.numpy()))
     with pytest.raises(InputError, match="not finite"):
@@ -403,7 +404,7 @@ def test_auto_leaves_out_an_int8_that_loses_too_much(export, monkeypatch, export
 
 
 def test_without_rows_auto_leaves_int8_out(export, run, tmp_path, exported_empty):
-    Answerer.from_directory(run / "best").save(tmp_path / "alone" / "best")
+    load_answerer(run / "best").save(tmp_path / "alone" / "best")
     without = export(model=tmp_path / "alone" / "best", precision="auto")
     assert "int8" not in without.versions
     assert any(line.startswith("without int8: ") for line in without.lines())

@@ -16,6 +16,7 @@ from bert_tf.commands.search import Options as SearchOptions
 from bert_tf.commands.settings_search import data_content
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
+from bert_tf.models.opening import load_answerer
 from bert_tf.models.task_models import BertRegressor
 from bert_tf.tasks.table import find_task
 
@@ -337,7 +338,7 @@ def test_seeds_are_summed_up(encoder, tmp_path, call):
     assert summary["accuracy"]["mean"] == sum(each) / 2
     assert summary["accuracy"]["best"] == max(each)
     assert "accuracy: mean" in err
-    assert Answerer.from_directory(run / "best").labels == ["a", "b"]
+    assert load_answerer(run / "best").labels == ["a", "b"]
 
 
 PAGE = (ROOT / "docs" / "adding-a-task.md").read_text(encoding="utf-8")
@@ -368,7 +369,7 @@ def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, call):
     with pytest.raises(InputError, match="holds a Rater, which cannot be used as it is"):
         load_model(best)
     # Trained further, it is of the same task.
-    model = Answerer.from_directory(best)
+    model = load_answerer(best)
     assert type(model.model).__name__ == "Rater"
     options = FinetuningOptions(model=str(best), train=str(data), output="run")
     assert options.task_to_train().kind == model.task.kind
@@ -406,7 +407,7 @@ def test_the_documented_task_can_be_fine_tuned(encoder, tmp_path, call, monkeypa
 @pytest.mark.parametrize("place", ["{0}/code.py", "code.py", "/proc/self/cwd/code.py"])
 def test_code_that_a_model_names_is_not_run(place, hugging_face, tmp_path, call, monkeypatch):
     model, elsewhere = tmp_path / "model", tmp_path / "elsewhere"
-    Answerer.from_directory(hugging_face).save(model)
+    load_answerer(hugging_face).save(model)
     elsewhere.mkdir()
     write(elsewhere / "code.py", "raise SystemExit(7)")
     task = {"task": place.format(elsewhere)}
@@ -419,11 +420,11 @@ def test_code_that_a_model_names_is_not_run(place, hugging_face, tmp_path, call,
 
 
 def test_an_old_task_file_is_a_classifier_s(hugging_face, tmp_path):
-    model = Answerer.from_directory(hugging_face)
+    model = load_answerer(hugging_face)
     model.save(tmp_path)
     old = {"text_column": "q", "pair_column": None, "label_column": "y", "max_length": 9}
     (tmp_path / "task.json").write_text(json.dumps(old))
-    task = Answerer.from_directory(tmp_path).task
+    task = load_answerer(tmp_path).task
     assert (task.name, task.max_length) == ("classification", 9)
     assert (task.text, task.pair, task.label) == ("q", None, "y")
 
@@ -460,8 +461,8 @@ def test_a_pre_trained_model_that_has_a_task_is_trained_as_a_classifier(similari
 
 
 def test_another_task_has_columns_of_its_own(similarity):
-    task = Answerer.from_directory(similarity, {"task": "regression"}).task
+    task = load_answerer(similarity, {"task": "regression"}).task
     assert (task.text, task.pair, task.label) == ("text", None, "label")
     assert task.max_length == 9  # the model's
-    task = Answerer.from_directory(similarity, {"task": "stsb"}).task
+    task = load_answerer(similarity, {"task": "stsb"}).task
     assert (task.text, task.pair, task.label) == ("a", "b", "y")

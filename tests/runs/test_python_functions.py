@@ -12,7 +12,7 @@ import bert_tf
 from bert_tf.cli import main
 from bert_tf.commands.data_in_memory import examples_in_memory
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
+from bert_tf.models.opening import load_answerer
 
 
 def table(path: Path) -> tuple[list[str], list[str]]:
@@ -225,7 +225,7 @@ def test_every_kind_of_task_takes_data_in_memory(task, train, more, settings, tm
     found = bert_tf.evaluate(model=result.best, data=train, batch_size=4)
     assert found.scores["examples"] in (8, 16)
     # The file that the run keeps has the same examples.
-    model = Answerer.from_directory(result.best, {"format": "jsonl"})
+    model = load_answerer(result.best, {"format": "jsonl"})
     _, examples = examples_in_memory(model.task, train, model.labels)
     kept = model.task.read(tmp_path / "run" / "data" / "train.jsonl", "train")
     assert kept.columns == examples.columns

@@ -16,8 +16,8 @@ from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.commands.finetuning import finetune
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
 from bert_tf.models.layer_distillation import LayerLoss
+from bert_tf.models.opening import load_answerer
 from bert_tf.training.watcher import Watcher
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
@@ -75,7 +75,7 @@ def test_a_student_has_every_kth_layer(teacher):
 @pytest.mark.slow
 def test_a_student_learns_from_the_teacher_alone(teacher, tmp_path):
     """With a weight of 1 the labels, which are wrong, have no part; labels match by name."""
-    own = Answerer.from_directory(teacher / "large" / "best")
+    own = load_answerer(teacher / "large" / "best")
     kernel, bias = own.model.head.dense.get_weights()
     own.model.head.dense.set_weights([kernel[:, ::-1], bias[::-1]])
     own.model.labels = own.model.labels[::-1]
@@ -163,10 +163,7 @@ def test_a_narrow_student_learns_the_teachers_states_and_resumes(teacher, tmp_pa
     (state,) = (tmp_path / "whole").rglob("step-00000040.safetensors")
     first = LayerLoss(
         "hidden_states",
-        *(
-            Answerer.from_directory(tmp_path / x).model
-            for x in ("whole/best", teacher / "large" / "best")
-        ),
+        *(load_answerer(tmp_path / x).model for x in ("whole/best", teacher / "large" / "best")),
     ).variables[0]
     assert np.abs(load_file(state)[first.path] - first.numpy()).max() > 0.01  # learned
 
@@ -176,7 +173,7 @@ def test_a_student_learns_the_teachers_layers(teacher, tmp_path):
     """Its outputs read the last block's first token alone; the loss reads all layers before it."""
     convert(teacher / "encoder", teacher / "student", layers=1, overwrite=True)
     best = str(teacher / "large" / "best")
-    model = Answerer.from_directory(best).model
+    model = load_answerer(best).model
     rows = {"token_ids": [[2, 5, 6, 3]], "segment_ids": [[0] * 4], "padding_mask": [[1] * 4]}
     rows = {name: tf.constant(x) for name, x in rows.items()}
 
@@ -189,7 +186,7 @@ def test_a_student_learns_the_teachers_layers(teacher, tmp_path):
             output=str(tmp_path / str(layers)),
         )
         assert finetune(options).score == 1.0
-        return Answerer.from_directory(tmp_path / str(layers) / "best").model
+        return load_answerer(tmp_path / str(layers) / "best").model
 
     def distance(layers, student):
         called = partial(student, rows), partial(model, rows)
@@ -210,7 +207,7 @@ def test_what_no_teacher_can_teach_is_refused(teacher, tmp_path):
             options_of(teacher, **{name: value})
     good = teacher / "large" / "best"
     base = {"model": str(teacher / "encoder"), "output": "none"}
-    other = Answerer.from_directory(good)
+    other = load_answerer(good)
     replace(other, tokenizer=BertTokenizer([*PIECES[:-1], "farm"])).save(tmp_path / "words")
     with pytest.raises(InputError, match="words has another vocabulary than the student"):
         finetune(options_of(teacher, **base, teacher=str(tmp_path / "words")))

@@ -12,7 +12,7 @@ from bert_tf.cli import main
 from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.config import BertConfig
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.loading import save_model
+from bert_tf.models.saving import save_model
 
 # How far weights may be apart: by a share of their updates, each at most 7.3 times its rate, whose
 # sum is 0.0045. The share is what the 20 products on the way to a gradient, of sums of up to 256

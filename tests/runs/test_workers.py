@@ -66,7 +66,7 @@ def pretraining(shards, small_config, output, steps=40) -> list[str]:
 def without_dropout(pretrained, tmp_path_factory) -> Path:
     """A model directory; replicas draw dropout of their own, one device draws another."""
     from bert_tf import BertTokenizer
-    from bert_tf.models.loading import save_model
+    from bert_tf.models.saving import save_model
 
     model = load_model(
         pretrained / "last",

@@ -12,6 +12,7 @@ from tiny import tiny_config
 from bert_tf import BertEncoder, BertTokenizer, save_model
 from bert_tf.commands.finetuning import finetune
 from bert_tf.models.answerer import Answerer
+from bert_tf.models.opening import load_answerer
 from bert_tf.models.task_models import BertClassifier, BertSentenceEncoder
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.table import TASKS
@@ -89,7 +90,7 @@ def test_vectors_of_long_texts_find_what_cutting_loses(tmp_path, exports_of):
     options = finetuning(tmp_path, **data, epochs=20, batch_size=12, long_texts="windows")
     result = finetune(options)
     assert result.evaluation.scores["recall_at_1"] > 0.9
-    best = Answerer.from_directory(tmp_path / "run" / "best")
+    best = load_answerer(tmp_path / "run" / "best")
     assert best.task.kind.long_texts == "windows"
     with exports_of("serving_default", "compare"):
         predictor = Predictor(best.export("model", root=tmp_path / "served"))

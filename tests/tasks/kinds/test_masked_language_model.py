@@ -15,6 +15,7 @@ from bert_tf.commands.masked_words import MaskedWords
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.language_model import BertMaskedLanguageModel
+from bert_tf.models.opening import load_answerer
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.kinds.masked_language_model import _draw, guess_masked_words
 from bert_tf.tasks.predictions import write_predictions
@@ -43,7 +44,7 @@ def directory(made_once):
 
 @pytest.fixture(scope="module")
 def scorer(directory):
-    return Answerer.from_directory(directory, {"task": "masked_words"})
+    return load_answerer(directory, {"task": "masked_words"})
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from bert_tf.commands.search_index import vectors_of
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.classes import class_of_kind
+from bert_tf.models.opening import load_answerer, open_answerer
 from bert_tf.models.task_models import _SentencePooling
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.of_model import of_model
@@ -140,7 +141,7 @@ def test_poolings_read_tokens_alone(pooling, expected):
 def test_a_preset_embeds_as_its_directory_does(tmp_path, model):
     preset = BertSentenceEncoder.from_preset(tmp_path / "model")
     texts = ["sea ship", "cow"]
-    expected = Answerer.from_directory(tmp_path / "model").function()(text=tf.constant(texts))
+    expected = load_answerer(tmp_path / "model").function()(text=tf.constant(texts))
     assert_close([row["vector"] for row in preset.embed(texts)], expected["vector"])
     with pytest.raises(InputError, match="train it with"):
         preset.fit(["sea"], ["ship"])
@@ -151,7 +152,7 @@ def test_prompts_and_similarity_of_others_are_honoured(tmp_path, model):
     folder = tmp_path / "model"
     prompts = {"query": "cow ", "passage": "barn ", "every": "ship "}
     said = {"prompts": prompts, "default_prompt_name": "every", "similarity_fn_name": "dot"}
-    plain = Answerer.from_directory(folder)
+    plain = load_answerer(folder)
     (folder / PROMPTS).write_text(json.dumps(said))
     task = of_model(folder)
 
@@ -182,14 +183,14 @@ def test_prompts_and_similarity_of_others_are_honoured(tmp_path, model):
 @pytest.mark.slow
 def test_an_index_and_its_questions_have_their_prompts(tmp_path, model):
     folder = tmp_path / "model"
-    expected, _ = vectors_of(Answerer.open(folder), ["cow sea", "barn sea"], 2)
+    expected, _ = vectors_of(open_answerer(folder), ["cow sea", "barn sea"], 2)
     (folder / PROMPTS).write_text(json.dumps({"prompts": {"query": "cow ", "corpus": "barn "}}))
     for role, vector in zip(("query", "document"), expected, strict=True):
-        assert_close(vectors_of(Answerer.open(folder), ["sea"], 2, role=role)[0], [vector])
+        assert_close(vectors_of(open_answerer(folder), ["sea"], 2, role=role)[0], [vector])
 
 
 def test_similarity_and_reranking_are_cosines(tmp_path, model):
-    module = Answerer.from_directory(tmp_path / "model").module()
+    module = load_answerer(tmp_path / "model").module()
     texts = tf.constant(["sea ship", "cow", ""])
     vectors = module.signature()(text=texts)["vector"].numpy()
     vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)

@@ -1,11 +1,14 @@
-"""Presets that cannot be opened: a line that says what is wrong, and what to do."""
+"""Models that cannot be opened as they are: a line that says what is wrong, and what to do."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 from bert_tf import BertClassifier
 from bert_tf.errors import InputError
+from bert_tf.models import opening
+from bert_tf.models.opening import open_answerer
 
 
 def refused(ask, message):
@@ -39,3 +42,14 @@ def test_presets(preset, tmp_path):
         lambda: open_preset(preset, task="squad", **own),
         "task 'squad' is for BertSpanClassifier, not for BertClassifier: open that class, or give",
     )
+
+
+@pytest.mark.parametrize("name", ["normalize", "max_length"])
+def test_settings_that_a_saved_model_fixes_are_refused(tmp_path, monkeypatch, name):
+    (tmp_path / "assets.extra").mkdir()
+    (tmp_path / "assets.extra" / "task.json").write_text('{"task": "embedding"}')
+    predictor = SimpleNamespace(directory=tmp_path, inputs=["text"])
+    monkeypatch.setattr(opening, "Predictor", lambda model: predictor)
+    assert open_answerer(tmp_path, {"label_map": [], "normalize": None}).task.name == "embedding"
+    with pytest.raises(InputError, match=f"--{name} is fixed in a SavedModel"):
+        open_answerer(tmp_path, {name: 0})

@@ -1,0 +1,145 @@
+"""Opens models with their task and vocabulary: the presets of `from_preset`, and answerers."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bert_tf.checkpoints.formats import CONFIG, locate
+from bert_tf.checkpoints.hub import find_model, hub_hint
+from bert_tf.errors import InputError
+from bert_tf.models.answerer import Answerer
+from bert_tf.models.classes import class_of_kind
+from bert_tf.models.loading import load_model
+from bert_tf.models.preprocessor import BertPreprocessor
+from bert_tf.models.pretrained_model import Encoder
+from bert_tf.serving.predictor import Predictor
+from bert_tf.startup import prepare_training
+from bert_tf.tasks.kinds.multi_label import MultiLabel
+from bert_tf.tasks.of_model import has_class, is_opened_for, named_task, of_model, read_settings
+from bert_tf.tasks.table import TASKS, with_options
+from bert_tf.tasks.task import Task
+from bert_tf.tokenization.tokenizer import BertTokenizer
+
+
+def open_preset(
+    model_class: type,
+    preset: str | os.PathLike,
+    *,
+    preprocessor: Any = "auto",
+    task: str | None = None,
+    max_length: int | None = None,
+    **settings: Any,
+) -> Any:
+    """A model of a class from a preset; see `PretrainedModel.from_preset`."""
+    if not isinstance(preset, str | os.PathLike):
+        raise InputError(f"the preset is {preset!r:.40}: give a folder, or a name on the hub")
+    directory = find_model(preset)
+    if directory.is_file():
+        folder = locate(directory).folder  # InputError for most files
+        raise InputError(f"{preset} is a file: give its folder, {folder}")
+    if not directory.is_dir():
+        raise InputError(f"{preset}: no such folder: check the path{hub_hint(str(preset))}")
+    settings.setdefault("allow_new_head", True)
+    if not issubclass(model_class, Encoder):  # it may be trained; threads are set before any op
+        prepare_training()
+    is_auto = isinstance(preprocessor, str) and preprocessor == "auto"
+    vocabularies = (directory / name for name in ("vocab.txt", "tokenizer.json"))
+    if is_auto and (directory / CONFIG).is_file() and not any(x.exists() for x in vocabularies):
+        raise InputError(
+            f"{directory} has no vocabulary: put its vocab.txt there, or give preprocessor=None "
+            "for a model of token ids"
+        )
+    model: Any = load_model(directory, model_class, **settings)
+    if is_auto:
+        model_task, is_settled = _task_in(directory, model, task)
+        length = max_length or min(model_task.max_length, model.config.max_position_embeddings)
+        if length < 3:
+            raise InputError(f"max_length is {length}: give 3 or more, [CLS] and [SEP] included")
+        model.config.check_fits(length=length, pairs=model_task.pair is not None)
+        preprocessor = BertPreprocessor(directory, model_task, length, is_settled)
+    model.preprocessor = preprocessor
+    return model
+
+
+def _task_in(directory: Path, model: Any, name: str | None) -> tuple[Task, bool]:
+    """The task of a model, as of `of_model`; and whether the model is trained for it."""
+    task = of_model(directory, {"task": name}, model=model)
+    assert task is not None
+    if not is_opened_for(model, task):
+        raise InputError(
+            f"task {task.name!r} is for {class_of_kind(task.kind).__name__}, not for "
+            f"{type(model).__name__}: open that class, or give another task"
+        )
+    return task, named_task(directory)[0] == task.name
+
+
+def open_answerer(path: str | Path, settings: Mapping[str, Any] | None = None) -> Answerer:
+    """Opens a model directory, `saved_models/<name>`, or the folder of one version.
+
+    `settings` are as for `load_answerer`.
+    """
+    settings = settings or {}
+    if (Path(path) / CONFIG).is_file():
+        return load_answerer(path, settings)
+    predictor = Predictor(path)
+    task = TASKS["classification"]
+    try:
+        task = of_model(predictor.directory) or task
+    except InputError:  # an export does not carry the code of a user's own task
+        task = task.with_settings(read_settings(predictor.directory) or {})
+    for name in ("task", "max_length", "label_map", *task.kind.settings()):
+        if settings.get(name) not in (None, []):
+            raise InputError(f"--{name} is fixed in a SavedModel: give it to bert-tf export")
+    task = with_options(task, settings)
+    if "text_pair" in predictor.inputs and task.pair is None and settings.get("input"):
+        raise InputError(f"{path} takes pairs: name the second text's column with --pair_column")
+    return Answerer(task, predictor, None)
+
+
+def load_answerer(
+    directory: str | Path, settings: Mapping[str, Any] | None = None, dtype: str = "float32"
+) -> Answerer:
+    """Loads what `Answerer.save` wrote, or any model directory that a task can use.
+
+    `of_model` finds the task: without task.json a pre-trained model guesses masked words, an
+    encoder without a head embeds texts. `settings` replace those of task.json; their
+    `label_map` holds pairs "MODEL_LABEL=LABEL", and another `task` has its own columns.
+    """
+    settings = {name: value for name, value in (settings or {}).items() if value is not None}
+    model: Any = None
+    task = of_model(directory, settings)
+    if task is None:
+        model = load_model(directory, dtype=dtype)
+        task = of_model(directory, settings, model=model)
+    assert task is not None
+    if not has_class(model, task):
+        head = task.kind.head(())
+        model = load_model(directory, class_of_kind(task.kind), dtype=dtype, **head)
+    if read_settings(directory) is None and "max_length" not in settings:
+        positions = model.config.max_position_embeddings
+        task = task.with_settings({"max_length": min(task.max_length, positions)})
+    answerer = Answerer.of(model, task, BertTokenizer.from_directory(directory))
+    labels = _renamed(answerer.labels, settings.get("label_map") or [])
+    if labels != answerer.labels and isinstance(task.kind, MultiLabel):
+        names = dict(zip(answerer.labels, labels, strict=True))
+        task = replace(task, kind=task.kind.renamed(names))
+    return replace(answerer, task=task, labels=labels)
+
+
+def _renamed(labels: Sequence[str], label_map: Sequence[str]) -> list[str]:
+    """Labels under the names that data uses for them."""
+    names = {}
+    for entry in label_map:
+        old, equals, new = entry.partition("=")
+        if not equals or old not in labels:
+            raise InputError(
+                f"--label_map {entry}: give MODEL_LABEL=LABEL, with a label of the model "
+                f"({', '.join(labels)})"
+            )
+        names[old] = new
+    renamed = [names.get(label, label) for label in labels]
+    if len(set(renamed)) < len(renamed):
+        raise InputError(f"--label_map gives one name to two labels: {', '.join(renamed)}")
+    return renamed
