@@ -45,7 +45,7 @@ def _addends(logits: Any) -> tuple[tf.Tensor, tf.Tensor] | None:
 def argmax(logits: Any) -> tf.Tensor:
     """The index of the first largest of the logits [..., C], int32 [...]."""
     if addends := _addends(logits):
-        return _argmax(*addends)
+        return _first_at(*addends, _largest(*addends))
     return tf.argmax(logits, axis=-1, output_type=tf.int32)
 
 
@@ -58,7 +58,7 @@ def cross_entropy(labels: Any, logits: Any) -> tf.Tensor:
 
     @custom_gradient
     def losses(products: tf.Tensor, bias: tf.Tensor) -> Any:
-        values, norms = _cross_entropy(labels, products, bias)
+        values, norms = _losses_and_norms(labels, products, bias, _largest(products, bias))
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             of_products = _cross_entropy_gradient(upstream, labels, products, bias, norms)
@@ -76,10 +76,6 @@ def _largest(products: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     return tf.reduce_max(_added(products, bias), -1, keepdims=True)
 
 
-def _argmax(products: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    return _first_at(products, bias, _largest(products, bias))
-
-
 @in_few_passes
 def _first_at(products: tf.Tensor, bias: tf.Tensor, largest: tf.Tensor) -> tf.Tensor:
     logits = _added(products, bias)
@@ -87,17 +83,11 @@ def _first_at(products: tf.Tensor, bias: tf.Tensor, largest: tf.Tensor) -> tf.Te
     return tf.reduce_min(tf.where(logits == largest, classes, classes[-1]), -1)
 
 
-def _cross_entropy(
-    labels: tf.Tensor, products: tf.Tensor, bias: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Losses, and the logarithms [..., 1] of the sums of exponentials."""
-    return _losses_and_norms(labels, products, bias, _largest(products, bias))
-
-
 @in_few_passes
 def _losses_and_norms(
     labels: tf.Tensor, products: tf.Tensor, bias: tf.Tensor, largest: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Losses, and the logarithms [..., 1] of the sums of exponentials."""
     exponentials = tf.exp(_added(products, bias) - largest)
     norms = largest + tf.math.log(tf.reduce_sum(exponentials, -1, keepdims=True))
     of_label = _added(
