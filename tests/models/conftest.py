@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_data import DATA, SIZES, VOCABULARY
+from small_data import CONFIG, DATA, VOCABULARY
 
-from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf import BertClassifier, BertEncoder, BertTokenizer, save_model
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,7 @@ def preset(made_once) -> Path:
         folder.mkdir()
         (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
         tokenizer = BertTokenizer(folder / "vocab.txt", do_lower_case=True)
-        save_model(BertEncoder(BertConfig(**SIZES), seed=1), folder, tokenizer)
+        save_model(BertEncoder(CONFIG, seed=1), folder, tokenizer)
 
     return made_once("raw_text_preset", make)
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from tiny import tiny_config
 
 from bert_tf import (
     BertChooser,
@@ -18,14 +19,7 @@ from bert_tf.models.language_model import BertMaskedLanguageModel
 
 WORD_LIST = "a the good bad film book story very it is was not . ? anna bern lives in who where"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORD_LIST.split()]
-SIZES: dict[str, Any] = {
-    "vocab_size": len(VOCABULARY),
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 24,
-}
+CONFIG = tiny_config(len(VOCABULARY), "1x16x2", max_position_embeddings=24)
 TEXTS = ["a good film", "the bad book", "it is a very good story", "a bad film ."] * 2
 LABELS = ["good", "bad", "good", "bad"] * 2
 NUMBERS = [1, 0, 1, 0] * 2

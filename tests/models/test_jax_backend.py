@@ -53,6 +53,7 @@ gradients = {
 }
 entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.encoder.rematerialize = True
+assert type(model.optimizer).__name__ == "AdamW"  # unless `compile` is given another
 model.compile(keras.optimizers.Adam(0.01), {"mlm_logits": entropy, "nsp_logits": entropy})
 labels = {"mlm_logits": np.array([[5, 6], [7, 1]]), "nsp_logits": np.array([0, 1])}
 losses = model.fit(inputs, labels, epochs=30, verbose=0).history["loss"]

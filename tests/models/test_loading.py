@@ -7,7 +7,6 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from safetensors import safe_open
 from safetensors.numpy import load_file
 from stored_models import refusal_to_load, rewrite, set_config
 from tiny import tiny_config
@@ -79,34 +78,6 @@ def test_round_trip_is_exact(kind, directory):
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
     save_model(loaded, directory)
     assert before == {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
-def test_hugging_face_finds_its_names(kind, directory):
-    saved(kind, directory)
-    config = json.loads((directory / "config.json").read_text())
-    assert (config["model_type"], config["hidden_size"]) == ("bert", 8)
-    if kind is BertClassifier:
-        assert config["id2label"] == {"0": "no", "1": "perhaps", "2": "yes"}
-        assert config["label2id"] == {"no": 0, "perhaps": 1, "yes": 2}
-    if kind is BertRegressor:
-        assert (config["problem_type"], len(config["id2label"])) == ("regression", 1)
-    with safe_open(directory / "model.safetensors", "numpy") as file:
-        assert file.metadata() == {"format": "pt"}
-    tensors = load_file(directory / "model.safetensors")
-    prefix = "" if kind is BertEncoder else "bert."
-    assert tensors[f"{prefix}encoder.layer.1.intermediate.dense.weight"].shape == (16, 8)
-    assert f"{prefix}encoder.layer.0.attention.output.LayerNorm.weight" in tensors
-    transform = "cls.predictions.transform"
-    heads = {
-        BertEncoder: set(),
-        BertPreTrainer: {
-            "cls.predictions.bias",
-            *(f"{transform}.{n}.{w}" for n in ("dense", "LayerNorm") for w in ("weight", "bias")),
-            *("cls.seq_relationship.weight", "cls.seq_relationship.bias"),
-        },
-    }.get(kind, {"classifier.weight", "classifier.bias"})
-    assert {name for name in tensors if name.startswith("cl")} == heads
-    assert len(tensors) == 5 + 2 * 16 + 2 + len(heads)
 
 
 def test_other_files_stay(directory):

@@ -3,11 +3,11 @@
 import keras
 import numpy as np
 import pytest
+from tiny import tiny_config
 
 from bert_tf import (
     BertChooser,
     BertClassifier,
-    BertConfig,
     BertMultiLabelClassifier,
     BertRegressor,
     BertSpanClassifier,
@@ -17,15 +17,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks.losses import LabelAccuracy, SpanAccuracy
 
-SIZES = {
-    "vocab_size": 11,
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 8,
-    "max_position_embeddings": 6,
-}
-CONFIG = BertConfig(**SIZES)
+CONFIG = tiny_config(11, max_position_embeddings=6)
 RNG = np.random.default_rng(0)
 E, T, C = 32, 4, 3
 IDS = {

@@ -114,7 +114,9 @@ def test_weights_of_classes_in_data_sets_of_texts(opened, dtype):
     expected = model.fit(TEXTS, LABELS, class_weight={"good": 3.0}, verbose=0).history["loss"]
     data = tf.data.Dataset.from_tensors((TEXTS, NUMBERS.astype(dtype)))
     found = model.fit(data, class_weight={"good": 3.0}, verbose=0).history["loss"]
-    assert found == pytest.approx(expected, rel=1e-5)
+    weights = 1.0 + 2.0 * NUMBERS
+    found += model.fit(TEXTS, LABELS, sample_weight=weights, verbose=0).history["loss"]
+    assert found == pytest.approx(expected * 2, rel=1e-5)
 
 
 def test_labels_in_data_sets_of_texts_are_places(model):
@@ -130,7 +132,7 @@ def test_labels_in_data_sets_of_texts_are_places(model):
 
 def test_numbers_are_those_of_labels(opened):
     """Where labels are numbers, these are meant, of token ids as of texts."""
-    model = opened(labels=["1", "5"])
+    model = opened(labels=[1, 5])
     assert model._weights(NUMBERS, None, {5: 9})[0].tolist() == [1 + 8 * x for x in NUMBERS]
 
 

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 from rounding import half_rounding
+from tiny import tiny_config
 
-from bert_tf import BertConfig
 from bert_tf.networks import (
     BertEmbeddings,
     ClassificationHead,
@@ -24,13 +24,7 @@ STATES = np.linspace(-1, 1, B * T * H, dtype="float32").reshape(B, T, H)
 IDS = np.array([[1, 2, 3, 4, 0], [5, 6, 0, 0, 0]])
 MASK = (IDS > 0).astype("int32")
 POSITIONS = np.array([[1, 3, 0], [1, 0, 0]])
-CONFIG = BertConfig(
-    vocab_size=V,
-    hidden_size=H,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=6,
-)
+CONFIG = tiny_config(V, max_position_embeddings=6)
 
 
 def word_embeddings(dtype=None):

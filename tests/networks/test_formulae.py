@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny import tiny_config
 
-from bert_tf import BertConfig
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks import (
     BertEmbeddings,
@@ -24,15 +24,7 @@ from bert_tf.networks.bert_layer import child_seed
 from bert_tf.networks.kernels import FusedAttention
 
 B, T, P, H, N, V = 3, 6, 2, 8, 2, 13
-CONFIG = BertConfig(
-    vocab_size=V,
-    hidden_size=H,
-    num_attention_heads=N,
-    intermediate_size=20,
-    max_position_embeddings=10,
-    type_vocab_size=3,
-    layer_norm_eps=0.1,
-)
+CONFIG = tiny_config(V, max_position_embeddings=10, type_vocab_size=3, layer_norm_eps=0.1)
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 

@@ -1,26 +1,20 @@
 """What users set on layers comes through Keras' ways to copy and save a model."""
 
 import copy
+from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 from keras.src.models.cloning import clone_model
+from tiny import tiny_config
 
-from bert_tf import BertClassifier, BertConfig, BertEncoder
+from bert_tf import BertClassifier, BertEncoder
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks import TransformerBlock
 from bert_tf.paper.encoders import TwoEncoders
 
-SIZES = {
-    "vocab_size": 11,
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 8,
-    "max_position_embeddings": 6,
-}
-CONFIG = BertConfig(**SIZES)
+CONFIG = tiny_config(11, "2x8x2", max_position_embeddings=6)
 IDS = {n: np.ones((2, 4), "int32") for n in ("token_ids", "segment_ids", "padding_mask")}
 
 
@@ -67,7 +61,7 @@ def table_frozen_that_the_head_shares():
 
 
 def one_of_two_towers_frozen():
-    config = BertConfig(**SIZES, attention_direction="left_to_right+right_to_left")
+    config = replace(CONFIG, attention_direction="left_to_right+right_to_left")
     model = BertClassifier(TwoEncoders(config, seed=1), num_classes=2, seed=1)
     model.encoder.towers()[1].trainable = False
     return model

@@ -1,14 +1,15 @@
 """Raw text through the encoders that take a `BertEncoder`'s place, and those above one."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
 from rounding import rounding
-from small_data import LABELS, SIZES, TEXTS, VOCABULARY
+from small_data import CONFIG, LABELS, TEXTS, VOCABULARY
 
 from bert_tf import (
     BertClassifier,
-    BertConfig,
     BertEncoder,
     BertPreprocessor,
     BertTokenizer,
@@ -29,7 +30,7 @@ def presets(tmp_path_factory):
     """Encoder class -> a model directory that holds one."""
     folder, tokenizer = tmp_path_factory.mktemp("presets"), BertTokenizer(VOCABULARY)
     for model_class, direction in {BertEncoder: "both", **DIRECTIONS}.items():
-        config = BertConfig(**SIZES, attention_direction=direction)
+        config = replace(CONFIG, attention_direction=direction)
         encoder, _ = encoder_for(config, seed=1, dtype=None)
         save_model(encoder, folder / model_class.__name__, tokenizer)
     return {

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from rounding import half_rounding, rounding
+from tiny import tiny_config
 
 from bert_tf import BertConfig, BertEncoder
 from bert_tf.models.language_model import BertPreTrainer
@@ -24,18 +25,7 @@ from bert_tf.networks.tensorflow import graphs, inference, training, vocabulary_
 from bert_tf.networks.tensorflow.graphs import known_shape
 from bert_tf.networks.tensorflow.training import TrainingKernels, draw_dropout
 
-PLAIN = {
-    "vocab_size": 13,
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 10,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "layer_norm_eps": 0.1,
-}
-CONFIG = BertConfig(**PLAIN)
+CONFIG = tiny_config(13, "2x8x2", max_position_embeddings=10, dropout=0.0, layer_norm_eps=0.1)
 MASK = (np.arange(7) < np.array([7, 3, 1, 5])[:, np.newaxis]).astype(np.int32)
 # On the way to a gradient are about 40 products, forwards and backwards, of sums of up to 28 terms
 # (the tokens of a batch); each addition rounds by half a unit of float32.
