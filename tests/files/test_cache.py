@@ -23,25 +23,21 @@ def test_one_variable_moves_all_caches(tmp_path, monkeypatch):
     assert cache_folder("models") == tmp_path / "own" / "models"
     fastest("speed.json", "here", ["a"], lambda: {"a": 1.0}, usual="a")
     assert (tmp_path / "own" / "speed.json").is_file() and not (tmp_path / "xdg").exists()
-    for given, folder in ((None, ".cache"), ("relative", ".cache")):
-        monkeypatch.setenv("HOME", str(tmp_path))
-        monkeypatch.delenv(CACHE_FOLDER, raising=False)
-        monkeypatch.setenv("XDG_CACHE_HOME", given or "")
-        assert cache_folder() == tmp_path / folder / "bert-tf"
-
-
-@pytest.mark.parametrize("given", ["20GB", "inf", "nan", "-1"])
-def test_a_bound_that_is_no_number_is_named(given, monkeypatch):
-    monkeypatch.setenv(CACHE_GIGABYTES, given)
-    with pytest.raises(InputError, match=f"BERT_TF_CACHE_GB is '{given}': give a number of gig"):
-        cache_bytes()
+    monkeypatch.delenv(CACHE_FOLDER)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for unusable in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", unusable)
+        assert cache_folder() == tmp_path / ".cache" / "bert-tf"
 
 
 def test_the_bound(monkeypatch):
-    monkeypatch.setenv(CACHE_GIGABYTES, "0.5")
-    assert cache_bytes() == 500_000_000
-    monkeypatch.setenv(CACHE_GIGABYTES, "")
-    assert cache_bytes() == 20_000_000_000
+    for gigabytes, expected in (("0.5", 500_000_000), ("", 20_000_000_000)):
+        monkeypatch.setenv(CACHE_GIGABYTES, gigabytes)
+        assert cache_bytes() == expected
+    for gigabytes in ("20GB", "inf", "nan", "-1"):
+        monkeypatch.setenv(CACHE_GIGABYTES, gigabytes)
+        with pytest.raises(InputError, match=f"CACHE_GB is '{gigabytes}': give a number of gig"):
+            cache_bytes()
 
 
 def test_only_cached_copies_are_removed(tmp_path):

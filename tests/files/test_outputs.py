@@ -63,6 +63,8 @@ def test_overwrite_replaces_only_what_the_same_command_made(here):
             check_output_folder("old", ours=OURS, overwrite=overwrite)
         assert "--overwrite" not in str(error.value)
     assert check_output_folder("old") == here / "old"  # files are added to it
+    (here / "empty").mkdir()
+    assert check_output_folder("empty", ours=OURS) == here / "empty"
 
 
 def test_the_working_directory_is_not_replaced(here):
@@ -73,15 +75,9 @@ def test_the_working_directory_is_not_replaced(here):
     assert check_output_folder(".") == here / "old"
 
 
-def test_links_to_nothing_and_empty_folders_can_be_written(here):
-    assert check_output_folder("dangling", ours=OURS) == here / "nowhere"
-    (here / "empty").mkdir()
-    assert check_output_folder("empty", ours=OURS) == here / "empty"
-    assert check_output_file("dangling") == here / "nowhere"
-
-
 def test_output_files(here):
     assert check_output_file("new/a.tsv", ["text/a.txt"]) == here / "new" / "a.tsv"
+    assert check_output_file("dangling") == here / "nowhere"
     for output, expected in {
         "text/a.txt": "is the input",
         "text": "is a folder",
