@@ -24,7 +24,7 @@ from bert_tf.commands.function import CommandOptions, function
 from bert_tf.commands.progress import command_line, console, progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
-from bert_tf.migration.scan import FoundSymbol, ScanReport, scan
+from bert_tf.migration.scan import Finding, ScanReport, scan
 from bert_tf.migration.symbols import LIBRARIES
 from bert_tf.options import PathName, option
 from bert_tf.startup import import_tensorflow
@@ -126,8 +126,8 @@ def show(result: MigrateResult, options: Options) -> None:
 migrate = function("migrate", Options, run)
 
 
-def _lines(finding: FoundSymbol) -> list[str]:
-    first, *others = finding.places
+def _lines(finding: Finding) -> list[str]:
+    first, *others = finding.locations
     file = re.sub(r"(:cell \d+)?:\d+$", "", first)
     more = ", ".join(place.removeprefix(f"{file}:") for place in others)
     library, row = LIBRARIES[finding.library], finding.row

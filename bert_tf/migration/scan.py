@@ -88,16 +88,16 @@ _FILES = {
 
 
 @dataclass
-class FoundSymbol:
+class Finding:
     library: str
     name: str  # as the table knows it, or as it stands in the code
     row: Symbol | None  # None for a symbol that is not known
-    places: list[str] = field(default_factory=list)  # "file:line", or "file:cell:line"
+    locations: list[str] = field(default_factory=list)  # "file:line", or "file:cell:line"
 
 
 @dataclass
 class ScanReport:
-    findings: list[FoundSymbol]  # by file, in the order of the lines
+    findings: list[Finding]  # by file, in the order of the lines
     files: int
     unread: list[str]  # a sentence for each file or cell that could not be parsed
 
@@ -130,20 +130,20 @@ class _File:
     def __init__(self, report: ScanReport):
         self.report = report
         self.values = Values()
-        self.imported: dict[str, str] = {}  # alias -> place of its import
+        self.imported: dict[str, str] = {}  # alias -> location of its import
         self.used: set[str] = set()  # aliases
-        self.findings: dict[tuple[str, str, str, Symbol | None], FoundSymbol] = {}
-        self.place = ""
+        self.findings: dict[tuple[str, str, str, Symbol | None], Finding] = {}
+        self.location = ""
         self.is_of_torch = False  # then a package's own modeling.py is no copy of the original's
 
     def read(self, sources: list[Source]) -> None:
         cells: list[tuple[str, list[ast.AST]]] = []
         self.is_of_torch = any(_TORCH.search(source.text) for source in sources)
         for source in sources:
-            self.place = source.place
+            self.location = source.location
             if source.language == "python":
                 nodes = self._parse(source)
-                cells.append((source.place, nodes))
+                cells.append((source.location, nodes))
                 self._imports(nodes)
             elif source.language == "shell":
                 self._shell(source.text)
@@ -153,16 +153,16 @@ class _File:
         libraries = {"*", *(_ROOTS[path.split(".")[0]] for path in paths)}
         libraries |= {"keras"} if "tensorflow" in libraries else set()
         self.values.learn([nodes for _, nodes in cells])
-        for self.values.source, (self.place, nodes) in enumerate(cells):
+        for self.values.source, (self.location, nodes) in enumerate(cells):
             self._names(nodes)
             self._uses(nodes, libraries)
         for alias in self.imported.keys() - self.used:
             self._name(self.values.aliases[alias], self.imported[alias])
         only_original = {finding.library for finding in self.findings.values() if finding.row}
         for finding in self.findings.values():
-            finding.places.sort(key=_by_line)
+            finding.locations.sort(key=_by_line)
         for finding in sorted(
-            self.findings.values(), key=lambda finding: _by_line(finding.places[0])
+            self.findings.values(), key=lambda finding: _by_line(finding.locations[0])
         ):
             # Other packages have modules of those names, too.
             if finding.row or finding.library != "original" or "original" in only_original:
@@ -175,19 +175,19 @@ class _File:
                 return list(ast.walk(ast.parse(source.text)))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = getattr(error, "lineno", None)
-            where = f"{source.place}:{line}" if line else source.place
+            where = f"{source.location}:{line}" if line else source.location
             reason = getattr(error, "msg", None) or error
             self.report.unread.append(f"{where} is no Python 3 ({reason}).")
             return []
 
     def _at(self, node: Any) -> str:
-        return f"{self.place}:{node if isinstance(node, int) else node.lineno}"
+        return f"{self.location}:{node if isinstance(node, int) else node.lineno}"
 
-    def _add(self, library: str, form: str, name: str, row: Symbol | None, place: str) -> None:
-        new = FoundSymbol(library, name, row)
+    def _add(self, library: str, form: str, name: str, row: Symbol | None, location: str) -> None:
+        new = Finding(library, name, row)
         finding = self.findings.setdefault((library, form, name, row), new)
-        if place not in finding.places:
-            finding.places.append(place)
+        if location not in finding.locations:
+            finding.locations.append(location)
 
     def _imports(self, nodes: list[ast.AST]) -> None:
         for node in nodes:
@@ -254,7 +254,7 @@ class _File:
                     if row and (is_theirs or not _is_glob(row)):
                         self._add(library, "name", at.id, row, self._at(node))
 
-    def _name(self, path: str, place: str) -> None:
+    def _name(self, path: str, location: str) -> None:
         """Adds the symbol of a dotted path: the last part that the table knows."""
         root, *parts = path.split(".")
         library = _ROOTS[root]
@@ -276,7 +276,7 @@ class _File:
         name = next(iter([*exact, *classes, *dynamic, *parts[-1:]]), None)
         # TensorFlow has much beyond BERT: only what the table has is a symbol of its.
         if name and (rows[name] or library not in _TENSORFLOW_LIBRARIES):
-            self._add(library, "name", name, rows[name], place)
+            self._add(library, "name", name, rows[name], location)
 
     def _uses(self, nodes: list[ast.AST], libraries: set[str]) -> None:
         """What is recognized without an import: methods, arguments, strings, numbers."""
@@ -370,8 +370,8 @@ class _File:
             first = 1 + text.count("\n", 0, lines.start())
             for word in _WORD.finditer(command):
                 if row := find("*", "text", word[0]):
-                    place = self._at(first + command.count("\n", 0, word.start()))
-                    self._add("*", "text", word[0], row, place)
+                    location = self._at(first + command.count("\n", 0, word.start()))
+                    self._add("*", "text", word[0], row, location)
             if (script := _SCRIPT.search(command)) is None:
                 continue
             library, form, name = "original", "script", f"{script[1]}.py"
@@ -381,8 +381,8 @@ class _File:
             self._add(library, form, name, find(library, form, name), self._at(first))
             for match in _FLAG.finditer(command, script.end()):
                 flag, row = match[1], _first((library, *_FLAG_LIBRARIES), "flag", match[1])
-                place = self._at(first + command.count("\n", 0, match.start()))
-                self._add(row.library if row else library, "flag", f"--{flag}", row, place)
+                location = self._at(first + command.count("\n", 0, match.start()))
+                self._add(row.library if row else library, "flag", f"--{flag}", row, location)
 
     def _yaml(self, text: str) -> None:
         """Names of classes, URLs, and settings of Model Garden's experiments."""
@@ -403,9 +403,9 @@ class _File:
                     self._add("official", "setting", name, row, self._at(line))
 
 
-def _by_line(place: str) -> list[int]:
-    """The numbers of a place: line, or cell and line."""
-    return [int(number) for number in re.findall(r":(?:cell )?(\d+)(?=:|$)", place)]
+def _by_line(location: str) -> list[int]:
+    """The numbers of a location: line, or cell and line."""
+    return [int(number) for number in re.findall(r":(?:cell )?(\d+)(?=:|$)", location)]
 
 
 def _first(libraries: Iterable[str], form: str, name: str) -> Symbol | None:

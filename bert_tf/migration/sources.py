@@ -33,7 +33,7 @@ _SHELL = re.compile(r"^\s*(?:\w+\s*=\s*)?[!%]\s*(.*)|^\s*\??[\w.]+\?\??\s*$")
 class Source:
     language: str  # "python", "shell", "yaml"
     text: str
-    place: str  # file, and cell of a notebook: "train.py" or "train.ipynb:cell 3"
+    location: str  # file, and cell of a notebook: "train.py" or "train.ipynb:cell 3"
 
 
 def files_at(path: Path) -> list[Path]:
@@ -112,15 +112,15 @@ def _code(cell: Any) -> str:
     return lines if isinstance(lines, str) else "".join(lines)
 
 
-def _languages(code: str, place: str) -> Iterator[Source]:
+def _languages(code: str, location: str) -> Iterator[Source]:
     """The Python of a cell and its shell commands, each line where it is in the cell."""
     first = code.lstrip().partition("\n")[0]
     if re.match(r"%%(bash|sh|shell|script)\b|%%!", first):
-        yield Source("shell", code.replace(first, "", 1), place)
+        yield Source("shell", code.replace(first, "", 1), location)
         return
     if magic := re.match(r"%%(?:writefile|file)\s.*?(\.\w+)\s*$", first):
         if language := _LANGUAGES.get(magic[1]):
-            yield Source(language, code.replace(first, "", 1), place)
+            yield Source(language, code.replace(first, "", 1), location)
         return
     if re.match(r"%%(?!time|capture|prun|heat)", first):
         return  # HTML, another language
@@ -137,6 +137,6 @@ def _languages(code: str, place: str) -> Iterator[Source]:
         else:
             python.append(line)
             shell.append("")
-    yield Source("python", "\n".join(python), place)
+    yield Source("python", "\n".join(python), location)
     if any(shell):
-        yield Source("shell", "\n".join(shell), place)
+        yield Source("shell", "\n".join(shell), location)

@@ -17,7 +17,7 @@ def scanned(tmp_path):
         path.write_text(code)
         report = scan(path)
         lines = {
-            finding.name: [place.removeprefix(f"{path}:") for place in finding.places]
+            finding.name: [location.removeprefix(f"{path}:") for location in finding.locations]
             for finding in report.findings
         }
         return lines, report
@@ -324,8 +324,8 @@ def test_a_notebook(scanned):
         {"cell_type": "code", "source": "print 'Python 2'\n"},
         {"cell_type": "code", "source": "%%bash\npython bert/run_classifier.py --task_name=cola\n"},
     ]
-    places, report = scanned(json.dumps({"cells": cells}), "notebook.ipynb")
-    assert places == {
+    locations, report = scanned(json.dumps({"cells": cells}), "notebook.ipynb")
+    assert locations == {
         "BertBackbone": ["cell 3:4"],
         "run_squad.py": ["cell 4:1"],
         "--doc_stride": ["cell 4:2"],
@@ -337,7 +337,7 @@ def test_a_notebook(scanned):
 
 
 def test_a_markdown_page(scanned):
-    places, report = scanned(
+    locations, report = scanned(
         "import transformers\n\n```python\nfrom transformers import TFBertModel\n```\n"
         "- in a list:\n\n  ```py\n  encoder = TFBertModel(c)\n  ```\n\n"
         "```\n>>> encoder(x)[0]\n[[1, 2] from numpy import\n```\n```\nimport of a page\n```\n"
@@ -345,7 +345,7 @@ def test_a_markdown_page(scanned):
         "```python\nprint 'Python 2'\n```\n",
         "page.md",
     )
-    assert places == {
+    assert locations == {
         "TFBertModel": ["9"],
         "[0]": ["13"],
         "run_squad.py": ["20"],
@@ -366,7 +366,7 @@ def test_a_folder(tmp_path):
     (tmp_path / "bad.ipynb").write_text("[]")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     report = scan(tmp_path)
-    assert [finding.places for finding in report.findings] == [
+    assert [finding.locations for finding in report.findings] == [
         [f"{tmp_path / 'a.py'}:1"],
         [f"{tmp_path / 'b' / 'c.py'}:1"],
     ]
