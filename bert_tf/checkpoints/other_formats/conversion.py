@@ -65,7 +65,7 @@ def read_model(source: StrPath, do_lower_case: bool | None = None) -> tuple[Loca
         model = _READ_WITH_TOKENIZER[location.format](location, do_lower_case)
     else:
         model = _READ[location.format](location)
-        model.check_tensors()
+    model.check_tensors()
     if model.tokenizer is None and location.format != "keras_hub":
         model.tokenizer = _read_tokenizer(location, do_lower_case, model.notes)
     model.check_finite()

@@ -92,7 +92,6 @@ class _Variables:
         )
         model = read_named(BertConfig.from_json(config), self.prefix, tensors)
         model.tie_decoder()
-        model.check_tensors()
         return model
 
     def read(self, name: str) -> np.ndarray | None:
@@ -133,22 +132,25 @@ class _Variables:
 
 def read_model_garden(location: Location) -> StoredModel:
     """Reads an encoder or a pre-trainer."""
-    variables = _Variables(location.path)
-    if variables.is_of_transformers():
-        return variables.read_of_transformers(location.folder)
-    if not variables.has(_TABLE):
-        raise InputError(
-            f"{location.path} holds no BERT encoder of Model Garden or of TFBert*: give a "
-            "checkpoint of official.nlp's BertEncoder or BertPretrainerV2, or a directory that "
-            "save_pretrained wrote."
-        )
-    model = _read(location, variables)
-    model.notes += [_POST_LAYER_NORM, *variables.left_out()]
+    model, _ = _read(
+        location,
+        f"{location.path} holds no BERT encoder of Model Garden or of TFBert*: give a checkpoint "
+        "of official.nlp's BertEncoder or BertPretrainerV2, or a directory that save_pretrained "
+        "wrote.",
+    )
     return model
 
 
-def _read(location: Location, variables: _Variables) -> StoredModel:
-    """Reads the encoder and the heads of pre-training."""
+def _read(location: Location, without_encoder: str) -> tuple[StoredModel, bool | None]:
+    """Reads the encoder and the heads of pre-training, and whether it lower-cases, if it is said.
+
+    Raises InputError `without_encoder` if there is none.
+    """
+    variables = _Variables(location.path)
+    if variables.is_of_transformers():
+        return variables.read_of_transformers(location.folder), None
+    if not variables.has(_TABLE):
+        raise InputError(without_encoder)
     notes: list[str] = []
     for layer in (*EMBEDDINGS, *POOLER):
         variables.take(layer, MODEL_GARDEN[layer])
@@ -169,7 +171,10 @@ def _read(location: Location, variables: _Variables) -> StoredModel:
     ):
         notes.append("The pooler is the next sentence head's, which pre-training trains.")
     config = _config(location.folder, variables, blocks, notes)
-    return StoredModel(config, variables.tensors, location.path, notes=notes)
+    is_lower = variables.read_attribute("do_lower_case")
+    notes += [_POST_LAYER_NORM] * (location.format == "model_garden") + variables.left_out()
+    model = StoredModel(config, variables.tensors, location.path, notes=notes)
+    return model, None if is_lower is None else bool(is_lower)
 
 
 def _config(folder: Path, variables: _Variables, blocks: int, notes: list[str]) -> BertConfig:
@@ -216,23 +221,15 @@ def read_tf_hub(location: Location, do_lower_case: bool | None = None) -> Stored
             f"{folder} is a module of TensorFlow 1's Hub: put the model's bert_config.json and "
             f"vocab.txt into {location.path.parent}, and convert {location.path}."
         )
-    variables = _Variables(location.path)
-    if variables.is_of_transformers():
-        return variables.read_of_transformers(folder)
-    if not variables.has(_TABLE):
-        content = "only a preprocessor" if vocabulary.is_file() else "no BERT encoder"
-        raise InputError(
-            f"{folder} holds {content} of TF Hub: give the SavedModel of an encoder such as "
-            "bert_en_uncased_L-12_H-768_A-12, which holds weights and vocabulary. (For an export "
-            "of bert-tf give the model directory that it was made from.)"
-        )
-    model = _read(location, variables)
-    is_lower = variables.read_attribute("do_lower_case")
-    model.notes += variables.left_out()
-    model.check_tensors()
-    if do_lower_case is None and is_lower is not None:
-        do_lower_case = bool(is_lower)
+    content = "only a preprocessor" if vocabulary.is_file() else "no BERT encoder"
+    model, is_lower = _read(
+        location,
+        f"{folder} holds {content} of TF Hub: give the SavedModel of an encoder such as "
+        "bert_en_uncased_L-12_H-768_A-12, which holds weights and vocabulary. (For an export of "
+        "bert-tf give the model directory that it was made from.)",
+    )
     if vocabulary.is_file():
+        do_lower_case = is_lower if do_lower_case is None else do_lower_case
         if do_lower_case is None:
             raise InputError(
                 f"{folder} does not say whether it is uncased: give --do_lower_case true if its "
