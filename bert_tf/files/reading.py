@@ -35,6 +35,6 @@ def read_json(path: StrPath, kind: type = dict) -> Any:
     except (ValueError, RecursionError) as error:  # also text that is not UTF-8
         raise InputError(f"{path} is not JSON ({error}): restore the file.") from None
     if not isinstance(values, kind):
-        form = {dict: "object", list: "list"}[kind]
+        form = "object" if kind is dict else "list"
         raise InputError(f"{path} holds no JSON {form}: restore the file.")
     return values

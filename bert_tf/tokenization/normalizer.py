@@ -222,7 +222,7 @@ def _flatbuffer(replacements: dict[str, str]) -> np.ndarray:
         encoded = replacement.encode()
         if len(encoded) > 63:
             raise ValueError(f"{replacement!r} is longer than the format's 63 bytes")
-        # Bit 30: the character changes; then the place in the pool; 6 bits of length.
+        # Bit 30: the character changes; then the offset in the pool; 6 bits of length.
         values[replacement] = 1 << 30 | len(pool) << 6 | len(encoded)
         pool += encoded
     zero = values[replacements.pop("\0")]  # U+0000 cannot be a key of the trie
@@ -248,10 +248,10 @@ def _double_array(values: dict[str, int]) -> np.ndarray:
     in 0x80 to 0xBF, so the children of a node fill an aligned page of 64 units of their own.
     """
     root = 256  # base of the root; its children take one unit per first byte
-    places = {value: root + 256 + i for i, value in enumerate(dict.fromkeys(values.values()))}
+    indexes = {value: root + 256 + i for i, value in enumerate(dict.fromkeys(values.values()))}
     # The values fill aligned blocks of 256: no byte leads from a value to a node.
-    pages = root + 256 - len(places) // -256 * 256
-    units = {0: root << 10} | {place: value | 1 << 31 for value, place in places.items()}
+    pages = root + 256 - len(indexes) // -256 * 256
+    units = {0: root << 10} | {index: value | 1 << 31 for value, index in indexes.items()}
     bases = {b"": root}
 
     def base(key: bytes) -> int:
@@ -265,7 +265,7 @@ def _double_array(values: dict[str, int]) -> np.ndarray:
     for character, value in values.items():
         key = character.encode()
         index = base(key[:-1]) ^ key[-1]
-        units[index] = key[-1] | 1 << 8 | (index ^ places[value]) << 10
+        units[index] = key[-1] | 1 << 8 | (index ^ indexes[value]) << 10
     array = np.zeros((max(units) | 255) + 1, np.uint32)  # whole blocks, for whatever byte follows
     array[list(units)] = list(units.values())
     return array

@@ -1,4 +1,4 @@
-"""Strings in graphs: their place in host memory, and batches of them as one run of bytes."""
+"""Strings in graphs: their operations on the host, and batches of them as one run of bytes."""
 
 import functools
 from collections.abc import Callable

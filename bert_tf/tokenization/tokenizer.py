@@ -46,7 +46,7 @@ class BertTokenizer(tf.Module):
 
     Args:
         vocabulary: path of a `vocab.txt`, a piece per line, or the pieces; [PAD], [UNK], [CLS],
-            [SEP] and [MASK] stand at any place.
+            [SEP] and [MASK] may have any ids.
         do_lower_case: whether to lower-case the text.
         strip_accents: whether to drop accents; by default `do_lower_case`. Korean syllables stay
             composed with `do_lower_case=True, strip_accents=False`.
@@ -192,7 +192,7 @@ class BertTokenizer(tf.Module):
     def tokenize_with_offsets(self, texts: Any) -> tuple:
         """Splits texts as `tokenize`: ids, and where each piece starts and ends.
 
-        The places are int64, in bytes of the caller's text. `text[start:end]` includes accents and
+        Offsets are int64, in bytes of the caller's text. `text[start:end]` includes accents and
         controls that are dropped after the piece. Pieces of one character (a decomposed Korean
         syllable) each span all of it.
         """
@@ -333,7 +333,7 @@ class BertTokenizer(tf.Module):
         return (texts[tf.newaxis] if is_single else texts), is_single
 
     def _split(self, texts: tf.Tensor, get_offsets: bool) -> Pieces:
-        """Pieces of strings [batch]; without `get_offsets` their places mean nothing."""
+        """Pieces of strings [batch]; without `get_offsets` their offsets mean nothing."""
 
         def words(texts: tf.Tensor) -> Pieces:
             return _normalized(texts, self._normalizer, self._wordpiece, get_offsets)
@@ -356,7 +356,7 @@ def _normalized(
     split: Callable[[tf.Tensor], Pieces],
     get_offsets: bool,
 ) -> Pieces:
-    """Pieces of normalized texts, at their places in `texts`."""
+    """Pieces of normalized texts, with their offsets in `texts`."""
     normalized, origins, origin_splits = normalizer(texts, get_offsets)
     ids, row_splits, starts, ends = split(normalized)
     if not get_offsets:

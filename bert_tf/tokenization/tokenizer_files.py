@@ -99,10 +99,11 @@ def check_switch(name: str, value: object, source: str = "") -> None:
         raise InputError(f"{source}{name} is {value!r}; make it true or false")
 
 
-def _check(folder: Path, said: dict[str, Any], has_json: bool) -> None:
+def _check(folder: Path, settings: dict[str, Any], has_json: bool) -> None:
     """Refuses another tokenizer, and settings that are not computed here."""
-    name = str(said.get("tokenizer_class") or "BertTokenizer")
-    has_code = isinstance(said.get("auto_map"), dict) and "AutoTokenizer" in said["auto_map"]
+    name = str(settings.get("tokenizer_class") or "BertTokenizer")
+    code = settings.get("auto_map")
+    has_code = isinstance(code, dict) and "AutoTokenizer" in code
     if has_code or not (_CLASSES.fullmatch(name) or (has_json and name in _OF_JSON)):
         kind = "code of its own (auto_map)" if has_code else f"a {name}"
         raise InputError(
@@ -110,22 +111,26 @@ def _check(folder: Path, said: dict[str, Any], has_json: bool) -> None:
             "model with a BertTokenizer"
         )
     for key, expected in _FIXED.items():
-        value = said.get(key)
+        value = settings.get(key)
         value = value.get("content") if isinstance(value, dict) else value
-        if value not in (expected, None):
-            raise InputError(
-                f"{folder / CONFIG_FILE}: {key} is {value!r}, and only {expected!r} is computed "
-                "here: give another model"
-            )
+        _check_value(folder / CONFIG_FILE, key, expected if value is None else value, expected)
     for key, form in _FORMS.items():
-        if not isinstance(said.get(key) or form(), form):
+        if not isinstance(settings.get(key) or form(), form):
             raise InputError(
                 f"{folder / CONFIG_FILE}: {key} is no {form.__name__}: restore the file"
             )
-    if never := set(said.get("never_split") or ()) - set(SPECIAL_TOKENS):
+    if never := set(settings.get("never_split") or ()) - set(SPECIAL_TOKENS):
         raise InputError(
             f"{folder / CONFIG_FILE}: never_split names {sorted(map(str, never))[0]!r}, and it is "
             "not computed here: record the words as added tokens"
+        )
+
+
+def _check_value(path: Path, key: str, value: Any, expected: Any) -> None:
+    if value != expected:
+        raise InputError(
+            f"{path}: {key} is {value!r}, and only {expected!r} is computed here: give another "
+            "model"
         )
 
 
@@ -155,11 +160,7 @@ def _of_tokenizer_json(path: Path, values: dict[str, Any]) -> _TokenizerJson:
         ("continuing_subword_prefix", model.get("continuing_subword_prefix", "##"), "##"),
         ("post_processor", _packed(part("post_processor")), ["[CLS]", "[SEP]"]),
     ):
-        if value != expected:
-            raise InputError(
-                f"{path}: {key} is {value!r}, and only {expected!r} is computed here: give another "
-                "model"
-            )
+        _check_value(path, key, value, expected)
     try:
         word_ids = dict(model["vocab"])
         added = [dict(token) for token in values.get("added_tokens") or ()]
@@ -172,7 +173,7 @@ def _of_tokenizer_json(path: Path, values: dict[str, Any]) -> _TokenizerJson:
         ) from error
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise InputError(f"{path}: its ids do not run from 0 to {len(pieces) - 1}; save it again")
-    # A word's pieces do not include added tokens, but these may fill places among them.
+    # A word's pieces do not include added tokens, but these may fill gaps among them.
     last = max(word_ids.values(), default=-1)
     switches = {
         "do_lower_case": normalizer.get("lowercase", True),
@@ -208,7 +209,7 @@ Records = dict[str, tuple[int | None, AddedToken]]  # by content: the id, if a f
 
 
 def _added_tokens(
-    folder: Path, said: dict[str, Any], in_json: _TokenizerJson | None, older: dict[str, Any]
+    folder: Path, settings: dict[str, Any], in_json: _TokenizerJson | None, older: dict[str, Any]
 ) -> Records:
     """What all files say of added tokens; as in Hugging Face, tokenizer_config.json comes first."""
     records: Records = {}
@@ -237,10 +238,10 @@ def _added_tokens(
 
     for token in in_json.added if in_json else ():
         add(token, token.get("id"))
-    for key, token in (said.get("added_tokens_decoder") or {}).items():
+    for key, token in (settings.get("added_tokens_decoder") or {}).items():
         add(token, int(key) if key.isdecimal() else key)
-    extra = said.get("extra_special_tokens") or ()
-    named = [*(said.get("additional_special_tokens") or ())]
+    extra = settings.get("extra_special_tokens") or ()
+    named = [*(settings.get("additional_special_tokens") or ())]
     named += extra.values() if isinstance(extra, dict) else extra
     contents = [token.get("content") if isinstance(token, dict) else token for token in named]
     for content, number in older.items():

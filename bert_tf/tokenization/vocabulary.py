@@ -28,7 +28,7 @@ Notice = Callable[[str], object]
 
 
 class Vocabulary:
-    """Pieces and their ids, which are places in the list; InputError for an unusable list."""
+    """Pieces and their ids, which are positions in the list; InputError for an unusable list."""
 
     def __init__(self, pieces: Sequence[str], source: str = "the vocabulary"):
         self.pieces = list(pieces)
@@ -196,7 +196,7 @@ def _alphabet(
     if least is None:
         least = max(2, characters.total() // _RAREST_CHARACTER)
     rare = Counter({c: count for c, count in characters.items() if count < least})
-    # All words count for the places of characters, but only spellable ones for merges.
+    # All words count for where characters stand, but only spellable ones for merges.
     firsts, rests = sorted(characters.keys() - rare.keys()), sorted(within - rare.keys())
     special = list(dict.fromkeys([*SPECIAL_TOKENS, *reserved]))
     alphabet = list(dict.fromkeys([*special, *firsts, *(f"##{c}" for c in rests)]))

@@ -45,7 +45,7 @@ class WordRows(NamedTuple):
     """R windows over texts, which overlap by half."""
 
     inputs: dict[str, tf.Tensor]  # int32 [R, T] each
-    pieces: tf.Tensor  # int64 [P, 2], row and place of each piece; the row shows most context
+    pieces: tf.Tensor  # int64 [P, 2], row and position of each piece; the row shows most context
     first_pieces: tf.Tensor  # int64 [W, 2], the same for the first piece of each word
 
 
@@ -74,7 +74,7 @@ class QuestionWindows(NamedTuple):
     """W windows of T tokens, those of a question one after the other."""
 
     inputs: dict[str, tf.Tensor]  # int32 [W, T] each
-    question: tf.Tensor  # int64 [W], the question's place in the batch
+    question: tf.Tensor  # int64 [W], the question's number in the batch
     number: tf.Tensor  # int64 [W], the window's number within its question, from 0
     piece: tf.Tensor  # int64 [W, T], number among the pieces of all contexts; outside, their count
     starts: tf.Tensor  # int64 [W, T], where a token begins, in bytes of the context, or -1
@@ -138,14 +138,14 @@ class QuestionPacker:
         )
 
 
-def token_targets(windows: QuestionWindows, places: tf.Tensor) -> tf.Tensor:
+def token_targets(windows: QuestionWindows, answers: tf.Tensor) -> tf.Tensor:
     """The tokens at which answers start and end: int32 [W, 2], zeros ([CLS]) unless both are there.
 
-    `places`, int64 [B, 2], are in bytes of the contexts, twice the same place for no answer.
+    `answers`, int64 [B, 2], are starts and ends in bytes of the contexts, equal for no answer.
     """
-    begin, end = tf.split(tf.gather(places, windows.question), 2, axis=-1)  # (W, 1) both
+    begin, end = tf.split(tf.gather(answers, windows.question), 2, axis=-1)  # (W, 1) both
     inside = (windows.starts < end) & (windows.ends > begin) & (end > begin)
-    questions = tf.shape(places)[0]
+    questions = tf.shape(answers)[0]
     none = tf.reduce_max(windows.piece) + 1
     first = tf.reduce_min(tf.where(inside, windows.piece, none), -1)  # (W,)
     last = tf.reduce_max(tf.where(inside, windows.piece, -1), -1)

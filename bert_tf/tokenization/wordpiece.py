@@ -103,10 +103,10 @@ def _without_long_words(
 
 def match(texts: tf.Tensor, model: tf.Tensor) -> Pieces:
     """Splits texts by the op alone, which measures words in bytes; `model` is a `model_buffer`."""
-    _, ids, *places = op.gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
+    _, ids, *offsets = op.gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
         input_values=texts, wp_model=model
     )
-    return tf.cast(ids, tf.int32), *places
+    return tf.cast(ids, tf.int32), *offsets
 
 
 @functools.lru_cache(maxsize=8)  # a tenth of a second each, and more for large vocabularies

@@ -79,8 +79,8 @@ def spans(texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor)
     # Not substr: a copy of its whole text for each part would fill the memory.
     data = tf.strings.bytes_split(tf.strings.reduce_join(texts))
     first = _first_byte(texts, text)
-    places = tf.ragged.range(first + starts, first + ends)
-    parts = places.with_flat_values(tf.gather(data, places.flat_values))
+    positions = tf.ragged.range(first + starts, first + ends)
+    parts = positions.with_flat_values(tf.gather(data, positions.flat_values))
     return tf.strings.reduce_join(parts, axis=-1)
 
 
@@ -98,17 +98,17 @@ def hashes(texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
     before = starts_of((tf.cast(data, tf.int64) + 1) * powers[:-1])
     first = _first_byte(texts, text)
     difference = tf.gather(before, first + ends) - tf.gather(before, first + starts)
-    return difference * tf.gather(powers, size - first - starts)  # as if all began at one place
+    return difference * tf.gather(powers, size - first - starts)  # as if all began at one byte
 
 
 @on_host
-def code_points(texts: tf.Tensor, text: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Converts `places`, int64 [N], from bytes of texts number `text` to code points."""
+def code_points(texts: tf.Tensor, text: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
+    """Converts `offsets`, int64 [N], from bytes of texts number `text` to code points."""
     before = characters_before(texts)
     first = _first_byte(texts, text)
-    return tf.gather(before, first + places) - tf.gather(before, first)
+    return tf.gather(before, first + offsets) - tf.gather(before, first)
 
 
 def _first_byte(texts: tf.Tensor, text: tf.Tensor) -> tf.Tensor:
-    """The place in `bytes_of` of the first byte of each text in `text`, int64 [N]."""
+    """The position in `bytes_of` of the first byte of each text in `text`, int64 [N]."""
     return tf.gather(starts_of(tf.strings.length(texts)), text)
