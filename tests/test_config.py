@@ -34,14 +34,13 @@ def test_sizes(size, shape):
     assert len(SIZES) == 6
 
 
-def test_a_size_with_a_difference():
+def test_sizes_with_a_difference_and_unknown_ones():
+    assert BertConfig() == BertConfig.named("base")  # the original's
+    with pytest.raises(InputError, match="no model size 'huge': give one of tiny, mini"):
+        BertConfig.named("huge")
     config = BertConfig.named("tiny", hidden_size=64, hidden_dropout_prob=0.0)
     assert (config.hidden_size, config.intermediate_size) == (64, 256)
     assert config.hidden_dropout_prob == 0.0
-
-
-def test_defaults_are_the_originals_base():
-    assert BertConfig() == BertConfig.named("base")
 
 
 def test_json_keeps_what_it_does_not_know(tmp_path):
@@ -126,15 +125,11 @@ def test_what_fits():
     BertConfig().check_fits(length=512, pairs=True)
 
 
-def test_unknown_size():
-    with pytest.raises(InputError, match="no model size 'huge': give one of tiny, mini"):
-        BertConfig.named("huge")
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "does not exist"),
+        ("folder", "cannot be read"),
         (b"{", "is not JSON"),
         (b"\xff\xfe", "is not JSON"),
         (b"[]", "holds no JSON object"),
@@ -144,17 +139,14 @@ def test_unknown_size():
 )
 def test_bad_files_are_named(tmp_path, content, message):
     path = tmp_path / "config.json"
-    if content is not None:
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError) as caught:
         BertConfig.from_json(path)
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
-
-
-def test_a_folder_in_place_of_the_file(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
-        BertConfig.from_json(tmp_path)
 
 
 def test_importing_the_config_imports_no_keras():

@@ -40,16 +40,17 @@ FILES = {
 OF_BERT = {"config.json", "vocab.txt", "tokenizer_config.json", "model.safetensors"}
 
 
-@dataclasses.dataclass
-class Hub:
+class Hub(ThreadingHTTPServer):
     """A hub on this machine, with one model; its files and faults can be changed."""
 
-    files: dict[str, bytes]
-    commits: dict[str, str] = dataclasses.field(default_factory=lambda: {"main": COMMIT, "v1": OLD})
-    config: dict[str, Any] = dataclasses.field(default_factory=lambda: {"model_type": "bert"})
-    faults: dict[str, Any] = dataclasses.field(default_factory=dict)  # part of a path -> answer
-    requests: list[str] = dataclasses.field(default_factory=list)
-    url: str = ""
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.files = dict(FILES)
+        self.commits = {"main": COMMIT, "v1": OLD}
+        self.config: dict[str, Any] = {"model_type": "bert"}
+        self.faults: dict[str, Any] = {}  # part of a path -> answer
+        self.requests: list[str] = []
 
     def info(self, revision: str) -> dict[str, Any]:
         siblings = [{"rfilename": name} for name in self.files]
@@ -73,54 +74,49 @@ def hash_of(content: bytes) -> str:
     return hashlib.sha1(content).hexdigest()
 
 
-def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Hub
 
-        def log_message(self, *_: object) -> None:
-            pass
+    def log_message(self, *_: object) -> None:
+        pass
 
-        def answer(self, status: int, content: bytes = b"", cut: bool = False, **headers: str):
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(content)), **headers}.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.end_headers()
-            if self.command == "GET" and not cut:
-                self.wfile.write(content)
-            self.close_connection = cut
+    def answer(self, status: int, content: Any = b"", cut: bool = False, **headers: str) -> None:
+        if not isinstance(content, bytes):
+            content, headers = json.dumps(content).encode(), {"Content-Type": "application/json"}
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET" and not cut:
+            self.wfile.write(content)
+        self.close_connection = cut
 
-        def answer_json(self, value: Any) -> None:
-            self.answer(200, json.dumps(value).encode(), Content_Type="application/json")
+    def do_GET(self) -> None:
+        hub, path = self.server, self.path.partition("?")[0]
+        hub.requests.append(f"{self.command} {path}")
+        fault = next((fault for part, fault in hub.faults.items() if part in path), None)
+        revision = path.rpartition("/")[2].replace("%2F", "/")
+        if isinstance(fault, int):
+            self.answer(fault)
+        elif isinstance(fault, tuple):
+            self.answer(fault[0], **{"X-Error-Code": fault[1]})
+        elif path.startswith(f"/api/models/{NAME}/revision/"):
+            if revision in hub.commits or revision in hub.commits.values():
+                self.answer(200, hub.info(revision))
+            else:
+                self.answer(404, **{"X-Error-Code": "RevisionNotFound"})
+        elif path.startswith(f"/api/models/{NAME}/tree/"):
+            self.answer(200, hub.tree())
+        elif path.startswith(f"/{NAME}/resolve/"):
+            revision, name = path.removeprefix(f"/{NAME}/resolve/").split("/", 1)
+            commit, content = hub.commits.get(revision, revision), hub.files[name]
+            headers = {"X-Repo-Commit": commit, "ETag": f'"{hash_of(content)}"'}
+            self.answer(200, content, cut=fault == "cut", **headers)
+        else:  # as the hub answers those who have not logged in
+            self.answer(401)
 
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            hub.requests.append(f"{self.command} {path}")
-            fault = next((fault for part, fault in hub.faults.items() if part in path), None)
-            revision = path.rpartition("/")[2].replace("%2F", "/")
-            if isinstance(fault, int):
-                self.answer(fault)
-            elif isinstance(fault, tuple):
-                self.answer(fault[0], X_Error_Code=fault[1])
-            elif path.startswith(f"/api/models/{NAME}/revision/"):
-                if revision in hub.commits or revision in hub.commits.values():
-                    self.answer_json(hub.info(revision))
-                else:
-                    self.answer(404, X_Error_Code="RevisionNotFound")
-            elif path.startswith(f"/api/models/{NAME}/tree/"):
-                self.answer_json(hub.tree())
-            elif path.startswith(f"/{NAME}/resolve/"):
-                revision, name = path.removeprefix(f"/{NAME}/resolve/").split("/", 1)
-                headers = {
-                    "X-Repo-Commit": hub.commits.get(revision, revision),
-                    "ETag": f'"{hash_of(hub.files[name])}"',
-                }
-                self.answer(200, hub.files[name], cut=fault == "cut", **headers)
-            else:  # as the hub answers those who have not logged in
-                self.answer(401)
-
-        do_HEAD = do_GET
-
-    return Handler
+    do_HEAD = do_GET
 
 
 @pytest.fixture
@@ -138,14 +134,12 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture
 def hub(here, monkeypatch):
     monkeypatch.setattr(file_download, "time", SimpleNamespace(sleep=lambda seconds: None))
-    hub = Hub(dict(FILES))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(hub))
-    hub.url = f"http://127.0.0.1:{server.server_port}"
+    hub = Hub()
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}).start()
+    threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.05}).start()
     yield hub
-    server.shutdown()
-    server.server_close()
+    hub.shutdown()
+    hub.server_close()
 
 
 @pytest.fixture

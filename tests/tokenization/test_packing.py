@@ -150,13 +150,10 @@ def test_uses_core_ops_only(tokenizer):
     assert not [op for op in ops if "Text" in op or "Trim" in op or op.startswith("Fast")]
 
 
-def test_room_for_the_special_tokens(tokenizer):
+def test_refusals(tokenizer):
     with pytest.raises(InputError, match=r"max_length is 1, but 2 tokens .* more than 2"):
         Packer(tokenizer, max_length=1)
     with pytest.raises(InputError, match="max_length is 2, but 3 tokens"):
         Packer(tokenizer, max_length=2)(ragged([[0]]), ragged([[2]]))
-
-
-def test_unknown_truncation(tokenizer):
     with pytest.raises(InputError, match="'longest'; make it one of longest_first, first_only"):
         Packer(tokenizer, max_length=8, truncation="longest")

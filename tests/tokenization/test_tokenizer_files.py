@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 
 import pytest
 import tensorflow as tf
@@ -40,20 +41,13 @@ def test_attributes(tmp_path):
         tokenizer.id_to_token(7)
 
 
-def test_hash_follows_the_pieces_not_the_file(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_bytes("\r\n".join([*SPECIALS, "é"]).encode("utf-8-sig"))
-    tokenizer = BertTokenizer(path)
-    assert tokenizer.vocabulary == [*SPECIALS, "é"]
-    assert tokenizer.vocabulary_hash == BertTokenizer([*SPECIALS, "é"]).vocabulary_hash
-    assert tokenizer.vocabulary_hash != BertTokenizer([*SPECIALS, "e"]).vocabulary_hash
-
-
-@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 def test_line_ends_of_any_system(tmp_path, line_end):
     path = tmp_path / "vocab.txt"
-    path.write_bytes(line_end.join(piece.encode() for piece in [*SPECIALS, "a", "b", ""]))
-    assert BertTokenizer(path).vocabulary == [*SPECIALS, "a", "b"]
+    path.write_bytes(line_end.join([*SPECIALS, "a", "é", ""]).encode("utf-8-sig"))
+    tokenizer = BertTokenizer(path)
+    assert tokenizer.vocabulary == [*SPECIALS, "a", "é"]
+    assert tokenizer.vocabulary_hash == BertTokenizer([*SPECIALS, "a", "é"]).vocabulary_hash
 
 
 @pytest.mark.parametrize("content", [b"a\rb\nc\n", b"a\r\nb\nc\r\n", b"a\r\r\nb\r\r\n"])
@@ -66,16 +60,14 @@ def test_mixed_line_ends_are_refused_as_readers_disagree_about_ids(tmp_path, con
         BertTokenizer([*SPECIALS, "a\rb"])
 
 
-def test_blank_looking_pieces_keep_their_ids(tmp_path):
-    path = write(tmp_path / "vocab.txt", *SPECIALS, "\u3000", " ", "a b", "a")
-    tokenizer = BertTokenizer(path)
-    assert tokenizer.tokenize(["a\u3000a b"]).to_list() == [[8, 8, 1]]
-    assert tokenizer.token_to_id("\u3000") == 5
-
-
 def test_white_space_around_a_piece_is_dropped_as_in_the_original(tmp_path):
-    path = write(tmp_path / "vocab.txt", *SPECIALS, "the ", "\t##m", "a\u00a0")
-    assert BertTokenizer(path).tokenize(["them a"]).to_list() == [[5, 6, 7]]
+    """Unless it is all of the piece, which then keeps its id."""
+    path = write(
+        tmp_path / "vocab.txt", *SPECIALS, "\u3000", " ", "a b", "the ", "\t##m", "a\u00a0"
+    )
+    tokenizer = BertTokenizer(path)
+    assert tokenizer.tokenize(["them a\u3000a b"]).to_list() == [[8, 9, 10, 10, 1]]
+    assert tokenizer.token_to_id("\u3000") == 5
 
 
 def test_pieces_that_no_text_becomes_are_counted(caplog):
@@ -150,13 +142,6 @@ def test_sentence_transformers_may_lower_case(tmp_path):
     assert tokenizer.tokenize(["É E"]).to_list() == [[5, 6]]
 
 
-def test_a_settings_file_that_cannot_be_read_is_refused(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(SPECIALS))
-    (tmp_path / "tokenizer_config.json").mkdir()
-    with pytest.raises(InputError, match=r"tokenizer_config\.json cannot be read"):
-        BertTokenizer.from_directory(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
@@ -180,15 +165,11 @@ def test_unusable_vocabularies(tmp_path, pieces, message):
         BertTokenizer(pieces)
 
 
-def test_a_vocabulary_of_a_gigabyte_is_refused_unread(tmp_path):
-    path = write(tmp_path / "vocab.txt", *SPECIALS)
-    with path.open("r+b") as file:
-        file.truncate(2**30)  # a file with a hole, which takes no room
-    with pytest.raises(InputError, match=r"vocab\.txt: no regular file of at most 100 MB; give"):
-        BertTokenizer(str(path))
-
-
 def test_unreadable_vocabularies(tmp_path):
+    path = write(tmp_path / "large.txt", *SPECIALS)
+    os.truncate(path, 2**30)  # a file with a hole, which takes no room
+    with pytest.raises(InputError, match=r"large\.txt: no regular file of at most 100 MB; give"):
+        BertTokenizer(path)
     with pytest.raises(InputError, match=r"none\.txt: no such file; give the path"):
         BertTokenizer(tmp_path / "none.txt")
     with pytest.raises(InputError, match="Is a directory"):
@@ -276,29 +257,28 @@ def test_unusable_directories(tmp_path):
     with pytest.raises(InputError, match=r"vocab\.txt: no such file"):
         BertTokenizer.from_directory(tmp_path)
     write(tmp_path / "vocab.txt", *SPECIALS, "a")
-    for content, message in (
-        ("{", r"tokenizer_config\.json is not JSON"),
-        ("[]", r"tokenizer_config\.json holds no JSON object"),
-        ('{"do_lower_case": "yes"}', r"tokenizer_config\.json: do_lower_case is 'yes'; make it"),
-        ('{"tokenize_chinese_chars": null}', "tokenize_chinese_chars is None"),
+    for values, message in (
+        ([], " holds no JSON object"),
+        ({"do_lower_case": "yes"}, ": do_lower_case is 'yes'; make it"),
+        ({"tokenize_chinese_chars": None}, ": tokenize_chinese_chars is None"),
     ):
-        (tmp_path / "tokenizer_config.json").write_text(content)
-        with pytest.raises(InputError, match=message) as raised:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(values))
+        with pytest.raises(InputError, match=rf"tokenizer_config\.json{message}"):
             BertTokenizer.from_directory(tmp_path)
-        assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("texts", [[1, 2], [["a"], ["b", "c"]], None, ["a", None]])
-def test_texts_that_are_none(texts):
-    with pytest.raises(InputError, match="the tokenizer takes strings"):
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ([1, 2], "give it a str"),
+        ([["a"], ["b", "c"]], "give it a str"),
+        (["a", None], "give it a str"),
+        (None, "give it a str"),
+        (tf.constant([1, 2]), "not int32; pass raw text"),
+        ([["a"]], r"of shape \[batch\], not \(1, 1\)"),
+        (tf.ragged.constant([["a"], []]), r"of shape \[batch\]"),
+    ],
+)
+def test_what_is_no_batch_of_texts(texts, message):
+    with pytest.raises(InputError, match=f"the tokenizer takes strings.* {message}"):
         BertTokenizer([*SPECIALS, "a"]).tokenize(texts)
-
-
-def test_tensors_that_hold_no_batch_of_texts():
-    tokenizer = BertTokenizer([*SPECIALS, "a"])
-    with pytest.raises(InputError, match="not int32; pass raw text"):
-        tokenizer.tokenize(tf.constant([1, 2]))
-    with pytest.raises(InputError, match=r"of shape \[batch\], not \(1, 1\)"):
-        tokenizer.tokenize([["a"]])
-    with pytest.raises(InputError, match=r"of shape \[batch\]"):
-        tokenizer.tokenize(tf.ragged.constant([["a"], []]))

@@ -45,6 +45,11 @@ def test_counts_words_as_the_tokenizer_cuts_them():
         "ab": 1,
     }
 
+    counts = count_words(
+        batches(TEXTS), do_lower_case=False, strip_accents=False, tokenize_chinese_chars=False
+    )
+    assert counts["café"] == counts["CAFE"] == counts["中国"] == counts["The"] == 1
+
 
 def test_words_that_the_tokenizer_does_not_know_take_no_memory():
     """Lines of Thai or base64, which are words of 64 kB, filled it."""
@@ -108,13 +113,6 @@ def test_a_size_without_room_for_the_characters_is_refused_while_counting(monkey
     assert seen[-1] == 600
 
 
-def test_counts_with_other_switches():
-    counts = count_words(
-        batches(TEXTS), do_lower_case=False, strip_accents=False, tokenize_chinese_chars=False
-    )
-    assert counts["café"] == counts["CAFE"] == counts["中国"] == counts["The"] == 1
-
-
 def test_reports_progress_and_leaves_out_invalid_utf8():
     seen = []
     counts = count_words(batches([b"a b", b"a\xff b", b"c"], size=2), progress=seen.append)
@@ -147,14 +145,6 @@ def test_frequent_characters_are_covered_where_they_are_met():
     assert learned == [*SPECIALS, *"!abcdzéü", *("##" + c for c in "abdzéü")]
 
 
-def test_characters_without_a_piece_are_counted():
-    told = []
-    learn_vocabulary({"abab": 4, "aé": 1, "öö": 1}, 100, notice=told.append)
-    assert told == [
-        "1 rare characters (5.00% of the text) have no piece, and words with them are [UNK]: é"
-    ]
-
-
 def test_reserved_tokens_follow_the_special_ones():
     counts = {"abab": 4, "ab": 9}
     reserved = ["[unused0]", "[E1]", "[SEP]", "ab", "a"]
@@ -167,15 +157,12 @@ def test_reserved_tokens_follow_the_special_ones():
 
 def test_rare_characters_are_let_go_in_a_large_corpus(monkeypatch):
     monkeypatch.setattr(vocabulary_module, "MOST_OCCURRENCES", 1000)
-    counts = {"a" * 10: 5_000_000, "é": 4, "ö": 5}
-    assert "é" not in learn_vocabulary(counts, 30)
-    assert "ö" in learn_vocabulary(counts, 30)
-
-
-def test_min_frequency():
-    counts = {"ab": 5, "xy": 4}
-    assert "ab" in learn_vocabulary(counts, 30, min_frequency=5)
-    assert "xy" not in learn_vocabulary(counts, 30, min_frequency=5)
+    said = []
+    pieces = learn_vocabulary({"a" * 10: 5_000_000, "é": 4, "ö": 5}, 30, notice=said.append)
+    assert "é" not in pieces and "ö" in pieces
+    assert said[0] == (
+        "1 rare characters (0.00% of the text) have no piece, and words with them are [UNK]: é"
+    )
 
 
 def test_counts_scaled_down_keep_their_proportions():
