@@ -1,7 +1,9 @@
 """Shared by all tests: quiet TensorFlow, one core per worker, files that are made once."""
 
 import fcntl
+import functools
 import gc
+import inspect
 import os
 import resource
 import signal
@@ -168,23 +170,32 @@ def graphs_as_traced(request):
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
 
+@contextmanager
+def _exports_with(is_kept: Callable[[str], bool]) -> Iterator[None]:
+    """Within it exports have these signatures alone."""
+    from bert_tf.tasks.signatures import RawTextModel
+
+    init = inspect.unwrap(RawTextModel.__init__)
+
+    @functools.wraps(init)
+    def with_some(self, answerer, signatures):
+        init(self, answerer, {name: x for name, x in signatures.items() if is_kept(name)})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RawTextModel, "__init__", with_some)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def exports_of_what_is_asked(request):
-    """In tests of whole runs exports lack "embed" and "attention": a third of an export's time.
+    """In tests of whole runs exports lack what no run asks: half of an export's time.
 
-    They are the same for every kind; tests/tasks has both.
+    These signatures are the same for every kind; tests/tasks has them.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        if _is_of_runs(request):
-            from bert_tf.tasks.signatures import RawTextModel
-
-            init = RawTextModel.__init__
-
-            def without(self, answerer, signatures):
-                kept = {n: s for n, s in signatures.items() if n not in ("embed", "attention")}
-                init(self, answerer, kept)
-
-            patch.setattr(RawTextModel, "__init__", without)
+    if not _is_of_runs(request):
+        yield
+        return
+    with _exports_with(lambda name: name not in ("attention", "embed", "explain", "tokens")):
         yield
 
 
@@ -194,21 +205,7 @@ def exports_of() -> Callable[..., AbstractContextManager[None]]:
 
     Each takes a second to trace, and more to save and to load.
     """
-
-    @contextmanager
-    def only(*names: str) -> Iterator[None]:
-        from bert_tf.tasks.signatures import RawTextModel
-
-        init = RawTextModel.__init__
-
-        def with_some(self, answerer, signatures):
-            init(self, answerer, {n: signatures[n] for n in names})
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(RawTextModel, "__init__", with_some)
-            yield
-
-    return only
+    return lambda *names: _exports_with(names.__contains__)
 
 
 @pytest.fixture(scope="session", autouse=True)
