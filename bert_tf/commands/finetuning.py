@@ -36,8 +36,7 @@ from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.device_speed import strategy_peak
 from bert_tf.training.distillation import check_teacher_tokenizer, student_metric, taught_by
 from bert_tf.training.dry_run import dry_run
-from bert_tf.training.loop import TrainingResult, check_steps_per_execution
-from bert_tf.training.plan import Phase
+from bert_tf.training.loop import Phase, TrainingResult, check_steps_per_execution
 from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, prepare
 from bert_tf.training.strategy import check_batch_size, distribute_batches

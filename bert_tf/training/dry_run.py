@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from bert_tf.training.plan import Phase
+from bert_tf.training.loop import Phase
 from bert_tf.training.strategy import without_autotuning
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import is_chief

@@ -11,16 +11,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from bert_tf.files.atomic import replace_file, write_text
-from bert_tf.training.plan import Phase
 from bert_tf.training.resuming import TrainingState
 from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.watcher import Watcher
 from bert_tf.training.workers import is_chief
+
+if TYPE_CHECKING:
+    from bert_tf.training.loop import Phase
 
 SCALARS = "scalars.jsonl"
 _OF_ONE_STEP = ("nonfinite", "stop_asked")  # logs of the trainer that concern the last step alone
@@ -83,7 +85,7 @@ class ScalarLog:
         self._folders = {kind: EventFolder(directory / kind) for kind in ("train", "held_out")}
         self.step_seconds: list[float] = []  # of each execution but a phase's first
 
-    def begin(self, phase: Phase, steps_after: float) -> None:
+    def begin(self, phase: "Phase", steps_after: float) -> None:
         """Begins a phase, after which come `steps_after` steps of its cost."""
         self._phase, self._steps_after = phase, steps_after
         self._window: list[float] = []  # the step seconds since the last line

@@ -16,17 +16,35 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.training import workers
 from bert_tf.training.logs import ScalarLog, forget_later_scalars
-from bert_tf.training.plan import Phase
 from bert_tf.training.preemption import StopSignals
 from bert_tf.training.resuming import Progress, TrainingState
 from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.strategy import without_autotuning
 from bert_tf.training.training_options import TrainingOptions
 from bert_tf.training.watcher import Watcher
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A stretch of a run's steps that share one kind of batches."""
+
+    until: int  # last step, counted from the beginning of the run
+    batch_size: int  # examples per step, over all replicas
+    batches: Callable[[int], tf.data.Dataset]  # endless global batches from a step of the phase on
+    first_batch: int = 0  # number that the reader gives the phase's first batch, counted from 0
+    held_out: tf.data.Dataset | None = None  # for losses and metrics, by all workers together
+    # more scores by name, on the chief worker alone: it must not communicate with other workers
+    evaluate: Callable[[], dict[str, float]] | None = None
+    tokens: float | None = None  # mean tokens per example, without padding
+    flops: float = 0.0  # mean floating-point operations per example
+    peak: Callable[[], float] | None = None  # FLOP/s of the devices now; None to log no share of it
+    cost: float = 1.0  # relative cost of a step, to estimate the time left
+    gradient_accumulation_steps: int | None = None  # None for those that the trainer has
 
 
 class DivergedError(InputError):

@@ -18,8 +18,7 @@ from bert_tf.files.owners import RUN
 from bert_tf.startup import share_cores
 from bert_tf.training import workers
 from bert_tf.training.device_speed import fast_precision
-from bert_tf.training.loop import TrainingLoop, TrainingResult
-from bert_tf.training.plan import Phase
+from bert_tf.training.loop import Phase, TrainingLoop, TrainingResult
 from bert_tf.training.resuming import TrainingState, stored_settings
 from bert_tf.training.strategy import device_names, make_strategy, unseen_gpu
 from bert_tf.training.trainer import Trainer

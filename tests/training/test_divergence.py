@@ -5,9 +5,8 @@ import tensorflow as tf
 from watchers import Lines
 
 from bert_tf.errors import InputError
-from bert_tf.training.loop import TrainingLoop
+from bert_tf.training.loop import Phase, TrainingLoop
 from bert_tf.training.optimizer import AdamWeightDecay
-from bert_tf.training.plan import Phase
 from bert_tf.training.resuming import TrainingState
 from bert_tf.training.schedule import WarmupLinearDecay
 from bert_tf.training.trainer import Trainer

@@ -1,7 +1,7 @@
 from small_trainers import BATCHES, dataset, pretraining
 
 from bert_tf.training.dry_run import dry_run
-from bert_tf.training.plan import Phase
+from bert_tf.training.loop import Phase
 
 
 def test_a_dry_run_evaluates_a_batch():

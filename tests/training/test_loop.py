@@ -17,9 +17,8 @@ from watchers import Lines
 import bert_tf.training.resuming
 from bert_tf.errors import InputError
 from bert_tf.training.logs import ScalarLog
-from bert_tf.training.loop import TrainingLoop
+from bert_tf.training.loop import Phase, TrainingLoop
 from bert_tf.training.optimizer import AdamWeightDecay
-from bert_tf.training.plan import Phase
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.resuming import TrainingState
 from bert_tf.training.trainer import Trainer

@@ -14,7 +14,7 @@ from watchers import Lines
 
 from bert_tf.errors import InputError
 from bert_tf.training import logs, resuming, workers
-from bert_tf.training.plan import Phase
+from bert_tf.training.loop import Phase
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.run import Run
 from bert_tf.training.trainer import Trainer
