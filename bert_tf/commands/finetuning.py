@@ -38,9 +38,8 @@ from bert_tf.training.distillation import check_teacher_tokenizer, student_metri
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import Phase, TrainingResult, check_steps_per_execution
 from bert_tf.training.run import Run
-from bert_tf.training.setup import dropout_settings, prepare
 from bert_tf.training.strategy import check_batch_size, distribute_batches
-from bert_tf.training.training_options import save_config
+from bert_tf.training.training_options import dropout_settings, save_config
 from bert_tf.training.watcher import Watcher
 
 _SAMPLED_BATCHES = 8  # enough to measure the mean length of examples
@@ -151,8 +150,7 @@ def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
         flops=flops,
         peak=strategy_peak(run.strategy, tuned.model.encoder.compute_dtype),
     )
-    trainer = prepare(
-        run,
+    trainer = run.prepare(
         trained,
         options,
         learning_rate=learning_rate,

@@ -39,9 +39,8 @@ from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import Phase, TrainingResult, check_steps_per_execution
 from bert_tf.training.monitoring import ProjectorLog
 from bert_tf.training.run import Run
-from bert_tf.training.setup import dropout_settings, prepare
 from bert_tf.training.strategy import check_batch_size
-from bert_tf.training.training_options import save_config
+from bert_tf.training.training_options import dropout_settings, save_config
 from bert_tf.training.watcher import Watcher
 
 _WATCHED_OPTIONS = (  # beside the identity of a run, what TensorBoard tells runs apart by
@@ -163,8 +162,7 @@ def _pretrain(
             )
         metric = distillation.student_metric(accuracy)
         settings["teacher_content"] = content_hash(options.teacher)
-    trainer = prepare(
-        run,
+    trainer = run.prepare(
         trained,
         options,
         learning_rate=options.learning_rate,

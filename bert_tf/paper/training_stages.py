@@ -32,7 +32,7 @@ from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.table import find_task, with_options
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.training.resuming import load_weights
-from bert_tf.training.setup import dropout_settings
+from bert_tf.training.training_options import dropout_settings
 from bert_tf.training.watcher import Watcher
 
 NO_SCORE = "no score"

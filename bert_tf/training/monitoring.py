@@ -1,8 +1,9 @@
 """Monitoring for TensorBoard: histograms, profiles, the projector and hyper-parameters."""
 
+import functools
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,28 @@ class Histograms(TensorBoardLog):
                 tf.summary.histogram(f"weights/{variable.path}", variable.value)
             for name, values in activations.items():
                 tf.summary.histogram(f"activations/{name}", tf.cast(values, tf.float32))
+
+
+def hidden_states(encoder: Any, examples: Callable[[], Iterable[Any]]) -> Callable[[], dict]:
+    """A function that returns an encoder's hidden states for the first batch of some examples."""
+
+    @functools.cache  # the same examples each time
+    def inputs() -> dict[str, tf.Tensor]:
+        batch, *_ = next(iter(examples()))
+        # Of several texts an example, [B, N, T], each is a row, unless it is all padding.
+        rows = {
+            name: tf.reshape(x, [-1, tf.shape(x)[-1]])
+            for name, x in batch.items()
+            if not name.endswith("_positions")
+        }
+        is_text = tf.reduce_any(rows["padding_mask"] != 0, -1)
+        return {name: tf.boolean_mask(x, is_text) for name, x in rows.items()}
+
+    def activations() -> dict[str, tf.Tensor]:
+        states = encoder(inputs(), training=False)["hidden_states"]
+        return {f"hidden_state_{layer}": values for layer, values in enumerate(states)}
+
+    return activations
 
 
 @dataclass(eq=False)

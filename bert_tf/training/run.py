@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Self
 
@@ -15,16 +15,39 @@ from tensorflow.python.framework import ops
 from bert_tf.device_errors import memory_errors
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import RUN
+from bert_tf.files.storage import is_remote
+from bert_tf.options import identity
 from bert_tf.startup import share_cores
-from bert_tf.training import workers
+from bert_tf.training import schedule, workers
 from bert_tf.training.device_speed import fast_precision
 from bert_tf.training.loop import Phase, TrainingLoop, TrainingResult
+from bert_tf.training.monitoring import Histograms, HyperParameters, Profile, hidden_states
+from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.resuming import TrainingState, stored_settings
-from bert_tf.training.strategy import device_names, make_strategy, unseen_gpu
+from bert_tf.training.strategy import (
+    compiles_step,
+    device_names,
+    make_strategy,
+    reader_count,
+    unseen_gpu,
+)
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
 from bert_tf.training.watcher import Watcher
+from bert_tf.version import TRAJECTORY
 
+_COMPARED_IF_KNOWN = (  # not recorded by earlier versions, or recorded without dropout, too
+    "version",
+    "workers",
+    "devices",
+    "jit_compile",
+    "rematerialize",
+    "model_content",
+    "dropout",
+    "gradient_accumulation_steps",
+    "long.gradient_accumulation_steps",
+    "model",
+)
 _POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 _SMALLER = (
@@ -120,7 +143,82 @@ class Run(AbstractContextManager):
         if self.is_chief:
             self._watchers[0].notice(line)
 
-    def prepare(self, trainer: Trainer, *, settings: dict[str, Any], **keep: Any) -> None:
+    def prepare(
+        self,
+        model: Any,
+        options: TrainingOptions,
+        *,
+        learning_rate: float,
+        total_steps: int,
+        warmup_steps: int,
+        loss: Any,
+        metrics: Any,
+        settings: dict[str, Any],
+        examples: Callable[[], Iterable[Any]],
+        values: dict[str, Any],
+        score: str,
+        fixed_shapes: bool,
+        whole_batches: bool = False,
+    ) -> Trainer:
+        """Makes a trainer of `model` with the state of the run, and adds TensorBoard's watchers.
+
+        Like the options that are its identity, `settings` must be the same when the run is resumed.
+        TensorBoard shows `values` beside them, the best `score`, and activations of `examples`.
+        """
+        if options.freeze_layers is not None:
+            model.encoder.freeze_layers(options.freeze_layers)
+        model.encoder.rematerialize = options.rematerialize
+        options_identity = {**identity(options), "precision": self.precision}  # "auto" is resolved
+        jit_compile = compiles_step(
+            options.jit_compile,
+            self.strategy,
+            fixed_shapes=fixed_shapes,
+            deterministic=options.deterministic,
+        )
+        # None, not the default's value, is in the options: runs begun before it was one resume.
+        epsilon = {} if options.epsilon is None else {"epsilon": options.epsilon}
+        # The options admit it for the one schedule that takes it.
+        decay = {} if options.decay_share is None else {"decay_share": options.decay_share}
+        schedule_class = schedule.named(options.schedule)
+        layers = model.encoder.config.num_hidden_layers
+        with self.strategy.scope():
+            optimizer = {"adam": AdamWeightDecay, "lamb": Lamb}[options.optimizer](
+                learning_rate=schedule_class(learning_rate, warmup_steps, total_steps, **decay),
+                learning_rate_factors=_layer_factors(layers, options.layer_decay),
+                weight_decay_rate=options.weight_decay,
+                clip_norm=options.clip_norm,
+                bias_correction=options.bias_correction or options.optimizer == "lamb",
+                **epsilon,
+            )
+            trainer = Trainer(
+                model,
+                optimizer,
+                loss=loss,
+                metrics=metrics,
+                gradient_accumulation_steps=options.gradient_accumulation_steps,
+                steps_per_execution=options.steps_per_execution,
+                jit_compile=jit_compile,
+                whole_batches=whole_batches,
+            )
+        self.keep_state(
+            trainer,
+            settings={**options_identity, **settings, **_data_order(trainer, options)},
+            compared_if_known=_COMPARED_IF_KNOWN,
+            implied=options.implied(),
+            keep=options.keep,
+            keep_every=options.keep_every,
+        )
+        values = {"gradient_accumulation_steps": options.gradient_accumulation_steps, **values}
+        name = options.output if is_remote(options.output) else str(self.directory)
+        self.watch(HyperParameters(self.state, self.logs, name, options_identity | values, score))
+        if options.histograms_every is not None:
+            every, activations = options.histograms_every, hidden_states(model.encoder, examples)
+            self.watch(Histograms(self.state, self.logs, every, model, activations))
+        if options.profiled is not None:
+            self.watch(Profile(self.state, self.logs, *options.profiled))
+        return trainer
+
+    def keep_state(self, trainer: Trainer, *, settings: dict[str, Any], **keep: Any) -> None:
         """Makes the state, not yet restored, of a trainer; `keep` is of `TrainingState`."""
         if self._options.deterministic:  # the last bits of sums differ
             settings = {**settings, "deterministic": True}
@@ -166,3 +264,27 @@ def _forget_gradients(before: set[str]) -> None:
     for name in set(ops.gradient_registry.list()) - before:
         if name.startswith("CustomGradient-"):
             del ops.gradient_registry._registry[name]
+
+
+def _layer_factors(layers: int, decay: float) -> dict[str, float]:
+    """Learning rate factors by parameter path: 1 for the heads, less with each layer below."""
+    if decay == 1:
+        return {}
+    factors = {rf"(^|/)layer_{n}/": decay ** (layers - n) for n in range(layers)}
+    return {**factors, r"(^|/)embeddings/": decay ** (layers + 1)}
+
+
+def _data_order(trainer: Trainer, options: TrainingOptions) -> dict[str, Any]:
+    """Settings that decide the order of the data and, with dropout, each step's draws."""
+    order: dict[str, Any] = {"version": TRAJECTORY, "workers": reader_count(trainer.strategy)}
+    if trainer.seeds:
+        order |= {
+            "devices": trainer.strategy.num_replicas_in_sync,
+            "gradient_accumulation_steps": options.gradient_accumulation_steps,
+            "long.gradient_accumulation_steps": getattr(
+                options, "long_gradient_accumulation_steps", None
+            ),
+            "jit_compile": trainer.jit_compile,
+            "rematerialize": options.rematerialize,
+        }
+    return order

@@ -126,11 +126,6 @@ class TrainingOptions(CheckedOptions):
                 "--jit_compile and --deterministic cannot be combined: Keras does not compile "
                 "deterministic steps. Leave one of them out"
             )
-        if self.jit_compile is True and self.strategy == "tpu":
-            raise InputError(
-                "--jit_compile does not work under --strategy tpu, which compiles every step: "
-                "leave --jit_compile out"
-            )
         _ = self.profiled
 
     @property
@@ -153,3 +148,9 @@ def save_config(options: CheckedOptions, directory: str | Path) -> None:
         if field.metadata.get("saved", True)
     ]
     write_text(Path(directory) / "config.yaml", "".join(lines))
+
+
+def dropout_settings(dropout: float | None) -> dict[str, Any]:
+    """The settings of `BertConfig` that an option `dropout` changes."""
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    return {} if dropout is None else dict.fromkeys(names, dropout)

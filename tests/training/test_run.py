@@ -10,13 +10,18 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny import tiny_config
 from watchers import Lines
 
+from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.errors import InputError
+from bert_tf.models.task_models import BertClassifier
+from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.training import logs, resuming, workers
 from bert_tf.training.loop import Phase
+from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.preemption import Preempted
-from bert_tf.training.run import Run
+from bert_tf.training.run import Run, _layer_factors
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
 from bert_tf.training.watcher import Watcher
@@ -32,17 +37,17 @@ def new_trainer():
 
 
 def new_run(directory, watcher=None, **options):
-    given = {"output": str(directory), "strategy": "one", **options}
-    return Run(TrainingOptions(**given), watcher)
+    return Run(TrainingOptions(**{"output": str(directory), "strategy": "one", **options}), watcher)
 
 
 def train(directory, *, evaluate, until=8, phase=None, patience=None):
     """A run of 8 steps, an evaluation every two; the result, and the lines logged."""
     watcher = Lines()
     options = {"save_every": 100, "log_every": 100, "patience": patience}
-    with new_run(directory, watcher, **options) as run:
-        run.prepare(new_trainer(), settings={})
+    with new_run(directory, **options) as run:
+        run.keep_state(new_trainer(), settings={})
         run.open()
+        run.watch(watcher)
         result = run.train(
             [Phase(until=until, batch_size=4, batches=batches, evaluate=evaluate, **phase or {})],
             evaluate_every=2,
@@ -72,7 +77,7 @@ def test_a_resumed_run_keeps_its_precision(tmp_path, monkeypatch):
         monkeypatch.setattr("bert_tf.training.run.fast_precision", lambda strategy: (fast, "x"))
         watcher = Lines()
         with new_run(directory, watcher, precision="auto") as run:
-            run.prepare(new_trainer(), settings={"precision": run.precision})
+            run.keep_state(new_trainer(), settings={"precision": run.precision})
             run.open()
             run.state.save()
         assert keras.config.dtype_policy().name == "float32"
@@ -110,29 +115,11 @@ def test_runs_leave_nothing_behind_in_the_process(tmp_path):
 
 def test_a_run_that_fails_leaves_nothing_behind(tmp_path):
     with pytest.raises(RuntimeError), new_run(tmp_path, precision="mixed_float16") as run:
-        run.prepare(new_trainer(), settings={})
+        run.keep_state(new_trainer(), settings={})
         run.open()
         raise RuntimeError
     assert keras.config.dtype_policy().name == "float32"
     train(tmp_path, evaluate=dict, until=1)  # its lock is gone, too
-
-
-def test_all_watchers_see_the_evaluations(tmp_path):
-    one, other = Lines(), Lines()
-    with new_run(tmp_path) as run:
-        run.prepare(new_trainer(), settings={})
-        run.open()
-        run.watch(one)
-        run.watch(other)
-        run.train(
-            [Phase(until=2, batch_size=4, batches=batches, evaluate=lambda: {"f1": 1.0})],
-            evaluate_every=2,
-            best_by="f1",
-            larger_is_better=True,
-            save_model=lambda path: path.mkdir(exist_ok=True),
-        )
-    assert one.lines == other.lines
-    assert [kind for _, kind, _ in one.lines] == ["train", "held_out"]
 
 
 def test_one_process_writes(tmp_path, monkeypatch):
@@ -143,7 +130,7 @@ def test_one_process_writes(tmp_path, monkeypatch):
     for module in (workers, logs, resuming):
         monkeypatch.setattr(module, "is_chief", lambda strategy: False)
     with new_run(tmp_path) as run:
-        run.prepare(new_trainer(), settings={})
+        run.keep_state(new_trainer(), settings={})
         run.watch(Never())
         run.train(
             [Phase(until=2, batch_size=4, batches=batches)],
@@ -221,7 +208,7 @@ def test_too_little_memory_is_said_in_one_line(tmp_path):
 def test_a_run_takes_no_folder_of_others_and_replaces_no_models_of_other_settings(tmp_path):
     def opened(directory, settings, *, override=False):
         with new_run(directory, override=override) as run:
-            run.prepare(new_trainer(), settings=settings)
+            run.keep_state(new_trainer(), settings=settings)
             run.open()
 
     (tmp_path / "project" / "best").mkdir(parents=True)
@@ -235,3 +222,104 @@ def test_a_run_takes_no_folder_of_others_and_replaces_no_models_of_other_setting
         opened(tmp_path / "run", {"seed": 3})
     opened(tmp_path / "run", {"seed": 2})
     opened(tmp_path / "run", {"seed": 3}, override=True)
+
+
+def classifier(dropout=0.1):
+    config = tiny_config(
+        20, "2x8x2", intermediate_size=8, max_position_embeddings=8, dropout=dropout
+    )
+    return BertClassifier(config, num_classes=2, seed=1)
+
+
+def test_layer_decay_lowers_the_learning_rate_layer_by_layer():
+    """As ELECTRA's: d for the last layer, once more for each below, and for the embeddings."""
+    model = classifier()
+    optimizer = AdamWeightDecay(
+        0.1, weight_decay_rate=0.0, clip_norm=None, learning_rate_factors=_layer_factors(2, 0.5)
+    )
+    before = {v.path: v.numpy() for v in model.trainable_variables}
+    optimizer.apply(
+        [tf.ones(v.shape) for v in model.trainable_variables], model.trainable_variables
+    )
+    step = 0.1 * 0.1 / np.sqrt(0.001)  # of the first update, without bias correction
+    for variable in model.trainable_variables:
+        part = variable.path.split("/")[0]
+        factor = {"embeddings": 0.125, "layer_0": 0.25, "layer_1": 0.5}.get(part, 1.0)
+        moved = before[variable.path] - variable.numpy()
+        np.testing.assert_allclose(moved, factor * step, rtol=1e-3, err_msg=variable.path)
+    assert {"pooler", "classifier"} & {path.split("/")[0] for path in before}
+
+
+def resume(folder, *, dropout=0.1, settings=None, begin=False, **values):
+    """Begins a run or resumes it, without a step; returns the settings of its checkpoint."""
+    shards = {"shards": "s", "long_shards": "l"}
+    values = {"model": "m", **shards, "output": str(folder), "strategy": "one", **values}
+    options = PretrainingOptions(**values)
+    with Run(options, Lines()) as run:
+        run.prepare(
+            classifier(dropout),
+            options,
+            learning_rate=0.1,
+            total_steps=9,
+            warmup_steps=0,
+            loss=cross_entropy,
+            metrics={},
+            settings=settings or {},
+            examples=list,
+            values={},
+            score="best_accuracy",
+            fixed_shapes=False,
+        )
+        run.open()
+        if begin:
+            run.state.save()
+        return run.state.settings
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.0])
+def test_a_run_is_resumed_as_its_dropout_was_drawn(tmp_path, dropout):
+    """The parts of a batch draw for themselves; without dropout, they only round otherwise."""
+    resume(tmp_path, dropout=dropout, begin=True)
+    for name, value in (
+        ("rematerialize", True),
+        ("gradient_accumulation_steps", 2),
+        ("jit_compile", True),
+        ("long_gradient_accumulation_steps", 2),
+    ):
+        if dropout:
+            shown = name.replace("long_", "long.")
+            with pytest.raises(InputError, match=rf"{shown} was .*, is now {value}.* --override"):
+                resume(tmp_path, dropout=dropout, **{name: value})
+        resume(tmp_path, dropout=dropout, override=bool(dropout), **{name: value})
+
+
+def test_a_run_is_resumed_with_the_same_data_order_and_model(tmp_path, monkeypatch):
+    settings = resume(tmp_path, settings={"model_content": "abc"}, begin=True)
+    resume(tmp_path, settings={"model_content": "abc"}, model="moved")
+    with pytest.raises(InputError, match="model_content was 'abc', is now 'def'"):
+        resume(tmp_path, settings={"model_content": "def"})
+    monkeypatch.setattr("bert_tf.training.run.TRAJECTORY", settings["version"] + 1)
+    with pytest.raises(InputError, match="version was 1, is now 2"):
+        resume(tmp_path, settings={"model_content": "abc"})
+    monkeypatch.undo()
+    monkeypatch.setattr("bert_tf.training.run.reader_count", lambda strategy: 2)
+    with pytest.raises(InputError, match="workers was 1, is now 2"):
+        resume(tmp_path, settings={"model_content": "abc"})
+
+
+def test_a_run_of_an_earlier_version_is_resumed(tmp_path, monkeypatch):
+    """It has the path of the model, and none of what came later."""
+    with monkeypatch.context() as patch:
+        old = {"model": "../m", "gradient_accumulation_steps": 1}
+        patch.setattr("bert_tf.training.run._data_order", lambda *arguments: old)
+        assert "version" not in resume(tmp_path, begin=True)
+    resume(tmp_path, settings={"model_content": "abc"}, rematerialize=True)
+    with pytest.raises(InputError, match="gradient_accumulation_steps was 1, is now 2"):
+        resume(tmp_path, gradient_accumulation_steps=2)
+    with pytest.raises(InputError, match=r"weight_decay was 0.01, is now 0.5"):
+        resume(tmp_path, weight_decay=0.5)
+
+
+def test_xla_and_deterministic_steps_cannot_be_combined():
+    with pytest.raises(InputError, match="--jit_compile and --deterministic cannot be combined"):
+        TrainingOptions(output="run", jit_compile=True, deterministic=True)
