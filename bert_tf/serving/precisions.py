@@ -4,17 +4,16 @@ import contextlib
 import functools
 import json
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bert_tf.processor import fastest, processor
+from bert_tf.processor import best_seconds, fastest, processor
 
 TYPES_FILE = "assets.extra/types.json"
-_SECONDS = 0.3  # of measuring each work
+_SECONDS = 0.9  # of measuring all works
 _LONG, _BATCH = 100, 16  # words of a long text, texts of a batch
 
 
@@ -105,19 +104,10 @@ def _times_of(versions: Mapping[str, Path]) -> dict[str, float]:
 def milliseconds(
     run: Callable[[dict[str, np.ndarray]], Any], texts: dict[str, Any]
 ) -> dict[str, float]:
-    """The time of a short text, of a long one and of a batch; `texts` are of a request."""
+    """The best time of a short text, of a long one and of a batch; `texts` are of a request."""
     from bert_tf.serving.warmup_requests import batch_of, lengthened
 
     batch = [lengthened(texts, words) for words in np.linspace(9, _LONG, _BATCH).astype(int)]
     works = {"short": [texts], "long": [lengthened(texts, _LONG)], "batch": batch}
-    times = {}
-    for name, rows in works.items():
-        inputs = batch_of(rows)
-        run(inputs)
-        spent: list[float] = []
-        while len(spent) < 2 or sum(spent) < _SECONDS:
-            begun = time.perf_counter()
-            run(inputs)
-            spent.append(time.perf_counter() - begun)
-        times[name] = 1e3 * float(np.median(spent))
-    return times
+    runs = {name: functools.partial(run, batch_of(rows)) for name, rows in works.items()}
+    return {name: 1e3 * best for name, best in best_seconds(runs, _SECONDS).items()}
