@@ -1,4 +1,5 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -14,28 +15,25 @@ WITH_BFLOAT16 = (
 )
 
 
-class Machine:
-    """A processor that multiplies at given rates, in GFLOP/s, and counts its measurements."""
-
-    def __init__(self, float32, bfloat16):
-        self.rates = {"float32": 1e9 * float32, "bfloat16": 1e9 * bfloat16}
-        self.measured = 0
-
-    def product_rates(self, dtypes, seconds):
-        self.measured += 1
-        return {dtype: self.rates[dtype] for dtype in dtypes}
-
-
 @pytest.fixture
 def on(tmp_path, monkeypatch):
-    """Pretends to be a machine, in a new process."""
+    """Pretends to be a machine that multiplies at given rates, in GFLOP/s, in a new process.
 
-    def on(machine, cpuinfo=WITH_BFLOAT16):
+    Gives a list of its measurements.
+    """
+
+    def on(float32, bfloat16, cpuinfo=WITH_BFLOAT16):
+        measured = []
+
+        def product_rates(dtypes, seconds):
+            measured.append(dtypes)
+            return {"float32": 1e9 * float32, "bfloat16": 1e9 * bfloat16}
+
         (tmp_path / "cpuinfo").write_text(cpuinfo)
         monkeypatch.setattr(processor, "_CPU", tmp_path / "cpuinfo")
-        monkeypatch.setattr(device_speed, "product_rates", machine.product_rates)
+        monkeypatch.setattr(device_speed, "product_rates", product_rates)
         processor._TIMES.clear()
-        return machine
+        return measured
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [])
@@ -53,28 +51,27 @@ def on(tmp_path, monkeypatch):
     ],
 )
 def test_the_precision_is_the_one_measured_to_be_faster(on, float32, bfloat16, expected):
-    on(Machine(float32, bfloat16))
+    on(float32, bfloat16)
     assert fast_precision(ONE) == expected
 
 
 @pytest.mark.parametrize("cpuinfo", ["", "flags\t\t: fpu avx2 avx512f\n"])
 def test_a_processor_without_bfloat16_is_not_measured(on, cpuinfo):
-    machine = on(Machine(1, 2), cpuinfo)
-    assert fast_precision(ONE) == ("float32", "")
-    assert machine.measured == 0
+    measured = on(1, 2, cpuinfo)
+    assert fast_precision(ONE) == ("float32", "") and not measured
 
 
 def test_a_processor_is_measured_once(on, tmp_path, monkeypatch):
     """Two runs must not differ because a measurement did."""
     monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
-    assert on(Machine(200, 400)).measured == 0
-    assert fast_precision(ONE)[0] == "mixed_bfloat16"
-    assert on(Machine(400, 200)).measured == 0  # a new process, at a worse moment
-    assert fast_precision(ONE)[0] == "mixed_bfloat16"
-    slow = on(Machine(400, 200), "CPU part\t: 0xd4f\nFeatures\t: fp asimd bf16\n")
-    assert fast_precision(ONE)[0] == "float32" and slow.measured == 1
+    first = on(200, 400)
+    assert fast_precision(ONE)[0] == "mixed_bfloat16" and len(first) == 1
+    second = on(400, 200)  # a new process, at a worse moment
+    assert fast_precision(ONE)[0] == "mixed_bfloat16" and not second
+    slow = on(400, 200, "CPU part\t: 0xd4f\nFeatures\t: fp asimd bf16\n")
+    assert fast_precision(ONE)[0] == "float32" and len(slow) == 1
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")  # other kernels
-    assert fast_precision(ONE)[0] == "float32" and slow.measured == 2
+    assert fast_precision(ONE)[0] == "float32" and len(slow) == 2
     known = json.loads((tmp_path / "cache" / "bert-tf" / "product_times.json").read_text())
     assert len(known) == 3
     assert f"AMD EPYC 17 avx512_bf16 {tf.__version__}" in known
@@ -85,28 +82,28 @@ def test_a_processor_is_measured_once(on, tmp_path, monkeypatch):
     ["", "{", "[1]", '{"KEY": 3}', '{"KEY": {"float32": 1.0, "bfloat16": NaN}}', "[" * 9999],
 )
 def test_a_damaged_cache_is_measured_again(on, tmp_path, content):
-    on(Machine(100, 200))
+    on(100, 200)
     file = tmp_path / "cache" / "bert-tf" / "product_times.json"
     file.parent.mkdir(parents=True)
     file.write_text(content.replace("KEY", processor.processor()))
     assert fast_precision(ONE)[0] == "mixed_bfloat16"
-    on(Machine(200, 100))
+    on(200, 100)
     assert fast_precision(ONE)[0] == "mixed_bfloat16"  # it was written anew
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(on, tmp_path):
     (tmp_path / "cache").write_text("a file, where a folder should be")
-    machine = on(Machine(100, 200))
+    measured = on(100, 200)
     for _ in range(2):  # and the runs of one process agree
         assert fast_precision(ONE)[0] == "mixed_bfloat16"
-    assert machine.measured == 1
+    assert len(measured) == 1
 
 
 def test_the_export_says_what_was_measured(on):
-    on(Machine(263, 151))
+    on(263, 151)
     policy, remark = dtype_policy("bfloat16")
     assert policy == "mixed_bfloat16" and "slow on processors like this one: products 263" in remark
-    on(Machine(1, 2), "")
+    on(1, 2, "")
     assert "does not multiply bfloat16" in dtype_policy("bfloat16")[1]
     assert dtype_policy("float32") == ("float32", "")
 
@@ -125,26 +122,18 @@ def test_products_keep_their_size():
     assert float(tf.math.reduce_variance(products)) == pytest.approx(1, rel=0.5)
 
 
-class ChangingMachine:
-    """A machine of changing speed, on which a measurement takes a second."""
-
-    def __init__(self):
-        self.rate, self.clock, self.measured = 7.0, 0.0, 0
-
-    def product_rates(self, dtypes, seconds):
-        self.clock += 1
-        self.measured += 1
-        return dict.fromkeys(dtypes, self.rate)
-
-    def monotonic(self):
-        return self.clock
-
-
 @pytest.fixture
 def changing(monkeypatch):
-    machine = ChangingMachine()
-    monkeypatch.setattr(device_speed, "product_rates", machine.product_rates)
-    monkeypatch.setattr(device_speed.time, "monotonic", machine.monotonic)
+    """A machine of changing speed, on which a measurement takes a second."""
+    machine = SimpleNamespace(rate=7.0, clock=0.0, measured=0)
+
+    def product_rates(dtypes, seconds):
+        machine.clock += 1
+        machine.measured += 1
+        return dict.fromkeys(dtypes, machine.rate)
+
+    monkeypatch.setattr(device_speed, "product_rates", product_rates)
+    monkeypatch.setattr(device_speed.time, "monotonic", lambda: machine.clock)
     monkeypatch.setattr(device_speed, "_peak", device_speed._Peak)
     return machine
 

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from run_logs import events, logged, scalar_events
+from run_logs import events, logged, scalar_events, without_times
 from watchers import Lines
 
 import bert_tf.training.resuming
@@ -21,6 +21,7 @@ from bert_tf.training.loop import Phase, TrainingLoop
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.resuming import TrainingState
+from bert_tf.training.schedule import WarmupLinearDecay
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
 
@@ -32,9 +33,9 @@ class Killed(Exception):
 ROWS = np.random.default_rng(0).normal(size=(1200, 4, 4)).astype(np.float32)
 
 
-def batches(step: int) -> tf.data.Dataset:
+def batches(step: int, rows=ROWS) -> tf.data.Dataset:
     """Batch number n is number n of the rows: a model can tell which it has been given."""
-    return tf.data.Dataset.from_tensor_slices((ROWS[step:, :, :3], ROWS[step:, :, 3:]))
+    return tf.data.Dataset.from_tensor_slices((rows[step:, :, :3], rows[step:, :, 3:]))
 
 
 def squared_error(labels, outputs):
@@ -57,7 +58,7 @@ def new_trainer(steps_per_execution=1) -> Trainer:
     )
     return Trainer(
         model,
-        AdamWeightDecay(1e-2),
+        AdamWeightDecay(WarmupLinearDecay(1e-2, 10, 20)),
         loss=squared_error,
         metrics={"mae": absolute_error},
         steps_per_execution=steps_per_execution,
@@ -96,11 +97,13 @@ def run(
     at_line=None,
     with_held_out=True,
     steps_per_execution=1,
-    stop_on=Killed,
     phases=(),
-    **arguments,
+    skip_nonfinite=0,
 ):
-    """A run of ten steps; `at_line` is called with the step and kind of each line logged."""
+    """A run of ten steps; `at_line` is called with the step and kind of each line logged.
+
+    Gives the weights, the result (None if it was killed), the lines and the models saved.
+    """
     trainer = trainer_of_a_run(steps_per_execution)
 
     def or_killed(step, kind):
@@ -110,7 +113,9 @@ def run(
             raise Killed
 
     watcher = Lines(or_killed)
-    options = TrainingOptions(output="run", save_every=save_every, log_every=log_every)
+    options = TrainingOptions(
+        output="run", save_every=save_every, log_every=log_every, skip_nonfinite=skip_nonfinite
+    )
     state = TrainingState(trainer, directory / "checkpoints", settings={"total_steps": total_steps})
     state.restore()
     held_out = batches(1000).take(2) if with_held_out else None
@@ -132,11 +137,10 @@ def run(
             larger_is_better=False,
             save_model=save_model,
             watchers=[watcher],
-            **arguments,
         ).run()
-    except stop_on:
+    except Killed:
         result = None
-    return end_of(trainer), result, watcher.timeless, saved
+    return end_of(trainer), result, watcher.lines, saved
 
 
 def assert_same_run(directory, end, undisturbed_directory, undisturbed) -> None:
@@ -157,7 +161,7 @@ def test_every_step_is_logged_and_evaluations_are_where_they_belong(tmp_path):
     assert saved[-1][0] == "last"
     bests = [name for name, _ in saved].count("best")
     assert bests == 1 + sum(x < min(held_out[:i]) for i, x in enumerate(held_out) if i)
-    assert set(lines[0][2]) == {"loss", "mae", "gradient_norm", "learning_rate"}
+    assert set(lines[0][2]) == {"loss", "mae", "gradient_norm", "learning_rate"}  # none of time yet
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -264,34 +268,11 @@ def test_a_run_killed_around_the_change_of_phases_continues(tmp_path, kill_at):
 
 def test_the_time_left_counts_dear_steps_for_more(tmp_path, monkeypatch):
     monkeypatch.setattr("time.perf_counter", itertools.count(0.0, 60.0).__next__)
-    watcher = Lines()
-    state = TrainingState(new_trainer(), tmp_path / "checkpoints", settings={})
-
-    TrainingLoop(
-        two_phases(),
-        state=state,
-        directory=tmp_path,
-        options=TrainingOptions(output="run", save_every=100, log_every=1),
-        evaluate_every=100,
-        best_by="loss",
-        larger_is_better=False,
-        save_model=lambda path: None,
-        watchers=[watcher],
-    ).run()
-    left = {n: x.get("minutes_left") for n, kind, x in watcher.lines if kind == "train"}
+    _, _, lines, _ = run(tmp_path, phases=two_phases(), evaluate_every=100, save_every=100)
+    left = {n: x.get("minutes_left") for n, kind, x in lines if kind == "train"}
     # A step takes a minute by this clock; the first of each phase is not timed.
-    assert left == {
-        1: None,
-        2: 3 + 5 * 2,
-        3: 2 + 5 * 2,
-        4: 1 + 5 * 2,
-        5: 5 * 2,
-        6: None,
-        7: 3,
-        8: 2,
-        9: 1,
-        10: 0,
-    }
+    first, second = [None, *(n + 5 * 2 for n in (3, 2, 1, 0))], [None, 3, 2, 1, 0]
+    assert left == dict(enumerate(first + second, 1))
 
 
 def test_logs_cut_off_in_the_middle_of_a_line_are_mended(tmp_path, undisturbed):
@@ -456,20 +437,8 @@ def test_nothing_that_is_read_tunes_itself(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Trainer, "iterate", watched)
     run(tmp_path)
-    assert len(read) == 4  # the steps, and three evaluations
-    assert not any(dataset.options().autotune.enabled for dataset in read)
-    assert batches(0).options().autotune.enabled is None  # by default it is on
-
-
-def test_scalars_are_means_since_the_last_line(tmp_path):
-    _, _, lines, _ = run(tmp_path, total_steps=4)
-    losses = [scalars["loss"] for _, kind, scalars in lines if kind == "train"]
-    trainer, expected = new_trainer(), []
-    iterator = trainer.iterate(batches(0))
-    for _ in range(4):
-        trainer.reset_means()  # or it gives the mean over all steps so far
-        expected.append(float(trainer.train(iterator)["loss"]))
-    assert losses == pytest.approx(expected, rel=1e-6)
+    # The steps, and three evaluations.
+    assert [dataset.options().autotune.enabled for dataset in read] == [False] * 4
 
 
 def test_a_line_is_shown_by_time_and_logged_by_step(tmp_path, monkeypatch):
@@ -478,7 +447,9 @@ def test_a_line_is_shown_by_time_and_logged_by_step(tmp_path, monkeypatch):
     assert [step for step, kind, _ in shown if kind == "train"] == [1, 2, 3, 4]
     assert [line["step"] for line in logged(tmp_path, "train")] == [3, 4]
     # No mean was cut short.
-    expected = [{"step": n, "kind": kind, **scalars} for n, kind, scalars in shown if n > 2]
+    expected = [
+        {"step": n, "kind": kind, **without_times(scalars)} for n, kind, scalars in shown if n > 2
+    ]
     assert expected == logged(tmp_path)
 
 
@@ -492,3 +463,71 @@ def test_no_step_goes_unlogged(tmp_path):
     assert told[6] == pytest.approx((losses[5] + losses[6]) / 2)
     _, _, lines, _ = run(tmp_path / "short", log_every=100)
     assert [step for step, kind, _ in lines if kind == "train"] == [4, 8, 10]
+
+
+def broken(*numbers: int):
+    """Batches, of which those with these numbers, counted from 0, hold infinities."""
+    rows = ROWS.copy()
+    rows[list(numbers)] = np.inf
+    return functools.partial(batches, rows=rows)
+
+
+def run_on(directory, *phases, **arguments):
+    return run(directory, phases=phases, evaluate_every=100, save_every=2, log_every=4, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "steps_per_execution", "message"),
+    [
+        # Six others came before step 7: its rate is 0.01 * 6 / 10, and its batch has number 6.
+        ({}, {"batches": broken(6)}, 1, "step 7: .*rate 0.006. .*number 6 .*from 0, instances 24 "),
+        ({}, {"batches": broken(4)}, 2, "one of the steps 5 to 6: .*rate 0.004. .* 16 to 23 in "),
+        (
+            {"until": 3},
+            {"batches": broken(4)},
+            1,
+            "step 8: .* number 4 counted from 0 after step 3, instances 16 to 19 .*start_step=4 ",
+        ),
+        (  # the second phase reads on
+            {"until": 4, "batch_size": 2},
+            {"batches": broken(3), "first_batch": 2},
+            1,
+            "step 8: .* number 5 counted from 0, instances 20 to 23 .*start_step=5 ",
+        ),
+    ],
+)
+def test_a_divergence_names_the_step_the_rate_and_the_batch(
+    tmp_path, first, second, steps_per_execution, message
+):
+    phases = [Phase(**{"until": 10, "batch_size": 4, "batches": batches, **second})]
+    if first:
+        phases.insert(0, Phase(**{"batch_size": 4, "batches": batches, **first}))
+    with pytest.raises(InputError, match=f"^{message}[^\\n]*--skip_nonfinite N$"):
+        run_on(tmp_path, *phases, steps_per_execution=steps_per_execution)
+
+
+def test_the_last_checkpoint_before_a_divergence_is_kept(tmp_path):
+    """Batch 5 is that of step 6, which was to be saved."""
+    with pytest.raises(InputError, match=r"^step 6: "):
+        run_on(tmp_path, Phase(until=10, batch_size=4, batches=broken(5)))
+    trainer = new_trainer()
+    state = TrainingState(trainer, tmp_path / "checkpoints", settings={"total_steps": 10})
+    assert state.restore() and state.step == 4
+    assert all(np.isfinite(weight).all() for weight in trainer.model.get_weights())
+
+
+def test_steps_that_are_not_finite_are_skipped_and_counted_over_the_whole_run(tmp_path):
+    phase = Phase(until=10, batch_size=4, batches=broken(2, 5, 8))
+    whole, result, lines, _ = run_on(tmp_path / "whole", phase, skip_nonfinite=3)
+    assert result.nonfinite_steps == 3
+    assert [scalars.get("nonfinite_steps") for _, _, scalars in lines] == [1, 2, 3]
+    assert not any("nonfinite" in scalars for _, _, scalars in lines)
+    assert all(np.isfinite(scalars["loss"]) for _, _, scalars in lines)
+    assert all(np.isfinite(weight).all() for weight in whole)
+    assert run_on(tmp_path / "run", phase, skip_nonfinite=3, kill_at=8)[1] is None
+    with pytest.raises(InputError, match=r"^step 9: .* 2 such step"):
+        run_on(tmp_path / "run", phase, skip_nonfinite=2)
+    continued, result, _, _ = run_on(tmp_path / "run", phase, skip_nonfinite=3)
+    assert (result.started_at, result.nonfinite_steps) == (8, 3)
+    for ours, theirs in zip(continued, whole, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

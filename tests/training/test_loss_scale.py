@@ -1,13 +1,8 @@
 import numpy as np
-import pytest
 import tensorflow as tf
-from small_trainers import config, dataset, fit, pretraining_batch, small, small_batch, values_of
+from small_trainers import fit, small, small_batch, values_of
 
-from bert_tf.models.task_models import BertClassifier
-from bert_tf.networks.tensorflow.losses import accuracy, cross_entropy
 from bert_tf.training import loss_scale
-from bert_tf.training.optimizer import AdamWeightDecay
-from bert_tf.training.trainer import Trainer
 
 
 def test_float16_overflow_is_no_divergence():
@@ -48,25 +43,3 @@ def test_an_overflow_restarts_the_count_of_steps_at_a_scale():
         scale.update(tf.constant(overflow))
         scales.append((float(scale.scale), int(scale.steps)))
     assert scales == [(2.0**14, 0), (2.0**14, 1)]
-
-
-def test_half_precision_learns():
-    """For bfloat16 see `test_low_precision_learns_much_the_same`."""
-    model = BertClassifier(config(), num_classes=2, seed=0, dtype="mixed_float16")
-    trainer = Trainer(
-        model,
-        AdamWeightDecay(1e-2),
-        loss=cross_entropy,
-        metrics={"accuracy": accuracy},
-        gradient_accumulation_steps=2,
-    )
-    assert trainer.loss_scale is not None
-    inputs, _, _ = pretraining_batch(0)
-    del inputs["mask_positions"]
-    batch = (inputs, np.arange(8) % 2)  # without weights
-    logs = fit(trainer, [batch] * 30)
-    assert logs[0]["loss"] == pytest.approx(np.log(2), rel=0.1)
-    after = trainer.evaluate(dataset([batch]))
-    assert after["loss"] < 0.1
-    assert after["accuracy"] == 1.0
-    assert {v.dtype for v in trainer.trainable_variables} == {"float32"}

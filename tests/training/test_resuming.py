@@ -64,23 +64,20 @@ def test_nothing_to_restore(tmp_path):
     assert state.step == 0
 
 
-def test_only_the_newest_are_kept(tmp_path):
-    state = TrainingState(new_trainer(), tmp_path, settings={}, keep=2)
-    for state.step in (1, 20, 300):
-        state.save()
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["step-00000020.safetensors", "step-00000300.safetensors"]
-
-
 def steps_in(directory) -> list[int]:
     return sorted(int(path.name[5:13]) for path in directory.glob("step-*.safetensors"))
 
 
-def test_some_are_kept_for_good(tmp_path):
-    state = TrainingState(new_trainer(), tmp_path, settings={}, keep=1, keep_every=20)
-    for state.step in (10, 20, 30, 40, 50, 60, 70):
+@pytest.mark.parametrize(
+    ("keep", "keep_every", "saved", "kept"),
+    [(2, None, (1, 20, 300), [20, 300]), (1, 20, range(10, 80, 10), [20, 40, 60, 70])],
+)
+def test_the_newest_are_kept_and_some_for_good(tmp_path, keep, keep_every, saved, kept):
+    how = {"keep": keep, "keep_every": keep_every}
+    state = TrainingState(new_trainer(), tmp_path, settings={}, **how)
+    for state.step in saved:
         state.save()
-    assert steps_in(tmp_path) == [20, 40, 60, 70]
+    assert steps_in(tmp_path) == kept
 
 
 def damaged(content: bytes, how: str) -> bytes:
