@@ -1,4 +1,7 @@
-"""A table of toy systems, from text to the result; killed, and made again."""
+"""A table of toy systems, from text to the result; killed, and made again.
+
+tests/commands/test_reproduce.py makes one that trains, twice.
+"""
 
 import itertools
 import json
@@ -134,11 +137,7 @@ def made(data, tmp_path_factory):
     output = tmp_path_factory.mktemp("output")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training_stages, "finetune", learned)
-        return made_in(data, output)
-
-
-def made_in(data, output):
-    kinds, rows = make(toy(data, output))
+        kinds, rows = make(toy(data, output))
     assert kinds == ["Vocabulary", "Shards", "Pretraining", "Finetuning", "Finetuning"]
     return output, rows
 
@@ -179,18 +178,6 @@ def test_the_result(made):
     scores = table["held_out"]["pre-training: BERT"]
     assert f"| pre-training: BERT | {scores['step']} | {scores['mlm_loss']:.2f} |" in page
     assert "Learned little but how frequent words are: pre-training: BERT." in page
-
-
-@pytest.mark.slow
-def test_a_table_made_twice_is_the_same(made, data):
-    output, rows = made
-    before = [path.read_bytes() for path in sorted((output / "toy").iterdir())]
-    again = toy(data, output)
-    planned = again.estimate()
-    assert all(line.is_done for line in planned) and not sum(line.seconds for line in planned)
-    kinds, same = make(again)
-    assert kinds == [] and same == rows
-    assert [path.read_bytes() for path in sorted((output / "toy").iterdir())] == before
 
 
 @pytest.mark.slow
@@ -273,21 +260,6 @@ def test_the_last_checkpoint_is_the_last_model(data, tmp_path, no_finetuning):
     assert all(np.array_equal(last[name], kept[name]) for name in last)
 
 
-@pytest.mark.slow
-def test_a_table_that_trains(made, data, tmp_path):
-    """Everything but the fine-tuning is there already."""
-    output, _ = made
-    table = replace(TOY_TABLE, systems=lambda scale: [System(name="best")])
-    finetuning = {**TOY_SCALE.finetuning, "learning_rate": RATES[:1]}
-    ignored = shutil.ignore_patterns("finetuning*")
-    shutil.copytree(output / "runs", tmp_path / "runs", ignore=ignored)
-    kinds, rows = make(
-        toy(data, tmp_path, table, replace(TOY_SCALE, finetuning=finetuning, seeds=1))
-    )
-    assert kinds == ["Finetuning"]
-    assert 0 <= float(rows[1][1]) <= 100
-
-
 def test_options_change_the_name_of_a_run_and_content_counts(data, tmp_path):
     def names(folder, **options):
         scale = replace(TOY_SCALE, pretraining={**TOY_SCALE.pretraining, **options})
@@ -333,13 +305,6 @@ def test_a_typo_fails_when_the_table_is_planned(data, tmp_path):
 def test_tasks_that_cannot_be_used(given, message, tmp_path):
     with pytest.raises(InputError, match=message):
         task_data([given.format(folder=tmp_path)])
-
-
-def test_a_corpus_that_is_too_small(data, tmp_path):
-    assert toy(data, tmp_path).plan.corpus_shortage is None
-    scale = replace(TOY_SCALE, pretraining={**TOY_SCALE.pretraining, "steps": 40_000})
-    shortage = toy(data, tmp_path, scale=scale).plan.corpus_shortage
-    assert "0.0 MB of text are too few" in shortage and "give at least 0 MB" in shortage
 
 
 def test_nothing_held_out(data, tmp_path):

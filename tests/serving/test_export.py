@@ -1,7 +1,6 @@
 """SavedModels for servers: what is in the graph, beside it and in models.config."""
 
 import errno
-import json
 import re
 import shutil
 import time
@@ -11,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf import text_format
 from rounding import rounding
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 from tiny import tiny_config
 
 from bert_tf import BertTokenizer
-from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, temporary_name
 from bert_tf.models.answerer import Answerer
@@ -37,7 +35,7 @@ from bert_tf.serving.export import (
     set_labels,
 )
 from bert_tf.serving.precisions import versions
-from bert_tf.serving.saved_model import LoadedModel, nodes_of, read_saved_model
+from bert_tf.serving.saved_model import nodes_of, read_saved_model
 from bert_tf.tasks import signatures
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, RawTextModel, Signature
@@ -274,45 +272,8 @@ def test_the_model_card_says_what_is_known(exported):
     assert facts["scores"] == "accuracy 0.925 (40 validation examples, in float32)"
     assert facts["text"] == "lower-cased; at most 16 tokens a row"
     assert "Latin 60%, Cyrillic 20%, Chinese characters 20%" in facts["vocabulary"]
+    assert "parameters, computed in float32" in card
     assert "`probabilities` float32 [B, 3]" in card
-
-
-@pytest.mark.slow
-def test_the_request_of_the_model_card_works(exported):
-    card = (exported / "README.md").read_text(encoding="utf-8")
-    body, name = re.search(r"curl -d '(.*)' \\\n.*/v1/models/(\w+):predict", card).groups()
-    inputs = {key: np.array(x, object) for key, x in json.loads(body)["inputs"].items()}
-    model = LoadedModel(exported)
-    assert model.run("serving_default", inputs)["label"][0].decode() in LABELS
-    model.close()
-    assert name == "sentiment"
-
-
-@pytest.mark.slow
-def test_a_model_in_bfloat16(answerer, exported, tmp_path, capsys, warm_up_is_checked, exports_of):
-    answerer.save(tmp_path / "model")
-    command = ["export", "--model", tmp_path / "model", "--name", "half", "--output", tmp_path]
-    with exports_of("serving_default"):
-        assert main([*map(str, command), "--precision", "bfloat16"]) == 0
-    assert "bert-tf serve" in capsys.readouterr().err
-    assert "computed in bfloat16" in (tmp_path / "half" / "1" / "README.md").read_text()
-    proto = read_saved_model(tmp_path / "half" / "1")
-    assert "Cast" in {node.op for node in nodes_of(proto)}
-    texts = {"text": np.array([b"sea farm", b""], object)}
-    found = []
-    for directory in (exported, tmp_path / "half" / "1"):
-        model = LoadedModel(directory)
-        answer = model.run("serving_default", texts)
-        found.append(
-            [
-                sorted(dict(zip(*each, strict=True)).items())
-                for each in zip(answer["labels"], answer["probabilities"], strict=True)
-            ]
-        )
-        model.close()
-    full, half = ([[value for _, value in row] for row in rows] for rows in found)
-    assert half != full
-    np.testing.assert_allclose(half, full, atol=0.1)
 
 
 def test_batching_parameters(exported):
@@ -388,31 +349,3 @@ def test_another_configuration_is_left_alone(tmp_path):
     (tmp_path / "models.config").write_text("custom_model_config {}")
     assert not list_model(tmp_path, "a")
     assert (tmp_path / "models.config").read_text() == "custom_model_config {}"
-
-
-# From monitoring_config.proto, which tensorflow-serving-api lacks.
-_MONITORING = """
-name: "monitoring.proto" syntax: "proto3"
-message_type {
-  name: "PrometheusConfig"
-  field { name: "enable" number: 1 type: TYPE_BOOL label: LABEL_OPTIONAL }
-  field { name: "path" number: 2 type: TYPE_STRING label: LABEL_OPTIONAL }
-}
-message_type {
-  name: "MonitoringConfig"
-  field {
-    name: "prometheus_config" number: 1 label: LABEL_OPTIONAL
-    type: TYPE_MESSAGE type_name: ".PrometheusConfig"
-  }
-}
-"""
-
-
-def test_what_servers_are_started_with_stands_beside_the_models(exported):
-    folder = exported.parents[1]
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(text_format.Parse(_MONITORING, descriptor_pb2.FileDescriptorProto()))
-    message = message_factory.GetMessageClass(pool.FindMessageTypeByName("MonitoringConfig"))()
-    text_format.Parse((folder / "monitoring.config").read_text(), message)
-    assert message.prometheus_config.enable
-    assert message.prometheus_config.path == "/monitoring/prometheus/metrics"

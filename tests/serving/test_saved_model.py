@@ -10,18 +10,14 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
 from peer_programs import find_peer
 from preloaded import run_code
-from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from bert_tf import BertTokenizer
 from bert_tf.serving.predictor import Predictor
@@ -59,24 +55,22 @@ def tensors_of(request, signature) -> dict:
     return {"inputs": inputs, "outputs": [info.name for info in signature.outputs.values()]}
 
 
-def test_the_c_api_answers_to_the_bit(export_of):
-    check_c_api(export_of("classification"), lambda name: name == "serving_default")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", KINDS)
-def test_the_c_api_answers_to_the_bit_for_every_kind_and_signature(export_of, task):
-    """Of one kind "embed" and "attention", too, which are the encoder's."""
-    check_c_api(export_of(task), lambda name: True)
-
-
-def check_c_api(directory: Path, is_checked: Callable[[str], bool]) -> None:
+@pytest.mark.parametrize(
+    ("task", "names"),
+    [
+        ("classification", [DEFAULT]),
+        *(pytest.param(task, None, marks=pytest.mark.slow) for task in KINDS),
+    ],
+)
+def test_the_c_api_answers_to_the_bit(export_of, task, names):
+    """All signatures of every kind; of one kind those of the encoder, too."""
+    directory = export_of(task)
     model = LoadedModel(directory)
     tokenizer = BertTokenizer.from_directory(directory / "assets.extra")
     made = [
         request
         for request in requests(model.signatures, tokenizer, 64)
-        if is_checked(request.signature_name)
+        if request.signature_name in (names or model.signatures)
         and (request.size == "batch" or request.signature_name == DEFAULT)
         and not request.size.endswith("words")  # further lengths
     ]
@@ -152,7 +146,6 @@ def model_server(export_of, tmp_path_factory):
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
         ports = one.getsockname()[1], other.getsockname()[1]
-    settings = root
     process = subprocess.Popen(
         [
             find_peer("tensorflow_model_server"),
@@ -160,9 +153,9 @@ def model_server(export_of, tmp_path_factory):
             f"--rest_api_port={ports[1]}",
             f"--model_config_file={config}",
             "--enable_batching",
-            f"--batching_parameters_file={settings / 'batching.config'}",
+            f"--batching_parameters_file={root / 'batching.config'}",
             "--enable_per_model_batching_parameters",
-            f"--monitoring_config_file={settings / 'monitoring.config'}",
+            f"--monitoring_config_file={root / 'monitoring.config'}",
         ]
     )
     try:
@@ -202,50 +195,13 @@ def test_tensorflow_serving_answers_the_request_of_the_model_card(model_server, 
 @pytest.mark.slow
 @pytest.mark.peer("tensorflow_model_server")
 def test_tensorflow_serving_answers_the_grpc_client_of_the_docs(model_server):
-    assert len(grpc_client(model_server[0], "classification")["labels"]) == 2
-
-
-def grpc_client(port: int, model: str) -> dict:
-    """Runs the client of docs/serving.md; gives its variables."""
+    """So does our server: tests/server/test_clients.py."""
     docs = (REPOSITORY / "docs" / "serving.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(import grpc.*?)```", docs, re.DOTALL)
     variables: dict = {}
-    changed = code.replace("localhost:8500", f"127.0.0.1:{port}")
-    exec(changed.replace('"classifier"', f'"{model}"'), variables)
-    return variables
-
-
-class _Answering(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """Answers Predict with the default signature of an export."""
-
-    def __init__(self, directory: Path) -> None:
-        self.model = LoadedModel(directory)
-
-    def Predict(self, request, context):
-        assert request.model_spec.signature_name == "serving_default"
-        inputs = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
-        outputs = self.model.run("serving_default", inputs)
-        answer = predict_pb2.PredictResponse()
-        for name in request.output_filter:
-            answer.outputs[name].CopyFrom(tf.make_tensor_proto(outputs[name]))
-        return answer
-
-
-def test_the_grpc_client_of_the_docs_runs(export_of):
-    server = grpc.server(ThreadPoolExecutor(1))
-    service, found = _Answering(export_of("classification")), {}
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        found = grpc_client(port, "classification")
-        assert set(found["labels"]) <= {"bad", "good"} and len(found["labels"]) == 2
-        assert list(found["answer"].outputs) == ["label"]
-    finally:
-        if found:
-            found["channel"].close()
-        server.stop(0)
-        service.model.close()
+    changed = code.replace("localhost:8500", f"127.0.0.1:{model_server[0]}")
+    exec(changed.replace('"classifier"', '"classification"'), variables)
+    assert len(variables["labels"]) == 2
 
 
 def test_the_files_that_compose_names_are_there(export_of):
