@@ -163,7 +163,7 @@ class LayerMix(keras.layers.Layer):
         weights = ops.softmax(ops.cast(self.scores, "float32")) * ops.cast(self.gamma, "float32")
         weights = ops.cast(weights, states.dtype)
         layers = ops.split(states, self.number, axis=-1)  # (B, T, W) each
-        return sum(weights[place] * layer for place, layer in enumerate(layers))
+        return sum(weights[number] * layer for number, layer in enumerate(layers))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "number": self.number}

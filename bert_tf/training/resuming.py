@@ -98,7 +98,7 @@ class TrainingState(Progress):
         self.wait()
         local = self.trainer.strategy.experimental_local_results  # the same in all replicas
         variables = self._variables().items()
-        tensors = {name: np.asarray(local(each.value)[0].numpy()) for name, each in variables}
+        tensors = {name: np.asarray(local(x.value)[0].numpy()) for name, x in variables}
         settings = json.dumps(self.settings, sort_keys=True)
         metadata = {"progress": json.dumps(asdict(self)), "settings": settings}
         path = self.directory / f"step-{self.step:08d}.safetensors"

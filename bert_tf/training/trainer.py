@@ -91,11 +91,10 @@ class Trainer:
             for name, function in losses.items()
         ]
         # The means stand in one vector: their names, the numbers of their outputs, the losses.
-        self._names = [f"{o}_{name}" if o else name for o, each in self._outputs for name in each]
+        means = [(n, o, name) for n, (o, values) in enumerate(self._outputs) for name in values]
+        self._names = [f"{output}_{name}" if output else name for _, output, name in means]
         # Of each mean the number of its weights: two for each output, of its loss and its metrics.
-        self._weights_of_mean = [
-            2 * n + (name != "loss") for n, (_, each) in enumerate(self._outputs) for name in each
-        ]
+        self._weights_of_mean = [2 * n + (name != "loss") for n, _, name in means]
         self._losses = [self._weights_of_mean.index(2 * n) for n in range(len(self._outputs))]
 
         weights = {id(variable) for variable in model.weights}

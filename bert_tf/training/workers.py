@@ -106,7 +106,10 @@ def hold_run_directory(
     with ExitStack() as stack:
         mark, fault, message = None, 0, f"{directory}: the chief cannot use it: see its error"
         if is_chief(strategy):
-            if _is_held(stack, Path(directory)):
+            lock = Path(directory) / _LOCK
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            lock.touch()
+            if stack.enter_context(locked(lock)) is False:
                 fault = _HELD
             else:
                 try:
@@ -124,13 +127,6 @@ def hold_run_directory(
         if is_chief(strategy):
             stack.enter_context(hold_output(directory, mark))
         yield mark
-
-
-def _is_held(stack: ExitStack, directory: Path) -> bool:
-    """Takes the lock until the stack is left; returns whether another process has it."""
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / _LOCK).touch()
-    return stack.enter_context(locked(directory / _LOCK)) is False
 
 
 def check_same_step(strategy: tf.distribute.Strategy, step: int) -> None:

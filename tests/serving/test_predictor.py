@@ -137,14 +137,6 @@ def test_the_predictor_takes_the_newest_version(export_of):
         answers_of(predictor, text=["\ud800"])
 
 
-def test_pairs(export_of):
-    predictor = Predictor(export_of("stsb"))
-    assert predictor.inputs == ["text", "text_pair"]
-    pair = ["the sea", "the ship left"]
-    one, other = answers_of(predictor, text=pair, text_pair=pair[::-1])
-    assert one["score"] != other["score"]
-
-
 def test_a_folder_without_a_saved_model(tmp_path):
     with pytest.raises(InputError, match="holds no SavedModel"):
         Predictor(tmp_path)

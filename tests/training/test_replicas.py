@@ -1,10 +1,12 @@
 """Options of training on logical CPU devices: losses as on one device."""
 
+from pathlib import Path
+
 import pytest
 from preloaded import run_code
 
 # Logical devices must be made before TensorFlow starts, hence a process of its own.
-_REPLICAS = """
+_DEVICES = """
 import sys
 import tensorflow as tf
 
@@ -14,9 +16,18 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 sys.path.insert(0, sys.argv[1])
 import pytest
 from small_trainers import *
+from bert_tf.networks.tensorflow import graphs
 from bert_tf.training.optimizer import Lamb
 from bert_tf.training.strategy import make_strategy
+"""
 
+
+def run_on_devices(code: str, replicas: int, *names: object) -> None:
+    done = run_code(_DEVICES + code, [Path(__file__).parent, replicas, *names])
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+_REPLICAS = """
 policy = next((name for name in names if name.startswith("mixed")), "float32")
 
 
@@ -80,22 +91,11 @@ print(several, one)
         (4, "mixed_float16 frozen_layers packed_rows"),
     ],
 )
-def test_replicas_train_as_one_device_does(request, replicas, names):
-    done = run_code(_REPLICAS, [request.path.parent, replicas, *names.split()])
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_replicas_train_as_one_device_does(replicas, names):
+    run_on_devices(_REPLICAS, replicas, *names.split())
 
 
 _MIRRORED = """
-import sys
-import tensorflow as tf
-
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-sys.path.insert(0, sys.argv[1])
-import pytest
-from small_trainers import *
-from bert_tf.training.strategy import make_strategy
-
 runs, strategies = {}, {name: make_strategy(name) for name in ("one", "mirrored")}
 for name, options in (
     ("one", {}),
@@ -135,6 +135,29 @@ assert logs["square"] > logs["loss"] ** 2 + 0.5
 
 
 @pytest.mark.slow
-def test_two_replicas_train_as_one_device_does(request):
-    done = run_code(_MIRRORED, [request.path.parent])
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_two_replicas_train_as_one_device_does():
+    run_on_devices(_MIRRORED, 2)
+
+
+_KERAS_FIT = """
+graphs._WORTH_COMPILING = int(names[0])
+X = np.random.default_rng(5).normal(size=(8, 3)).astype("float32")
+Y = 100 * X.sum(-1, keepdims=True)  # steep enough to be clipped
+weights = []
+for name in ("one", "mirrored"):
+    with make_strategy(name).scope():
+        keras.utils.set_random_seed(1)
+        layers = [keras.layers.Dense(4), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((3,)), *layers])
+        model.compile(AdamWeightDecay(WarmupLinearDecay(0.05, 2, 40)), "mse")
+    model.fit(tf.data.Dataset.from_tensors((X, Y)).repeat(4), verbose=0)
+    weights.append([np.asarray(w) for w in model.trainable_variables])
+for one, two in zip(*weights):
+    np.testing.assert_allclose(one, two, rtol=0, atol=1e-6)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("least", [0, 2**30])
+def test_keras_fit_clips_by_the_norm_of_the_replicas_sum(least):
+    run_on_devices(_KERAS_FIT, 2, least)

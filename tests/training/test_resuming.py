@@ -30,32 +30,11 @@ def new_trainer(units: int = 3, seed: int = 0) -> Trainer:
     return trainer_of(keras.Sequential([keras.Input((4,)), *layers], name="model"))
 
 
-def train(trainer: Trainer, steps: int) -> list[float]:
-    draw = np.random.default_rng(0)
-    x, y = (draw.normal(size=(8, width)).astype("float32") for width in (4, 3))
-    batches = trainer.iterate(tf.data.Dataset.from_tensors((x, y)).repeat())
-    return [float(trainer.train(batches)["loss"]) for _ in range(steps)]
-
-
-def test_training_goes_on_to_the_bit(tmp_path):
-    undisturbed = new_trainer()
-    losses = train(undisturbed, 6)
-
-    first = new_trainer()
-    state = TrainingState(first, tmp_path, settings={"seed": 0})
-    train(first, 3)
-    state.step, state.best = 3, 0.25
-    state.save()
-
-    continued = new_trainer(seed=1)  # other weights, other dropout: all must come back
-    restored = TrainingState(continued, tmp_path, settings={"seed": 0})
-    assert restored.restore()
-    assert (restored.step, restored.best) == (3, 0.25)
-    assert train(continued, 3) == losses[3:]
-    for ours, theirs in zip(
-        continued.model.get_weights(), undisturbed.model.get_weights(), strict=True
-    ):
-        np.testing.assert_array_equal(ours, theirs)
+def train(trainer: Trainer, steps: int) -> None:
+    batch = tf.ones((8, 4)), tf.ones((8, 3))
+    batches = trainer.iterate(tf.data.Dataset.from_tensors(batch).repeat())
+    for _ in range(steps):
+        trainer.train(batches)
 
 
 def test_nothing_to_restore(tmp_path):

@@ -7,11 +7,10 @@ import fcntl
 import json
 
 import pytest
-import tensorflow as tf
 from cluster import code_workers
 
 from bert_tf.errors import InputError
-from bert_tf.training.strategy import distribute_batches, make_strategy
+from bert_tf.training.strategy import make_strategy
 
 _LEAVING = """
 import sys
@@ -75,15 +74,3 @@ def test_a_cluster_that_cannot_be(monkeypatch, config, cause):
     with pytest.raises(InputError, match=cause) as error:
         make_strategy("multi_worker")
     assert '"index": 0' in str(error.value)  # an example of one that can
-
-
-def test_one_process_reads_for_all_its_devices():
-    strategy = make_strategy("one")
-    asked = []
-
-    def batches(*arguments):
-        asked.append(arguments)
-        return tf.data.Dataset.range(3)
-
-    assert list(distribute_batches(batches, strategy, 12).as_numpy_iterator()) == [0, 1, 2]
-    assert asked == [(12, 0, 1)]
