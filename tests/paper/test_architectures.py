@@ -119,8 +119,8 @@ def test_the_pooled_output_is_of_the_token_that_has_seen_all(direction):
         wanted = encoder.pooler.dense(read)
         assert_close(outputs["pooled_output"], wanted)
     for training in (False, True):
-        (found,) = encoder(inputs, training=training, only="pooled_output").values()
-        assert_close(found, wanted)
+        (pooled,) = encoder(inputs, training=training, only="pooled_output").values()
+        assert_close(pooled, wanted)
 
 
 def test_two_encoders_are_one_of_each_direction():
@@ -133,12 +133,12 @@ def test_two_encoders_are_one_of_each_direction():
     outputs, parts = encoder(inputs), [tower(inputs) for tower in encoder.towers()]
     of_tokens = encoder(inputs, padding="zeros")
     assert not np.allclose(*(part["pooled_output"] for part in parts), atol=0.01)
-    for found in (outputs, of_tokens):
+    for part in (outputs, of_tokens):
         for name in ("pooled_output", "sequence_output"):
             wanted = np.concatenate([part[name] for part in parts], axis=-1)
             kept = mask if name == "sequence_output" else slice(None)
-            assert_close(found[name].numpy()[kept], wanted[kept])
-        heads = found["attention_probabilities"][1].numpy()
+            assert_close(part[name].numpy()[kept], wanted[kept])
+        heads = part["attention_probabilities"][1].numpy()
         assert heads.shape == (2, 4, T, T)
         assert not np.triu(heads[1, :2], 1).any() and not np.tril(heads[1, 2:], -1).any()
     states = outputs["sequence_output"]

@@ -49,17 +49,17 @@ def saved_and_loaded(model, folder):
     """
     model.save(folder / "model.keras")
     model.save_to_preset(folder / "preset")
-    found = [
+    loaded = [
         keras.saving.load_model(folder / "model.keras"),
         eager(type(model).from_preset(folder / "preset")),
     ]
-    for each in found:
-        assert type(each.encoder) is type(model.encoder)
-    for one, *others in zip(*(each.weights for each in (model, *found)), strict=True):
+    for again in loaded:
+        assert type(again.encoder) is type(model.encoder)
+    for one, *others in zip(*(x.weights for x in (model, *loaded)), strict=True):
         np.testing.assert_array_equal(one, others[0])
         if "pooler" not in one.path:
             np.testing.assert_array_equal(one, others[1])
-    return found
+    return loaded
 
 
 # Encoder under the classifier, the preset's, and arguments that make the rest.
@@ -103,11 +103,11 @@ def test_an_encoder_predicts_and_is_saved_and_loaded(held, presets, tmp_path):
     model = eager(BertEncoder.from_preset(presets[held]))
     assert type(model) is held
     assert type(held.from_preset(presets[held])) is held
-    found = model.predict(TEXTS, verbose=0)["pooled_output"]
-    assert found.shape == (8, 32)
+    pooled = model.predict(TEXTS, verbose=0)["pooled_output"]
+    assert pooled.shape == (8, 32)
     model.save(tmp_path / "model.keras")
     loaded = eager(keras.saving.load_model(tmp_path / "model.keras"))
-    np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0)["pooled_output"], found)
+    np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0)["pooled_output"], pooled)
     model.save_to_preset(tmp_path / "preset")
     again = load_answerer(tmp_path / "preset")  # as commands open it
     assert type(again.model) is held and again.task.name == "vectors"
@@ -131,11 +131,11 @@ def test_a_feature_encoder_without_a_task(presets, tmp_path):
     preprocessor = BertPreprocessor(presets[BertEncoder], "vectors", max_length=24)
     encoder = BertEncoder.from_preset(presets[BertEncoder])
     model = eager(FeatureEncoder(encoder, ["last", "0"], preprocessor=preprocessor))
-    found = model.predict(TEXTS, verbose=0)["pooled_output"]
-    assert found.shape == (8, 32)
+    pooled = model.predict(TEXTS, verbose=0)["pooled_output"]
+    assert pooled.shape == (8, 32)
     model.save(tmp_path / "model.keras")
     loaded = eager(keras.saving.load_model(tmp_path / "model.keras"))
-    np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0)["pooled_output"], found)
+    np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0)["pooled_output"], pooled)
     refused(lambda: model.save_to_preset(tmp_path / "preset"), "put the model of a task on it")
     assert not (tmp_path / "preset").exists()
     refused(lambda: model.embed(TEXTS), "cannot hold FeatureEncoder by itself: put")

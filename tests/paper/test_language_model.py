@@ -27,15 +27,15 @@ INPUTS = {
 
 
 def outputs(model):
-    found = model({name: INPUTS[name] for name in model.input})
-    return found if isinstance(found, dict) else {"logits": found}
+    answer = model({name: INPUTS[name] for name in model.input})
+    return answer if isinstance(answer, dict) else {"logits": answer}
 
 
 @pytest.mark.parametrize(
     ("make", "direction"),
     [
-        *((lambda config, seed: encoder_for(config, seed, None)[0], each) for each in DIRECTIONS),
-        *((BertLanguageModel, each) for each in DIRECTIONS),
+        *((lambda config, seed: encoder_for(config, seed, None)[0], x) for x in DIRECTIONS),
+        *((BertLanguageModel, x) for x in DIRECTIONS),
         (BertSpanClassifier, "left_to_right+right_to_left"),
         (lambda config, seed: BertClassifier(config, labels=["no", "yes"], seed=seed), "recurrent"),
     ],
@@ -61,26 +61,19 @@ def test_hugging_faces_classes_find_no_weight_that_they_would_use_otherwise(tmp_
             config = replace(CONFIG, attention_direction=direction)
             save_model(make(config, **head), tmp_path / f"{make.__name__} {direction}")
 
-    def found(name):
-        folder = tmp_path / name
-        stored = json.loads((folder / "config.json").read_text())
-        own = {name.partition(".")[0] for name in load_file(folder / "model.safetensors")}
-        return stored["model_type"], stored["is_decoder"], own
-
-    assert found("BertClassifier both") == ("bert", False, {"bert", "classifier"})
-    assert found("BertClassifier left_to_right") == (
-        "bert",
-        True,
-        {"bert", "classifier", "left_to_right"},
-    )
-    assert found("BertSpanClassifier left_to_right") == ("bert", True, {"bert", "left_to_right"})
-    assert found("BertClassifier right_to_left") == ("bert_right_to_left", False, {"right_to_left"})
     both = "left_to_right+right_to_left"
-    assert found(f"BertClassifier {both}") == (
-        f"bert_{both}",
-        False,
-        {"left_to_right", "right_to_left", both},
-    )
+    expected = {  # model type, whether it is a decoder, and the first words of weights' names
+        "BertClassifier both": ("bert", False, {"bert", "classifier"}),
+        "BertClassifier left_to_right": ("bert", True, {"bert", "classifier", "left_to_right"}),
+        "BertSpanClassifier left_to_right": ("bert", True, {"bert", "left_to_right"}),
+        "BertClassifier right_to_left": ("bert_right_to_left", False, {"right_to_left"}),
+        f"BertClassifier {both}": (f"bert_{both}", False, {"left_to_right", "right_to_left", both}),
+    }
+    for name, values in expected.items():
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        weights = load_file(tmp_path / name / "model.safetensors")
+        words = {weight.partition(".")[0] for weight in weights}
+        assert (config["model_type"], config["is_decoder"], words) == values, name
     names = load_file(tmp_path / "BertClassifier left_to_right" / "model.safetensors")
     prefixed = {name for name in names if name.startswith("left_to_right")}
     assert prefixed == {f"left_to_right.bert.pooler.dense.{part}" for part in ("weight", "bias")}

@@ -188,7 +188,7 @@ def test_more_seeds_are_added(made, data, tmp_path, monkeypatch):
     monkeypatch.setattr(
         training_stages,
         "finetune",
-        lambda *given, **named: tuned.append(given[0].seed) or learned(*given),
+        lambda *arguments: tuned.append(arguments[0].seed) or learned(*arguments),
     )
     kinds, more = make(toy(data, tmp_path, scale=replace(TOY_SCALE, seeds=3)))
     assert kinds == ["Finetuning"] * 2 and tuned == [3, 3]
@@ -293,7 +293,7 @@ def test_a_typo_fails_when_the_table_is_planned(data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("tasks", "message"),
     [
         ("mrpc", "give TASK=FOLDER"),
         ("mrpc=nowhere", "nowhere does not exist"),
@@ -302,9 +302,9 @@ def test_a_typo_fails_when_the_table_is_planned(data, tmp_path):
         ("mrpc={folder}", "lacks train.tsv"),
     ],
 )
-def test_tasks_that_cannot_be_used(given, message, tmp_path):
+def test_tasks_that_cannot_be_used(tasks, message, tmp_path):
     with pytest.raises(InputError, match=message):
-        task_data([given.format(folder=tmp_path)])
+        task_data([tasks.format(folder=tmp_path)])
 
 
 def test_nothing_held_out(data, tmp_path):

@@ -65,24 +65,24 @@ class Model:
 
     def output(self, name: str) -> Output:
         operation, _, index = name.partition(":")
-        found = self.tf.TF_GraphOperationByName(self.graph, operation.encode())
-        return Output(found, int(index)) if found else sys.exit(f"no operation {operation}")
+        pointer = self.tf.TF_GraphOperationByName(self.graph, operation.encode())
+        return Output(pointer, int(index)) if pointer else sys.exit(f"no operation {operation}")
 
-    def tensor(self, given: dict) -> c_void_p:
-        shape, values = given["shape"], given["values"]
+    def tensor(self, fed: dict) -> c_void_p:
+        shape, values = fed["shape"], fed["values"]
         sizes = (c_int64 * len(shape))(*shape)
-        size = STRING_SIZE if given["dtype"] == STRING else 4
+        size = STRING_SIZE if fed["dtype"] == STRING else 4
         made = c_void_p(
-            self.tf.TF_AllocateTensor(given["dtype"], sizes, len(shape), size * math.prod(shape))
+            self.tf.TF_AllocateTensor(fed["dtype"], sizes, len(shape), size * math.prod(shape))
         )
         data = self.tf.TF_TensorData(made)
-        if given["dtype"] == INT32:
+        if fed["dtype"] == INT32:
             ctypes.memmove(data, (ctypes.c_int32 * len(values))(*values), 4 * len(values))
-        for number, value in enumerate(values if given["dtype"] == STRING else []):
+        for number, value in enumerate(values if fed["dtype"] == STRING else []):
             text = base64.b64decode(value)
-            place = c_void_p(data + STRING_SIZE * number)
-            self.tf.TF_StringInit(place)
-            self.tf.TF_StringCopy(place, text, len(text))
+            string = c_void_p(data + STRING_SIZE * number)
+            self.tf.TF_StringInit(string)
+            self.tf.TF_StringCopy(string, text, len(text))
         return made
 
     def values(self, tensor: c_void_p) -> dict:
@@ -90,20 +90,20 @@ class Model:
         data, dtype = self.tf.TF_TensorData(tensor), self.tf.TF_TensorType(tensor)
         if dtype == STRING:
             places = [c_void_p(data + STRING_SIZE * n) for n in range(math.prod(shape))]
-            found = [
+            texts = [
                 ctypes.string_at(self.tf.TF_StringGetDataPointer(p), self.tf.TF_StringGetSize(p))
                 for p in places
             ]
-            coded = [base64.b64encode(each).decode() for each in found]
+            coded = [base64.b64encode(text).decode() for text in texts]
         else:
-            found = ctypes.string_at(data, self.tf.TF_TensorByteSize(tensor))
-            coded = base64.b64encode(found).decode()
+            content = ctypes.string_at(data, self.tf.TF_TensorByteSize(tensor))
+            coded = base64.b64encode(content).decode()
         return {"shape": shape, "values": coded}
 
     def run(self, request: dict) -> list[dict]:
-        given, wanted = request["inputs"], request["outputs"]
-        inputs = (Output * len(given))(*(self.output(each["name"]) for each in given))
-        tensors = (c_void_p * len(given))(*(self.tensor(each).value for each in given))
+        fed, wanted = request["inputs"], request["outputs"]
+        inputs = (Output * len(fed))(*(self.output(tensor["name"]) for tensor in fed))
+        tensors = (c_void_p * len(fed))(*(self.tensor(tensor).value for tensor in fed))
         outputs = (Output * len(wanted))(*map(self.output, wanted))
         results = (c_void_p * len(wanted))()
         self.tf.TF_SessionRun(
@@ -111,7 +111,7 @@ class Model:
             None,
             inputs,
             tensors,
-            len(given),
+            len(fed),
             outputs,
             results,
             len(wanted),

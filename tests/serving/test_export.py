@@ -196,16 +196,16 @@ def test_exports_at_once_get_versions_of_their_own(answerer, tmp_path, monkeypat
 
 
 def test_what_a_killed_export_left_is_removed(answerer, tmp_path, monkeypatch):
-    own = tmp_path / "m" / ".mine.tmp"
+    theirs = tmp_path / "m" / ".mine.tmp"
     with hold_output(tmp_path / "m"):
         left = temporary_name(tmp_path / "m" / "1")
-    for folder in (left, own):
+    for folder in (left, theirs):
         (folder / "variables").mkdir(parents=True)
     monkeypatch.setattr(tf.saved_model, "save", lambda *args, **options: None)
     monkeypatch.setattr(exporting, "refuse_unservable", lambda folder: None)
     monkeypatch.setattr(exporting, "_prepare_for_servers", lambda *given: None)
     export(module(answerer), "m", root=tmp_path)
-    assert sorted(path.name for path in (tmp_path / "m").iterdir()) == [own.name, "1"]
+    assert sorted(path.name for path in (tmp_path / "m").iterdir()) == [theirs.name, "1"]
 
 
 def test_a_full_disk_is_an_oserror_and_nothing_is_left(answerer, tmp_path, monkeypatch):
@@ -277,10 +277,10 @@ def test_the_model_card_says_what_is_known(exported):
 
 
 def test_batching_parameters(exported):
-    given = read_batching_parameters(exported / BATCHING_FILE)
+    parameters = read_batching_parameters(exported / BATCHING_FILE)
     # The number of threads is the server's: one per core.
-    assert given == BatchingParameters(64, 0, 16, num_batch_threads=0)
-    assert given == read_batching_parameters(exported.parents[1] / "batching.config")
+    assert parameters == BatchingParameters(64, 0, 16, num_batch_threads=0)
+    assert parameters == read_batching_parameters(exported.parents[1] / "batching.config")
 
 
 def test_lists_of_any_length_are_not_batched():
@@ -333,11 +333,11 @@ def test_labels_follow_the_newest_versions_unless_a_user_set_them(tmp_path):
     assert list(model.model_version_policy.specific.versions) == [3, 4, 5]
     assert other.name == "b" and not other.version_labels
     labelled = path.read_text()
-    for own, more in (
+    for labels, more in (
         ("versions: 5", "versions: 5 versions: 6"),
         ('"int8" value: 5 }', '"int8" value: 5 }\n    version_labels { key: "stable" value: 5 }'),
     ):
-        path.write_text(labelled.replace(own, more))
+        path.write_text(labelled.replace(labels, more))
         assert not set_labels(tmp_path, "a", {"int8": 9})
     mine = 'config { name: "a" model_version_policy: { specific: { versions: [7, 8] } } }'
     path.write_text(f"model_config_list {{ {mine} }}")

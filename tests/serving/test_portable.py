@@ -100,11 +100,11 @@ def test_answers_are_those_of_keras(tmp_path, name, format):
     write_portable(model, path, format)
     for batch, length in ((2, 9), (3, 6)):  # free shapes
         inputs = rows(model, batch, length)
-        found = run(path, inputs)
+        answers = run(path, inputs)
         wanted = {name: x.numpy() for name, x in named(model(inputs, training=False)).items()}
-        assert found.keys() == wanted.keys()
+        assert answers.keys() == wanted.keys()
         for output, values in wanted.items():
-            answer = np.asarray(found[output])
+            answer = np.asarray(answers[output])
             if name in ("tagger", "span"):  # Keras computes nothing at padding
                 answer, values = answer[:, : length - 2], values[:, : length - 2]
             np.testing.assert_allclose(answer, values, rtol=0, atol=1e-5 * np.abs(values).max())
@@ -180,9 +180,9 @@ def test_int8_weights_take_a_quarter(tmp_path):
     write_portable(model, small, "litert", int8=True)
     assert small.stat().st_size < 0.35 * whole.stat().st_size  # tables and biases stay
     inputs = rows(model, 4, 9)
-    found, wanted = (run(path, inputs)["outputs"] for path in (small, whole))
+    answers, wanted = (run(path, inputs)["outputs"] for path in (small, whole))
     # Twelve products one after the other, each within a step of 1/127.
-    assert np.linalg.norm(found - wanted) < 12 / 127 * np.linalg.norm(wanted)
+    assert np.linalg.norm(answers - wanted) < 12 / 127 * np.linalg.norm(wanted)
 
 
 @pytest.mark.slow

@@ -36,10 +36,10 @@ def test_two_batches_at_a_time_and_answers_in_order():
     """Each batch waits for the other one of its pair."""
     pair = threading.Barrier(2, timeout=60)
     answered = []
-    found = answer(
+    answers = answer(
         Signature(lambda texts: pair.wait()), {"text": TEXTS[:4]}, 1, answered=answered.append
     )
-    np.testing.assert_array_equal(found["length"], [3, 1, 4, 2])
+    np.testing.assert_array_equal(answers["length"], [3, 1, 4, 2])
     assert answered == [1, 2, 3, 4]
 
 
@@ -80,9 +80,9 @@ def test_rows_are_not_padded_to_the_longest_of_all(monkeypatch):
     monkeypatch.setattr("bert_tf.serving.predictor._join", joined)
     texts = ["a"] * 100 + ["b " * 1000] + ["c"] * 100
     signature = Words()
-    found = answer_rows(signature, {"text": texts}, 8)
-    assert [len(row["words"]) for row in found] == [1] * 100 + [1000] + [1] * 100
-    assert found[0] == {"words": [{"text": "a"}]} and found[-1] == {"words": [{"text": "c"}]}
+    answers = answer_rows(signature, {"text": texts}, 8)
+    assert [len(row["words"]) for row in answers] == [1] * 100 + [1000] + [1] * 100
+    assert answers[0] == {"words": [{"text": "a"}]} and answers[-1] == {"words": [{"text": "c"}]}
     assert signature.widest <= 8 * 1000
 
 
@@ -105,15 +105,15 @@ def test_answers_come_in_the_order_of_the_texts_from_batches_of_like_length():
 
     texts = ["x" * n for n in np.random.default_rng(0).permutation(23)]
     done = []
-    found = answer(Echo(), {"text": texts}, 5, answered=done.append)
-    assert [text.decode() for text in found["text"]] == texts
-    assert [b"".join(row).decode() for row in found["letters"]] == texts
+    answers = answer(Echo(), {"text": texts}, 5, answered=done.append)
+    assert [text.decode() for text in answers["text"]] == texts
+    assert [b"".join(row).decode() for row in answers["letters"]] == texts
     # Two are computed at the same time, so either may be noted first.
     assert sorted(Echo.batches) == [list(range(23))[i : i + 5] for i in range(0, 23, 5)]
     assert done == [5, 10, 15, 20, 23]
     lengths = [-len(text) for text in texts]
     again = answer(Echo(), {"text": texts}, 5, lengths=lengths)
-    np.testing.assert_array_equal(again["letters"], found["letters"])
+    np.testing.assert_array_equal(again["letters"], answers["letters"])
     assert [22, 21, 20, 19, 18] in Echo.batches[5:]
 
 

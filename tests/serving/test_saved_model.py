@@ -89,14 +89,14 @@ def test_the_c_api_answers_to_the_bit(export_of, task, names):
     for request, answer in zip(made, json.loads(done.stdout), strict=True):
         outputs = model.signatures[request.signature_name].outputs
         expected = model.run(request.signature_name, request.inputs)
-        for name, found in zip(outputs, answer, strict=True):
+        for name, tensor in zip(outputs, answer, strict=True):
             value = expected[name]
-            assert list(value.shape) == found["shape"], (request.signature_name, name)
+            assert list(value.shape) == tensor["shape"], (request.signature_name, name)
             if value.dtype == object:
-                own = [base64.b64encode(each).decode() for each in value.reshape(-1).tolist()]
+                ours = [base64.b64encode(each).decode() for each in value.reshape(-1).tolist()]
             else:
-                own = base64.b64encode(value.tobytes()).decode()
-            assert found["values"] == own, (request.signature_name, request.size, name)
+                ours = base64.b64encode(value.tobytes()).decode()
+            assert tensor["values"] == ours, (request.signature_name, request.size, name)
     model.close()
 
 
@@ -183,11 +183,11 @@ def test_tensorflow_serving_answers_the_request_of_the_model_card(model_server, 
     directory = export_of("classification")
     card = (directory / "README.md").read_text(encoding="utf-8")
     body, path = re.search(r"curl -d '(.*)' \\\n\s+http://localhost:8501(\S+)", card).groups()
-    found = json.loads(rest(model_server, path, body))["outputs"]
+    answer = json.loads(rest(model_server, path, body))["outputs"]
     text = json.loads(body)["inputs"]["text"]
     expected = Predictor(directory).signatures["serving_default"](text=text)
-    assert found["label"] == [label.decode() for label in expected["label"]]
-    np.testing.assert_allclose(found["probability"], expected["probability"], rtol=1e-5)
+    assert answer["label"] == [label.decode() for label in expected["label"]]
+    np.testing.assert_allclose(answer["probability"], expected["probability"], rtol=1e-5)
     assert 'state": "AVAILABLE"' in rest(model_server, "/v1/models/classification")
     assert "request_count" in rest(model_server, "/monitoring/prometheus/metrics")
 

@@ -61,10 +61,10 @@ def test_requests_are_the_official_messages(name, texts, method_name):
     request = getattr(log, which).request
     assert (request.model_spec.name, request.model_spec.signature_name) == (name, name)
     if which == "predict_log":
-        found = {key: tf.make_ndarray(value) for key, value in request.inputs.items()}
-        assert found.keys() == inputs.keys()
+        inputs_read = {key: tf.make_ndarray(value) for key, value in request.inputs.items()}
+        assert inputs_read.keys() == inputs.keys()
         for key, values in inputs.items():
-            np.testing.assert_array_equal(found[key], values)
+            np.testing.assert_array_equal(inputs_read[key], values)
     else:
         examples = request.input.example_list.examples
         assert list(examples) == [example] * 200

@@ -116,6 +116,6 @@ def small_batch(number, break_with=None, scale=1.0):
 
 def values_of(trainer):
     """Weights and optimizer means."""
-    own = [v for v in trainer.optimizer.variables if "iteration" not in v.path]
-    own = [v for v in own if "learning_rate" not in v.path]
-    return [v.numpy().copy() for v in (*trainer.model.weights, *own)]
+    state = [v for v in trainer.optimizer.variables if "iteration" not in v.path]
+    state = [v for v in state if "learning_rate" not in v.path]
+    return [v.numpy().copy() for v in (*trainer.model.weights, *state)]

@@ -456,11 +456,11 @@ def test_a_line_is_shown_by_time_and_logged_by_step(tmp_path, monkeypatch):
 def test_no_step_goes_unlogged(tmp_path):
     _, _, lines, _ = run(tmp_path / "three", log_every=3)
     assert [step for step, kind, _ in lines if kind == "train"] == [3, 4, 6, 8, 9, 10]
-    _, _, each, _ = run(tmp_path / "one")
-    losses = {step: scalars["loss"] for step, kind, scalars in each if kind == "train"}
-    told = {step: scalars["loss"] for step, kind, scalars in lines if kind == "train"}
-    assert told[4] == pytest.approx(losses[4])
-    assert told[6] == pytest.approx((losses[5] + losses[6]) / 2)
+    _, _, single, _ = run(tmp_path / "one")
+    losses = {step: scalars["loss"] for step, kind, scalars in single if kind == "train"}
+    means = {step: scalars["loss"] for step, kind, scalars in lines if kind == "train"}
+    assert means[4] == pytest.approx(losses[4])
+    assert means[6] == pytest.approx((losses[5] + losses[6]) / 2)
     _, _, lines, _ = run(tmp_path / "short", log_every=100)
     assert [step for step, kind, _ in lines if kind == "train"] == [4, 8, 10]
 

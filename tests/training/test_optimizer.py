@@ -210,7 +210,7 @@ def test_keras_own_decay_and_clipping_are_refused(name):
 )
 def test_keras_calls_what_is_overridden_and_has_what_is_called(name, caller):
     base = keras.optimizers.Optimizer
-    ours, theirs = (inspect.signature(getattr(each, name)) for each in (AdamWeightDecay, base))
+    ours, theirs = (inspect.signature(getattr(x, name)) for x in (AdamWeightDecay, base))
     assert list(ours.parameters) == list(theirs.parameters)
     assert f"self.{name}(" in inspect.getsource(getattr(base, caller))
     assert list(inspect.signature(base._use_weight_decay).parameters) == ["self", "variable"]

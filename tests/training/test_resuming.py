@@ -65,9 +65,9 @@ def damaged(content: bytes, how: str) -> bytes:
     if how == "empty":
         return b""
     # The length of the header stays, so that safetensors reads the file without complaint.
-    place = -1 if how == "a bit of the tensors" else content.index(b'\\"best\\": 0.5') + 12
+    position = -1 if how == "a bit of the tensors" else content.index(b'\\"best\\": 0.5') + 12
     altered = bytearray(content)
-    altered[place] ^= 1
+    altered[position] ^= 1
     return bytes(altered)
 
 

@@ -181,7 +181,7 @@ def test_several_steps_in_one_call(whole):
         assert line == pytest.approx(expected, rel=ROUNDING)
     # An evaluation sees every batch, also where their number is odd.
     data = dataset(BATCHES[:3])
-    ours, theirs = (each.evaluate(data) for each in (trainer, whole[0]))
+    ours, theirs = (x.evaluate(data) for x in (trainer, whole[0]))
     assert ours == pytest.approx(theirs, rel=ROUNDING)
 
 
@@ -255,15 +255,15 @@ def test_a_step_that_is_not_finite_is_left_out(break_with):
 
 def test_replicas_drop_different_units(monkeypatch):
     trainer, (x, y) = small(), small_batch(0)
-    states, found = [seed.numpy() for seed in trainer.seeds], []
+    states, sums_of = [seed.numpy() for seed in trainer.seeds], []
     for replica in (0, 1, 0):
         context = SimpleNamespace(replica_id_in_sync_group=replica)
         monkeypatch.setattr(tf.distribute, "get_replica_context", lambda context=context: context)
         for seed, state in zip(trainer.seeds, states, strict=True):
             seed.assign(state)
         sums, _, _ = trainer._gradients((x, y, [tf.ones_like(y)]), tf.reduce_sum)
-        found.append(sums.numpy().tolist())
-    assert found[0] == found[2] != found[1]
+        sums_of.append(sums.numpy().tolist())
+    assert sums_of[0] == sums_of[2] != sums_of[1]
 
 
 def test_weights_of_examples():

@@ -41,8 +41,8 @@ def test_no_worker_leaves_before_the_other_has_its_answer(how, code, tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX)
         arguments = [(how, tmp_path, index) for index in range(2)]
         with code_workers(_LEAVING, *arguments, late=0.2) as processes:
-            told = [process.communicate(timeout=100)[1] for process in processes]
-    assert [process.returncode for process in processes] == [code, code], told
+            errors = [process.communicate(timeout=100)[1] for process in processes]
+    assert [process.returncode for process in processes] == [code, code], errors
 
 
 WORKERS = {"worker": ["a:1", "b:2"]}
