@@ -12,19 +12,6 @@ from bert_tf.pipelines.corpus.formats import input_errors, read_lines, read_slic
 from bert_tf.pipelines.corpus.sources import open_corpus
 from bert_tf.pipelines.data_options import CorpusOptions
 
-
-def test_lines_are_stripped_and_blank_ones_left_out(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_bytes("\ufeff first \r\n\r\n\u3000\u00a0\n\u00a0second\u2003\n\t\nlast".encode())
-    assert lines_of(path) == [b"first", b"second", b"last"]
-
-
-def test_a_corpus_without_text_is_refused(tmp_path):
-    (tmp_path / "blank.txt").write_text("\n \n\t\n")
-    with pytest.raises(InputError, match=r"blank\.txt: no text"):
-        lines_of(tmp_path / "blank.txt")
-
-
 SENTENCES = "one a\none b\n\n\n \ntwo a\n"
 JSON_LINES = '{"id": 1, "text": "one a\\none b"}\n\n{"text": "two a"}\n'
 

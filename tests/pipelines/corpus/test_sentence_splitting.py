@@ -59,11 +59,6 @@ def test_hard_wrapped_lines_and_any_white_space():
     assert split(wrapped) == [["In the end, Mr. Bennet left.", "He came back soon."]]
 
 
-def test_blank_paragraphs_have_no_sentences():
-    assert split("", " \n\t ", "Text.", "\u3000") == [[], [], ["Text."], []]
-    assert split_sentences(tf.constant([], tf.string)).to_list() == []
-
-
 # Bits of text that the rules are about, white space and control characters.
 RULED = [". ", ".", "...", "! ", "? ", "。", "！」", ' "', '" ', "(", ") ", "\n", " \x0b "]
 RULED += ["\x1c", "\x00", "Mr. ", "J. ", "U.S. ", "The ", "e.g. ", "1. ", "I ", "3. Mai ", "다. "]
@@ -85,14 +80,6 @@ def test_nothing_is_lost(paragraphs):
 @settings(max_examples=20, deadline=None)
 def test_a_paragraph_is_split_alone_as_in_a_batch(paragraphs):
     assert split(*paragraphs) == [split(paragraph)[0] for paragraph in paragraphs]
-
-
-def test_in_a_parallel_map():
-    paragraphs = tf.constant([["One. Two.", ""], ["Mr. X. Three.", "四。五。"]])
-    mapped = tf.data.Dataset.from_tensor_slices(paragraphs).map(split_sentences, 2)
-    assert [batch.to_list() for batch in mapped] == [
-        split_sentences(batch).to_list() for batch in paragraphs
-    ]
 
 
 def precision_and_recall(documents: list[list[str]]) -> tuple[float, float]:

@@ -155,25 +155,6 @@ def test_long_sentences_are_cut_into_pieces_of_which_a_few_fill_an_instance(
     assert np.array_equal(tf.gather(cut.starts, cut.passage_end), ends)
 
 
-def test_a_paragraph_per_line_keeps_its_text_and_its_labels():
-    documents = [[300] * 20, [270] * 30, [400] * 10]
-    share_of_next, kept = {}, {}
-    for cut_long in (False, True):
-        sentences = index(documents, 128, cut_long=cut_long)
-        pairs = sentence_pairs(sentences, max_seq_length=128, short_seq_prob=0, seed=seed_of(1))
-        pairs = truncate_pairs(pairs, Packer(TOKENIZER, 128), seed_of(2))
-        is_random, a, b = (
-            v.numpy() for v in (pairs.is_random_next, pairs.a_length, pairs.b_length)
-        )
-        share_of_next[cut_long] = is_random.mean()
-        kept[cut_long] = (a.sum() + b[~is_random].sum()) / sum(map(sum, documents))
-    assert share_of_next[False] == 1
-    assert kept[False] < 0.25
-    # A fair coin for each of some 200 chunks: five standard deviations are 0.18.
-    assert abs(share_of_next[True] - 0.5) < 0.18
-    assert kept[True] > 0.9
-
-
 def test_one_document_gives_true_next_only():
     pairs = sentence_pairs(
         index([[5] * 200], 32), max_seq_length=32, short_seq_prob=0, seed=seed_of(1)
@@ -202,13 +183,6 @@ def test_one_long_document_beside_many_short_ones(monkeypatch):
     assert len(a_start) > 5_000
     assert len(sizes) > 100
     assert sum(sizes) < 2 * len(a_start)
-
-
-def test_no_sentences_give_no_pairs():
-    pairs = sentence_pairs(
-        index([[0, 0], [0]], 32), max_seq_length=32, short_seq_prob=0.1, seed=seed_of(1)
-    )
-    assert len(pairs.a_start) == 0
 
 
 def test_short_documents_have_one_target():
@@ -352,15 +326,13 @@ def test_a_stream_of_full_sentences_has_one_target():
     assert np.isin(unshortened, [126, 125]).mean() > 0.9
 
 
-def test_no_text_gives_no_full_sentences():
-    for sentences in (
-        index([[0, 0], [0]], 32),
-        index([], 32),
-        index([[3, 4], [5]], 32, donors=[0, 1]),
-    ):
+def test_no_text_gives_no_instances():
+    for documents, donors in (([[0, 0], [0]], ()), ([], ()), ([[3, 4], [5]], (0, 1))):
+        sentences = index(documents, 32, donors)
+        settings = {"max_seq_length": 32, "short_seq_prob": 0.1, "seed": seed_of(1)}
+        assert len(sentence_pairs(sentences, **settings).a_start) == 0
         instances, token_ids, _ = full(sentences, 32, 0.1)
-        assert instances == []
-        assert token_ids.tolist() == []
+        assert instances == [] and token_ids.tolist() == []
 
 
 def test_shuffling_keeps_pairs_whole():
