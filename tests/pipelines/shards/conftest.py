@@ -1,5 +1,5 @@
 import pytest
-from shard_files import many_options, options, write_many
+from shard_files import TEXT_OPTIONS, many_options, options, write_many
 
 from bert_tf.pipelines.shards.writing import write_shards
 from bert_tf.tokenization import BertTokenizer
@@ -35,8 +35,17 @@ def text(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def word_tokenizer():
+def tokenizer():
+    """The tokenizer of `text`."""
     return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
+
+
+@pytest.fixture(scope="module")
+def whole_text(tmp_path_factory, text, tokenizer, small_units):
+    """What one process makes of `text`."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    write_shards(text, out, tokenizer, TEXT_OPTIONS)
+    return out
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from bert_tf.pipelines.shards.folder import ShardFolder
 from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 
+TEXT_OPTIONS = PretrainingDataOptions(max_seq_length=32, num_shards=2, held_out_share=0.1)
+
 
 def options(**changed: Any) -> PretrainingDataOptions:
     settings = {"max_seq_length": 32, "num_shards": 3, "held_out_share": 0.1, **changed}

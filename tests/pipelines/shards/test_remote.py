@@ -10,37 +10,23 @@ import numpy as np
 import pytest
 from corpus_reading import passages_of
 from s3_server import Faults
+from shard_files import TEXT_OPTIONS as OPTIONS
 
 from bert_tf.errors import InputError
 from bert_tf.files import lease, storage
 from bert_tf.pipelines.corpus.sources import open_corpus
-from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards.folder import open_shards, tokenizer_of_shards
 from bert_tf.pipelines.shards.journal import Journal
 from bert_tf.pipelines.shards.manifest import Manifest, verify
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 from bert_tf.pipelines.shards.writing import UnitShare, write_shards, write_shards_of_lengths
 
-OPTIONS = PretrainingDataOptions(max_seq_length=32, num_shards=2, held_out_share=0.1)
 pytestmark = pytest.mark.usefixtures("small_units")
-
-
-@pytest.fixture(scope="module")
-def tokenizer(word_tokenizer):
-    return word_tokenizer
 
 
 @pytest.fixture(scope="module")
 def texts(text):
     return {path.name: path.read_bytes() for path in sorted(text.iterdir())}
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory, text, tokenizer, small_units):
-    """Shards of the same text in files."""
-    out = tmp_path_factory.mktemp("local") / "out"
-    write_shards(text, out, tokenizer, OPTIONS)
-    return out
 
 
 @pytest.fixture(scope="module")
@@ -59,29 +45,29 @@ def assert_same(url, folder):
 
 
 @pytest.mark.slow
-def test_shards_in_a_bucket_have_the_same_bytes(s3, corpus, tokenizer, local):
+def test_shards_in_a_bucket_have_the_same_bytes(s3, corpus, tokenizer, whole_text):
     out = f"{s3}/shards"
     manifest = write_shards(corpus, out, tokenizer, OPTIONS)
-    assert_same(out, local)
+    assert_same(out, whole_text)
     assert verify(out) == Manifest.load(out) == manifest
     assert tokenizer_of_shards(out).vocabulary_hash == tokenizer.vocabulary_hash
     with pytest.raises(InputError, match=r"s3://bucket/shards: is not empty"):
         write_shards(corpus, out, tokenizer, OPTIONS)
     write_shards(f"{corpus}/*.txt", out, tokenizer, OPTIONS, overwrite=True)
-    assert_same(out, local)
+    assert_same(out, whole_text)
 
 
 @pytest.mark.slow
-def test_faults_of_the_store_change_nothing(s3, corpus, tokenizer, local):
+def test_faults_of_the_store_change_nothing(s3, corpus, tokenizer, whole_text):
     Faults.faults[:] = ["", "503", "slow", "", "503", "", "cut"] * 5
     write_shards(corpus, f"{s3}/faults", tokenizer, OPTIONS)
     assert not Faults.faults
-    assert_same(f"{s3}/faults", local)
+    assert_same(f"{s3}/faults", whole_text)
 
 
 @pytest.mark.slow
 def test_a_bucket_without_the_right_to_delete_gets_shards(
-    s3, corpus, tokenizer, local, monkeypatch, caplog
+    s3, corpus, tokenizer, whole_text, monkeypatch, caplog
 ):
     def deny(key):
         raise PermissionError("Access Denied")
@@ -90,11 +76,11 @@ def test_a_bucket_without_the_right_to_delete_gets_shards(
     for _ in range(2):
         write_shards(corpus, f"{s3}/nodelete", tokenizer, OPTIONS)
     assert caplog.text.count("what is no longer needed stays there") == 2
-    assert_same(f"{s3}/nodelete", local)
+    assert_same(f"{s3}/nodelete", whole_text)
 
 
 @pytest.mark.slow
-def test_jobs_that_share_a_bucket(s3, corpus, tokenizer, local, monkeypatch):
+def test_jobs_that_share_a_bucket(s3, corpus, tokenizer, whole_text, monkeypatch):
     out = f"{s3}/jobs"
     for number in (2, 1):
         share = UnitShare(number, 2)
@@ -115,7 +101,7 @@ def test_jobs_that_share_a_bucket(s3, corpus, tokenizer, local, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(storage.Folder, "sizes", late)
         write_shards(corpus, out, tokenizer, OPTIONS, finish=True)
-    assert_same(out, local)
+    assert_same(out, whole_text)
 
 
 @pytest.mark.slow
@@ -147,7 +133,7 @@ def test_of_two_runs_that_begin_in_a_bucket_at_once_one_writes(s3, corpus, token
 
 @pytest.mark.slow
 def test_training_reads_through_a_cache_of_bounded_size(
-    s3, corpus, tokenizer, local, tmp_path, monkeypatch
+    s3, corpus, tokenizer, whole_text, tmp_path, monkeypatch
 ):
     out = f"{s3}/read"
     write_shards(corpus, out, tokenizer, OPTIONS)
@@ -159,7 +145,7 @@ def test_training_reads_through_a_cache_of_bounded_size(
         return [inputs["token_ids"] for inputs, _, _ in found.as_numpy_iterator()]
 
     for _ in range(2):
-        for one, other in zip(batches(out), batches(local), strict=True):
+        for one, other in zip(batches(out), batches(whole_text), strict=True):
             np.testing.assert_array_equal(one, other)
     assert list((tmp_path / "cache" / "blocks").glob("*.block"))
 
@@ -214,7 +200,7 @@ def test_mistakes_are_named(s3, corpus, tokenizer, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_shards_in_a_bucket_of_google(texts, tokenizer, local, monkeypatch):
+def test_shards_in_a_bucket_of_google(texts, tokenizer, whole_text, monkeypatch):
     pytest.importorskip("gcsfs")
     emulator = pytest.importorskip("gcp_storage_emulator.server")
     with socket.socket() as free:
@@ -227,7 +213,7 @@ def test_shards_in_a_bucket_of_google(texts, tokenizer, local, monkeypatch):
         for name, content in texts.items():
             storage.open_folder("gs://bucket/text").write(name, content)
         write_shards("gs://bucket/text", "gs://bucket/shards", tokenizer, OPTIONS)
-        assert_same("gs://bucket/shards", local)
+        assert_same("gs://bucket/shards", whole_text)
         with pytest.raises(InputError, match=r"gs://nowhere.*: no such bucket"):
             write_shards("gs://nowhere/text", "gs://bucket/out", tokenizer, OPTIONS)
     finally:

@@ -17,34 +17,25 @@ from types import SimpleNamespace
 
 import pytest
 from preloaded import run_code, run_command, start_command
+from shard_files import TEXT_OPTIONS as OPTIONS
 from shard_files import contents, flip
 
 from bert_tf import make_shards
 from bert_tf.cli import main
 from bert_tf.errors import InputError
 from bert_tf.files.storage import Folder, open_folder
-from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards import workers
 from bert_tf.pipelines.shards.journal import Journal
 from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.pipelines.shards.workers import BeamRunner, ExecutorRunner, dask_workers, process_pool
 from bert_tf.pipelines.shards.writing import UnitShare, write_shards, write_shards_of_lengths
 
-OPTIONS = PretrainingDataOptions(max_seq_length=32, num_shards=2, held_out_share=0.1)
 pytestmark = pytest.mark.usefixtures("small_units")
 
 
 @pytest.fixture(scope="module")
-def tokenizer(word_tokenizer):
-    return word_tokenizer
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, text, tokenizer, small_units):
-    """What one process makes."""
-    out = tmp_path_factory.mktemp("whole") / "out"
-    write_shards(text, out, tokenizer, OPTIONS)
-    return contents(out)
+def whole(whole_text):
+    return contents(whole_text)
 
 
 def test_an_executor_makes_what_one_process_makes(tmp_path, text, tokenizer, whole):
