@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 StrPath = str | os.PathLike
 TEMPORARY_NAMES = ".*.bert-tf-*.tmp"  # matches those of every output
@@ -17,28 +17,22 @@ _REPLACED = ".old"  # ends the name of a folder that steps aside for a new one
 MARK = ".bert-tf.json"  # file of an output folder that lists what bert-tf wrote there
 
 
-class Claims(Protocol):
-    """Refuses to replace what bert-tf did not write; see `bert_tf.files.owners`."""
-
-    def claim(self, path: Path) -> None: ...
-    def claim_folder(self, path: Path, names: Iterable[Path]) -> None: ...
-
-
-# Output folders that this process holds, with what guards the files there.
-_held: list[tuple[Path, Claims | None]] = []
+# Output folders that this process holds, each with the `bert_tf.files.owners.Mark` that refuses to
+# replace what bert-tf did not write there, or None.
+_held: list[tuple[Path, Any]] = []
 
 
 def temporary_name(path: Path) -> Path:
     """A new temporary name beside `path`, marked with the innermost held folder around it."""
     folder, _ = _holder(path)
-    mark = _mark(folder) if folder else ""
+    holder = _hash(folder) if folder else ""
     # In the same folder, hence on the same file system: os.replace is then atomic.
     # The leading dot keeps it out of globs such as "*.tfrecord".
-    return path.with_name(f".{path.name}.bert-tf-{mark}-{uuid.uuid4().hex[:8]}.tmp")
+    return path.with_name(f".{path.name}.bert-tf-{holder}-{uuid.uuid4().hex[:8]}.tmp")
 
 
-def _holder(path: Path) -> tuple[Path | None, Claims | None]:
-    """The innermost held folder around a path."""
+def _holder(path: Path) -> tuple[Path | None, Any]:
+    """The innermost held folder around a path, and its mark."""
     path = path.resolve()
     holders = [holder for holder in _held if path.is_relative_to(holder[0])]
     return max(holders, key=lambda holder: len(holder[0].parts)) if holders else (None, None)
@@ -47,34 +41,34 @@ def _holder(path: Path) -> tuple[Path | None, Claims | None]:
 def claim(path: StrPath) -> None:
     """Enters a file that is about to be written or removed; InputError if it is another's."""
     path = Path(path)
-    _, claims = _holder(path.parent)
-    if claims is not None and path.name != MARK:
-        claims.claim(path.parent.resolve() / path.name)
+    _, mark = _holder(path.parent)
+    if mark is not None and path.name != MARK:
+        mark.claim(path.parent.resolve() / path.name)
 
 
-def _mark(folder: Path) -> str:
+def _hash(folder: Path) -> str:
     return hashlib.blake2b(os.fsencode(folder), digest_size=4).hexdigest()
 
 
 @contextmanager
-def hold_output(folder: StrPath, claims: Claims | None = None) -> Iterator[None]:
+def hold_output(folder: StrPath, mark: Any = None) -> Iterator[None]:
     """Names the temporary files below an output folder after it, and cleans up on entry.
 
-    With `claims`, every file and folder that is written there below is entered in them.
+    Every file and folder that is written there below is entered in its `mark`, if it has one.
     No other process may hold the folder. What a killed holder left half-written is removed, and a
     folder that it was replacing restored. Files of other outputs stay, even below the folder.
     """
     folder = Path(folder).resolve()
-    names = f".*.bert-tf-{_mark(folder)}-*"
+    names = f".*.bert-tf-{_hash(folder)}-*"
     for replaced in folder.rglob(names + _REPLACED):
         path = replaced.with_name(replaced.name[1:].rpartition(".bert-tf-")[0])
         remove(replaced) if path.exists() else replaced.rename(path)
     remove(*folder.rglob(names + ".tmp"))
-    _held.append((folder, claims))
+    _held.append((folder, mark))
     try:
         yield
     finally:
-        _held.remove((folder, claims))
+        _held.remove((folder, mark))
 
 
 def remove(*paths: Path) -> None:
@@ -167,10 +161,10 @@ def replace_directory(path: StrPath) -> Iterator[Path]:
 
 def move_directory(folder: Path, path: Path) -> None:
     """Renames a folder on the same file system; an older folder at `path` is replaced."""
-    _, claims = _holder(path)
-    if claims is not None:
+    _, mark = _holder(path)
+    if mark is not None:
         names = [file.relative_to(folder) for file in files_below(folder)]
-        claims.claim_folder(path.resolve(), names)
+        mark.claim_folder(path.resolve(), names)
     if path.exists():
         # A folder cannot be renamed over a full one: step aside first.
         replaced = temporary_name(path).with_suffix(_REPLACED)
