@@ -10,7 +10,7 @@ from typing import Any
 from bert_tf.errors import InputError
 from bert_tf.extensions import Architecture, added
 from bert_tf.files.atomic import StrPath, write_text
-from bert_tf.files.reading import read_json
+from bert_tf.files.model_files import read_json
 
 # Layers, hidden size, attention heads: base and large from the paper, section 3; the others from
 # Turc et al. 2019, "Well-Read Students Learn Better".

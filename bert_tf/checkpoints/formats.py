@@ -11,7 +11,7 @@ from bert_tf.checkpoints.weights_files import H5, WEIGHTS, WEIGHTS_FILES
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
-from bert_tf.files.reading import read_json
+from bert_tf.files.model_files import CONFIG, read_json
 from bert_tf.files.storage import sha256
 
 Format = Literal["hugging_face", "tf1", "keras_hub", "model_garden", "tf_hub"]
@@ -22,8 +22,6 @@ TITLES: dict[Format, str] = {
     "model_garden": "a checkpoint of TensorFlow 2 (Model Garden or TFBert*)",
     "tf_hub": "a SavedModel (TF Hub or TFBert*)",
 }
-
-CONFIG = "config.json"
 
 
 @dataclass(frozen=True)

@@ -14,24 +14,15 @@ from typing import TYPE_CHECKING
 
 from huggingface_hub import constants
 
-from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.weights_files import H5, INDEX, PICKLE, WEIGHTS, WEIGHTS_FILES
 from bert_tf.config import refuse_other_classes
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
-from bert_tf.files.reading import read_json
+from bert_tf.files.model_files import CONFIG, TOKENIZER, TOKENIZER_JSON, VOCABULARY, read_json
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
 
-_VOCABULARY, _TOKENIZER_JSON = "vocab.txt", "tokenizer.json"
-_TOKENIZER = (
-    _VOCABULARY,
-    _TOKENIZER_JSON,
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
 # Of sentence-transformers: pooling, length, prompts.
 _OF_SENTENCES = re.compile(
     r"(modules|sentence_bert_config|config_sentence_transformers|\d+_\w+/config)\.json"
@@ -64,7 +55,7 @@ class HubModel:
     def by_hand(self) -> str:
         """How to get the files without this module."""
         return (
-            f"download {CONFIG}, {WEIGHTS} and those of {', '.join(_TOKENIZER)} that are there "
+            f"download {CONFIG}, {WEIGHTS} and those of {', '.join(TOKENIZER)} that are there "
             f"from {self.url} into a folder, and give that folder"
         )
 
@@ -141,8 +132,8 @@ def _missing(folder: Path) -> list[str]:
         shards = listed.values() if isinstance(listed, dict) else ()
         needed += sorted({str(shard) for shard in shards})
     missing = [name for name in needed if not (folder / name).is_file()]
-    has_vocabulary = any((folder / name).is_file() for name in (_VOCABULARY, _TOKENIZER_JSON))
-    return missing if has_vocabulary else [*missing, _VOCABULARY]
+    has_vocabulary = any((folder / name).is_file() for name in (VOCABULARY, TOKENIZER_JSON))
+    return missing if has_vocabulary else [*missing, VOCABULARY]
 
 
 def _download(model: HubModel, absent: str) -> Path:
@@ -161,7 +152,7 @@ def _download(model: HubModel, absent: str) -> Path:
         # Only a file that is downloaded by its revision enters that into the cache.
         config = hub.hf_hub_download(model.repository, CONFIG, revision=model.revision)
     folder = Path(config).parent
-    if missing := [name for name in _missing(folder) if name != _VOCABULARY]:
+    if missing := [name for name in _missing(folder) if name != VOCABULARY]:
         raise InputError(
             f"{model} lacks {' and '.join(missing)}, or changed while it was downloaded: try again"
         )
@@ -192,14 +183,14 @@ def _files_of_bert(model: HubModel, info: "ModelInfo") -> list[str]:
         if other := next((name for name in (H5, PICKLE) if name in files), None):
             cure += (
                 f" (often that of a pull request, such as {model.repository}@refs/pr/1), or "
-                f"download {CONFIG}, {_VOCABULARY} and {other} from {model.url} into a folder, "
+                f"download {CONFIG}, {VOCABULARY} and {other} from {model.url} into a folder, "
                 "and give that folder"
             )
         if other == PICKLE:
             cure += ": the error, as pickles can run code, shows how PyTorch writes safetensors"
         raise InputError(f"{model} holds no {WEIGHTS}: {cure}")
     others = filter(_OF_SENTENCES.fullmatch, files)
-    return [*weights, *sorted(files.intersection(_TOKENIZER).union(others))]
+    return [*weights, *sorted(files.intersection(TOKENIZER).union(others))]
 
 
 @contextlib.contextmanager

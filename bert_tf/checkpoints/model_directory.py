@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from bert_tf.checkpoints import weight_names, weights_files
-from bert_tf.checkpoints.formats import CONFIG, Location, read_config
+from bert_tf.checkpoints.formats import Location, read_config
 from bert_tf.checkpoints.stored_model import StoredModel, left_out
 from bert_tf.checkpoints.weight_names import FEATURE_BASED, head_prefixes
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import claim
+from bert_tf.files.model_files import CONFIG
 
 SHARD_BYTES = 5 * 1000**3
 # Keys of config.json that are written anew, or say what no longer holds.

@@ -6,16 +6,18 @@ from typing import Any
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_json
-from bert_tf.files.reading import read_json
+from bert_tf.files.model_files import (
+    CONFIG,
+    MODULES,
+    PROMPTS,
+    SENTENCE_CONFIG,
+    TOKENIZER_CONFIG,
+    read_json,
+)
 
-MODULES = "modules.json"
-_LENGTH = "sentence_bert_config.json"
-_TOKENIZER = "tokenizer_config.json"  # has the length in newer versions
 _NO_LENGTH = 1_000_000  # Hugging Face writes a huge number where there is no limit
-_PROMPTS = "config_sentence_transformers.json"
 _POOLING = "1_Pooling"
-FILES = (MODULES, _LENGTH, _PROMPTS, f"{_POOLING}/*")
-_CONFIG = "config.json"
+FILES = (MODULES, SENTENCE_CONFIG, PROMPTS, f"{_POOLING}/*")
 # Names of prompts for questions and for what they search, the first that is there.
 _ROLE_PROMPTS = {"query_prompt": ("query",), "document_prompt": ("document", "passage", "corpus")}
 _DEFAULTS = (("similarity", "cosine"), ("prompt", ""))
@@ -47,7 +49,7 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
             "and Normalize are computed here: give a model of these, or delete the file to use its "
             "encoder alone"
         )
-    path = folder / str(modules[1].get("path", _POOLING)) / _CONFIG
+    path = folder / str(modules[1].get("path", _POOLING)) / CONFIG
     settings = {"pooling": _pooling(path), "normalize": names[2:] == ["Normalize"]}
     settings |= _prompts(folder)
     prompts = [settings[name] for name in settings if name.endswith("prompt") and settings[name]]
@@ -56,7 +58,8 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
             f"{path}: include_prompt is false, and the tokens of the prompt {prompts[0]!r} are "
             "always pooled here: give another model, or remove its prompts"
         )
-    for file, key in ((_LENGTH, "max_seq_length"), (_TOKENIZER, "model_max_length")):
+    # Newer versions write the length beside the tokenizer.
+    for file, key in ((SENTENCE_CONFIG, "max_seq_length"), (TOKENIZER_CONFIG, "model_max_length")):
         values = read_json(folder / file) if (folder / file).is_file() else {}
         length: Any = values.get(key)
         is_number = isinstance(length, int | float) and not isinstance(length, bool)
@@ -71,7 +74,7 @@ def read_sentence_files(directory: str | Path) -> dict[str, Any]:
 
 def _prompts(folder: Path) -> dict[str, str]:
     """Reads the similarity and the default prompts."""
-    path = folder / _PROMPTS
+    path = folder / PROMPTS
     values = read_json(path) if path.is_file() else {}
     similarity, prompts = values.get("similarity_fn_name") or "cosine", values.get("prompts") or {}
     if similarity not in ("cosine", "dot"):
@@ -111,7 +114,7 @@ def write_prompts(
     default = "default" if prompt else None
     prompts |= {"default": prompt} if prompt else {}
     values = {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": similarity}
-    write_json(Path(directory) / _PROMPTS, values)
+    write_json(Path(directory) / PROMPTS, values)
 
 
 def copy_sentence_files(source: Path, target: Path, config: BertConfig) -> None:
@@ -122,9 +125,9 @@ def copy_sentence_files(source: Path, target: Path, config: BertConfig) -> None:
     length = recorded.get("max_length", config.max_position_embeddings)
     how = {name: recorded[name] for name in ("pooling", "normalize")}
     write_sentence_files(target, **how, max_length=length, width=config.width)
-    for name in (_LENGTH, _PROMPTS):
+    for name in (SENTENCE_CONFIG, PROMPTS):
         if (source / name).is_file():  # it has more than we read
-            changes = {"max_seq_length": length} if name == _LENGTH else {}
+            changes = {"max_seq_length": length} if name == SENTENCE_CONFIG else {}
             write_json(target / name, {**read_json(source / name), **changes})
 
 
@@ -154,8 +157,8 @@ def write_sentence_files(
     for path, _ in modules:
         (folder / path).mkdir(exist_ok=True)
     keys = {key: name == pooling for name, (key, _) in _POOLINGS.items()}
-    write_json(folder / _POOLING / _CONFIG, {"word_embedding_dimension": width, **keys})
-    write_json(folder / _LENGTH, {"max_seq_length": max_length, "do_lower_case": False})
+    write_json(folder / _POOLING / CONFIG, {"word_embedding_dimension": width, **keys})
+    write_json(folder / SENTENCE_CONFIG, {"max_seq_length": max_length, "do_lower_case": False})
     described = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
         for i, (path, name) in enumerate(modules)

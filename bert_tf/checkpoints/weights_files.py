@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_file, temporary_folder, write_text
-from bert_tf.files.reading import read_json
+from bert_tf.files.model_files import read_json
 
 Tensors = Mapping[str, np.ndarray]
 WEIGHTS = "model.safetensors"

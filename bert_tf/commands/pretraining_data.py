@@ -8,11 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.commands.pretraining_options import LATE_SHARE, LONG_SHARE, PretrainingOptions
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.extensions import Architecture, added
+from bert_tf.files.model_files import CONFIG
 from bert_tf.files.storage import open_folder
 from bert_tf.pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
 from bert_tf.pipelines.shards.manifest import FILE_NAME as MANIFEST

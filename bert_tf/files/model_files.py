@@ -1,4 +1,4 @@
-"""Small files beside a model's weights: JSON, lists of pieces."""
+"""The small files of a model directory: their names, and how they are read."""
 
 import errno
 import json
@@ -8,6 +8,17 @@ from typing import Any
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
+
+CONFIG = "config.json"
+VOCABULARY = "vocab.txt"
+TOKENIZER_JSON = "tokenizer.json"  # replaces vocab.txt in newer directories of Hugging Face
+TOKENIZER_CONFIG = "tokenizer_config.json"
+SPECIAL_TOKENS_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"  # in older ones
+TOKENIZER = (VOCABULARY, TOKENIZER_JSON, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS)
+TASK_FILE = "task.json"  # columns, length and task, which fine-tuning keeps beside a model
+# Of sentence-transformers.
+MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
+SENTENCE_CONFIG = "sentence_bert_config.json"
 
 _MOST_BYTES = 100 * 1000**2
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from bert_tf.checkpoints.sentence_files import write_prompts
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_json
+from bert_tf.files.model_files import TASK_FILE
 from bert_tf.models.model_facts import METRICS_FILE, model_facts
 from bert_tf.models.saving import save_model
 from bert_tf.networks.tensorflow.int8 import ProductPlan
@@ -27,7 +28,6 @@ from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES, all_signatures
 from bert_tf.tasks.explanations import explanation
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.sentence_embedding import RECORDED, Embedding, SentenceEmbedding
-from bert_tf.tasks.of_model import TASK_FILE
 from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.remarks import remarks_on_scores, truncation
 from bert_tf.tasks.reports.report import report

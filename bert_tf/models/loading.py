@@ -16,7 +16,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.extensions import added
 from bert_tf.files.atomic import StrPath
-from bert_tf.files.reading import read_small_file
+from bert_tf.files.model_files import read_small_file
 from bert_tf.models.classes import STORED
 from bert_tf.models.encoder import BertEncoder, encoder_for
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from bert_tf.errors import InputError
-from bert_tf.files.reading import read_json, read_small_file
+from bert_tf.files.model_files import read_json, read_small_file
 
 if TYPE_CHECKING:
     from bert_tf.models.answerer import Answerer

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bert_tf.checkpoints.formats import CONFIG, locate
+from bert_tf.checkpoints.formats import locate
 from bert_tf.checkpoints.hub import find_model, hub_hint
 from bert_tf.errors import InputError
+from bert_tf.files.model_files import CONFIG
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.classes import class_of_kind
 from bert_tf.models.loading import load_model

@@ -22,6 +22,7 @@ from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.errors import InputError
+from bert_tf.files.model_files import VOCABULARY
 from bert_tf.server.batching import (
     LARGE_ANSWER,
     Arrays,
@@ -41,7 +42,7 @@ from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.warmup_requests import WARMUP_FILE
 from bert_tf.startup import return_freed_memory
 from bert_tf.tasks.signatures import DEFAULT
-from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
+from bert_tf.tokenization.tokenizer import BertTokenizer
 
 REQUESTS = Path(ASSETS, WARMUP_FILE)
 _MOST = 1000  # of them
@@ -117,7 +118,7 @@ class Servable:
         self._queue.parameters = parameters = parameters.overridden(self.overrides)
         self.most_rows = parameters.max_batch_size if is_batched else sys.maxsize  # of a request
         self._word_pieces: WordPieces | None = None
-        if (self.directory / ASSETS / VOCABULARY_FILE).is_file():
+        if (self.directory / ASSETS / VOCABULARY).is_file():
             with contextlib.suppress(InputError):  # of another's model
                 tokenizer = BertTokenizer.from_directory(self.directory / ASSETS)
                 self._word_pieces = WordPieces(tokenizer)

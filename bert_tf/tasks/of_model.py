@@ -7,12 +7,11 @@ from typing import Any
 from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.errors import InputError
 from bert_tf.extensions import added
-from bert_tf.files.reading import read_json
+from bert_tf.files.model_files import TASK_FILE, read_json
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_options import check_stored
 
-TASK_FILE = "task.json"
 _ASSETS = "assets.extra"  # of exports
 _DEFAULT = "classification"
 _OF_SENTENCES = "embedding"  # the task of files of sentence-transformers

@@ -16,14 +16,13 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath, write_text
+from bert_tf.files.model_files import TOKENIZER_CONFIG, VOCABULARY
 from bert_tf.startup import available_cores
 from bert_tf.tokenization.added_tokens import AddedToken, AddedTokens
 from bert_tf.tokenization.normalizer import Normalizer, unreachable_pieces
 from bert_tf.tokenization.strings import MANY, bytes_of, host_constant, on_host, starts_of
 from bert_tf.tokenization.tokenizer_files import (
-    CONFIG_FILE,
     SWITCHES,
-    VOCABULARY_FILE,
     TokenizerFiles,
     check_switch,
     read_tokenizer_files,
@@ -174,8 +173,10 @@ class BertTokenizer(tf.Module):
             config["added_tokens_decoder"] = (config.get("added_tokens_decoder") or {}) | added
         if model_max_length is not None:
             config["model_max_length"] = int(model_max_length)
-        write_text(directory / VOCABULARY_FILE, file_text(self._vocabulary.pieces[: self._words]))
-        write_text(directory / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
+        write_text(directory / VOCABULARY, file_text(self._vocabulary.pieces[: self._words]))
+        write_text(
+            directory / TOKENIZER_CONFIG, json.dumps(config, indent=2, sort_keys=True) + "\n"
+        )
 
     @on_host
     def tokenize(self, texts: Any) -> tf.RaggedTensor | tf.Tensor:

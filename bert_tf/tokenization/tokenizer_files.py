@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_tf.errors import InputError
-from bert_tf.files.reading import read_json
+from bert_tf.files.model_files import (
+    ADDED_TOKENS,
+    CONFIG,
+    SENTENCE_CONFIG,
+    SPECIAL_TOKENS_MAP,
+    TOKENIZER_CONFIG,
+    TOKENIZER_JSON,
+    VOCABULARY,
+    read_json,
+)
 from bert_tf.tokenization.added_tokens import AddedToken
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
 
-VOCABULARY_FILE = "vocab.txt"
-CONFIG_FILE = "tokenizer_config.json"
-TOKENIZER_JSON = "tokenizer.json"  # replaces vocab.txt in newer directories of Hugging Face
-_SPECIAL_MAP, _ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"  # in older ones
-_OF_SENTENCES = "sentence_bert_config.json"
 SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "special_tokens_in_text")
 # Tokenizers of Hugging Face that are BERT's under the name of another model.
 _CLASSES = re.compile(
@@ -56,21 +60,21 @@ def read_tokenizer_files(path: Path) -> TokenizerFiles:
     InputError if a file is missing or damaged, or says what is not computed here.
     """
     if not path.exists():
-        raise InputError(f"{path}: no such folder; give a folder with a {VOCABULARY_FILE}")
+        raise InputError(f"{path}: no such folder; give a folder with a {VOCABULARY}")
     folder = path if path.is_dir() else path.parent
-    is_alone = path.is_file() and path.name != VOCABULARY_FILE  # the folder may be of others
+    is_alone = path.is_file() and path.name != VOCABULARY  # the folder may be of others
 
     def read(name: str) -> dict[str, Any]:
         file = folder / name
         return read_json(file) if file.exists() and not is_alone else {}
 
-    config, model = read(CONFIG_FILE), read("config.json")
-    settings = {**read(_SPECIAL_MAP), **config}
+    config, model = read(TOKENIZER_CONFIG), read(CONFIG)
+    settings = {**read(SPECIAL_TOKENS_MAP), **config}
     in_json = read(TOKENIZER_JSON)
     parsed = _of_tokenizer_json(folder / TOKENIZER_JSON, in_json) if in_json else None
     settings["tokenizer_class"] = settings.get("tokenizer_class") or model.get("tokenizer_class")
     _check(folder, settings, parsed is not None)
-    vocabulary = path if path.is_file() else path / VOCABULARY_FILE
+    vocabulary = path if path.is_file() else path / VOCABULARY
     if parsed is None or vocabulary.exists():
         pieces = read_vocabulary(vocabulary).pieces
         if parsed is not None:
@@ -80,15 +84,15 @@ def read_tokenizer_files(path: Path) -> TokenizerFiles:
     switches = {} if parsed is None else dict(parsed.switches)
     switches |= {name: config.pop(name) for name in SWITCHES if name in config}
     for name, value in switches.items():
-        check_switch(name, value, f"{folder / CONFIG_FILE}: ")
+        check_switch(name, value, f"{folder / TOKENIZER_CONFIG}: ")
     casing = None
     if "do_lower_case" not in switches:
         is_uncased, casing = _judged_casing(path, pieces)
         switches["do_lower_case"] = is_uncased
-    if read(_OF_SENTENCES).get("do_lower_case") and not switches["do_lower_case"]:
+    if read(SENTENCE_CONFIG).get("do_lower_case") and not switches["do_lower_case"]:
         # sentence-transformers lower-cases before the tokenizer, and leaves accents to it.
         switches |= {"do_lower_case": True, "strip_accents": bool(switches.get("strip_accents"))}
-    records = _added_tokens(folder, settings, parsed, read(_ADDED_TOKENS))
+    records = _added_tokens(folder, settings, parsed, read(ADDED_TOKENS))
     added = _in_order(folder, records, pieces, model.get("vocab_size"))
     return TokenizerFiles(pieces, switches, added, config, casing)
 
@@ -113,15 +117,15 @@ def _check(folder: Path, settings: dict[str, Any], has_json: bool) -> None:
     for key, expected in _FIXED.items():
         value = settings.get(key)
         value = value.get("content") if isinstance(value, dict) else value
-        _check_value(folder / CONFIG_FILE, key, expected if value is None else value, expected)
+        _check_value(folder / TOKENIZER_CONFIG, key, expected if value is None else value, expected)
     for key, form in _FORMS.items():
         if not isinstance(settings.get(key) or form(), form):
             raise InputError(
-                f"{folder / CONFIG_FILE}: {key} is no {form.__name__}: restore the file"
+                f"{folder / TOKENIZER_CONFIG}: {key} is no {form.__name__}: restore the file"
             )
     if never := set(settings.get("never_split") or ()) - set(SPECIAL_TOKENS):
         raise InputError(
-            f"{folder / CONFIG_FILE}: never_split names {sorted(map(str, never))[0]!r}, and it is "
+            f"{folder / TOKENIZER_CONFIG}: never_split names {min(map(str, never))!r}, and it is "
             "not computed here: record the words as added tokens"
         )
 

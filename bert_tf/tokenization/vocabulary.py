@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
-from bert_tf.files.reading import read_small_file
+from bert_tf.files.model_files import read_small_file
 from bert_tf.startup import available_cores
 from bert_tf.tokenization.normalizer import Normalizer
 from bert_tf.tokenization.wordpiece import LONGEST_WORD

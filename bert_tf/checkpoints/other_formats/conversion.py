@@ -14,14 +14,17 @@ from bert_tf.checkpoints.sentence_files import copy_sentence_files, read_sentenc
 from bert_tf.checkpoints.stored_model import StoredModel, check_vocabulary
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath, replace_directory
-from bert_tf.files.outputs import check_output_folder
-from bert_tf.files.reading import read_json
-from bert_tf.tokenization import BertTokenizer
-from bert_tf.tokenization.tokenizer_files import (
+from bert_tf.files.model_files import (
+    CONFIG,
+    TASK_FILE,
+    TOKENIZER_CONFIG,
     TOKENIZER_JSON,
-    VOCABULARY_FILE,
-    read_tokenizer_files,
+    VOCABULARY,
+    read_json,
 )
+from bert_tf.files.outputs import check_output_folder
+from bert_tf.tokenization import BertTokenizer
+from bert_tf.tokenization.tokenizer_files import read_tokenizer_files
 
 # Writers take a model and an empty folder. Assumptions and losses are noted in the model.
 _READ = {
@@ -31,21 +34,11 @@ _READ = {
 }
 _READ_WITH_TOKENIZER = {"keras_hub": read_keras_hub, "tf_hub": model_garden.read_tf_hub}
 _WRITE = {"tf1": write_tf1, "keras_hub": write_keras_hub}
-_TASK_FILE = "task.json"  # columns, length and task, which fine-tuning keeps beside a model
 _OURS = (  # every file that a conversion writes
-    "config.json",
-    "model*.safetensors",
-    "model.safetensors.index.json",
-    "vocab.txt",
-    "tokenizer_config.json",
-    _TASK_FILE,
-    "bert_config.json",
-    "bert_model.ckpt.*",
-    "metadata.json",
-    "model.weights.h5",
-    "task.weights.h5",
-    "tokenizer.json",
-    "preprocessor.json",
+    *(CONFIG, "model*.safetensors", "model.safetensors.index.json"),
+    *(VOCABULARY, TOKENIZER_CONFIG, TASK_FILE),
+    *("bert_config.json", "bert_model.ckpt.*"),
+    *("metadata.json", "model.weights.h5", "task.weights.h5", TOKENIZER_JSON, "preprocessor.json"),
     "assets/tokenizer/*",
     *sentence_files.FILES,
 )
@@ -123,14 +116,14 @@ def convert(
         )
     if not is_directory and model.config.is_distilbert:
         raise InputError(f"{location.folder} is a DistilBERT, and {to} holds BERTs: leave --to out")
-    task = location.folder / _TASK_FILE  # a preset has another file of this name
+    task = location.folder / TASK_FILE  # a preset has another file of this name
     settings = read_json(task) if location.format == "hugging_face" and task.is_file() else {}
     vectors = read_sentence_files(location.folder)
     with replace_directory(target) as folder:
         if is_directory:
             write_hugging_face(model, folder, dtype, shard_bytes)
             if settings:
-                shutil.copyfile(task, folder / _TASK_FILE)
+                shutil.copyfile(task, folder / TASK_FILE)
             copy_sentence_files(location.folder, folder, model.config)
         else:
             _WRITE[to](model, folder)
@@ -149,7 +142,7 @@ def _note_what_is_lost(
         model.notes.append(f"{title} does not match added tokens in texts: {names}.")
     if settings:
         names = ", ".join(name for name, value in settings.items() if value is not None)
-        model.notes.append(f"{_TASK_FILE} ({names}) is left out: {title} has no place.")
+        model.notes.append(f"{TASK_FILE} ({names}) is left out: {title} has no place.")
     if vectors:
         values = ", ".join(f"{name} {value!r}" for name, value in vectors.items())
         model.notes.append(
@@ -162,15 +155,15 @@ def _read_tokenizer(
 ) -> BertTokenizer | None:
     """Reads the tokenizer; `do_lower_case`, if not None, overrides its files."""
     folder = location.folder
-    has_vocabulary = (folder / VOCABULARY_FILE).is_file()
+    has_vocabulary = (folder / VOCABULARY).is_file()
     if not has_vocabulary and not (folder / TOKENIZER_JSON).is_file():
         return None
     files = read_tokenizer_files(folder)
     if not has_vocabulary:
-        notes.append(f"{VOCABULARY_FILE} is made from {TOKENIZER_JSON}.")
+        notes.append(f"{VOCABULARY} is made from {TOKENIZER_JSON}.")
     if do_lower_case is None and files.casing == "":
         raise InputError(
-            f"{folder / VOCABULARY_FILE}: nothing shows whether its model is uncased: give "
+            f"{folder / VOCABULARY}: nothing shows whether its model is uncased: give "
             "--do_lower_case true if its training text was lower-cased, else --do_lower_case false."
         )
     if do_lower_case is None and files.casing:

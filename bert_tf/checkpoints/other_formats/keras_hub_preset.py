@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from bert_tf.checkpoints import weight_names
-from bert_tf.checkpoints.formats import CONFIG, Location
+from bert_tf.checkpoints.formats import Location
 from bert_tf.checkpoints.other_formats.tensorflow_checkpoint import TANH_GELU
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.weight_names import (
@@ -22,10 +22,10 @@ from bert_tf.checkpoints.weight_names import (
 )
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, pip_install
-from bert_tf.files.reading import read_json
+from bert_tf.files.model_files import CONFIG, TASK_FILE, TOKENIZER_JSON, read_json
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
-_TASK, _TASK_WEIGHTS = "task.json", "task.weights.h5"
+_TASK_WEIGHTS = "task.weights.h5"
 _PROBLEM_TYPES = {  # by the activation of a classifier
     "linear": "single_label_classification",
     "softmax": "single_label_classification",
@@ -91,7 +91,7 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
     task = None
     notes: list[str] = []
     try:
-        kind = _class_name(folder / _TASK) if (folder / _TASK).is_file() else ""
+        kind = _class_name(folder / TASK_FILE) if (folder / TASK_FILE).is_file() else ""
         if kind and not (folder / _TASK_WEIGHTS).is_file():
             notes.append(f"There is no {_TASK_WEIGHTS}: the head of the {kind} is left out.")
         elif kind in ("BertMaskedLM", "BertTextClassifier"):
@@ -99,7 +99,7 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
             task = task_class.from_preset(str(folder), dtype="float32", preprocessor=None)
             backbone = task.backbone
         elif kind:
-            notes.append(f"{_TASK} is of {kind}, whose head is not known here and is left out.")
+            notes.append(f"{TASK_FILE} is of {kind}, whose head is not known here and is left out.")
         if task is None:
             backbone = keras_hub.models.BertBackbone.from_preset(str(folder), dtype="float32")
     except (ValueError, OSError, LookupError, TypeError) as error:
@@ -154,7 +154,7 @@ def _classifier_settings(task: Any, notes: list[str]) -> dict[str, Any]:
 
 
 def _tokenizer(folder: Path, do_lower_case: bool | None, notes: list[str]) -> BertTokenizer | None:
-    path = folder / "tokenizer.json"
+    path = folder / TOKENIZER_JSON
     if not path.is_file() or not (folder / _VOCABULARY).is_file():
         return None
     settings = read_json(path).get("config") or {}

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from bert_tf.checkpoints.formats import CONFIG, Location
+from bert_tf.checkpoints.formats import Location
 from bert_tf.checkpoints.model_directory import read_named
 from bert_tf.checkpoints.other_formats import tensorflow_checkpoint
 from bert_tf.checkpoints.stored_model import StoredModel, left_out
@@ -20,7 +20,8 @@ from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, MODEL_GARDEN, PO
 from bert_tf.checkpoints.weights_files import TENSORFLOW_SUFFIX
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
+from bert_tf.files.model_files import CONFIG, VOCABULARY
+from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.vocabulary import read_vocabulary
 
 _POST_LAYER_NORM = (
@@ -215,7 +216,7 @@ def _config(folder: Path, variables: _Variables, blocks: int, notes: list[str]) 
 def read_tf_hub(location: Location, do_lower_case: bool | None = None) -> StoredModel:
     """Reads an encoder, its masked language model head if it has one, and its vocabulary."""
     folder = location.folder
-    vocabulary = folder / "assets" / VOCABULARY_FILE
+    vocabulary = folder / "assets" / VOCABULARY
     if not tensorflow_checkpoint.Checkpoint(location.path).is_object_based:
         raise InputError(
             f"{folder} is a module of TensorFlow 1's Hub: put the model's bert_config.json and "
