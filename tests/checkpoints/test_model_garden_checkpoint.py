@@ -1,5 +1,8 @@
 """Model Garden's checkpoints: model_garden_peer.py made tests/golden/model_garden."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,8 +11,10 @@ from stored_models import (
     MODEL_GARDEN,
     assert_close,
     assert_same_tensors,
+    draw_weights,
     read_outputs,
     refusal,
+    run_peer,
     tensors_of,
 )
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
@@ -18,6 +23,7 @@ from bert_tf import BertConfig, BertEncoder
 from bert_tf.checkpoints.other_formats import tensorflow_checkpoint
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.models.language_model import BertPreTrainer
+from bert_tf.models.saving import save_model
 
 
 @pytest.mark.parametrize("encoder", ["v2", "functional"])
@@ -92,3 +98,21 @@ def test_checkpoints_of_other_objects(out, tmp_path):
     config = BertConfig(**{**vars(CONFIG), "vocab_size": 23, "num_attention_heads": 4})
     config.to_json(tmp_path / "model" / "bert_config.json")
     assert "num_attention_heads 4" in refusal(tmp_path / "model", out)
+
+
+@pytest.mark.slow
+@pytest.mark.peer("model-garden")
+def test_its_converter_reads_our_tensorflow_1(tmp_path):
+    """And computes what we compute."""
+    model = BertPreTrainer(replace(CONFIG, vocab_size=23), seed=1)
+    draw_weights(model.trainable_variables, scale=0.4)
+    save_model(model, tmp_path / "model")
+    convert(tmp_path / "model", tmp_path / "out", "tf1")
+    script = Path(__file__).with_name("model_garden_peer.py")
+    run_peer("model-garden", script, "tf1", tmp_path / "out", tmp_path / "theirs.npz")
+    theirs, inputs = read_outputs(tmp_path / "theirs.npz")
+    encoded = model.encoder(inputs)
+    for name in ("sequence_output", "pooled_output"):
+        assert_close(encoded[name], theirs[name])
+    positions = {"mask_positions": theirs["masked_lm_positions"]}
+    assert_close(model({**inputs, **positions})["mlm_logits"], theirs["mlm_logits"])

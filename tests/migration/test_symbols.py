@@ -104,15 +104,11 @@ def test_names_that_it_gives_exist():
 @pytest.mark.parametrize(
     ("library", "form", "symbol", "says"),
     [
-        ("transformers", "name", "TFBertModel", "bert_tf.BertEncoder"),
         ("transformers", "name", "TFRobertaModel", ""),
         ("transformers", "name", "TFDistilBertForTokenClassification", "bert_tf.BertTagger"),
         ("transformers", "name", "DistilBertTokenizerFast", "bert_tf.BertTokenizer"),
-        ("transformers", "name", "BertTokenizer", "bert_tf.BertTokenizer"),
         ("transformers", "argument", "padding=max_length", None),
-        ("keras_hub", "name", "BertTextClassifier", "bert_tf.BertClassifier"),
         ("keras_hub", "name", "GemmaCausalLM", ""),
-        ("original", "flag", "task_name", "--task"),
         ("official", "setting", "trainer.optimizer_config.warmup.polynomial.power", "--warmup"),
         ("*", "text", "https://tfhub.dev/tensorflow/bert_en_uncased_preprocess/3", "Preprocessor"),
         ("*", "text", "https://tfhub.dev/tensorflow/small_bert/bert_en/2", "bert-tf convert"),
