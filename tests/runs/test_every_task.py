@@ -1,6 +1,6 @@
 """Every task of the table, on 20 rows: is evaluated, written and read back.
 
-One task of every kind learns, resumes and is exported, too.
+One task of every kind learns and is exported, too.
 """
 
 import json
@@ -8,12 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from killed import copy_when_saved  # tests/processes/killed.py
-from rounding import assert_equal_but_for_rounding, rounding
+from rounding import assert_equal_but_for_rounding
 from tiny import tiny_config
 
 from bert_tf import BertTokenizer, save_model
-from bert_tf.commands.ensemble import evaluate_together
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.models.answerer import Answerer
@@ -31,7 +29,6 @@ from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging, Tags
 from bert_tf.tasks.of_model import read_settings
 from bert_tf.tasks.table import TASKS
-from bert_tf.training.watcher import Watcher
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -217,13 +214,10 @@ FILES = {
 }
 
 
-def weights_of(run) -> bytes:
-    return (run / "last" / "model.safetensors").read_bytes()
-
-
-# How a run learns and what an export computes is up to the kind: a task of each is trained. So is
-# each kind of model at least once: one that reads from one side or from both, a BiLSTM on top, LSTM
-# language models, features of an encoder, as ELMo's, too; and documents and windows over texts.
+# How a run learns and what an export computes is up to the kind: a task of each is trained here,
+# and resumed in tests/frozen. So is each kind of model at least once: one that reads from one side
+# or from both, a BiLSTM on top, LSTM language models, features of an encoder, as ELMo's, too; and
+# documents and windows over texts.
 _CASES = [
     ("cola", ""),
     ("regression", "left_to_right"),
@@ -236,29 +230,20 @@ _CASES = [
     ("multi_label", "windows"),
     ("embedding", ""),
 ]
-# Another order of rows, features that are kept and states of an LSTM, documents, windows.
-_RESUMED = [
-    ("cola", ""),
-    ("embedding", ""),
-    ("tagging", "elmo"),
-    ("conll2003_documents", ""),
-    ("multi_label", "windows"),
-]
 _OPTIONS = {
     "features_only": {"features_only": "last"},
     "elmo": {"features_only": "mix"},
     "bilstm": {"bilstm": True},
     "windows": {"long_texts": "windows"},
 }
-_TRAINED = [name for name, task in TASKS.items() if task.kind.is_trained]
-_OF_KIND = {type(TASKS[name].kind): name for name, _ in reversed(_CASES)}
-assert set(_RESUMED) <= set(_CASES)
-assert _OF_KIND.keys() == {type(TASKS[name].kind) for name in _TRAINED}
+assert {type(TASKS[name].kind) for name, _ in _CASES} == {
+    type(task.kind) for task in TASKS.values() if task.kind.is_trained
+}
 
 
 @pytest.mark.slow  # tests/runs/test_commands.py goes this way for one task each time
 @pytest.mark.parametrize(("name", "trained"), _CASES)
-def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
+def test_a_task_learns_is_evaluated_exported_and_read_back(
     name, trained, encoder, tmp_path, monkeypatch, exports_of
 ):
     monkeypatch.setattr("bert_tf.paper.feature_encoder.LSTM_UNITS", 32)  # 384 take long to write
@@ -270,7 +255,6 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     file, write, check = FILES.get(type(task.kind), TABLE)
     data = tmp_path / file
     write(data, task)
-    resumes = (name, trained) in _RESUMED
     length = 3 if trained == "windows" else 12  # a window for each word
     options = FinetuningOptions(
         model=str(encoder),
@@ -284,32 +268,19 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
         learning_rate=5e-2 if trained == "features_only" else 5e-3,
         log_every=100,
         evaluate_every=20,
-        save_every=11,
-        histograms_every=None if resumes else 25,
+        histograms_every=25 if trained in ("bilstm", "recurrent") else None,
         strategy="one",
         **_OPTIONS.get(trained, {}),
     )
 
-    class Copying(Watcher):
-        def after_step(self, step):
-            if step == 32 and resumes:  # in the middle of an epoch
-                copy_when_saved(tmp_path / "run", 22, tmp_path / "killed")
-
     # It overfits.
-    result = finetune(options, Copying())
+    result = finetune(options)
     best = tmp_path / "run" / "best"
     tuned = load_answerer(best)
     perfect = 100 if isinstance(task.kind, Span) else 1
     score = result.evaluation.scores[task.kind.score_names(task, tuned.labels)[0]]
     assert score > 0.9 * perfect
     assert json.loads((best / "metrics.json").read_text()) == result.evaluation.scores
-
-    # It resumes exactly after a kill in the middle of an epoch.
-    if resumes:
-        again = replace(options, output=str(tmp_path / "killed"))
-        resumed = finetune(again)
-        assert resumed.training.started_at == 22
-        assert weights_of(tmp_path / "killed") == weights_of(tmp_path / "run")
 
     # The directory round-trips through Hugging Face's names, without the task's own file.
     assert tuned.task == replace(task, max_length=length, kind=tuned.task.kind)
@@ -335,26 +306,19 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     check(best, task, examples, result.evaluation.answered.answers)
 
 
-def written(name, folder):
-    """A task, examples that were written and read, their labels, and what reads answers back."""
+# Of tasks with the columns, labels and scores of others, one each.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mrpc", "mnli", "stsb", "squad", "swag", "conll2003"])
+def test_a_task_of_a_kind_is_evaluated_and_read_back(name, encoder, tmp_path):
     task = TASKS[name].with_settings({"max_length": 12})
     file, write, check = FILES.get(type(task.kind), TABLE)
-    write(folder / file, task)
-    examples = task.read(folder / file, "validation")
-    return task, examples, task.kind.label_names(task, examples), check
-
-
-def untrained(task, encoder, labels) -> Answerer:
-    head = {**task.kind.head(labels), "seed": 3}
-    model = load_model(encoder, class_of_kind(task.kind), allow_new_head=True, **head)
-    return Answerer(task, model, BertTokenizer(PIECES), labels)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in _TRAINED if n not in dict(_CASES)])
-def test_a_task_of_a_kind_is_evaluated_and_read_back(name, encoder, tmp_path):
-    task, examples, labels, check = written(name, tmp_path)
-    tuned = untrained(task, encoder, labels)
+    write(tmp_path / file, task)
+    examples = task.read(tmp_path / file, "validation")
+    labels = task.kind.label_names(task, examples)
+    model = load_model(
+        encoder, class_of_kind(task.kind), allow_new_head=True, **task.kind.head(labels), seed=3
+    )
+    tuned = Answerer(task, model, BertTokenizer(PIECES), labels)
     evaluation = tuned.evaluate(examples, 7)
     assert task.kind.score_names(task, labels)[0] in evaluation.scores
     evaluation.write(tmp_path / "written")
@@ -362,29 +326,3 @@ def test_a_task_of_a_kind_is_evaluated_and_read_back(name, encoder, tmp_path):
     tuned.save(tmp_path / "copy")
     (tmp_path / "copy" / "task.json").unlink()
     assert load_answerer(tmp_path / "copy", task.settings()).labels == labels
-
-
-@pytest.mark.slow  # tests/commands/test_ensemble.py has one each time
-@pytest.mark.parametrize("name", [n for n in _OF_KIND.values() if n not in ("embedding", "tags")])
-def test_an_ensemble_of_equal_models_answers_as_one(name, encoder, tmp_path):
-    """Whatever the order of their labels is.
-
-    Vectors have no ensembles; tags are averaged as entities are.
-    """
-    task, examples, labels, check = written(name, tmp_path)
-    first, second = (untrained(task, encoder, each) for each in (labels, labels[::-1]))
-    head = first.model.head.get_weights()
-    second.model.head.set_weights([w[..., ::-1] if labels else w for w in head])
-    alone = first.evaluate(examples, 7)
-    for members in ([first, second], *([[first]] if name == "cola" else [])):
-        evaluation = evaluate_together(members, examples, 7)
-        assert evaluation.answered.task.settings() == task.settings()
-        assert evaluation.remarks == alone.remarks
-        assert evaluation.scores == pytest.approx(alone.scores, abs=rounding(30, 32))
-        for key, values in alone.answered.answers.items():
-            if values.dtype.kind == "f":
-                assert_close(evaluation.answered.answers[key], values)
-            else:
-                np.testing.assert_array_equal(evaluation.answered.answers[key], values)
-        evaluation.write(tmp_path / str(len(members)))
-        check(tmp_path / str(len(members)), task, examples, alone.answered.answers)
