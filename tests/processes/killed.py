@@ -1,8 +1,14 @@
-"""What a kill leaves of a run, without killing it: a copy of its folder at a step."""
+"""What a kill leaves of a run."""
 
 import shutil
 import time
 from pathlib import Path
+
+
+def newest_checkpoint(run: Path) -> int:
+    """The step of a run's newest checkpoint, or -1."""
+    names = [path.stem for path in (run / "checkpoints").glob("step-*.safetensors")]
+    return max((int(name.removeprefix("step-")) for name in names), default=-1)
 
 
 def copy_when_saved(run: Path, step: int, copy: Path) -> None:

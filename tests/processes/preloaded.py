@@ -20,9 +20,10 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
+from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -91,8 +92,8 @@ class Process:
         self,
         code: str,
         arguments: Sequence[object],
-        env: Mapping[str, str] | None,
-        cwd: str | Path | None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
     ) -> None:
         self.args = [str(argument) for argument in arguments]
         self._folder = tempfile.TemporaryDirectory(prefix="process-")
@@ -161,28 +162,31 @@ class Process:
             self._process.terminate()
 
 
-def start_code(
-    code: str,
-    arguments: Sequence[object] = (),
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: str | Path | None = None,
-) -> Process:
-    """Starts `python -c code *arguments`, in an environment (default: this process's)."""
-    return Process(code, arguments, env, cwd)
+def wait_until(happened: Callable[[], object], *processes: Process, seconds: float = 120) -> None:
+    """Waits for what processes do; fails if one ends before."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        for process in processes:
+            assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def start_code(code: str, arguments: Sequence[object] = (), **options: Any) -> Process:
+    """Starts `python -c code *arguments`, in an environment `env` and a folder `cwd`."""
+    return Process(code, arguments, **options)
 
 
 def run_code(
     code: str,
     arguments: Sequence[object] = (),
     *,
-    env: Mapping[str, str] | None = None,
-    cwd: str | Path | None = None,
     check: bool = False,
     timeout: float = 300,
+    **options: Any,
 ) -> subprocess.CompletedProcess:
     """Runs `python -c code *arguments` to its end."""
-    process = start_code(code, arguments, env=env, cwd=cwd)
+    process = start_code(code, arguments, **options)
     stdout, stderr = process.communicate(timeout)
     if check and process.returncode:
         error = subprocess.CalledProcessError(process.returncode, process.args, stdout, stderr)
@@ -191,26 +195,13 @@ def run_code(
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
-def start_command(
-    arguments: Sequence[object],
-    *,
-    setup: str = "",
-    env: Mapping[str, str] | None = None,
-    cwd: str | Path | None = None,
-) -> Process:
-    """Starts `bert-tf *arguments`, after the statements `setup`."""
-    return start_code(f"{setup}\n{_COMMAND}", arguments, env=env, cwd=cwd)
+def start_command(arguments: Sequence[object], *, setup: str = "", **options: Any) -> Process:
+    """Starts `bert-tf *arguments`, after the statements `setup`; options are `start_code`'s."""
+    return start_code(f"{setup}\n{_COMMAND}", arguments, **options)
 
 
 def run_command(
-    arguments: Sequence[object],
-    *,
-    setup: str = "",
-    env: Mapping[str, str] | None = None,
-    cwd: str | Path | None = None,
-    check: bool = False,
-    timeout: float = 300,
+    arguments: Sequence[object], *, setup: str = "", **options: Any
 ) -> subprocess.CompletedProcess:
-    """Runs `bert-tf *arguments` to its end."""
-    code = f"{setup}\n{_COMMAND}"
-    return run_code(code, arguments, env=env, cwd=cwd, check=check, timeout=timeout)
+    """Runs `bert-tf *arguments` to its end; options are `run_code`'s."""
+    return run_code(f"{setup}\n{_COMMAND}", arguments, **options)

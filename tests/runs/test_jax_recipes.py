@@ -9,13 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from command_line import words
+from preloaded import wait_until
 from rounding import rounding
 from tiny import tiny_config
 
@@ -125,6 +125,9 @@ def refused(function):
 
 options = training.parser("").parse_args(["--output", "run", "--batch_size", "12"])
 refused(lambda: training.distribute(options))
+keras.backend.backend = lambda: "numpy"
+refused(lambda: training.distribute(options))
+keras.backend.backend = lambda: "jax"
 options.cpu = True
 refused(lambda: training.distribute(options))
 options.model_devices = 3
@@ -160,6 +163,7 @@ print("golden")
 
 
 @needs_jax
+@pytest.mark.slow
 def test_bad_input_and_the_optimizer():
     """In one process: JAX takes seconds to import."""
     done = on_jax("-c", BAD_INPUT, GOLDEN, devices=8)
@@ -170,6 +174,7 @@ def test_bad_input_and_the_optimizer():
         refusals,
         [
             'JAX sees no GPU or TPU: pip install "jax[cuda13]", or give --cpu',
+            "Keras runs on numpy: set KERAS_BACKEND=jax",
             "a batch of 12 does not divide among 8 devices and 1 micro-batches: give a multiple",
             "--model_devices 3 does not divide 8 devices",
             "'.*/no_such/kernel' in LAYOUT names no variable: write it as of embeddings/",
@@ -177,19 +182,6 @@ def test_bad_input_and_the_optimizer():
         strict=True,
     ):
         assert line.startswith(f"0 {expected}")
-
-
-@needs_jax
-@pytest.mark.slow
-def test_another_backend_is_refused(shards, tmp_path):
-    script = [RECIPES / "pretrain_on_jax.py", "--shards", shards, "--output", tmp_path]
-    done = subprocess.run(
-        [sys.executable, *map(str, script)],
-        capture_output=True,
-        text=True,
-        env=environment(1) | {"KERAS_BACKEND": "numpy"},
-    )
-    assert done.stderr.splitlines()[-1] == "Keras runs on numpy: set KERAS_BACKEND=jax"
 
 
 LOSSES = """
@@ -288,89 +280,82 @@ def test_memory_of_each_device_is_what_the_layout_says(on_eight_devices):
     assert len(found["model"]["bytes"]) == 8
 
 
+RUNS = """
+import json, runpy, sys
+for script, *arguments in json.loads(sys.argv[1]):
+    sys.argv = [script, *arguments]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as refused:
+        print(refused, file=sys.stderr)
+"""
+
+
+def run_scripts(*commands) -> subprocess.CompletedProcess:
+    """Runs recipes one after the other, in a process of two devices."""
+    return on_jax("-c", RUNS, json.dumps([[*map(str, x)] for x in commands]), devices=2)
+
+
 @pytest.fixture(scope="module")
-def resumed(shards, small_config, tmp_path_factory):
-    """A run that was killed after a checkpoint and started again, beside one that was not."""
+def resumed(shards, small_config, labelled, tmp_path_factory):
+    """A run that was killed and started again; another that was not, fine-tuned; what they said."""
     folder = tmp_path_factory.mktemp("runs")
     model = folder / "model"
     save_model(BertPreTrainer(BertConfig.from_json(small_config), seed=1), model)
     script = [RECIPES / "pretrain_on_jax.py", "--shards", shards, "--model", model, "--cpu"]
-    script += words("--batch_size 8 --steps 300 --warmup_steps 10 --save_every 100")
-    script += words("--learning_rate 1e-3 --output")
-    whole = on_jax(*script, folder / "whole", devices=2)
+    script += words("--batch_size 8 --steps 150 --warmup_steps 10 --save_every 50 --log_every 50")
+    script += words("--learning_rate 3e-3 --output")
+    tuning = words(
+        "--cpu --text text --batch_size 8 --epochs 5 --max_length 16 --learning_rate 5e-3 "
+        "--precision float32",
+        model=folder / "whole" / "last",
+        train=labelled / "train.tsv",
+        dev=labelled / "test.tsv",
+        output=folder / "tuned",
+    )
+    whole = run_scripts([*script, folder / "whole"], [RECIPES / "finetune_on_jax.py", *tuning])
     assert whole.returncode == 0, whole.stderr
     command = [sys.executable, *map(str, script), str(folder / "killed")]
     process = subprocess.Popen(command, env=environment(2), stdout=subprocess.DEVNULL)
-    while not (folder / "killed" / "checkpoint.safetensors").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_until((folder / "killed" / "checkpoint.safetensors").exists, process)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    other = on_jax(*script, folder / "killed", "--batch_size", 16, devices=2)
-    assert "was saved with --batch_size 8: give that, or" in other.stderr.splitlines()[-1]
-    again = on_jax(*script, folder / "killed", devices=2)
+    script.append(folder / "killed")
+    again = run_scripts([*script, "--batch_size", 16], script)
     assert again.returncode == 0, again.stderr
+    assert "was saved with --batch_size 8: give that, or" in again.stderr
     return folder, whole.stdout, again.stdout
 
 
 @needs_jax
 @pytest.mark.slow
 def test_a_killed_run_resumes_exactly(resumed):
-    """Dropout, data and optimizer go on where they were, in bfloat16."""
+    """Dropout, data and optimizer go on where they were, in bfloat16; so do TensorBoard's lines."""
     folder, whole, again = resumed
     first = int(re.search(r"resumed after (\d+) steps", again)[1])
-    assert 0 < first < 300
+    assert 0 < first < 150
     weights = [folder / run / "checkpoint.safetensors" for run in ("whole", "killed")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     losses = [re.findall(r"step (\d+) mlm_logits (\S+) nsp", lines) for lines in (whole, again)]
     assert losses[0][-1] == losses[1][-1]
     assert float(losses[0][-1][1]) < 6  # of 6.4, the logarithm of the vocabulary
-
-
-@needs_jax
-@pytest.mark.slow
-def test_tensorboard_shows_the_losses(resumed):
-    (events,) = (resumed[0] / "whole").glob("events.*")
+    (written,) = (folder / "whole").glob("events.*")
     steps = {}
-    for event in tf.compat.v1.train.summary_iterator(str(events)):
+    for event in tf.compat.v1.train.summary_iterator(str(written)):
         for value in event.summary.value:
             steps.setdefault(value.tag, []).append(event.step)
     names = ("mlm_logits", "nsp_logits", "sequences per second")
-    assert steps == {name: [100, 200, 300] for name in names}
+    assert steps == {name: [50, 100, 150] for name in names}
 
 
 @needs_jax
 @pytest.mark.slow
-def test_fine_tuning_goes_on_from_there(resumed, labelled, tmp_path):
+def test_fine_tuning_goes_on_from_there(resumed, labelled):
     """Its accuracy is that of the saved model in TensorFlow, which tokenizes by itself."""
-    done = on_jax(
-        RECIPES / "finetune_on_jax.py",
-        "--model",
-        resumed[0] / "whole" / "last",
-        "--cpu",
-        "--train",
-        labelled / "train.tsv",
-        "--dev",
-        labelled / "test.tsv",
-        "--text",
-        "text",
-        "--output",
-        tmp_path,
-        "--batch_size",
-        8,
-        "--epochs",
-        5,
-        "--max_length",
-        16,
-        "--learning_rate",
-        5e-3,
-        "--precision",
-        "float32",
-    )
-    assert done.returncode == 0, done.stderr
-    found = float(re.search(r"accuracy (\S+)", done.stdout)[1])
+    folder, whole, _ = resumed
+    found = float(re.findall(r"accuracy (\S+)", whole)[-1])
     assert found > 0.9
-    model = BertClassifier.from_preset(tmp_path / "last")
+    model = BertClassifier.from_preset(folder / "tuned" / "last")
     rows = [line.split("\t") for line in (labelled / "test.tsv").read_text().splitlines()[1:]]
     texts, labels = zip(*rows, strict=True)
     answers = [answer["label"] for answer in model.classify(list(texts))]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from command_line import words
-from preloaded import run_code, run_command, start_command
+from killed import newest_checkpoint  # tests/processes/killed.py
+from preloaded import run_code, run_command, start_command, wait_until
 from run_logs import logged, scalar_events
 
 from bert_tf.cli import main
@@ -29,19 +30,10 @@ def pretraining(shards, small_config, output, steps) -> list[str]:
     )
 
 
-def newest_checkpoint(output) -> int:
-    names = [path.name for path in (output / "checkpoints").glob("step-*.safetensors")]
-    return max((int(name[5:13]) for name in names), default=-1)
-
-
 def wait_for_progress(process, output) -> None:
     """Until the process has written a checkpoint of its own."""
     before = newest_checkpoint(output)
-    deadline = time.monotonic() + 120
-    while newest_checkpoint(output) <= before:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    wait_until(lambda: newest_checkpoint(output) > before, process)
 
 
 def kill_at_random_moments(command: list[str], output: Path, kills: int, setup: str = "") -> None:

@@ -6,14 +6,14 @@ The workers are two processes here, which talk as two machines would.
 import fcntl
 import json
 import signal
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cluster import workers
 from command_line import words
-from preloaded import run_code
+from killed import newest_checkpoint  # tests/processes/killed.py
+from preloaded import run_code, wait_until
 from rounding import rounding
 from run_logs import logged
 from safetensors.numpy import load_file
@@ -31,18 +31,6 @@ def ended(processes) -> tuple[list[int], list[str]]:
     """Exit codes, and what each wrote on standard error."""
     told = [process.communicate(timeout=200)[1].strip() for process in processes]
     return [process.returncode for process in processes], told
-
-
-def checkpoints(output: Path) -> list[str]:
-    return sorted(path.name for path in (output / "checkpoints").glob("step-*.safetensors"))
-
-
-def wait_for_checkpoint(processes, output: Path) -> None:
-    deadline = time.monotonic() + 120
-    while not checkpoints(output):
-        assert all(process.poll() is None for process in processes)
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def event_files(output: Path) -> dict[str, int]:
@@ -143,7 +131,7 @@ def test_two_workers_pretrain_and_one_tells(undisturbed, shards):
     assert told[0].count("held-out") == 3  # and in the last line
     assert told[1] == ""
     assert event_files(output) == {"logs": 2, "train": 1, "held_out": 1, "masked_words": 1}
-    assert checkpoints(output) == ["step-00000030.safetensors", "step-00000040.safetensors"]
+    assert newest_checkpoint(output) == 40
 
     # The 139 held-out instances are no multiple of 8.
     model = load_model(output / "last", BertPreTrainer)
@@ -164,11 +152,11 @@ def test_sigterm_to_one_worker_stops_both_and_nothing_is_lost(
     output = tmp_path / "run"
     command = pretraining(shards, small_config, output)
     with workers(command, command, late=0.2) as processes:
-        wait_for_checkpoint(processes, output)
+        wait_until(lambda: newest_checkpoint(output) > 0, *processes)
         processes[1].send_signal(signal.SIGTERM)
         codes, told = ended(processes)
     assert codes == [75, 75], told
-    newest = int(checkpoints(output)[-1][5:13])
+    newest = newest_checkpoint(output)
     assert 10 <= newest < 40
     for each in told:
         assert each.endswith(
@@ -193,14 +181,13 @@ def test_sigterm_to_one_worker_stops_both_and_nothing_is_lost(
 def test_a_worker_that_is_killed_ends_the_other_with_a_line(shards, small_config, tmp_path, killed):
     command = pretraining(shards, small_config, tmp_path / "run", steps=1_000_000)
     with workers(command, command) as processes:
-        wait_for_checkpoint(processes, tmp_path / "run")
+        wait_until(lambda: newest_checkpoint(tmp_path / "run") > 0, *processes)
         processes[killed].kill()
         other = processes[1 - killed]
         _, told = other.communicate(timeout=60)
     assert other.returncode == 75, told
     assert "Traceback" not in told
     assert told.splitlines()[-1].startswith("bert-tf pretrain: another worker of the run has ended")
-    assert checkpoints(tmp_path / "run")
 
 
 @pytest.mark.slow
