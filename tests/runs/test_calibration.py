@@ -9,17 +9,15 @@ from tiny import tiny_config
 
 from bert_tf import BertEncoder, BertTokenizer, save_model
 from bert_tf.commands.finetuning import best_temperature, finetune
-from bert_tf.errors import InputError
 from bert_tf.models.opening import load_answerer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
-LABELS = ["no", "perhaps", "yes"]
 
 
-def options_of(folder, **more):
-    sizes = {"intermediate_size": 16, "max_position_embeddings": 8, "initializer_range": 0.2}
-    config = tiny_config(len(PIECES), "1x16x2", **sizes)
-    save_model(BertEncoder(config, seed=1), folder / "encoder", BertTokenizer(PIECES))
+@pytest.mark.slow
+def test_a_calibrated_model_decides_as_before_with_less_loss(tmp_path):
+    config = tiny_config(len(PIECES), "1x16x2", max_position_embeddings=8, initializer_range=0.2)
+    save_model(BertEncoder(config, seed=1), tmp_path / "encoder", BertTokenizer(PIECES))
     draw = np.random.default_rng(2)
     for split in ("train", "validation"):  # a fifth of the labels is noise
         rows = [(draw.choice(PIECES[5:]), draw.choice(PIECES[5:])) for _ in range(80)]
@@ -27,13 +25,8 @@ def options_of(folder, **more):
             f"{a} {b}\t{('no', 'yes')[int((a in ('sea', 'ship')) ^ (draw.random() < 0.2))]}"
             for a, b in rows
         ]
-        (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
-    return finetuning(folder, epochs=8, calibrate=True, **more)
-
-
-@pytest.mark.slow
-def test_a_calibrated_model_decides_as_before_with_less_loss(tmp_path):
-    options = options_of(tmp_path, evaluate_every=80)
+        (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    options = finetuning(tmp_path, epochs=8, calibrate=True, evaluate_every=80)
     finetune(replace(options, calibrate=False))
     result = finetune(options)  # asked for when the run is finished
     folders = {name: tmp_path / "run" / name for name in ("last", "best")}
@@ -54,14 +47,3 @@ def test_a_calibrated_model_decides_as_before_with_less_loss(tmp_path):
     before = {file.name: file.read_bytes() for file in folders["best"].iterdir()}
     assert finetune(options).evaluation.scores == result.evaluation.scores
     assert before == {file.name: file.read_bytes() for file in folders["best"].iterdir()}
-
-
-def test_tasks_without_probabilities_refuse_it(tmp_path):
-    with pytest.raises(
-        InputError, match="--calibrate is for tasks with classes, not for regression"
-    ):
-        options = options_of(tmp_path, task="regression")
-        text = (tmp_path / "train.tsv").read_text().replace("yes", "1").replace("no", "0")
-        (tmp_path / "train.tsv").write_text(text)
-        (tmp_path / "validation.tsv").write_text(text)
-        finetune(options)
