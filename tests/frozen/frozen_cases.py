@@ -23,7 +23,7 @@ import shutil
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -216,15 +216,17 @@ def asked(task: str, count: int = 6) -> dict[str, list]:
     return {name: list(named[name]) for name in ("text", "text_pair") if name in named}
 
 
-def answers(export: Path, inputs: dict[str, list]) -> dict[str, Any]:
-    """Each signature's outputs for raw strings, in a SavedModel opened by TensorFlow alone."""
+def answers(
+    export: Path, inputs: dict[str, list], left_out: Collection[str] = ()
+) -> dict[str, Any]:
+    """Signatures' outputs for raw strings, in a SavedModel opened by TensorFlow alone."""
     import tensorflow as tf
 
     found = {}
     signatures = tf.saved_model.load(str(export)).signatures
     for name, signature in signatures.items():
         wanted = signature.structured_input_signature[1]
-        if not wanted.keys() <= inputs.keys():
+        if name in left_out or not wanted.keys() <= inputs.keys():
             continue
         outputs = signature(**{n: tf.constant(inputs[n]) for n in wanted})
         for output, values in sorted(outputs.items()):
@@ -420,10 +422,9 @@ def unpack(folder: Path, archive: Path = ARCHIVE, beginning: str = "") -> None:
         file.extractall(folder, members, filter="data")
 
 
-def main(folder: str, output: str, *patterns: str, unpacked: bool = False) -> None:
+def main(folder: str, output: str, *patterns: str) -> None:
     output = str(Path(output).absolute())
-    if not unpacked:
-        unpack(Path(folder))
+    unpack(Path(folder))
     os.chdir(folder)
     results = {}
     for name, case in all_cases().items():
