@@ -90,20 +90,55 @@ def lines(size: int) -> bytes:
     return b"a: bcdefg\r\n" * (size // 11)
 
 
-def test_a_head_has_at_most_64_kib():
-    assert answered(START + lines(HEAD_BYTES - 200) + b"\r\n") == [b"200"]
-    assert is_refused(START + lines(HEAD_BYTES + 100) + b"\r\n")
-    assert is_refused(START + lines(100_000) + b"\r\n")
-    assert is_refused(START + b"a: " + b"b" * 100_000 + b"\r\n\r\n")
-    assert is_refused(b"GET /" + b"a" * 100_000)
-    # A line that never ends.
-    assert is_refused(START + b"a: ", *[b"b" * 50_000] * 3)
+WHOLE = START + b"\r\n"
+HALF = START + lines(HEAD_BYTES // 2) + b"\r\n"
+GARBAGE = b"\x00\x01 nonsense\r\n\r\n"
+UPGRADE = START + b"Connection: %sUpgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
+BROKEN = CHUNKED + b"nonsense\r\n\r\n"
+MANY = MOST_PIPELINED + 1
 
 
-def test_heads_of_several_requests_are_counted_one_by_one():
-    whole = START + lines(HEAD_BYTES // 2) + b"\r\n"
-    assert answered(whole, whole, whole, most=3) == [b"200"] * 3
-    assert answered(whole + whole + whole, most=3) == [b"200"] * 3
+@pytest.mark.parametrize(
+    ("parts", "statuses"),
+    [
+        ([START + lines(HEAD_BYTES - 200) + b"\r\n"], [b"200"]),
+        # Heads of several requests are counted one by one.
+        ([HALF, HALF, HALF], [b"200"] * 3),
+        ([HALF * 3], [b"200"] * 3),
+        ([CHUNKED + b"1\r\n \r\n" * 30_000 + b"0\r\n\r\n"], [b"200"]),
+        ([WHOLE * MOST_PIPELINED], [b"200"] * MOST_PIPELINED),
+        ([WHOLE * 3 * MOST_PIPELINED], [b"200"] * MANY + [b"400"]),
+        ([b"GET / HTTP/1.1\r\nHost:\r\n\r\n"], [b"200"]),
+        ([b"GET / HTTP/1.0\r\n\r\n"], [b"200"]),
+        ([(UPGRADE % b"" + b"\r\n") * 2 + WHOLE], [b"200"] * 3),
+        # What comes before garbage is answered.
+        ([WHOLE + GARBAGE], [b"200", b"400"]),
+        ([WHOLE * 3 + GARBAGE], [b"200"] * 3 + [b"400"]),
+        ([WHOLE + BROKEN], [b"200", b"400"]),
+        ([WHOLE * 3 + BROKEN], [b"200"] * 3 + [b"400"]),
+        ([BROKEN], [b"400"]),
+    ],
+)
+def test_requests_are_answered_in_turn(parts, statuses):
+    assert answered(*parts, most=len(statuses)) == statuses
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [START + lines(HEAD_BYTES + 100) + b"\r\n"],
+        [START + lines(100_000) + b"\r\n"],
+        [START + b"a: " + b"b" * 100_000 + b"\r\n\r\n"],
+        [b"GET /" + b"a" * 100_000],
+        [START + b"a: ", *[b"b" * 50_000] * 3],  # a line that never ends
+        [b"GET / HTTP/1.1\r\n\r\n"],
+        [b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n"],
+        [UPGRADE.replace(b"Host: localhost\r\n", b"") % b"" + b"\r\n"],
+        [b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n"],
+    ],
+)
+def test_heads_that_are_long_or_name_no_host_or_two_are_refused(parts):
+    assert is_refused(*parts)
 
 
 @pytest.mark.parametrize("parts", [1, 20])
@@ -116,27 +151,6 @@ def test_trailers_and_heads_that_wait_have_the_same_limit(parts):
     assert is_refused(*sent(CHUNKED + b"2\r\n{}\r\n0\r\n" + lines(100_000) + b"\r\n"))
     waits = START + b"\r\n" + START + lines(100_000) + b"\r\n"
     assert is_refused(*sent(waits))
-
-
-def test_bodies_of_tiny_chunks_are_no_heads():
-    assert answered(CHUNKED + b"1\r\n \r\n" * 30_000 + b"0\r\n\r\n") == [b"200"]
-
-
-def test_many_requests_that_wait_are_refused():
-    many = (START + b"\r\n") * MOST_PIPELINED
-    assert answered(many, most=MOST_PIPELINED) == [b"200"] * MOST_PIPELINED
-    refused = answered(many * 3, most=MOST_PIPELINED + 2)
-    assert refused == [b"200"] * (MOST_PIPELINED + 1) + [b"400"]
-
-
-def test_a_request_names_one_host():
-    assert is_refused(b"GET / HTTP/1.1\r\n\r\n")
-    assert is_refused(b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n")
-    assert answered(b"GET / HTTP/1.1\r\nHost:\r\n\r\n") == [b"200"]
-    assert answered(b"GET / HTTP/1.0\r\n\r\n") == [b"200"]
-
-
-UPGRADE = START + b"Connection: %sUpgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
 
 
 @pytest.mark.parametrize("connection", [b"", b"close, "])
@@ -159,29 +173,12 @@ def test_a_request_that_would_upgrade_keeps_its_body(connection, body, is_chunke
         assert STATUSES.findall(received) == ([b"200"] if connection else [b"200", b"200"])
 
 
-def test_requests_that_would_upgrade_one_after_the_other():
-    whole = UPGRADE % b"" + b"\r\n"
-    assert answered(whole + whole + START + b"\r\n", most=3) == [b"200"] * 3
-    assert is_refused(UPGRADE.replace(b"Host: localhost\r\n", b"") % b"" + b"\r\n")
-    assert is_refused(b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n")
-
-
 def test_a_trailer_adds_no_header():
     trailer = b"Authorization: Bearer t\r\nHost: b\r\nContent-Encoding: gzip\r\n\r\n"
     chunked = CHUNKED + b"2\r\n{}\r\n0\r\n" + trailer
     received = exchange(chunked + START + b"\r\n", most=2)
     assert b"<POST / {} [host transfer-encoding]>" in received
     assert b"<POST /  [host]>" in received
-
-
-def test_what_comes_before_garbage_is_answered():
-    garbage = b"\x00\x01 nonsense\r\n\r\n"
-    for most in (1, 3):
-        asked = (START + b"\r\n") * most
-        assert answered(asked + garbage, most=most + 1) == [b"200"] * most + [b"400"]
-        broken = asked + CHUNKED + b"nonsense\r\n\r\n"
-        assert answered(broken, most=most + 1) == [b"200"] * most + [b"400"]
-    assert answered(CHUNKED + b"nonsense\r\n\r\n") == [b"400"]
 
 
 def test_a_client_that_closes_its_side_gets_what_is_soon_ready(monkeypatch):

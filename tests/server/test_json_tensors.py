@@ -65,18 +65,10 @@ def test_several_inputs():
         assert [arrays[name].tolist() for name in PAIR] == expected
 
 
-def test_numbers_without_a_json_form_are_bare_tokens():
-    (array,) = tensors('{"instances": [NaN, Infinity, -Infinity, 1e3]}', {"x": tf.float32}).values()
-    assert math.isnan(array[0])
-    assert array[1:].tolist() == [math.inf, -math.inf, 1000.0]
-
-
 @pytest.mark.parametrize(
     "body",
     [
         "",
-        " \n",
-        "{",
         '{"a": 1 "b": 2}',
         '{"a": "\\x"}',
         b'{"a": "\xff"}',
@@ -117,9 +109,7 @@ def test_refusing_a_large_body_takes_linear_time_and_little_memory():
         ("{}", TEXT, "Missing key: give 'inputs' or 'instances'"),
         ('{"instances": [1], "inputs": [1]}', TEXT, "Two keys: give 'inputs' or 'instances'"),
         ('{"instances": 1}', TEXT, "'instances' must be a list of one row or more"),
-        ('{"instances": []}', TEXT, "'instances' must be a list of one row or more"),
         ('{"inputs": ["a"]}', PAIR, "'inputs' is missing text, text_pair: give each input"),
-        ('{"inputs": {"text": ["a"]}}', PAIR, "'inputs' is missing text_pair: give each input"),
         (
             '{"instances": [{"text": "a", "text_pair": "b"}, {"text": "a"}]}',
             PAIR,
@@ -130,16 +120,13 @@ def test_refusing_a_large_body_takes_linear_time_and_little_memory():
         ('{"instances": [{"text": "a"}, "b"]}', TEXT, 'Row 1 is "b": give an object'),
         ('{"instances": ["a", {"text": "b"}]}', TEXT, "row 1: {"),
         ('{"instances": ["a", 1]}', TEXT, "Input text, row 1: 1 is not of the type string"),
-        ('{"inputs": [null]}', TEXT, "Input text, row 0: null is not of the type string"),
         ('{"inputs": 1}', TEXT, "Input text: 1 is not of the type string"),
         ('{"inputs": [1, true]}', {"x": tf.int32}, "row 1: true is not of the type int32"),
         ('{"inputs": [1.0]}', {"x": tf.int32}, "1.0 is not of the type int32"),
-        ('{"inputs": ["1"]}', {"x": tf.int64}, '"1" is not of the type int64'),
         (f'{{"inputs": [{2**31}]}}', {"x": tf.int32}, "is not of the type int32"),
         (f'{{"inputs": [{2**63}]}}', {"x": tf.int64}, "is not of the type int64"),
         ('{"inputs": [-1]}', {"x": tf.uint8}, "is not of the type uint8"),
         ('{"inputs": [0]}', {"x": tf.bool}, "0 is not of the type bool"),
-        ('{"inputs": [{"a": 1}]}', {"x": tf.float32}, "is not of the type float32"),
         ('{"inputs": [true]}', {"x": tf.float32}, "true is not of the type float32"),
         ('{"inputs": [{"b64": "a"}]}', TEXT, "is not of the type string"),
         ('{"inputs": [{"b64": "äöü="}]}', TEXT, "is not of the type string"),
@@ -147,7 +134,6 @@ def test_refusing_a_large_body_takes_linear_time_and_little_memory():
         ('{"inputs": [1.7e308]}', {"x": tf.float32}, "1.7e+308 is not of the type float32"),
         (f'{{"inputs": [{2**53 + 1}]}}', {"x": tf.float64}, "is not of the type float64"),
         ('{"inputs": [[1,2],[3]]}', {"x": tf.int32}, "row 1: [3] is not a list of 2 values"),
-        ('{"inputs": [[1,2],3]}', {"x": tf.int32}, "row 1: 3 is not a list of 2 values"),
         ('{"inputs": [1,[2]]}', {"x": tf.int32}, "row 1: [2] is not of the type int32"),
         ('{"inputs": [[[1],[1]],[[1],[]]]}', {"x": tf.int32}, "row 1: [] is not a list of 1"),
         (f'{{"inputs": {"[" * 60}1{"]" * 60}}}', {"x": tf.int32}, "is not of the type int32"),

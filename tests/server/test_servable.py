@@ -77,52 +77,32 @@ def test_retries_of_a_load_are_an_hour_apart_at_most(tmp_path, monkeypatch):
     assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600]
 
 
-async def test_batching_parameters_of_a_version_are_honoured(toys, tmp_path):
-    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
-    file = tmp_path / "toy" / "1" / "batching_params.pbtxt"
+async def test_batching_parameters_of_a_version_or_of_all_join_and_limit_requests(toys, tmp_path):
+    for name in ("plain", "batched"):
+        shutil.copytree(toys / "toy", tmp_path / name)
+    file = tmp_path / "batched" / "1" / "batching_params.pbtxt"
     file.write_text("max_batch_size { value: 4 } allowed_batch_sizes: 4")
-
-    async def parameters(**arguments) -> BatchingParameters:
-        models = Models(tmp_path, batching=BatchingParameters(max_enqueued_batches=9), **arguments)
-        async with running(models):
-            answer = await predict(models)
-            assert answer["length"].tolist() == [8, 4]
-            with models.servable("toy") as servable:
-                return servable._queue.parameters
-
-    assert await parameters() == BatchingParameters(4, 0, 9, allowed_batch_sizes=(4,))
-    assert await parameters(overrides={"max_batch_size": 2}) == BatchingParameters(2, 0, 9)
-    file.write_text("max_batch_size: 4")
-    with pytest.raises(InputError, match=r"no model can be loaded .* has no batching parameters"):
-        await Models(tmp_path).start()
-
-
-async def test_only_versions_with_batching_parameters_are_joined_and_limited(toys, tmp_path):
-    folders = {name: tmp_path / name / "1" for name in ("plain", "batched")}
-    for folder in folders.values():
-        shutil.copytree(toys / "toy" / "1", folder)
-    (folders["batched"] / "batching_params.pbtxt").write_text("max_batch_size { value: 4 }")
-    many = np.array([b"a"] * 5, object)
-
-    async def joins(models, name) -> bool:
-        with models.servable(name) as held:
-            seen = []
-            run = held._queue.run
-            held._queue.run = lambda f, i, key, d: seen.append(key) or run(f, i, key, d)
-            await held.predict("serving_default", {"text": TEXTS})
-            return seen != [None]
-
-    async with running(models := Models(tmp_path)):
-        assert not await joins(models, "plain") and await joins(models, "batched")
+    defaults, many = BatchingParameters(max_enqueued_batches=9), np.array([b"a"] * 5, object)
+    async with running(models := Models(tmp_path, batching=defaults)):
+        with models.servable("plain") as plain, models.servable("batched") as batched:
+            assert batched._queue.parameters == BatchingParameters(4, 0, 9, 0, (4,))
+            assert (plain._joined, batched._joined) == (set(), {"serving_default"})
+        assert (await predict(models, "batched"))["length"].tolist() == [8, 4]
         assert len((await predict(models, "plain", text=many))["length"]) == 5
-        message = "has 5 rows: send at most 4"
-        with pytest.raises(ServingError, match=message) as refused:
+        with pytest.raises(ServingError, match="has 5 rows: send at most 4") as refused:
             await predict(models, "batched", text=many)
         assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
-    async with running(models := Models(tmp_path, overrides={"max_batch_size": 3})):
-        assert await joins(models, "plain")  # given for all models
+    models = Models(tmp_path, batching=defaults, overrides={"max_batch_size": 3})
+    async with running(models):
+        for name in ("plain", "batched"):
+            with models.servable(name) as held:
+                assert held._queue.parameters == BatchingParameters(3, 0, 9)
+                assert held._joined == {"serving_default"}
         with pytest.raises(ServingError, match="at most 3"):
             await predict(models, "plain", text=many)
+    file.write_text("max_batch_size: 4")
+    with pytest.raises(InputError, match=r"no model can be loaded .* has no batching parameters"):
+        await Models(tmp_path / "batched").start()
 
 
 async def test_an_answer_that_is_too_large_is_refused(toys, monkeypatch):
