@@ -9,7 +9,6 @@ from rounding import assert_equal_but_for_rounding
 from tiny import tiny_config
 
 from bert_tf import BertClassifier, BertTokenizer
-from bert_tf.cli import main
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.classes import class_of_kind
 from bert_tf.serving.predictor import answer
@@ -117,15 +116,12 @@ def test_each_of_several_labels_is_explained():
 
 
 @pytest.mark.slow
-def test_an_export_explains(tmp_path, capsys, exports_of):
+def test_an_export_explains(tmp_path, call, exports_of):
     made("classification", ["no", "yes"]).save(tmp_path / "model")
-    export = ["export", "--model", f"{tmp_path}/model", "--name", "m", "--output", f"{tmp_path}/s"]
     with exports_of("serving_default", "explain"):
-        assert main([*export, "--explanations"]) == 0
-    capsys.readouterr()
-    asked = ["--model", f"{tmp_path}/s/m", "--text", "ship cow", "--signature", "explain"]
-    assert main(["predict", *asked]) == 0
-    found = json.loads(capsys.readouterr().out)
+        call("export --explanations --name m", model=tmp_path / "model", output=tmp_path)
+    out, _ = call("predict --signature explain --text", "ship cow", model=tmp_path / "m")
+    found = json.loads(out)
     assert [piece["text"] for piece in found["pieces"]] == ["[CLS]", "ship", "cow", "[SEP]"]
     (same,) = BertClassifier.from_preset(tmp_path / "model").explain(["ship cow"])
     assert {"text": "ship cow", **same}.keys() == found.keys()
@@ -134,17 +130,15 @@ def test_an_export_explains(tmp_path, capsys, exports_of):
 
 
 @pytest.mark.parametrize(
-    ("task", "given", "reason"),
+    ("task", "options", "reason"),
     [
-        ("classification", ["--precision", "int8"], "needs gradients"),
-        ("classification", ["--long_texts", "windows"], "not read in windows"),
-        ("regression", [], "is for classifiers"),
+        ("classification", "--precision int8", "needs gradients"),
+        ("classification", "--long_texts windows", "not read in windows"),
+        ("regression", "", "is for classifiers"),
     ],
 )
-def test_what_cannot_be_explained_is_refused(task, given, reason, tmp_path, capsys):
-    labels = ["no", "yes"] if task == "classification" else []
-    made(task, labels).save(tmp_path / "model")
-    export = ["export", "--model", f"{tmp_path}/model", "--name", "m", "--output", f"{tmp_path}/s"]
-    assert main([*export, "--explanations", *given]) == 2
-    assert reason in capsys.readouterr().err
-    assert not list(tmp_path.glob("s/m/*"))
+def test_what_cannot_be_explained_is_refused(task, options, reason, tmp_path, call):
+    made(task, ["no", "yes"] if task == "classification" else []).save(tmp_path / "model")
+    line = f"export --explanations --name m {options}"
+    assert reason in call.refused(line, model=tmp_path / "model", output=tmp_path)
+    assert not list(tmp_path.glob("m/*"))

@@ -35,26 +35,16 @@ LENGTH = 9
 # Two blocks with sums of up to 16 terms; weights as large as these make scores of up to 40.
 CLOSE = {"rtol": 0, "atol": rounding(40, 16, size=40)}
 
-HOSTILE = [
-    b"",
-    b" ",
-    b"\t\n\r\xc2\xa0\xe3\x80\x80",
-    b"\0",
+BLANK = [b"", b" ", b"\t\n\r\xc2\xa0\xe3\x80\x80", b"\0"]
+INVALID = [b"\xff", b"\xc3", b"sea \xe2\x82", b"\xed\xa0\x80"]
+MARKS = [
     b"sea\0ship",
-    b"\xff",
-    b"\xc3",
-    b"sea \xe2\x82",
     b"\xf0\x9f\x98\x80 sea",
-    b"\xed\xa0\x80",
     b"\xef\xbb\xbfsea",
     "e\u0301 \u200d \u202e北".encode(),
-    b"[MASK]",
-    b"[MASK][MASK]sea[MASK",
-    b"ships " * 40,
-    b"x" * 5000,
-    b"sea.ship-e",
-    b"[CLS] [SEP]",
 ]
+PIECES_AS_TEXT = [b"[MASK]", b"[MASK][MASK]sea[MASK", b"sea.ship-e", b"[CLS] [SEP]"]
+HOSTILE = [*BLANK, *INVALID, *MARKS, *PIECES_AS_TEXT, b"ships " * 40, b"x" * 5000]
 ANYTHING = st.one_of(
     st.binary(max_size=30),
     st.text(max_size=20).map(lambda text: text.encode("utf-8", "replace")),
@@ -200,10 +190,8 @@ def test_whatever_the_strings_are_there_is_a_defined_answer(case, ask):
         check(ask(*case, **CASES[case](texts)), texts)
 
     holds()
-    nothing = {
-        key: np.zeros([0] * np.ndim(value), object) for key, value in CASES[case]([b""]).items()
-    }
-    check(ask(*case, **nothing), [])
+    shapes = {key: np.ndim(value) * [0] for key, value in CASES[case]([b""]).items()}
+    check(ask(*case, **{key: np.zeros(shape, object) for key, shape in shapes.items()}), [])
 
 
 TEXTS = ["sea", "seas ship e. ships seas ship e.", ""]  # 1, 12 and 0 pieces
@@ -291,19 +279,16 @@ def test_tokens_are_answered_as_their_text_is(ask, tuned):
     assert found["label"][0, 1] == words["words_label"][0, 0]
     np.testing.assert_allclose(found["probability"][0, 1], words["words_score"][0, 0], **CLOSE)
 
-    rows = Packer(tokenizer, LENGTH)(
-        tokenizer.tokenize(["sea", "sea"]), tokenizer.tokenize(["e", "ship"])
-    )
-    found = ask("choice", "tokens", **{name: x[np.newaxis] for name, x in rows.items()})
+    pairs = (tokenizer.tokenize(texts) for texts in (["sea", "sea"], ["e", "ship"]))
+    rows = {name: x[np.newaxis] for name, x in Packer(tokenizer, LENGTH)(*pairs).items()}
+    found = ask("choice", "tokens", **rows)
     expected = ask("choice", "serving_default", context=["sea"], choices=[["e", "ship"]])
     np.testing.assert_allclose(found["probabilities"], expected["probabilities"], **CLOSE)
 
-    logits = tuned("squad2").model(inputs)
-    found = ask("squad2", "tokens", **inputs)
     is_token = inputs["padding_mask"].numpy() != 0
-    np.testing.assert_allclose(
-        found["end_logits"][is_token], logits.numpy()[:, :, 1][is_token], **CLOSE
-    )
+    logits = tuned("squad2").model(inputs).numpy()[is_token, 1]
+    found = ask("squad2", "tokens", **inputs)["end_logits"][is_token]
+    np.testing.assert_allclose(found, logits, **CLOSE)
 
     ids = inputs["token_ids"].numpy()
     ids[0, 1] = ids[1, 3] = ids[1, 5] = PIECES.index("[MASK]")

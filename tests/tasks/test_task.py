@@ -162,13 +162,8 @@ def test_all_splits_of_mnli_in_tensorflow_datasets(tensorflow_datasets):
         for split in ("train", "validation_mismatched", "test_mismatched"):
             mnli.read("tfds:glue/mnli", split, labelled=False)
         found = mnli.read("tfds:glue/mnli:2.0.0:validation_matched", "train")
-    assert asked == [
-        "test",
-        "train",
-        "validation_mismatched",
-        "test_mismatched",
-        "validation_matched",
-    ]
+    mismatched = ["validation_mismatched", "test_mismatched"]
+    assert asked == ["test", "train", *mismatched, "validation_matched"]
     assert found.columns["label"] == ["contradiction"]
     assert mnli.has("tfds:glue/mnli", "validation")
     assert not mnli.has("tfds:glue/mnli:train", "validation")
@@ -179,32 +174,20 @@ def test_all_splits_of_mnli_in_tensorflow_datasets(tensorflow_datasets):
     assert mnli.split_of("own.tsv", "test") == "test"
 
 
+TAGGED = {"tokens": ["Wolff", "."], "ner": [1, 0], "pos": [0, 0], "chunks": [0, 0]}
 QUESTION = {"id": "q", "title": "x", "question": "A?", "context": "B C"}
 ANSWER, NONE = {"text": ["C"], "answer_start": [2]}, {"text": [], "answer_start": []}
-PUBLISHED = {name: [QUESTION[name]] for name in ("id", "question", "context")}
+ANSWERED = {**QUESTION, "answers": ANSWER}
+NOT_ANSWERED = {"is_impossible": True, "answers": NONE, "plausible_answers": ANSWER}
+READ = {name: [QUESTION[name]] for name in ("id", "question", "context")}
 
 
 @pytest.mark.parametrize(
     ("name", "data", "record", "columns"),
     [
-        (
-            "conll2003",
-            "conll2003",
-            {"tokens": ["Wolff", "."], "ner": [1, 0], "pos": [0, 0], "chunks": [0, 0]},
-            {"words": ["Wolff ."], "label": ["B-PER O"]},
-        ),
-        (
-            "squad",
-            "squad",
-            {**QUESTION, "answers": ANSWER},
-            {**PUBLISHED, "answers": [["C"]], "span": [[2, 3]]},
-        ),
-        (
-            "squad2",
-            "squad/v2.0",
-            {**QUESTION, "is_impossible": True, "answers": NONE, "plausible_answers": ANSWER},
-            {**PUBLISHED, "answers": [[]], "span": [[]]},
-        ),
+        ("conll2003", "conll2003", TAGGED, {"words": ["Wolff ."], "label": ["B-PER O"]}),
+        ("squad", "squad", ANSWERED, {**READ, "answers": [["C"]], "span": [[2, 3]]}),
+        ("squad2", "squad/v2.0", QUESTION | NOT_ANSWERED, {**READ, "answers": [[]], "span": [[]]}),
     ],
 )
 def test_other_data_sets_in_tensorflow_datasets(name, data, record, columns, tensorflow_datasets):

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 
 import pytest
 
@@ -17,62 +16,41 @@ def write(folder, name, text):
 
 
 TEXT, LABELLED = {"text": "text"}, {"text": "text", "label": "label"}
+TSV = '\ufefflabel\ttext\r\n1\t"so he said\r\n0\tok "\u2028end\r\n'
+CSV = 'text,label\n"x, ""y""\nz",yes\n,no\n'
+JSONL = '{"text": "é\\n", "label": 1, "x": null}\n\n{"label": 2.5, "text": "b"}\n'
 BOOLEANS = '{"text": "a", "label": true}\n{"text": "b", "label": false}\n'
-RECORDS = [{"q": "é\n", "n": 1, "x": None}, {"n": 2.5, "q": "b"}]
+LONG = "x" * 200_000  # Python's csv stops at 131,072 characters; the message blamed the quotes
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "roles", "options", "columns", "lines"),
+    ("name", "content", "texts", "labels", "lines"),
     [
         # Quotes: as they are, or around cells, which may have several lines
-        (
-            "a.tsv",
-            '\ufefflabel\tsentence\r\n1\t"so he said\r\n0\tok "\u2028end\r\n',
-            {"text": "sentence", "label": "label"},
-            {},
-            {"text": ['"so he said', 'ok "\u2028end'], "label": ["1", "0"]},
-            [2, 3],
-        ),
-        (
-            "a.csv",
-            'a,b,label\n"x, ""y""\nz",w,yes\n,"",no\n',
-            {"text": "a", "text_pair": "b", "label": "label"},
-            {},
-            {"text": ['x, "y"\nz', ""], "text_pair": ["w", ""], "label": ["yes", "no"]},
-            [2, 4],
-        ),
-        # Python's csv stops at 131,072 characters; the message blamed the quotes.
-        ("a.csv", f'text\n"{"x" * 200_000}"\n', TEXT, {}, {"text": ["x" * 200_000]}, [2]),
-        ("a.TSV.gz", gzip.compress(b"text\ta\na\t1\n"), TEXT, {}, {"text": ["a"]}, [2]),
-        (
-            "a.jsonl",
-            "\n\n".join(map(json.dumps, RECORDS)) + "\n",
-            {"text": "q", "label": "n"},
-            {},
-            {"text": ["é\n", "b"], "label": ["1", "2.5"]},
-            [1, 3],
-        ),
-        (
-            "a.jsonl",
-            BOOLEANS,
-            LABELLED,
-            {},
-            {"text": ["a", "b"], "label": ["True", "False"]},
-            [1, 2],
-        ),
+        ("a.tsv", TSV, ['"so he said', 'ok "\u2028end'], ["1", "0"], [2, 3]),
+        ("a.csv", CSV, ['x, "y"\nz', ""], ["yes", "no"], [2, 4]),
+        ("a.csv", f'text\n"{LONG}"\n', [LONG], None, [2]),
+        ("a.TSV.gz", gzip.compress(b"text\ta\na\t1\n"), ["a"], None, [2]),
+        ("a.jsonl", JSONL, ["é\n", "b"], ["1", "2.5"], [1, 3]),
+        ("a.jsonl", BOOLEANS, ["a", "b"], ["True", "False"], [1, 2]),
         # Blank lines were dropped, so that predictions no longer stood beside their lines.
-        ("a.tsv", "text\na\n\nb\n\n", TEXT, {}, {"text": ["a", "", "b", ""]}, [2, 3, 4, 5]),
-        ("a.csv", "text\na\n\nb\n\n", TEXT, {}, {"text": ["a", "", "b", ""]}, [2, 3, 4, 5]),
-        ("plain", "a\n\nb\n", TEXT, {"format": "lines"}, {"text": ["a", "", "b"]}, [1, 2, 3]),
-        ("b.tsv", "\na\n", {"text": "0"}, {"header": False}, {"text": ["", "a"]}, [1, 2]),
-        ("c.tsv", "text\tlabel\na\t1\n\nb\t0\n", TEXT, {}, {"text": ["a", "b"]}, [2, 4]),
+        ("a.tsv", "text\na\n\nb\n\n", ["a", "", "b", ""], None, [2, 3, 4, 5]),
+        ("a.csv", "text\na\n\nb\n\n", ["a", "", "b", ""], None, [2, 3, 4, 5]),
+        ("c.tsv", "text\tlabel\na\t1\n\nb\t0\n", ["a", "b"], ["1", "0"], [2, 4]),
     ],
 )
-def test_forms_of_files(tmp_path, name, content, roles, options, columns, lines):
+def test_forms_of_files(tmp_path, name, content, texts, labels, lines):
     path = write(tmp_path, name, content)
-    found = read_table(path, **options).examples(roles)
-    assert (found.columns, found.lines) == (columns, lines)
-    assert found.location(0) == f"{path}, line {lines[0]}"
+    found = read_table(path).examples(LABELLED if labels else TEXT)
+    assert found.columns == {"text": texts, **({"label": labels} if labels else {})}
+    assert found.lines == lines and found.location(0) == f"{path}, line {lines[0]}"
+
+
+def test_lines_and_tables_without_a_header(tmp_path):
+    found = read_table(write(tmp_path, "plain", "a\n\nb\n"), "lines").examples(TEXT)
+    assert (found.columns, found.lines) == ({"text": ["a", "", "b"]}, [1, 2, 3])
+    found = read_table(write(tmp_path, "b.tsv", "\na\n"), header=False).examples({"text": "0"})
+    assert (found.columns, found.lines) == ({"text": ["", "a"]}, [1, 2])
 
 
 def test_standard_input(monkeypatch):

@@ -82,29 +82,19 @@ CONLL_U = """# sent_id = 1
 """
 
 
+# Its comment has as many cells as the rows.
+MULTICONER = "# id 7\tdomain=en\neli _ _ B-PER\n. _ _ O\n\n\n# id 8\tdomain=en\n# _ _ O\n"
+GERMEVAL = "#\thttp://x [2009]\n1\tAnna\tB-PER\tO\n2\t.\tO\tO\n"
+TAGS = {"entities": False}
+
+
 @pytest.mark.parametrize(
     ("text", "options", "words", "labels"),
     [
-        # MultiCoNER's comment has as many cells as the rows.
-        (
-            "# id 7\tdomain=en\neli _ _ B-PER\n. _ _ O\n\n\n# id 8\tdomain=en\n# _ _ O\n",
-            {},
-            ["eli .", "#"],
-            ["B-PER O", "O"],
-        ),
-        (
-            "#\thttp://x [2009]\n1\tAnna\tB-PER\tO\n2\t.\tO\tO\n",
-            {"label": "2"},  # GermEval
-            ["Anna ."],
-            ["B-PER O"],
-        ),
-        (
-            "# A\n#tag B\n\n#tag B\n\na C\n",
-            {"entities": False},
-            ["# #tag", "#tag", "a"],
-            ["A B", "B", "C"],
-        ),
-        (CONLL_U, {"entities": False}, ["in the", "# sea"], ["ADP DET", "SYM NOUN"]),
+        (MULTICONER, {}, ["eli .", "#"], ["B-PER O", "O"]),
+        (GERMEVAL, {"label": "2"}, ["Anna ."], ["B-PER O"]),
+        ("# A\n#tag B\n\n#tag B\n\na C\n", TAGS, ["# #tag", "#tag", "a"], ["A B", "B", "C"]),
+        (CONLL_U, TAGS, ["in the", "# sea"], ["ADP DET", "SYM NOUN"]),
     ],
 )
 def test_comments_and_numbers_of_words_are_no_words(text, options, words, labels, write):

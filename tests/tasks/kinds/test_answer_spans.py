@@ -37,13 +37,8 @@ def answers_of(tokenizer):
             shape = tf.concat([tf.shape(windows.starts), [2]], 0)
             logits = tf.random.stateless_normal(shape, tf.cast(seed, tf.int32))
             logits = scale * tf.round(logits * 4) / 4  # exact sums, and ties
-            return (
-                logits,
-                windows,
-                best_answers(
-                    logits, windows, contexts, longest=5, unanswerable=unanswerable, threshold=0.5
-                ),
-            )
+            options = {"longest": 5, "unanswerable": unanswerable, "threshold": 0.5}
+            return logits, windows, best_answers(logits, windows, contexts, **options)
 
         return answer
 
@@ -99,15 +94,13 @@ def original(logits, windows, contexts, unanswerable, longest=5):
 
 def random_texts(seed: int, count: int) -> list[str]:
     draw = random.Random(seed)
-    return [
-        " ".join(
-            "".join(draw.choices(CHARACTERS, k=draw.randrange(1, 4)))
-            if draw.random() < 0.5
-            else draw.choice(WORDS)
-            for _ in range(length)
-        )
-        for length in draw.choices(range(40), k=count)
-    ]
+
+    def word() -> str:
+        is_strange = draw.random() < 0.5
+        return "".join(draw.choices(CHARACTERS, k=3)) if is_strange else draw.choice(WORDS)
+
+    lengths = draw.choices(range(40), k=count)
+    return [" ".join(word() for _ in range(length)) for length in lengths]
 
 
 @pytest.mark.parametrize("unanswerable", [True, False])

@@ -14,7 +14,7 @@ from bert_tf.pipelines.examples.files import read_table
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.kinds.kind import Answered, Kind, RowKind
-from bert_tf.tasks.of_model import read_settings
+from bert_tf.tasks.of_model import of_model
 from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.remarks import remarks_on_scores
 from bert_tf.tasks.scoring.metrics import accuracy, macro_f1, matthews_correlation
@@ -137,7 +137,7 @@ def test_values_of_other_types_in_task_json(tmp_path, task, values):
     path = tmp_path / "task.json"
     path.write_text(json.dumps({"task": task, **values}))
     with pytest.raises(InputError, match=next(iter(values))) as caught:
-        TASKS[task].with_model_settings(read_settings(tmp_path))
+        of_model(tmp_path)
     assert "task.json" in str(caught.value) and "\n" not in str(caught.value)
 
 

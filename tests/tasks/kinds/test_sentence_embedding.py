@@ -55,53 +55,43 @@ def model(tmp_path):
     return model
 
 
-@pytest.mark.parametrize(
-    ("settings", "rows", "columns"),
-    [
-        ({}, ["text|text_pair", "a|b"], {"text": ["a"], "text_pair": ["b"]}),
-        (
-            {"negatives": "wrong*"},
-            ["text|text_pair|wrong0|wrong1", "a|b|c|d"],
-            {"text": ["a"], "text_pair": ["b"], "negatives": [["c", "d"]]},
-        ),
-        (
-            {"embedding_loss": "cosent"},
-            ["text|text_pair|label", "a|b|2.5"],
-            {"text": ["a"], "text_pair": ["b"], "label": ["2.5"]},
-        ),
-        ({"embedding_loss": "simcse"}, ["text", "a"], {"text": ["a"], "text_pair": ["a"]}),
-    ],
-)
-def test_what_a_loss_reads(tmp_path, settings, rows, columns):
+def read(folder, settings, header):
+    """The kind, and what it reads of a file with these columns, which have a, b, c, d."""
     task = TASK.with_settings(settings)
-    assert task.read(write(tmp_path / "d.tsv", *rows), "train").columns == columns
+    row = "a|b|c|d"[: 2 * header.count("|") + 1]
+    return task.kind, task.read(write(folder / "d.tsv", header, row), "train")
+
+
+PAIR = {"text": ["a"], "text_pair": ["b"]}
+WRONG = {"negatives": [["c", "d"]]}
 
 
 @pytest.mark.parametrize(
-    ("settings", "rows", "message"),
+    ("settings", "header", "columns"),
     [
-        ({}, ["text|pair", "a|b"], "no column 'text_pair'.*--pair_column"),
-        (
-            {"negatives": "wrong"},
-            ["text|text_pair", "a|b"],
-            "no column 'wrong'.*give --negatives",
-        ),
-        (
-            {"embedding_loss": "cosent"},
-            ["text|text_pair", "a|b"],
-            "no column 'label'.*--label_column",
-        ),
-        (
-            {"embedding_loss": "cosine"},
-            ["text|text_pair|label", "a|b|much"],
-            "line 2: the score 'much' is not a number",
-        ),
+        ({}, "text|text_pair", PAIR),
+        ({"negatives": "wrong*"}, "text|text_pair|wrong0|wrong1", PAIR | WRONG),
+        ({"embedding_loss": "cosent"}, "text|text_pair|label", PAIR | {"label": ["c"]}),
+        ({"embedding_loss": "simcse"}, "text", {"text": ["a"], "text_pair": ["a"]}),
     ],
 )
-def test_mistakes_in_files_are_named(tmp_path, settings, rows, message):
-    task = TASK.with_settings(settings)
+def test_what_a_loss_reads(tmp_path, settings, header, columns):
+    assert read(tmp_path, settings, header)[1].columns == columns
+
+
+@pytest.mark.parametrize(
+    ("settings", "header", "message"),
+    [
+        ({}, "text|pair", "no column 'text_pair'.*--pair_column"),
+        ({"negatives": "wrong"}, "text|text_pair", "no column 'wrong'.*give --negatives"),
+        ({"embedding_loss": "cosent"}, "text|text_pair", "no column 'label'.*--label_column"),
+        ({"embedding_loss": "cosine"}, "text|text_pair|label", "line 2: the score 'c' is not a n"),
+    ],
+)
+def test_mistakes_in_files_are_named(tmp_path, settings, header, message):
     with pytest.raises(InputError, match=message):
-        task.kind.targets(task.read(write(tmp_path / "d.tsv", *rows), "train"), [])
+        kind, examples = read(tmp_path, settings, header)
+        kind.targets(examples, [])
 
 
 def test_texts_alone_and_scores_in_memory():

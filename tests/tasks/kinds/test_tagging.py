@@ -1,4 +1,4 @@
-"""Tagging: labels of words, entities and windows, in graph."""
+"""Tagging: labels of words, entities or any tags, and windows, in graph."""
 
 import json
 from dataclasses import replace
@@ -16,6 +16,7 @@ from bert_tf.serving.predictor import rows
 from bert_tf.tasks.ensembles import joint_kind
 from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.predictions import write_predictions
+from bert_tf.tasks.reports.report import report
 from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization.words import words_between_spaces
 
@@ -35,10 +36,10 @@ def model(inputs, training):
     return 9.0 * tf.one_hot(inputs["token_ids"] - PIECES.index("w0"), len(LABELS))
 
 
-def respond(tokenizer, max_length=8, **strings):
+def respond(tokenizer, max_length=8, kind=KIND, labels=LABELS, **strings):
     strings = {name: tf.constant(values) for name, values in strings.items()}
     task = TASK.with_settings({"max_length": max_length})
-    found = KIND.respond(strings, Answerer(task, model, tokenizer, LABELS))
+    found = kind.respond(strings, Answerer(task, model, tokenizer, labels))
     return {name: value.numpy() for name, value in found.items()}
 
 
@@ -47,11 +48,10 @@ def examples(words, labels):
 
 
 def test_kinds_in_ensembles_answer_with_all_probabilities(tokenizer):
-    strings = {"words": tf.constant(["w1 w5"])}
-    answerer = Answerer(TASK.with_settings({"max_length": 8}), model, tokenizer, LABELS)
-    found = joint_kind(KIND, [KIND]).respond(strings, answerer)["words_probabilities"].numpy()
+    joint = respond(tokenizer, kind=joint_kind(KIND, [KIND]), words=["w1 w5"])
+    found = joint["words_probabilities"]
     assert found.shape == (1, 2, len(LABELS)) and found.argmax(-1).tolist() == [[1, 5]]
-    assert "words_probabilities" not in KIND.respond(strings, answerer)
+    assert "words_probabilities" not in respond(tokenizer, words=["w1 w5"])
 
 
 @pytest.mark.parametrize("max_length", [3, 4, 7, 16])
@@ -167,6 +167,12 @@ def test_a_file_to_predict_is_not_taken_for_columns_without_a_reason(tmp_path):
         TASK.read(tmp_path / "none.txt", "test", labelled=False)
     lines = replace(TASK, format="lines").read(tmp_path / "raw.txt", "test", labelled=False)
     assert lines.columns == {"text": ["Anna lives in Paris."]}
+    (tmp_path / "a.tsv").write_text("text\nAnna runs.\n")
+    found = TASK.read(tmp_path / "a.tsv", "test", labelled=False).columns
+    assert found == {"text": ["Anna runs."]}
+    (tmp_path / "a.jsonl").write_text('{"text": ["Anna", "runs"]}')
+    found = TASK.read(tmp_path / "a.jsonl", "test", labelled=False).columns
+    assert found == {"words": ["Anna runs"]}
     # Published files are columns, whatever their name; so is what has labels.
     (tmp_path / "test.txt").write_text("Anna NNP I-NP B-PER\n")
     columns = TASKS["conll2003"].read(tmp_path, "test", labelled=False)
@@ -174,14 +180,41 @@ def test_a_file_to_predict_is_not_taken_for_columns_without_a_reason(tmp_path):
     assert TASK.read(tmp_path / "test.txt", "train").columns["label"] == ["B-PER"]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "column", "expected"),
-    [
-        ("a.jsonl", '{"text": ["Anna", "runs"]}', "text", {"words": ["Anna runs"]}),
-        ("a.tsv", "text\nAnna runs.\n", "text", {"text": ["Anna runs."]}),
-    ],
-)
-def test_files_to_predict_hold_words_or_raw_text(name, content, column, expected, tmp_path):
-    (tmp_path / name).write_text(content, encoding="utf-8")
-    task = TASK.with_settings({"text_column": column})
-    assert task.read(tmp_path / name, "test", labelled=False).columns == expected
+def test_tags_are_read_answered_scored_reported_and_written(tokenizer, tmp_path, answered):
+    task, labels = TASKS["tags"], [",", "NN", "VB"]
+    kind = task.kind
+    (tmp_path / "d.conll").write_text("w1 NN\nw2 NN\nw0 ,\n\nw2 VB\n")
+    examples = task.read(tmp_path / "d.conll", "train")
+    assert examples.columns == {"words": ["w1 w2 w0", "w2"], "label": ["NN NN ,", "VB"]}
+    assert kind.label_names(task, examples) == labels
+    assert kind.targets(examples, labels).tolist() == [[1, 1, 0], [2, -1, -1]]
+    words = examples.columns["words"]
+    answers = respond(tokenizer, kind=kind, labels=labels, words=words)
+    first, second = rows(answers)
+    assert [word["label"] for word in first["words"]] == ["NN", "VB", ","]
+    assert (second["words"][0]["text"], second["words"][0]["end"]) == ("w2", 2)
+    assert "entities" not in first
+    given = answered(task, examples.columns, answers, labels)
+    scores = kind.scores(given)
+    assert list(scores) == kind.score_names(task, labels)
+    assert list(scores.values()) == pytest.approx([0.75, 7 / 9, 1, 2 / 3, 2 / 3])
+    classes, table, *_, errors = report(kind, given)
+    assert classes.rows[1] == ["NN", 1, 0.5, pytest.approx(2 / 3), 2, 1]
+    assert table.rows[1] == ["NN", 0, 1, 1]
+    assert [row[1] for row in errors.rows] == ["w1 [w2] w0"]
+    write_predictions(kind, tmp_path, given)
+    written = (tmp_path / "predictions.conll").read_text()
+    assert written == "w1 NN NN\nw2 NN VB\nw0 , ,\n\nw2 VB VB\n\n"
+    assert not (tmp_path / "conlleval.txt").exists()
+
+
+def test_mistakes_in_tags_are_named(tmp_path):
+    tags = TASKS["tags"]
+    (tmp_path / "d.conll").write_text("cow NN\nruns NN\n")
+    with pytest.raises(InputError, match="every label is NN"):
+        tags.kind.label_names(tags, tags.read(tmp_path / "d.conll", "train"))
+    with pytest.raises(InputError, match=r"'NN' is neither O nor .* give --task tags"):
+        TASK.read(tmp_path / "d.conll", "train")
+    (tmp_path / "d.jsonl").write_text('{"words": ["cow"], "label": ["N N"]}')
+    with pytest.raises(InputError, match="the label 'N N' is empty or holds white space"):
+        tags.read(tmp_path / "d.jsonl", "train")

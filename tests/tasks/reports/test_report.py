@@ -62,34 +62,26 @@ def test_words(answered):
     assert sum(row[1] for row in table(found, "calibration").rows) == 4
 
 
-@pytest.mark.parametrize("name", ["squad", "squad2"])
-def test_spans(name, answered):
-    task = TASKS[name]
+@pytest.mark.parametrize("is_answerable", [True, False])
+def test_spans(is_answerable, answered):
+    task = TASKS["squad" if is_answerable else "squad2"]
     columns = {
         "id": ["a", "b", "c"],
         "question": ["How many cows?", "Who?", "In what?"],
-        "context": ["x"] * 3,
-        "answers": [["12 cows", "12"], ["Bonn"], ["sea"]],
+        "answers": [["12 cows", "12"], ["Bonn"], ["sea"] if is_answerable else []],
     }
-    if name == "squad2":
-        columns["answers"][2] = []
-    answers = {
-        "answer": np.array([b"12", b"", b"the deep sea"], object),
-        "score": np.array([0.9, 0.8, 0.95]),
-    }
-    found = report(task.kind, answered(task, columns, answers))
-    groups = {row[0]: row[1:] for row in table(found, "groups").rows}
-    last = [1, 0, 0] if name == "squad2" else [1, 0, pytest.approx(200 / 3)]
-    assert groups == {
+    texts = np.array([b"12", b"", b"the deep sea"], object)
+    found = report(task.kind, answered(task, columns, {"answer": texts, "score": [0.9, 0.8, 0.95]}))
+    last = [1, 0, pytest.approx(200 / 3)] if is_answerable else [1, 0, 0]
+    assert {row[0]: row[1:] for row in table(found, "groups").rows} == {
         "answer: with a number": [1, 100, 100],
         "answer: capitalized": [1, 0, 0],
-        "answer: none" if name == "squad2" else "answer: other": last,
+        "answer: other" if is_answerable else "answer: none": last,
         "question: how many": [1, 100, 100],
         "question: who": [1, 0, 0],
         "question: what": last,
     }
-    assert [row[2] for row in table(found, "worst").rows] == (
-        ["(no answer)", "Bonn"] if name == "squad2" else ["Bonn", "sea"]
-    )
-    if name == "squad2":
+    right = [row[2] for row in table(found, "worst").rows]
+    assert right == (["Bonn", "sea"] if is_answerable else ["(no answer)", "Bonn"])
+    if not is_answerable:
         assert table(found, "confusion").rows == [["answer", 1, 1], ["no answer", 1, 0]]
