@@ -1,14 +1,12 @@
 """How often each label occurs, and what that says before a model is trained."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from bert_tf.errors import InputError
 
 _LISTED = 6  # labels with their counts
-_SEPARATORS = "|;,"
 
 
 def label_counts(targets: np.ndarray, labels: Sequence[str]) -> list[int]:
@@ -64,21 +62,3 @@ def class_weights(targets: np.ndarray) -> np.ndarray:
     weights = np.where(has, share, 1 - share)
     # A label that all examples have, or none, has nothing to balance.
     return (0.5 / np.where((share == 0) | (share == 1), 0.5, weights)).astype(np.float32)
-
-
-def list_separator(labels: Iterable[str]) -> tuple[str, str] | None:
-    """The separator of labels that look like lists, and one of them; None if they do not.
-
-    At least half of the parts of lists are parts of another label, too, or labels themselves:
-    "sea|cow" beside "cow|farm", but not "yes, of course" beside "no".
-    """
-    known = {label.strip().strip("[]") for label in labels}  # as data frames write lists
-    for separator in _SEPARATORS:
-        parts = {x: {part.strip() for part in x.split(separator)} - {""} for x in known}
-        lists = sorted(label for label, names in parts.items() if len(names) > 1)
-        labels_with = Counter(part for names in parts.values() for part in names)
-        of_lists = {part for label in lists for part in parts[label]}
-        recurring = [part for part in of_lists if labels_with[part] > 1]
-        if lists and 2 * len(recurring) >= len(of_lists):
-            return separator, lists[0]
-    return None

@@ -31,7 +31,7 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
     encoder = getattr(model, "encoder", model)
     has_pooler = head_of(type(model)).reads_pooler
 
-    def of_rows(part: Tensors) -> Tensors:
+    def row_vectors(part: Tensors) -> Tensors:
         outputs = encoder(part, training=False, padding="zeros")
         states = tf.cast(outputs["sequence_output"], tf.float32)  # (r, T, H)
         pooled = {
@@ -42,7 +42,7 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
             pooled["pooled"] = tf.cast(outputs["pooled_output"], tf.float32)
         return pooled
 
-    return map_rows(of_rows, inputs)
+    return map_rows(row_vectors, inputs)
 
 
 def attention(strings: Tensors, answerer: AnswererProtocol) -> Tensors:
@@ -72,7 +72,7 @@ def attention(strings: Tensors, answerer: AnswererProtocol) -> Tensors:
     is_token = inputs["padding_mask"] != 0
     vocabulary = tf.constant(tokenizer.vocabulary)
 
-    def of_rows(part: Tensors) -> tf.Tensor:
+    def row_attention(part: Tensors) -> tf.Tensor:
         name = "attention_probabilities"
         layers = encoder(part, training=False, padding="zeros", only=name)[name]
         probabilities = tf.stack(layers, axis=1)  # (r, L, N, T, T)
@@ -85,7 +85,7 @@ def attention(strings: Tensors, answerer: AnswererProtocol) -> Tensors:
         "pieces_id": inputs["token_ids"],
         "pieces_text": tf.where(is_token, tf.gather(vocabulary, inputs["token_ids"]), ""),
         **lists,
-        "probabilities": map_rows(of_rows, inputs),
+        "probabilities": map_rows(row_attention, inputs),
         "truncated": pack.truncated(ids.row_lengths()),
     }
 

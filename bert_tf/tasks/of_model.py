@@ -15,6 +15,7 @@ from bert_tf.tasks.task_options import check_stored
 _ASSETS = "assets.extra"  # of exports
 _DEFAULT = "classification"
 _OF_SENTENCES = "embedding"  # the task of files of sentence-transformers
+_OF_FILES = ("text_column", "pair_column", "label_column", "format", "header")
 # Classes of models that no kind trains -> the task that they are opened for.
 _UNTRAINED = {"BertPreTrainer": "masked_words", "Encoder": "vectors"}
 
@@ -64,9 +65,9 @@ def of_model(
         return None
     if recorded.keys() & task.kind.settings().keys():
         task = task.with_settings(recorded)
-    if stored and not (to_train and stored.get("task", _DEFAULT) != task.name):
-        task = task.with_model_settings(stored)
-    return with_options(task, options)
+    if stored.get("task", _DEFAULT) != task.name:
+        stored = {} if to_train else {n: x for n, x in stored.items() if n not in _OF_FILES}
+    return with_options(task.with_settings(stored), options)
 
 
 def named_task(

@@ -2,12 +2,12 @@
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.balance import list_separator
 from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.kinds.kind import Answered, Kind
@@ -51,14 +51,24 @@ def _doubts_of_classes(kind: Classification, examples: Examples) -> list[str]:
 
 
 def _doubts_of_lists(path: str, labels: set[str], options: str = "") -> list[str]:
-    """A remark on labels that look like lists of labels, if any."""
-    if (lists := list_separator(labels)) is None:
-        return []
-    separator, label = lists
-    return [
-        f"{path}: labels such as {label!r} contain {separator!r}: did you mean "
-        f'{options}--label_separator "{separator}"?'
-    ]
+    """A remark on labels that look like lists of labels, if any.
+
+    At least half of the parts of lists are parts of another label, too, or labels themselves:
+    "sea|cow" beside "cow|farm", but not "yes, of course" beside "no".
+    """
+    known = {label.strip().strip("[]") for label in labels}  # as data frames write lists
+    for separator in "|;,":
+        parts = {x: {part.strip() for part in x.split(separator)} - {""} for x in known}
+        lists = sorted(label for label, names in parts.items() if len(names) > 1)
+        labels_with = Counter(part for names in parts.values() for part in names)
+        of_lists = {part for label in lists for part in parts[label]}
+        recurring = [part for part in of_lists if labels_with[part] > 1]
+        if lists and 2 * len(recurring) >= len(of_lists):
+            return [
+                f"{path}: labels such as {lists[0]!r} contain {separator!r}: did you mean "
+                f'{options}--label_separator "{separator}"?'
+            ]
+    return []
 
 
 @doubts.register
@@ -132,12 +142,12 @@ def _scores_of_masked_words(
 def remarks_on_scores(answered: Answered, scores: Mapping[str, float | None]) -> list[str]:
     """Remarks for a reader of the scores."""
     undefined = [name for name, value in scores.items() if value is None]
-    of_constants = [name for name in undefined if name in ("pearson", "spearman")]
-    of_nothing = [name for name in undefined if name not in of_constants]
+    undefined_correlations = [name for name in undefined if name in ("pearson", "spearman")]
+    undefined_others = [name for name in undefined if name not in undefined_correlations]
     remarks = score_remarks(answered.task.kind, answered.task, answered.labels)
     for names, reason in (
-        (of_constants, "for constant values"),
-        (of_nothing, "without an example"),
+        (undefined_correlations, "for constant values"),
+        (undefined_others, "without an example"),
     ):
         if names:
             remarks.append(f"{', '.join(names)}: undefined {reason}")

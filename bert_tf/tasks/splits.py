@@ -64,8 +64,8 @@ def split(
         sizes = Counter(keys)
         keys = [(key, i if sizes[key] > number else -1) for i, key in enumerate(keys)]
     numbers: dict[Hashable, int] = {}
-    of_key = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
-    _, first, size = np.unique(of_key, return_index=True, return_counts=True)
+    key_numbers = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+    _, first, size = np.unique(key_numbers, return_index=True, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(first))
     if targets.ndim == 1:
         order = order[np.argsort(targets[first[order]], kind="stable")]  # shuffled within a class
@@ -78,5 +78,5 @@ def split(
         if by_now - aside >= size[key] / 2:
             chosen.append(key)
             aside += int(size[key])
-    is_aside = np.isin(of_key, chosen or [order[np.argmin(size[order])]])
+    is_aside = np.isin(key_numbers, chosen or [order[np.argmin(size[order])]])
     return np.flatnonzero(~is_aside), np.flatnonzero(is_aside)

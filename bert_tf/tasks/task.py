@@ -25,8 +25,6 @@ _SETTINGS = {  # name in options and task.json -> attribute of `Task`
 # A task's first input -> the format of files whose names tell none.
 _FORMATS = {"question": "json", "words": "conll", "sentence": "lines"}
 
-_OF_FILES = ("text_column", "pair_column", "label_column", "format", "header")
-
 
 @dataclass(frozen=True)
 class KindName:
@@ -217,12 +215,6 @@ class Task:
         named = not all(map(str.isdecimal, columns))
         header = settings.get("header") is not False and (self.header or named)
         return replace(self, kind=self.kind.with_settings(settings), header=header, **changed)
-
-    def with_model_settings(self, stored: Mapping[str, Any]) -> "Task":
-        """The task with what a model's task.json says, without the columns of another task."""
-        if stored.get("task", "classification") != self.name:
-            stored = {name: value for name, value in stored.items() if name not in _OF_FILES}
-        return self.with_settings(stored)
 
     def settings(self) -> dict[str, Any]:
         values = {name: getattr(self, field) for name, field in _SETTINGS.items()}

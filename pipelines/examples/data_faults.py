@@ -154,8 +154,8 @@ def _linked(
 @functools.cache
 def _punctuation() -> dict[int, str]:
     """Unicode's punctuation -> a space. Marks and symbols are part of a text."""
-    every = map(chr, range(sys.maxunicode + 1))
-    return {ord(x): " " for x in every if unicodedata.category(x).startswith("P")}
+    code_points = range(sys.maxunicode + 1)
+    return {x: " " for x in code_points if unicodedata.category(chr(x)).startswith("P")}
 
 
 def _runs(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

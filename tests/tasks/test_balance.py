@@ -8,7 +8,6 @@ from bert_tf.tasks.balance import (
     baseline,
     class_weights,
     label_counts,
-    list_separator,
     listed_counts,
 )
 
@@ -39,23 +38,6 @@ def test_the_baseline_is_the_most_frequent_label_of_training_where_it_is_asked()
     assert "'O' has an accuracy of 50.0%" in line  # without the padding
     assert baseline(["a", "b"], MARKS, MARKS, "texts") == []
     assert baseline([], np.array([0.5], np.float32), np.array([0.5], np.float32), "texts") == []
-
-
-@pytest.mark.parametrize(
-    ("labels", "found"),
-    [
-        (["sea|cow", "cow"], ("|", "sea|cow")),
-        (["a | b", "b | c", "c | a"], ("|", "a | b")),  # no label stands alone
-        (["sport;news", "sport", "news;art"], (";", "news;art")),
-        (["sea,cow", "sea", "cow"], (",", "sea,cow")),
-        (["yes, of course", "no"], None),
-        (["Washington, USA", "New York, USA", "Lyon, France", "Bern, Switzerland"], None),
-        (["a|", "b"], None),
-        (["bad", "good"], None),
-    ],
-)
-def test_labels_that_look_like_lists(labels, found):
-    assert list_separator(labels) == found
 
 
 @pytest.mark.parametrize("targets", [np.array([0.5, 1]), np.array([[0, 1], [2, -1]])])

@@ -14,35 +14,23 @@ from bert_tf.tasks.table import TASKS
 TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "cow"])
 
 
+ROWS, WINDOWS = "cut at 8 tokens", "; long ones are read in windows"
+QUESTIONS = "cut at 2 word pieces: 1 of 2 questions; contexts are read in windows"
+TEXTS = ["sea " * 6, "sea " * 7, "seas seas seas", ""]  # [CLS] and [SEP] count: 8 tokens fit
+PAIRS = {"text": ["sea sea", "sea sea"], "text_pair": ["cow cow cow", "cow " * 4]}
+CHOICES = [["cow", "cow"], ["cow", "cow " * 5]]  # one long choice is enough
+ASKED = ["sea sea", "sea sea sea"]  # a question has at most half of the window
+
+
 @pytest.mark.parametrize(
     ("task", "columns", "expected"),
     [
-        (  # [CLS] and [SEP] count: 8 tokens fit
-            "sst2",
-            {"text": ["sea " * 6, "sea " * 7, "seas seas seas", ""]},
-            "cut at 8 tokens: 1 of 4 inputs",
-        ),
-        (
-            "rte",
-            {"text": ["sea sea", "sea sea"], "text_pair": ["cow cow cow", "cow " * 4]},
-            "cut at 8 tokens: 1 of 2 inputs",
-        ),
-        ("stsb", {"text": ["sea"], "text_pair": ["cow"]}, "cut at 8 tokens: 0 of 1 inputs"),
-        (  # one long choice is enough
-            "swag",
-            {"context": ["sea", "sea"], "choices": [["cow", "cow"], ["cow", "cow " * 5]]},
-            "cut at 8 tokens: 1 of 2 inputs",
-        ),
-        (
-            "conll2003",
-            {"words": ["sea " * 7, "cow"]},
-            "cut: 0 of 2 texts; long ones are read in windows",
-        ),
-        (  # a question has at most half of the window
-            "squad",
-            {"question": ["sea sea", "sea sea sea"], "context": ["cow " * 50] * 2},
-            "cut at 2 word pieces: 1 of 2 questions; contexts are read in windows",
-        ),
+        ("sst2", {"text": TEXTS}, f"{ROWS}: 1 of 4 inputs"),
+        ("rte", PAIRS, f"{ROWS}: 1 of 2 inputs"),
+        ("stsb", {"text": ["sea"], "text_pair": ["cow"]}, f"{ROWS}: 0 of 1 inputs"),
+        ("swag", {"context": ["sea", "sea"], "choices": CHOICES}, f"{ROWS}: 1 of 2 inputs"),
+        ("conll2003", {"words": ["sea " * 7, "cow"]}, f"cut: 0 of 2 texts{WINDOWS}"),
+        ("squad", {"question": ASKED, "context": ["cow " * 50] * 2}, QUESTIONS),
     ],
 )
 def test_every_kind_says_what_is_cut(task, columns, expected):
@@ -52,28 +40,25 @@ def test_every_kind_says_what_is_cut(task, columns, expected):
 
 def test_texts_in_windows_are_not_cut():
     kind = TASKS["classification"].kind.with_settings({"long_texts": "windows"})
-    assert truncation(kind, [0, 0], 8) == "cut: 0 of 2 texts; long ones are read in windows"
+    assert truncation(kind, [0, 0], 8) == f"cut: 0 of 2 texts{WINDOWS}"
 
 
-@pytest.mark.parametrize(("longest", "cut"), [(64, [0, 1]), (9, [55, 56])])
-def test_questions_are_cut_at_64_pieces(longest, cut):
+def test_questions_are_cut_at_64_pieces():
     columns = {"question": ["sea " * 64, "sea " * 65], "context": ["cow", "cow"]}
-    kind = Span().with_settings({"max_query_length": None if longest == 64 else longest})
-    assert truncated(kind, columns, 384).tolist() == cut
-    assert truncation(kind, cut, 384).startswith(
-        f"cut at {longest} word pieces: {sum(map(bool, cut))} of 2"
-    )
+    shorter = Span(max_query_length=9)
+    assert truncated(Span(), columns, 384).tolist() == [0, 1]
+    assert truncated(shorter, columns, 384).tolist() == [55, 56]
+    assert truncation(shorter, [55, 56], 384).startswith("cut at 9 word pieces: 2 of 2")
 
 
 def truncated(kind, columns, max_length):
     """Word pieces that each example loses, as the kind's answers tell."""
     outputs = {"Span": [2], "Tagging": [3], "Classification": [2], "Regression": [], "Choice": [1]}
     size = outputs[type(kind).__name__]
+    by_token = type(kind).__name__ in ("Span", "Tagging")
 
     def model(rows, training):
-        ids = rows["token_ids"]
-        by_token = type(kind).__name__ in ("Span", "Tagging")
-        return tf.zeros([*tf.unstack(tf.shape(ids)[: 1 + by_token]), *size])
+        return tf.zeros([*tf.unstack(tf.shape(rows["token_ids"])[: 1 + by_token]), *size])
 
     task = TASKS["classification"].with_settings({"max_length": max_length})
     answerer = Answerer(task, model, TOKENIZER, ["O", "B-X", "I-X"][: max(size, default=0)])
@@ -85,12 +70,24 @@ def labelled(*labels) -> Examples:
     return Examples("d.tsv", [*range(len(labels))], {"text": ["a"] * len(labels), "label": labels})
 
 
-def test_labels_in_one_cell_are_doubted_in_classification():
-    found = doubts(TASKS["classification"].kind, labelled("sea,cow", "sea", "cow"))
-    assert found[-1].endswith('did you mean --task multi_label --label_separator ","?')
-    found = doubts(TASKS["classification"].kind, labelled("['sea', 'cow']", "['cow']", "[]"))
-    assert found[-1].endswith('did you mean --task multi_label --label_separator ","?')
-    assert not doubts(TASKS["classification"].kind, labelled("yes, of course", "no"))
+@pytest.mark.parametrize(
+    ("labels", "label", "separator"),
+    [
+        (["sea|cow", "cow"], "sea|cow", "|"),
+        (["a | b", "b | c", "c | a"], "a | b", "|"),  # no label stands alone
+        (["sport;news", "sport", "news;art"], "news;art", ";"),
+        (["sea,cow", "sea", "cow"], "sea,cow", ","),
+        (["['sea', 'cow']", "['cow']", "[]"], "'sea', 'cow'", ","),
+        (["yes, of course", "no"], None, None),
+        (["Washington, USA", "New York, USA", "Lyon, France", "Bern, Switzerland"], None, None),
+        (["a|", "b"], None, None),
+    ],
+)
+def test_labels_that_look_like_lists_are_doubted(labels, label, separator):
+    found = doubts(TASKS["classification"].kind, labelled(*labels))
+    cure = f'did you mean --task multi_label --label_separator "{separator}"?'
+    remark = f"d.tsv: labels such as {label!r} contain {separator!r}: {cure}"
+    assert found == ([] if label is None else [remark])
     found = doubts(TASKS["multi_label"].kind, labelled("sea|cow", "sea", "cow"))
     assert found[-1].endswith("contain '|': did you mean --label_separator \"|\"?")
 

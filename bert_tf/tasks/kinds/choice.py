@@ -37,12 +37,12 @@ class Choice(RowKind):
         if "label" in columns:
             roles["label"] = columns["label"]
         examples = table.examples(roles)
-        every = examples.columns["choices"]
-        for index, choices in enumerate(every):
-            if len(choices) < 2 or len(choices) != len(every[0]):
+        rows = examples.columns["choices"]
+        for index, choices in enumerate(rows):
+            if len(choices) < 2 or len(choices) != len(rows[0]):
                 raise InputError(
                     f"{examples.location(index)}: {len(choices)} choices where {examples.row(0)} "
-                    f"has {len(every[0])}; give all examples the same number, 2 or more"
+                    f"has {len(rows[0])}; give all examples the same number, 2 or more"
                 )
             empty = [number for number, choice in enumerate(choices) if not choice.strip()]
             if empty:
@@ -52,7 +52,7 @@ class Choice(RowKind):
                 )
         openings = [] if self.opening is None else table.texts("opening", self.opening)
         for index, opening in enumerate(openings):
-            every[index] = [f"{opening} {choice}".strip() for choice in every[index]]
+            rows[index] = [f"{opening} {choice}".strip() for choice in rows[index]]
         return examples
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
@@ -91,8 +91,8 @@ class Choice(RowKind):
     def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
         """Tokens of each example's longest choice with the context, int64 [E]."""
         choices = [text for choices in columns["choices"] for text in choices]
-        of_choices = count_pieces(choices, tokenizer).reshape(len(columns["choices"]), -1)
-        return 3 + count_pieces(columns["context"], tokenizer) + of_choices.max(axis=1)
+        choice_pieces = count_pieces(choices, tokenizer).reshape(len(columns["choices"]), -1)
+        return 3 + count_pieces(columns["context"], tokenizer) + choice_pieces.max(axis=1)
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         probabilities = keras.ops.softmax(outputs, axis=-1)

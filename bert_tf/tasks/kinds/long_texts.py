@@ -120,6 +120,6 @@ class _OfWindows:
         text = tf.where(tf.reshape(is_window, [-1, tf.shape(is_window)[-1]]))[:, 0]
         pooled = self._pool(self._outputs(rows, training=training), text)
         # A text has a window at least, if only an empty one.
-        texts, of_each = mask.shape[:-2], pooled.shape[1:]
-        pooled = tf.reshape(pooled, tf.concat([tf.shape(mask)[:-2], of_each], 0))
-        return tf.ensure_shape(pooled, [*texts, *of_each])
+        texts, output_shape = mask.shape[:-2], pooled.shape[1:]
+        pooled = tf.reshape(pooled, tf.concat([tf.shape(mask)[:-2], output_shape], 0))
+        return tf.ensure_shape(pooled, [*texts, *output_shape])

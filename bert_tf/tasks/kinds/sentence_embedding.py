@@ -112,8 +112,8 @@ class SentenceEmbedding(WindowedKind):
         signatures["rerank"] = Signature({"query": TEXTS, "texts": LISTS}, self.rerank)
         for role, prompt in (("query", self.query_prompt), ("document", self.document_prompt)):
             if prompt is not None:
-                of_role = replace(self, prompt=prompt)
-                signatures[role] = Signature({"text": TEXTS}, of_role.respond)
+                prompted_kind = replace(self, prompt=prompt)
+                signatures[role] = Signature({"text": TEXTS}, prompted_kind.respond)
         return signatures
 
     def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
@@ -197,13 +197,13 @@ class SentenceEmbedding(WindowedKind):
         return {"score": score, **pair, "truncated": tf.reduce_max(truncated, -1)}
 
     def rerank(self, strings: Tensors, answerer: AnswererProtocol) -> Tensors:
-        of_query, of_texts = (
+        query_prompt, document_prompt = (
             self.prompt if prompt is None else prompt
             for prompt in (self.query_prompt, self.document_prompt)
         )
-        query = self._prompted(strings["query"], of_query)
-        texts = tf.concat([query[:, tf.newaxis], self._prompted(strings["texts"], of_texts)], 1)
-        vectors, truncated = self._vectors(texts, answerer)
+        query = self._prompted(strings["query"], query_prompt)[:, tf.newaxis]
+        texts = self._prompted(strings["texts"], document_prompt)
+        vectors, truncated = self._vectors(tf.concat([query, texts], 1), answerer)
         scores = self._similarities(vectors[:, :1], vectors[:, 1:])
         return {"scores": scores, "truncated": truncated[:, 1:]}
 
@@ -226,8 +226,8 @@ class SentenceEmbedding(WindowedKind):
         ids = answerer.tokenizer.tokenize(tf.reshape(texts, [-1]))
         if self.reads_windows:
             rows, text, counts = self.windows(ids, answerer.tokenizer, answerer.max_length)
-            of_rows = map_rows(answerer.predict, alone(rows))[:, 0]
-            vectors = self.pooled(of_rows, text, counts)  # (B * N, W)
+            row_vectors = map_rows(answerer.predict, alone(rows))[:, 0]
+            vectors = self.pooled(row_vectors, text, counts)  # (B * N, W)
             vectors = tf.nn.l2_normalize(vectors, -1) if self.normalize else vectors
             truncated = tf.zeros_like(counts, tf.int32)
         else:
@@ -239,8 +239,8 @@ class SentenceEmbedding(WindowedKind):
         return vectors, tf.reshape(truncated, shape)
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
-        of_pairs = ["mrr", "recall_at_1", "recall_at_10"]
-        return ["spearman", "pearson"] if self.is_scored else of_pairs
+        retrieval = ["mrr", "recall_at_1", "recall_at_10"]
+        return ["spearman", "pearson"] if self.is_scored else retrieval
 
     def scores(self, answered: Answered) -> dict[str, float | None]:
         """Correlations with the scores of pairs; without scores, how well pairs find each other."""

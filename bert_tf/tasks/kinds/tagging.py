@@ -131,10 +131,10 @@ class Tagging(Kind):
 
         answers: Tensors = {}
         if self.are_entities:
-            first, last, of_entity, of_words = _entities(text, classes, labels)
+            first, last, entity, of_words = _entities(text, classes, labels)
             types = tf.constant([label.partition("-")[2] for label in labels])
             type_ = tf.gather(types, tf.gather(classes, first))
-            score = tf.math.segment_mean(tf.gather(scores, of_words), of_entity)
+            score = tf.math.segment_mean(tf.gather(scores, of_words), entity)
             answers = lists("entities", first, last, type=type_, score=score)
         numbers = tf.range(tf.size(classes))
         names = tf.gather(tf.constant(list(labels)), classes)
@@ -189,14 +189,14 @@ class Tags(Tagging):
         """Accuracy of words, F1 of each label, and `f1`, the mean of the labels that occur."""
         gold, predicted = labels_of([*self.sentences(answered)])
         sides: list[Counter[str]] = [*map(Counter, (gold, predicted, gold[gold == predicted]))]
-        of_labels = {
+        label_scores = {
             label: Counts(*(side[label] for side in sides)).f1 for label in answered.labels
         }
         mean = {
             "accuracy": float((gold == predicted).mean()),
-            "f1": mean_known([*of_labels.values()]),
+            "f1": mean_known([*label_scores.values()]),
         }
-        return {**mean, **{f"f1_{label}": f1 for label, f1 in of_labels.items()}}
+        return {**mean, **{f"f1_{label}": f1 for label, f1 in label_scores.items()}}
 
 
 def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tuple[tf.Tensor, ...]:
@@ -211,8 +211,8 @@ def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tup
     changes = tf.concat([[True], changes], 0)[: tf.size(classes)]  # a first word follows nothing
     starts = inside & (begins | changes)
     of_words = tf.where(inside)[:, 0]
-    of_entity = tf.gather(tf.cumsum(tf.cast(starts, tf.int32)) - 1, of_words)
-    return tf.where(starts)[:, 0], tf.math.segment_max(of_words, of_entity), of_entity, of_words
+    entity = tf.gather(tf.cumsum(tf.cast(starts, tf.int32)) - 1, of_words)
+    return tf.where(starts)[:, 0], tf.math.segment_max(of_words, entity), entity, of_words
 
 
 def labels_of(sentences: Sequence["Sentence"]) -> tuple[np.ndarray, np.ndarray]:

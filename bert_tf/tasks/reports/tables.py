@@ -108,8 +108,8 @@ def classes_report(
 ) -> Report:
     """A report on answers that are classes, from the true ones [E] and probabilities [E, C]."""
     predicted, confidence = np.argmax(probabilities, -1), np.max(probabilities, -1)
-    of_truth = np.take_along_axis(probabilities, truth[:, np.newaxis], -1)[:, 0]
-    loss = -np.log(np.maximum(of_truth, np.finfo(np.float32).tiny))
+    true_shares = np.take_along_axis(probabilities, truth[:, np.newaxis], -1)[:, 0]
+    loss = -np.log(np.maximum(true_shares, np.finfo(np.float32).tiny))
     shown = {
         **{role: values for role, values in examples.columns.items() if role != "label"},
         "label": [labels[number] for number in truth],

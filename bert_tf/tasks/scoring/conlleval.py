@@ -29,9 +29,9 @@ class EntityScores:
 
     def scores(self) -> dict[str, float]:
         precision, recall, f1 = defined(self.all)
-        of_types = {f"f1_{type_}": counts.f1 or 0.0 for type_, counts in self.by_type.items()}
-        of_all = {"f1": f1, "precision": precision, "recall": recall, "accuracy": self.accuracy}
-        return {**of_all, **of_types}
+        scores_by_type = {f"f1_{type_}": counts.f1 or 0.0 for type_, counts in self.by_type.items()}
+        overall = {"f1": f1, "precision": precision, "recall": recall, "accuracy": self.accuracy}
+        return {**overall, **scores_by_type}
 
     def report(self) -> str:
         total = self.all

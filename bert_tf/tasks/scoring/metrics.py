@@ -114,7 +114,7 @@ class LabelSets:
         """
         counts = self.counts()
         return {
-            **{f"f1_{label}": own.f1 for label, own in counts.items()},
+            **{f"f1_{label}": x.f1 for label, x in counts.items()},
             "average_precision": mean_known(self.average_precisions()),
             "f1_micro": Counts(*map(sum, zip(*counts.values(), strict=True))).f1,
             "f1_macro": mean_known([x.f1 for x in counts.values()]),
@@ -188,9 +188,9 @@ def retrieval_scores(
         wanted.setdefault(text, []).append(number_of[answer])
     rows = {text: row for row, text in reversed(list(enumerate(texts)))}
     ranks = []
-    asked = list(wanted.items())
-    for start in range(0, len(asked), _QUESTIONS_AT_ONCE):
-        chunk = asked[start : start + _QUESTIONS_AT_ONCE]
+    questions_asked = list(wanted.items())
+    for start in range(0, len(questions_asked), _QUESTIONS_AT_ONCE):
+        chunk = questions_asked[start : start + _QUESTIONS_AT_ONCE]
         similarities = questions[[rows[text] for text, _ in chunk]] @ matrix.T
         for scores, (_, right_numbers) in zip(similarities, chunk, strict=True):
             best = scores[right_numbers].max()
