@@ -52,10 +52,10 @@ def locate(source: StrPath) -> Location:
                 "(unpack an archive), or the prefix of a TensorFlow checkpoint."
             )
         raise InputError(f"{source} does not exist: give the folder of a model.")
-    if here := _in_folder(source):
+    if here := _find_in(source):
         return here
     children = (child for child in sorted(source.iterdir()) if child.is_dir())
-    inside = [location for child in children if (location := _in_folder(child))]
+    inside = [location for child in children if (location := _find_in(child))]
     if not inside:
         raise InputError(
             f"{source} holds no model: give a folder with {CONFIG} and {WEIGHTS} or {H5}, with a "
@@ -70,7 +70,7 @@ def locate(source: StrPath) -> Location:
 
 def read_config(directory: Path) -> BertConfig:
     """Reads config.json; refuses other formats, and names the command that converts them."""
-    location = _in_folder(directory) if directory.is_dir() else None
+    location = _find_in(directory) if directory.is_dir() else None
     if location is not None and location.format != "hugging_face":
         raise InputError(
             f"{directory} holds {TITLES[location.format]}: make a model directory of it with "
@@ -89,21 +89,21 @@ def content_hash(directory: StrPath) -> str:
     return digest.hexdigest()
 
 
-def _in_folder(folder: Path) -> Location | None:
+def _find_in(folder: Path) -> Location | None:
     indexes = sorted(folder.glob("*.index"))
     config = folder / CONFIG
     # A pickle, which is never read, does not hide a checkpoint beside it.
     weights = any((folder / name).exists() for name in WEIGHTS_FILES)
     is_tensorflow = bool(indexes) or (folder / "saved_model.pb").is_file()
     if not config.is_file() or (is_tensorflow and not weights):
-        return _of_tensorflow(folder, indexes)
+        return _find_checkpoint(folder, indexes)
     with suppress(InputError):  # the reader of the format reports it
         if "registered_name" in read_json(config):
             return Location("keras_hub", folder, folder)
     return Location("hugging_face", folder, folder)
 
 
-def _of_tensorflow(folder: Path, indexes: Sequence[Path]) -> Location | None:
+def _find_checkpoint(folder: Path, indexes: Sequence[Path]) -> Location | None:
     if not indexes and (folder / "saved_model.pb").is_file():
         return Location("tf_hub", folder, folder / "variables" / "variables")
     if len(indexes) < 2:

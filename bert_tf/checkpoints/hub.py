@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
 
 # Of sentence-transformers: pooling, length, prompts.
-_OF_SENTENCES = re.compile(
+_SENTENCE_FILES = re.compile(
     r"(modules|sentence_bert_config|config_sentence_transformers|\d+_\w+/config)\.json"
 )
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
@@ -189,7 +189,7 @@ def _files_of_bert(model: HubModel, info: "ModelInfo") -> list[str]:
         if other == PICKLE:
             cure += ": the error, as pickles can run code, shows how PyTorch writes safetensors"
         raise InputError(f"{model} holds no {WEIGHTS}: {cure}")
-    others = filter(_OF_SENTENCES.fullmatch, files)
+    others = filter(_SENTENCE_FILES.fullmatch, files)
     return [*weights, *sorted(files.intersection(TOKENIZER).union(others))]
 
 

@@ -26,9 +26,9 @@ from bert_tf.files.atomic import (
 from bert_tf.files.outputs import is_one_of
 
 # Files of models in outputs of earlier versions, which have no marks.
-_OF_MODELS = ("*.json", "*.safetensors", "*.tsv", "*.conll", "*.png", "report.md", "conlleval.txt")
+_MODELS = ("*.json", "*.safetensors", "*.tsv", "*.conll", "*.png", "report.md", "conlleval.txt")
 _OLD_FILES = (
-    *(f"{folder}/{name}" for folder in ("best", "last") for name in (*_OF_MODELS, "vocab.txt")),
+    *(f"{folder}/{name}" for folder in ("best", "last") for name in (*_MODELS, "vocab.txt")),
     "best/1_Pooling/config.json",
     "last/1_Pooling/config.json",
     "checkpoints/step-*.safetensors",

@@ -317,7 +317,7 @@ class _File:
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 if id(node) not in documentation and len(node.value) < 500:
                     name = node.value
-                    if not add("text", name, node) and (row := _of_class(name, libraries)):
+                    if not add("text", name, node) and (row := _class_row(name, libraries)):
                         self._add(row.library, "name", row.symbol, row, self._at(node))
             elif isinstance(node, ast.UnaryOp) and _LABELS.search(about.get(id(node), "")):
                 add("number", ast.unparse(node), node)
@@ -392,7 +392,7 @@ class _File:
             return  # another program's file
         keys = list(_keys(root))
         for _, value, line in keys:
-            if row := _of_class(value, {"transformers"}) or find("*", "text", value):
+            if row := _class_row(value, {"transformers"}) or find("*", "text", value):
                 form, name = ("text", value) if row.library == "*" else ("name", row.symbol)
                 self._add(row.library, form, name, row, self._at(line))
         tops = {name.split(".")[0] for name, *_ in keys}
@@ -416,7 +416,7 @@ def _is_glob(row: Symbol) -> bool:
     return "*" in row.symbol
 
 
-def _of_class(text: str, libraries: set[str]) -> Symbol | None:
+def _class_row(text: str, libraries: set[str]) -> Symbol | None:
     """The row of one of transformers' classes that a string names."""
     match = _CLASS.fullmatch(text)
     row = find("transformers", "name", match[1]) if match and "transformers" in libraries else None

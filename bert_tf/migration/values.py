@@ -125,7 +125,7 @@ class Values:
     def what(self, node: ast.expr) -> str:
         """The description of a value; "" if it is not known."""
         if isinstance(node, ast.Name | ast.Attribute):
-            return self._of_name(node)
+            return self._value_of_name(node)
         if isinstance(node, ast.Subscript):
             if isinstance(node.slice, ast.Slice):
                 return self.what(node.value)
@@ -152,7 +152,7 @@ class Values:
         returned = self._returned.get(name, [])
         return returned[0] if len(returned) == 1 and not is_method else ""
 
-    def _of_name(self, node: ast.Name | ast.Attribute) -> str:
+    def _value_of_name(self, node: ast.Name | ast.Attribute) -> str:
         name = ast.unparse(node)
         if bound := self._bound.get(name):
             before = [what for position, what in bound if position < (self.source, node.lineno)]

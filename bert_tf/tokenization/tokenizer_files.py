@@ -26,7 +26,7 @@ _CLASSES = re.compile(
     r"(Bert|DistilBert|Electra|MobileBert|ConvBert|LayoutLM|Lxmert|RetriBert|SqueezeBert|Realm|"
     r"DPR\w*)Tokenizer(Fast|Legacy)?"
 )
-_OF_JSON = ("PreTrainedTokenizerFast", "TokenizersBackend")  # what tokenizer.json says
+_JSON_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # what tokenizer.json says
 _FIXED: dict[str, Any] = {
     "do_basic_tokenize": True,
     "word_tokenizer_type": "basic",
@@ -71,7 +71,7 @@ def read_tokenizer_files(path: Path) -> TokenizerFiles:
     config, model = read(TOKENIZER_CONFIG), read(CONFIG)
     settings = {**read(SPECIAL_TOKENS_MAP), **config}
     in_json = read(TOKENIZER_JSON)
-    parsed = _of_tokenizer_json(folder / TOKENIZER_JSON, in_json) if in_json else None
+    parsed = _read_tokenizer_json(folder / TOKENIZER_JSON, in_json) if in_json else None
     settings["tokenizer_class"] = settings.get("tokenizer_class") or model.get("tokenizer_class")
     _check(folder, settings, parsed is not None)
     vocabulary = path if path.is_file() else path / VOCABULARY
@@ -108,7 +108,7 @@ def _check(folder: Path, settings: dict[str, Any], has_json: bool) -> None:
     name = str(settings.get("tokenizer_class") or "BertTokenizer")
     code = settings.get("auto_map")
     has_code = isinstance(code, dict) and "AutoTokenizer" in code
-    if has_code or not (_CLASSES.fullmatch(name) or (has_json and name in _OF_JSON)):
+    if has_code or not (_CLASSES.fullmatch(name) or (has_json and name in _JSON_CLASSES)):
         kind = "code of its own (auto_map)" if has_code else f"a {name}"
         raise InputError(
             f"{folder} asks for {kind} as its tokenizer, and only BERT's is computed here: give a "
@@ -144,7 +144,7 @@ class _TokenizerJson(NamedTuple):
     added: list[dict[str, Any]]
 
 
-def _of_tokenizer_json(path: Path, values: dict[str, Any]) -> _TokenizerJson:
+def _read_tokenizer_json(path: Path, values: dict[str, Any]) -> _TokenizerJson:
     """The pieces, switches and added tokens in a file of Hugging Face's `tokenizers`."""
 
     def part(name: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def test_keras_hub_computes_the_same(models, out):
     ours = BertEncoder.from_directory(models / "pretrainer")(INPUTS)
     assert_close(ours["pooled_output"], theirs["pooled_output"])
     tokens = INPUTS["padding_mask"] == 1
-    outputs = (np.asarray(each["sequence_output"])[tokens] for each in (ours, theirs))
+    outputs = (np.asarray(x["sequence_output"])[tokens] for x in (ours, theirs))
     assert_close(*outputs)
     task = keras_nlp.models.BertMaskedLM.from_preset(str(out))
     bias = tensors_of(models / "pretrainer")["cls.predictions.bias"]

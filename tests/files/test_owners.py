@@ -142,7 +142,7 @@ def test_a_damaged_mark_is_named(text, tmp_path):
     ],
 )
 def test_reports_and_indexes_replace_their_own(layout, old, name, tmp_path):
-    theirs, earlier, new = (tmp_path / each for each in ("theirs", "earlier", "new"))
+    theirs, earlier, new = (tmp_path / name for name in ("theirs", "earlier", "new"))
     for folder in (theirs, earlier):
         write_text(folder / name, "old")
     for file, text in old.items():

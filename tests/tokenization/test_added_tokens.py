@@ -48,10 +48,10 @@ def test_as_hugging_face(number):
     lower, tokens = number % 2 == 0, TOKENS[number]
     theirs = hugging_face(tokens, lowercase=lower).encode_batch(texts)
     ours = BertTokenizer(PIECES, do_lower_case=lower, added_tokens=tokens)
-    places = zip(*(each.to_list() for each in ours.tokenize_with_offsets(texts)), strict=True)
-    found = {i for row in theirs for i in row.ids}
-    assert found >= set(range(len(PIECES), ours.vocabulary_size))  # each token occurs
-    for text, expected, (ids, starts, ends) in zip(texts, theirs, places, strict=True):
+    rows = zip(*(x.to_list() for x in ours.tokenize_with_offsets(texts)), strict=True)
+    occurring = {i for row in theirs for i in row.ids}
+    assert occurring >= set(range(len(PIECES), ours.vocabulary_size))
+    for text, expected, (ids, starts, ends) in zip(texts, theirs, rows, strict=True):
         before = [len(text.encode()[:i].decode(errors="ignore")) for i in range(999)]
         assert ids == expected.ids, text
         spans = [(before[a], before[b]) for a, b in zip(starts, ends, strict=True)]

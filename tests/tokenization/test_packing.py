@@ -11,7 +11,7 @@ from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.strings import MANY
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
-# Special tokens away from their usual places: ids must be found by name.
+# Special tokens with unusual ids: they must be found by name.
 VOCABULARY = ["a", "[SEP]", "b", "[PAD]", "[MASK]", "[CLS]", "[UNK]"]
 SEP, PAD, CLS = 1, 3, 5
 
