@@ -1,4 +1,5 @@
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -81,30 +82,37 @@ def number_corpus():
 
 @pytest.fixture(scope="module")
 def number_shards(made_once, number_corpus, number_tokenizer, small_blocks):
-    """Folders of shards, by `masking`, that tests must not change."""
+    """Folders of shards, by options, that tests must not change."""
 
-    def make(masking):
+    def make(**options):
+        settings = {"max_seq_length": 32, "num_shards": 3, "held_out_share": 0.1, **options}
+
         def write(folder):
             folder.mkdir()
             (folder / "corpus.txt").write_text(number_corpus(60))
-            options = PretrainingDataOptions(
-                max_seq_length=32, num_shards=3, held_out_share=0.1, masking=masking
-            )
-            write_shards(folder / "corpus.txt", folder / "shards", number_tokenizer, options)
+            made = PretrainingDataOptions(**settings)
+            write_shards(folder / "corpus.txt", folder / "shards", number_tokenizer, made)
 
-        return made_once(f"numbers_{masking}", write) / "shards"
+        name = "-".join(map(str, ("numbers", *options.values())))
+        return made_once(name, write) / "shards"
 
     return make
 
 
 @pytest.fixture(scope="module")
 def static(number_shards):
-    return number_shards("static")
+    return number_shards(masking="static")
 
 
 @pytest.fixture(scope="module")
 def dynamic(number_shards):
-    return number_shards("dynamic")
+    return number_shards(masking="dynamic")
+
+
+@pytest.fixture
+def batches(number_tokenizer):
+    """`pretraining_batches` with the tokenizer of the shards."""
+    return partial(pretraining_batches.pretraining_batches, tokenizer=number_tokenizer)
 
 
 @pytest.fixture(scope="module", params=["static", "dynamic"])

@@ -8,7 +8,6 @@ from shard_files import arrays, assert_equal, file_of, flip, unmasked
 
 from bert_tf.errors import InputError
 from bert_tf.pipelines.shards.folder import open_shards, shard_errors
-from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
@@ -47,14 +46,6 @@ def service():
 @pytest.fixture(scope="module")
 def one_worker(service):
     return service(1)
-
-
-@pytest.fixture
-def batches(number_tokenizer):
-    def batches(*arguments, **named):
-        return pretraining_batches(*arguments, tokenizer=number_tokenizer, **named)
-
-    return batches
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from shard_files import arrays, assert_equal, examples, joined, records_of, unma
 
 from bert_tf.errors import InputError
 from bert_tf.paper.architectures import SideBySide
-from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards import pretraining_batches as reading
 from bert_tf.pipelines.shards.folder import open_shards
 from bert_tf.pipelines.shards.manifest import Manifest
@@ -24,44 +23,10 @@ from bert_tf.pipelines.shards.pretraining_batches import (
     held_out_batches,
     pretraining_batches,
 )
-from bert_tf.pipelines.shards.writing import write_shards
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
 BLOCK = 8  # of `small_blocks`
-
-
-@pytest.fixture(scope="module")
-def tokenizer(number_tokenizer):
-    """Every third token goes on with a word."""
-    made = copy.copy(number_tokenizer)
-    made.is_continuation = np.arange(made.vocabulary_size) % 3 == 0
-    return made
-
-
-@pytest.fixture(scope="module")
-def make(tmp_path_factory, number_corpus, tokenizer):
-    """Makes a folder of shards that tests must not change."""
-
-    def made(**options):
-        folder = tmp_path_factory.mktemp("shards")
-        (folder / "corpus.txt").write_text(number_corpus(60))
-        options = {"max_seq_length": 32, "num_shards": 3, "held_out_share": 0.1, **options}
-        options = PretrainingDataOptions(**options)
-        write_shards(folder / "corpus.txt", folder / "shards", tokenizer, options)
-        return folder / "shards"
-
-    return made
-
-
-@pytest.fixture
-def batches(tokenizer):
-    """`pretraining_batches` with the tokenizer of the shards."""
-
-    def batches(*arguments, **named):
-        return pretraining_batches(*arguments, tokenizer=tokenizer, **named)
-
-    return batches
 
 
 def test_held_out_samples_come_from_all_files_and_stay_the_same(static):
@@ -98,7 +63,7 @@ def test_batches_hold_what_was_written_by_the_models_names(static):
     assert (weights["nsp_logits"] == 1).all()
 
 
-def test_compact_records_are_masked_when_read(dynamic, batches, tokenizer):
+def test_compact_records_are_masked_when_read(dynamic, batches, number_tokenizer):
     batch = inputs, labels, weights = joined(batches(dynamic, 5, shuffle=False, repeat=False))
     expected = list(examples(dynamic))
     texts = [example["input_ids"] for example in expected]
@@ -114,11 +79,11 @@ def test_compact_records_are_masked_when_read(dynamic, batches, tokenizer):
     predictions = np.clip(np.round(0.15 * lengths[:, 0]), 1, 5)
     np.testing.assert_array_equal(is_predicted.sum(1), predictions)
     shown = np.take_along_axis(inputs["token_ids"], inputs["mask_positions"], 1)[is_predicted]
-    assert 0.7 < np.mean(shown == tokenizer.mask_token_id) < 0.9
+    assert 0.7 < np.mean(shown == number_tokenizer.mask_token_id) < 0.9
 
 
-def test_compact_records_are_padded_with_the_tokenizers_piece(dynamic, tokenizer):
-    other = copy.copy(tokenizer)
+def test_compact_records_are_padded_with_the_tokenizers_piece(dynamic, number_tokenizer):
+    other = copy.copy(number_tokenizer)
     other.pad_token_id = 7
     ((inputs, *_),) = arrays(pretraining_batches(dynamic, 64, tokenizer=other), 1)
     padding = inputs["token_ids"][inputs["padding_mask"] == 0]
@@ -142,7 +107,7 @@ def test_masks_are_fresh_in_every_epoch_and_the_same_in_every_run(dynamic, batch
 
 
 @pytest.mark.slow
-def test_masking_can_be_changed_for_compact_records_alone(dynamic, static, batches, tokenizer):
+def test_masking_can_be_changed_for_compact_records_alone(dynamic, static, batches):
     def masked(folder=dynamic, **changed):
         return joined(batches(folder, 16, masking=Masking(**changed), shuffle=False, repeat=False))
 
@@ -168,8 +133,8 @@ def test_masking_can_be_changed_for_compact_records_alone(dynamic, static, batch
         masked(masked_lm_prob=1.5)
 
 
-def test_the_tokenizer_of_the_shards_is_needed(dynamic, static, tokenizer):
-    other = copy.copy(tokenizer)
+def test_the_tokenizer_of_the_shards_is_needed(dynamic, static, number_tokenizer):
+    other = copy.copy(number_tokenizer)
     other.vocabulary_hash = "f" * 64
     for folder in (dynamic, static, open_shards(static, "held_out")):
         with pytest.raises(InputError, match="made with another vocabulary"):
@@ -178,12 +143,12 @@ def test_the_tokenizer_of_the_shards_is_needed(dynamic, static, tokenizer):
         pretraining_batches(dynamic, 4)
 
 
-def test_instances_that_are_no_pairs_give_the_next_sentence_no_weight(dynamic, tokenizer, tmp_path):
+def test_instances_that_are_no_pairs_give_the_next_sentence_no_weight(dynamic, batches, tmp_path):
     folder = shutil.copytree(dynamic, tmp_path / "shards")
     manifest = Manifest.load(folder)
     manifest.options["instances"] = "full_sentences"
     manifest.save(folder)
-    for _, _, weights in arrays(pretraining_batches(folder, 4, tokenizer=tokenizer), 3):
+    for _, _, weights in arrays(batches(folder, 4), 3):
         assert not weights["nsp_logits"].any()
         assert weights["mlm_logits"].any()
 
@@ -202,10 +167,10 @@ def test_an_epoch_holds_each_instance_once_in_an_order_of_its_own(dynamic, batch
 
 @pytest.mark.slow
 def test_mixed_shards_have_their_shares_and_continue_at_any_step(
-    dynamic, make, batches, monkeypatch
+    dynamic, number_shards, batches, monkeypatch
 ):
     monkeypatch.setattr(reading, "MIXED", 50)
-    others = [make(masking="dynamic", seed=seed) for seed in (2, 3)]
+    others = [number_shards(masking="dynamic", seed=seed) for seed in (2, 3)]
     mixed = [(open_shards(folder), share) for folder, share in zip(others, (0.3, 0.1), strict=True)]
     whole = arrays(batches(dynamic, 7, seed=5, mixed=mixed), 75)
     assert_equal(whole, arrays(batches(dynamic, 7, seed=5, mixed=mixed), 75))
@@ -252,10 +217,10 @@ def test_many_blocks_are_drawn_one_by_one(dynamic, batches, monkeypatch, tmp_pat
     seed=st.integers(-(2**63), 2**63 - 1),
     workers=st.integers(1, 6),
 )
-def test_any_step_follows_the_one_before(made, tokenizer, step, batch_size, seed, workers):
+def test_any_step_follows_the_one_before(made, number_tokenizer, step, batch_size, seed, workers):
     def start(step):
         share = Share(workers - 1, workers)
-        named = {"seed": seed, "start_step": step, "share": share, "tokenizer": tokenizer}
+        named = {"seed": seed, "start_step": step, "share": share, "tokenizer": number_tokenizer}
         return pretraining_batches(made, batch_size, **named)
 
     assert_equal(arrays(start(step), 3)[1:], arrays(start(step + 1), 2))
@@ -400,11 +365,11 @@ def test_the_order_is_that_of_its_own_seed_alone(dynamic, batches):
 @pytest.mark.parametrize(
     "shape", ["static", "dynamic", pytest.param("rows", marks=pytest.mark.slow)]
 )
-def test_language_models_predict_the_neighbours_of_tokens(shape, request, make, batches):
+def test_language_models_predict_the_neighbours_of_tokens(shape, request, number_shards, batches):
     """Of the text without masks, whatever the shards hold."""
     if shape == "rows":
         options = {"instances": "full_sentences", "instances_per_row": 4, "short_seq_prob": 0.9}
-        folder = make(masking="dynamic", **options)
+        folder = number_shards(masking="dynamic", **options)
     else:
         folder = request.getfixturevalue(shape)
     wanted = arrays(batches(folder, 8, shuffle=False, repeat=False, split="held_out"))
