@@ -242,11 +242,11 @@ def run(options: Options) -> ShardsResult:
             bar.update(done.bytes_read, done.total_bytes, note=f"{done.instances} so far")
 
         share = None if options.units is None else writing.UnitShare.parse(options.units)
-        manifests = writing.write_shards_of_lengths(
+        manifests = writing.write_shards(
             options.corpus,
             options.output,
             tokenizer,
-            options.by_length,
+            *options.by_length,
             overwrite=options.overwrite,
             progress=show,
             runner=_runner(options),

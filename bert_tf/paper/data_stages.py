@@ -19,7 +19,7 @@ from bert_tf.pipelines.data_options import CorpusOptions, PretrainingDataOptions
 from bert_tf.pipelines.examples.passages import write_task
 from bert_tf.pipelines.examples.records import is_dataset_name
 from bert_tf.pipelines.shards.manifest import FILE_NAME, Manifest
-from bert_tf.pipelines.shards.writing import write_shards_of_lengths
+from bert_tf.pipelines.shards.writing import write_shards
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
 
 BYTES_PER_TOKEN = 5  # of text; 4.5 in English
@@ -129,11 +129,11 @@ class Shards(Stage):
         if all((folder / FILE_NAME).is_file() for folder in self.folders(cache)):
             manifests = [Manifest.load(folder) for folder in self.folders(cache)]
         else:
-            manifests = write_shards_of_lengths(
+            manifests = write_shards(
                 self.vocabulary.corpus.paths(cache),
                 cache.of(self),
                 BertTokenizer.from_directory(cache.of(self.vocabulary)),
-                self.options,
+                *self.options,
                 progress=lambda done: show(done.bytes_read, done.total_bytes),
             )
         splits = ("train", "held_out")

@@ -67,12 +67,12 @@ class Journal:
     def __init__(self, folder: Folder, names: Sequence[str]):
         self.folder = folder
         self.folders = [folder / name if name else folder for name in names]
-        self._place = folder / JOURNAL
+        self._files = folder / JOURNAL
 
     def entries(self) -> defaultdict[int, dict[int, str]]:
         """The names of the entries, by unit and group."""
         entries: defaultdict[int, dict[int, str]] = defaultdict(dict)
-        for name in self._place.sizes():
+        for name in self._files.sizes():
             if match := _ENTRY.fullmatch(name):
                 entries[int(match[1])][int(match[2])] = name
         return entries
@@ -87,7 +87,7 @@ class Journal:
         entries = self.entries()
         for unit in sorted(entries) if units is None else units:
             for _, name in sorted(entries[unit].items()):
-                if (content := self._place.read(name)) is not None:
+                if (content := self._files.read(name)) is not None:
                     yield _load(content)
 
     def add(self, group: FinishedGroup) -> None:
@@ -98,12 +98,12 @@ class Journal:
                 return vars(value) | {"block_bytes": value.block_bytes.tolist()}
             return value.tolist()
 
-        self._place.write(group.entry, json.dumps(vars(group), default=plain).encode())
+        self._files.write(group.entry, json.dumps(vars(group), default=plain).encode())
 
     def forget(self, units: Iterable[int]) -> None:
         """Removes the entries of some units; their shards are dead then."""
         entries = self.entries()
-        self._place.remove(name for unit in units for name in entries[unit].values())
+        self._files.remove(name for unit in units for name in entries[unit].values())
 
     def check(self, units: Iterable[int] | None = None, *, checksums: bool = False) -> int:
         """Forgets entries whose shards are gone or differ; returns how many instances remain."""
@@ -122,7 +122,7 @@ class Journal:
                 if all(compare(is_whole, group.all_shards())):
                     instances += sum(shard.instances for _, shard in group.all_shards())
                 else:
-                    self._place.remove([group.entry])
+                    self._files.remove([group.entry])
         return instances
 
     def remove_dead(self) -> None:
@@ -136,21 +136,21 @@ class Journal:
 
     @property
     def plan(self) -> dict[str, Any] | None:
-        content = self._place.read(_PLAN)
+        content = self._files.read(_PLAN)
         return None if content is None else json.loads(content)
 
     @property
     def documents(self) -> DocumentPlan | None:
-        content = self._place.read(_DOCUMENTS)
+        content = self._files.read(_DOCUMENTS)
         return None if content is None else DocumentPlan.from_json(content)
 
     @documents.setter
     def documents(self, plan: DocumentPlan) -> None:
-        self._place.write(_DOCUMENTS, json.dumps(plan).encode())
+        self._files.write(_DOCUMENTS, json.dumps(plan).encode())
 
     @property
     def tokenizer(self) -> Folder:
-        return self._place / TOKENIZER
+        return self._files / TOKENIZER
 
     @contextmanager
     def begun(
@@ -171,9 +171,9 @@ class Journal:
                         "give its settings to continue it, or remove the folder to start over"
                     )
                 if not begun:
-                    self._place.remove([_DOCUMENTS])
+                    self._files.remove([_DOCUMENTS])
             if old != plan:
-                self._place.write(_PLAN, json.dumps(plan).encode())
+                self._files.write(_PLAN, json.dumps(plan).encode())
             try:
                 yield
             except BaseException:
@@ -183,13 +183,13 @@ class Journal:
 
     @contextmanager
     def _locked(self, is_shared: bool) -> Iterator[None]:
-        if self._place.local is None:  # an object store has no locks
-            self._place.write(_LOCK, b"")
-            with contextlib.nullcontext() if is_shared else Lease(self._place):
+        if self._files.local is None:  # an object store has no locks
+            self._files.write(_LOCK, b"")
+            with contextlib.nullcontext() if is_shared else Lease(self._files):
                 yield
             return
-        self._place.local.mkdir(parents=True, exist_ok=True)
-        lock = self._place.local / _LOCK
+        self._files.local.mkdir(parents=True, exist_ok=True)
+        lock = self._files.local / _LOCK
         lock.touch()
         with locked(lock, is_shared=is_shared) as is_held:
             if is_held is False:
@@ -206,8 +206,8 @@ class Journal:
         """
         try:
             self.tokenizer.clear()
-            self._place.remove(name for name in self._place.sizes() if name != _PLAN)
-            self._place.clear()
+            self._files.remove(name for name in self._files.sizes() if name != _PLAN)
+            self._files.clear()
         except InputError as error:
             _log.warning("what is no longer needed stays there: %s", error)
 

@@ -87,20 +87,7 @@ def write_shards(
     inputs: CorpusInputs,
     output_directory: StrPath,
     tokenizer: BertTokenizer,
-    options: PretrainingDataOptions | None = None,
-    **named: Any,
-) -> Manifest:
-    """Writes shards of one sequence length."""
-    lengths = [options or PretrainingDataOptions()]
-    return write_shards_of_lengths(inputs, output_directory, tokenizer, lengths, **named)[0]
-
-
-def write_shards_of_lengths(
-    inputs: CorpusInputs,
-    output_directory: StrPath,
-    tokenizer: BertTokenizer,
-    options: Sequence[PretrainingDataOptions],
-    *,
+    *options: PretrainingDataOptions,
     overwrite: bool = False,
     progress: Callable[[ShardsProgress], None] = lambda progress: None,
     runner: Runner | None = None,
@@ -133,17 +120,17 @@ def write_shards_of_lengths(
             still running; units are missing at the end.
         OSError: the disk is full.
     """
-    options = sorted(options, key=lambda variant: variant.max_seq_length)
-    names = _folder_names([variant.max_seq_length for variant in options])
-    if len({variant.max_seq_length for variant in options}) < len(options):
+    by_length = sorted(options, key=lambda variant: variant.max_seq_length)
+    names = _folder_names([variant.max_seq_length for variant in by_length])
+    if len({variant.max_seq_length for variant in by_length}) < len(by_length):
         raise InputError("a max_seq_length is given twice: give each once")
     if share is not None and overwrite:
         raise InputError("--overwrite cannot be combined with --units: remove the folder first")
-    corpus = _corpus_of(inputs, tokenizer, options[0])
+    corpus = _corpus_of(inputs, tokenizer, by_length[0])
     folder = _output_folder(output_directory, corpus, sources.listed(inputs))
     vocabulary = {"hash": tokenizer.vocabulary_hash, "size": tokenizer.vocabulary_size}
     plan: dict[str, Any] = {
-        "options": [variant.data_settings() for variant in options],
+        "options": [variant.data_settings() for variant in by_length],
         "vocabulary": {**vocabulary, "settings": tokenizer.settings},
         "units": [sources.unit_hash(unit) for unit in corpus.units],
         "bert_tf_version": __version__,
@@ -173,15 +160,22 @@ def write_shards_of_lengths(
     # A unit of a large corpus is a group, however large.
     group_bytes = documents.GROUP_BYTES * corpus.scale
     groups = max(1, round(corpus.text_bytes / group_bytes))
-    parts = -(-options[0].num_shards // (groups * options[0].dupe_factor))
+    parts = -(-by_length[0].num_shards // (groups * by_length[0].dupe_factor))
     plan_hash = hashlib.sha256(json.dumps(plan).encode()).hexdigest()
     job = ShardsJob(
-        str(folder), options, names, corpus.split_sentences, group_bytes, parts, plan_hash, threads
+        str(folder),
+        by_length,
+        names,
+        corpus.split_sentences,
+        group_bytes,
+        parts,
+        plan_hash,
+        threads,
     )
     first_sources = [unit[0].source for unit in corpus.units]
     with journal.begun(plan, first_sources, is_shared=share is not None):
         if not finish:
-            for line in _unsuited(corpus, tokenizer, options[0]):
+            for line in _unsuited(corpus, tokenizer, by_length[0]):
                 notice(line)
             _make_units(job, corpus, tokenizer, progress, runner, share)
         if share is not None:
@@ -236,9 +230,9 @@ def _check_listed(folder: Folder, names: list[str]) -> None:
     """Refuses files that no manifest beside them lists, whatever their names."""
     listed = {name for name in names if name.startswith(f"{JOURNAL}/")}
     for parent in {name.rpartition("/")[0] for name in names}:
-        place = folder / parent if parent else folder
+        part = folder / parent if parent else folder
         with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
-            shards = json.loads(place.read(FILE_NAME) or b"{}")["shards"]
+            shards = json.loads(part.read(FILE_NAME) or b"{}")["shards"]
             files = [shard["file"] for split in shards.values() for shard in split]
             made = [FILE_NAME, BLOCKS_NAME, *_OF_TOKENIZER, *files]
             listed.update(f"{parent}/{file}".lstrip("/") for file in made)

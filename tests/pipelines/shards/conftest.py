@@ -60,7 +60,8 @@ def write(number_tokenizer):
     """Writes shards of text of numbers."""
 
     def write(inputs, output, made_of=None, **named):
-        return write_shards(inputs, output, number_tokenizer, made_of or options(), **named)
+        made_of = made_of or options()
+        return write_shards(inputs, output, number_tokenizer, made_of, **named)[0]
 
     return write
 

@@ -19,7 +19,7 @@ from bert_tf.pipelines.shards.folder import open_shards, tokenizer_of_shards
 from bert_tf.pipelines.shards.journal import Journal
 from bert_tf.pipelines.shards.manifest import Manifest, verify
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
-from bert_tf.pipelines.shards.writing import UnitShare, write_shards, write_shards_of_lengths
+from bert_tf.pipelines.shards.writing import UnitShare, write_shards
 
 pytestmark = pytest.mark.usefixtures("small_units")
 
@@ -47,7 +47,7 @@ def assert_same(url, folder):
 @pytest.mark.slow
 def test_shards_in_a_bucket_have_the_same_bytes(s3, corpus, tokenizer, whole_text):
     out = f"{s3}/shards"
-    manifest = write_shards(corpus, out, tokenizer, OPTIONS)
+    (manifest,) = write_shards(corpus, out, tokenizer, OPTIONS)
     assert_same(out, whole_text)
     assert verify(out) == Manifest.load(out) == manifest
     assert tokenizer_of_shards(out).vocabulary_hash == tokenizer.vocabulary_hash
@@ -84,7 +84,7 @@ def test_jobs_that_share_a_bucket(s3, corpus, tokenizer, whole_text, monkeypatch
     out = f"{s3}/jobs"
     for number in (2, 1):
         share = UnitShare(number, 2)
-        write_shards_of_lengths(corpus, out, tokenizer, [OPTIONS], share=share)
+        write_shards(corpus, out, tokenizer, OPTIONS, share=share)
         with pytest.raises(InputError, match="not finished there"):
             open_shards(out)
         if number == 2:
@@ -118,7 +118,7 @@ def test_of_two_runs_that_begin_in_a_bucket_at_once_one_writes(s3, corpus, token
 
     def write(seed):
         try:
-            return write_shards(corpus, f"{s3}/two", tokenizer, replace(OPTIONS, seed=seed))
+            return write_shards(corpus, f"{s3}/two", tokenizer, replace(OPTIONS, seed=seed))[0]
         except InputError as error:
             return str(error)
 

@@ -28,7 +28,7 @@ from bert_tf.pipelines.shards import workers
 from bert_tf.pipelines.shards.journal import Journal
 from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.pipelines.shards.workers import BeamRunner, ExecutorRunner, dask_workers, process_pool
-from bert_tf.pipelines.shards.writing import UnitShare, write_shards, write_shards_of_lengths
+from bert_tf.pipelines.shards.writing import UnitShare, write_shards
 
 pytestmark = pytest.mark.usefixtures("small_units")
 
@@ -172,7 +172,7 @@ def test_units_in_any_order(tmp_path, text, tokenizer, whole):
 
 def write_shards_of_share(text, out, tokenizer, number):
     share = UnitShare(number, 3)
-    assert write_shards_of_lengths(text, out, tokenizer, [OPTIONS], share=share) == []
+    assert write_shards(text, out, tokenizer, OPTIONS, share=share) == []
 
 
 @pytest.mark.parametrize(

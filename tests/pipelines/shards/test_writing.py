@@ -20,7 +20,6 @@ from bert_tf.pipelines.shards.writing import (
     _sources,
     _unsuited,
     write_shards,
-    write_shards_of_lengths,
 )
 
 
@@ -216,7 +215,7 @@ def test_held_out_text_has_a_bound(tmp_path, number_corpus, write):
 def test_bad_corpora_leave_nothing_behind(tmp_path, number_tokenizer, text, message):
     (tmp_path / "bad.txt").write_bytes(text)
     with pytest.raises(InputError, match=rf"bad\.txt.*{message}"):
-        write_shards(tmp_path / "bad.txt", tmp_path / "out" / "shards", number_tokenizer)
+        write_shards(tmp_path / "bad.txt", tmp_path / "out/shards", number_tokenizer, options())
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -244,7 +243,7 @@ def test_text_without_tokens_is_refused(tmp_path, number_tokenizer, monkeypatch)
 
     (tmp_path / "text.txt").write_text("a\nb\n\nc\nd\n")
     with pytest.raises(InputError, match=r"text\.txt: no instance"):
-        write_shards(tmp_path / "text.txt", tmp_path / "out", NoTokens())
+        write_shards(tmp_path / "text.txt", tmp_path / "out", NoTokens(), options())
     assert not (tmp_path / "out").exists()
 
 
@@ -303,14 +302,14 @@ def test_a_group_has_a_shard_for_every_round(whole_many):
 def test_two_lengths_in_one_pass(tmp_path, many, number_tokenizer, write, small_units):
     lengths = [many_options(max_seq_length=64), many_options(max_seq_length=32)]
     out = tmp_path / "out"
-    short, long = write_shards_of_lengths(many, out, number_tokenizer, lengths)
+    short, long = write_shards(many, out, number_tokenizer, *lengths)
     assert {path.name for path in out.iterdir()} == {"32", "64"}
     assert (verify(out / "32"), verify(out / "64")) == (short, long)
     alone = write(many, tmp_path / "alone", lengths[0])
     assert contents(out / "64") == contents(tmp_path / "alone")
     assert alone == long
     with pytest.raises(InputError, match="given twice"):
-        write_shards_of_lengths(many, tmp_path / "b", number_tokenizer, lengths[:1] * 2)
+        write_shards(many, tmp_path / "b", number_tokenizer, *lengths[:1] * 2)
 
 
 def test_batches_rounds_splits_lengths_and_runs_have_seeds_of_their_own(monkeypatch):
@@ -396,7 +395,7 @@ def test_paragraphs_are_split_into_sentences(tmp_path):
         (tmp_path / f"{name}.txt").write_text(
             f"The {name} cat\nsat. It slept. Then it ate.\n\nEnd."
         )
-    manifest = write_shards(
+    (manifest,) = write_shards(
         [tmp_path / "a.txt", tmp_path / "b.txt"],
         tmp_path / "out",
         tokenizer,
