@@ -28,7 +28,6 @@ from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:
     from bert_tf.models.answerer import Answerer, Evaluation
-    from bert_tf.models.opening import load_answerer
     from bert_tf.pipelines.examples.table import Examples
 
 
@@ -140,6 +139,8 @@ def load_members(
     directories: Sequence[str | Path], settings: Mapping[str, Any]
 ) -> "list[Answerer]":
     """Loads models of one task and labels; the first names columns and the labels' order."""
+    from bert_tf.models.opening import load_answerer
+
     members = [load_answerer(directory, settings) for directory in directories]
     for directory, member in zip(directories, members, strict=True):
         for noun, (value, expected) in {

@@ -37,7 +37,6 @@ from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:
     from bert_tf.models.answerer import Evaluation
-    from bert_tf.models.opening import load_answerer
     from bert_tf.tasks.reports.tables import Report
 
 
@@ -108,6 +107,7 @@ def run(options: Options) -> EvaluateResult:
     output = options.output and check_output_folder(options.output)
     with owned(output, EVALUATION), progress("evaluating", total=1, shown=options.shown) as bar:
         from bert_tf.commands.report_files import write_report
+        from bert_tf.models.opening import load_answerer
 
         model = load_answerer(options.model, vars(options))
         if is_in_memory(options.data):
