@@ -105,14 +105,14 @@ def write_prompts(
     document_prompt: str | None,
 ) -> None:
     """Writes similarity and prompts, unless they are the defaults."""
-    roles = {"query": query_prompt, "document": document_prompt}
     prompts = {
-        name: prompt if role_prompt is None else role_prompt for name, role_prompt in roles.items()
+        "query": prompt if query_prompt is None else query_prompt,
+        "document": prompt if document_prompt is None else document_prompt,
+        **({"default": prompt} if prompt else {}),
     }
-    if (similarity, set(prompts.values()) | {prompt}) == ("cosine", {""}):
+    if similarity == "cosine" and not any(prompts.values()):
         return
     default = "default" if prompt else None
-    prompts |= {"default": prompt} if prompt else {}
     values = {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": similarity}
     write_json(Path(directory) / PROMPTS, values)
 

@@ -1,8 +1,8 @@
 """One writer at a time in a folder of an object store, which has no locks.
 
-A writer keeps the object `.bert-tf-lease-N` there and rewrites it every few seconds. Whoever comes
-later watches it: one that stays the same has lost its writer. The successor creates number N + 1,
-which a store lets only one process do. No clocks are compared.
+A writer keeps the object `.bert-tf-lease-N` there and rewrites it every few seconds. A later
+process watches the object: if it stays the same, its writer has died. The successor creates number
+N + 1, which a store lets only one process do. No clocks are compared.
 """
 
 import contextlib
@@ -37,12 +37,6 @@ class Lease:
         self._released = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
-    def __enter__(self) -> None:
-        self.take()
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
-
     def take(self) -> None:
         """Raises InputError if another process writes there, after up to a minute of watching."""
         last = self._last()
@@ -73,6 +67,11 @@ class Lease:
         self._released.set()
         self._thread.join()
         self._remove(self._number)
+
+    __enter__ = take
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
     def _last(self) -> int:
         """The number of the last writer, 0 if there is none."""

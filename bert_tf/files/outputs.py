@@ -44,7 +44,7 @@ def check_output_folder(
     folder = _resolved(output, "output")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{output}: is a file, not a folder: name another output folder")
-    _check_place(folder, output, inputs)
+    _check_path(folder, output, inputs)
     if ours is not None and folder.is_dir():
         if Path.cwd().is_relative_to(folder) or folder.is_mount():
             kind = "a mount point" if folder.is_mount() else "the working directory or above it"
@@ -80,7 +80,7 @@ def check_output_file(output: StrPath, inputs: Inputs = ()) -> Path:
         raise InputError(f"{output}: is a folder: name a file in it")
     if file.exists() and not file.is_file():
         raise InputError(f"{output}: is not a regular file: name another output file")
-    _check_place(file, output, inputs)
+    _check_path(file, output, inputs)
     return file
 
 
@@ -106,7 +106,7 @@ def _resolved(path: StrPath, role: str) -> Path:
     return resolved
 
 
-def _check_place(path: Path, output: StrPath, inputs: Inputs) -> None:
+def _check_path(path: Path, output: StrPath, inputs: Inputs) -> None:
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     if existing != path and not existing.is_dir():
         raise InputError(f"{output}: {existing} is a file: name an output in a folder")

@@ -91,7 +91,12 @@ class BertTokenizer(tf.Module):
         self._vocabulary.add([token.content for token in self._added])
         self._kept_config = "{}"  # the rest of tokenizer_config.json, as JSON
         strips = do_lower_case if strip_accents is None else strip_accents
-        _warn_of_unreachable(tuple(unreachable_pieces(word_pieces, do_lower_case, strips)))
+        if unreachable := unreachable_pieces(word_pieces, do_lower_case, strips):
+            shown = ", ".join(map(repr, unreachable[:3]))
+            _warn(
+                f"{len(unreachable):,} pieces of the vocabulary never occur in text that is "
+                f"normalized so ({shown}): check do_lower_case and strip_accents"
+            )
 
         marks = "unsplit" if tokenize_chinese_chars else "all"
         self._normalizer = Normalizer(do_lower_case, strip_accents, isolate_punctuation=marks)
@@ -311,8 +316,9 @@ class BertTokenizer(tf.Module):
         for text, token in zip(contents, tokens, strict=True):
             by_text.setdefault(text, token)  # of tokens that differ in capitals alone the first
         ids = [self._vocabulary.ids[token.content] for token in by_text.values()]
-        used = [*self._vocabulary.pieces, *by_text]
-        return AddedTokens(by_text, ids, _absent_characters(used))
+        used = set().union(*self._vocabulary.pieces, *by_text)
+        private = (c for c in map(chr, range(0x10FFFD, 0x100000, -1)) if c not in used)
+        return AddedTokens(by_text, ids, absent="".join(itertools.islice(private, 2)))
 
     def _batch(self, texts: Any) -> tuple[tf.Tensor, bool]:
         """Texts as a string tensor [batch], and whether the caller gave a single one."""
@@ -377,22 +383,6 @@ def _normalized(
 @functools.cache  # once for a message
 def _warn(message: str) -> None:
     _log.warning("%s", message)
-
-
-def _warn_of_unreachable(pieces: tuple[str, ...]) -> None:
-    if pieces:
-        shown = ", ".join(map(repr, pieces[:3]))
-        _warn(
-            f"{len(pieces):,} pieces of the vocabulary never occur in text that is normalized so "
-            f"({shown}): check do_lower_case and strip_accents"
-        )
-
-
-def _absent_characters(pieces: Sequence[str]) -> str:
-    """Two private-use characters without a piece."""
-    used = set().union(*pieces)
-    absent = (c for c in map(chr, range(0x10FFFD, 0x100000, -1)) if c not in used)
-    return "".join(itertools.islice(absent, 2))
 
 
 def _ragged(values: tf.Tensor, row_splits: tf.Tensor) -> tf.RaggedTensor:
