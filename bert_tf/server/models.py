@@ -199,7 +199,7 @@ class Models:
         complete = {
             name
             for name in names & answering
-            if self._available(name).keys() >= self._wanted[name].keys()
+            if self.available(name).keys() >= self._wanted[name].keys()
         }
         self._ready = (self._ready | complete) & answering & names
         return {name: name in self._ready for name in sorted(names)}
@@ -216,7 +216,7 @@ class Models:
         """The last load of each version."""
         return {servable.version: servable for servable in self._servables.get(name, ())}
 
-    def _available(self, name: str) -> dict[int, Servable]:
+    def available(self, name: str) -> dict[int, Servable]:
         """The versions that can be asked, by number."""
         return {x.version: x for x in self._servables.get(name, ()) if x.is_available}
 
@@ -226,7 +226,7 @@ class Models:
             self._labels, before = {}, self._labels
             for model in self._source.model_config_list.config:
                 known = before.get(model.name, {})
-                available = self._available(model.name)
+                available = self.available(model.name)
                 self._labels[model.name] = {
                     label: version if version in available else known.get(label, version)
                     for label, version in model.version_labels.items()
@@ -294,7 +294,7 @@ class Models:
             reason, more = ("stopping", "") if self._is_closing else ("loading", " its models")
             raise ServingError(StatusCode.UNAVAILABLE, f"The server is {reason}{more}", reason)
         version = self._version(name, version, label)
-        available = self._available(name)
+        available = self.available(name)
         chosen = max(available, default=-1) if version is None else version
         if chosen not in available:
             newest = self._newest(name)

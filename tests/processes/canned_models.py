@@ -12,7 +12,6 @@ import numpy as np
 import uvicorn
 from tensorflow.core.framework.types_pb2 import DataType
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
-from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
 
 from bert_tf.server import playground
 from bert_tf.server.app import make_app
@@ -226,12 +225,8 @@ class CannedModels:
     ) -> Iterator[CannedServable]:
         yield self._loaded[name][version or 2]
 
-    def status(self, name: str, *_: Any) -> GetModelStatusResponse:
-        states = [
-            ModelVersionStatus(version=version, state=ModelVersionStatus.AVAILABLE)
-            for version in self._loaded[name]
-        ]
-        return GetModelStatusResponse(model_version_status=states)
+    def available(self, name: str) -> dict[int, CannedServable]:
+        return self._loaded[name]
 
 
 class Server:

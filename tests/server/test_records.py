@@ -77,6 +77,11 @@ def test_ids_tokens_and_traces_are_logged_and_traced(models, tmp_path, caplog):
     assert span.attributes["bert_tf.model"] == "half_plus_three"
     assert span.attributes["bert_tf.status"] == 200
     assert other.parent is None and other.attributes["bert_tf.status"] == 401
+    for status in ("UNAVAILABLE", "NOT_FOUND"):  # of gRPC
+        with tracer.span("Predict", {}, {"status": status}):
+            pass
+    codes = [span.status.status_code.name for span in spans.get_finished_spans()]
+    assert codes == ["UNSET", "UNSET", "ERROR", "UNSET"]
     tracer.close()
     assert not caplog.messages  # what callers send is not repeated there
 

@@ -1,6 +1,5 @@
 """The playground: a page at `/`, in `static/` as it is served, for trying models in a browser."""
 
-import contextlib
 from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -12,7 +11,6 @@ from starlette.routing import Route
 from tensorflow.core.framework.types_pb2 import DataType
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 
-from bert_tf.server.errors import ServingError
 from bert_tf.server.models import Models
 from bert_tf.server.tensors import sizes_of
 
@@ -51,14 +49,10 @@ def describe(models: Models) -> list[dict[str, Any]]:
     described = []
     for name in models.names:
         versions = []
-        with contextlib.suppress(ServingError):  # no version has been loaded yet
-            for status in models.status(name).model_version_status:
-                # One that is retired meanwhile cannot be asked.
-                with contextlib.suppress(ServingError), models.servable(name, status.version) as x:
-                    signatures = {key: _described(value) for key, value in x.signatures.items()}
-                    versions.append({"version": status.version, "signatures": signatures})
-        if versions:
-            described.append({"name": name, "versions": versions})
+        for version, servable in sorted(models.available(name).items(), reverse=True):
+            signatures = {key: _described(value) for key, value in servable.signatures.items()}
+            versions.append({"version": version, "signatures": signatures})
+        described.append({"name": name, "versions": versions})
     return described
 
 
