@@ -226,7 +226,7 @@ def _log_fields(scope: Scope) -> dict[str, Any]:
 
 def _raw_path(scope: Scope) -> str:
     """The path of a request as it was sent, without the query."""
-    return scope.get("raw_path", scope["path"].encode()).partition(b"?")[0].decode("latin-1")
+    return scope["raw_path"].decode("latin-1")
 
 
 def _json_response(body: str | bytes, status: int = 200, headers: Any = None) -> Response:

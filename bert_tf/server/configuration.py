@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, message_factory, text_format, wrappers_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
-from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, ModelServerConfig
 
 from bert_tf.errors import InputError
 
@@ -116,8 +116,8 @@ def read_metrics_path(path: str | Path, default: str) -> str | None:
     return url_path if config.prometheus_config.enable else None
 
 
-def read_models_config(path: str | Path) -> ModelServerConfig:
-    """Reads a models.config; a relative base_path is relative to the file's folder.
+def read_models_config(path: str | Path) -> list[ModelConfig]:
+    """Reads the models of a models.config; a relative base_path is relative to the file's folder.
 
     `bert-tf export` writes a container's paths, /models/NAME. Where there is no such folder, NAME
     beside the file is taken.
@@ -141,4 +141,4 @@ def read_models_config(path: str | Path) -> ModelServerConfig:
             model.base_path = str(beside if use_beside else base_path)
     if not models:
         raise InputError(f"{path} names no model: add one, as in saved_models/models.config")
-    return config
+    return list(models)

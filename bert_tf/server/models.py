@@ -7,14 +7,14 @@ import functools
 import gc
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from grpc import StatusCode
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
-from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, ModelServerConfig
+from tensorflow_serving.config.model_server_config_pb2 import ModelConfig
 
 from bert_tf.errors import InputError
 from bert_tf.server.batching import Workers
@@ -60,7 +60,7 @@ class Models:
         batching = batching or BatchingParameters()
         self._folder = Path(source)
         self._name = name or self._folder.resolve().name
-        self._source: Path | ModelServerConfig = self._folder
+        self._configs: Sequence[ModelConfig] | None = None  # None: one for each folder of versions
         self._complaint = ""  # about the models.config
         self._warnings: set[str] = set()  # about it and what it names, already logged
         self._poll_seconds = poll_seconds
@@ -90,18 +90,16 @@ class Models:
         try:
             self._is_configured = folder.is_file()
             if self._is_configured:
-                self._source = read_models_config(folder)
+                self._configs = read_models_config(folder)
             elif versions(folder):
-                self._source = ModelServerConfig()
-                base_path = str(folder.absolute())
-                self._source.model_config_list.config.add(name=self._name, base_path=base_path)
+                self._configs = [ModelConfig(name=self._name, base_path=str(folder.absolute()))]
             await self._poll()
         except OSError as error:
-            raise InputError(f"{self._source} cannot be read ({error}): check it") from error
-        if isinstance(self._source, Path) and not self._wanted:
+            raise InputError(f"{folder} cannot be read ({error}): check it") from error
+        if self._configs is None and not self._wanted:
             await self.close()
             raise InputError(
-                f"{self._source} holds no models: give a folder of exports, as `bert-tf export` "
+                f"{folder} holds no models: give a folder of exports, as `bert-tf export` "
                 "writes them (<name>/<version>/saved_model.pb)"
             )
         if self._tasks:
@@ -141,13 +139,14 @@ class Models:
         """Reads a models.config again; a wrong one changes nothing."""
         self._complaint = ""
         try:
-            self._source = await asyncio.to_thread(read_models_config, self._folder)
+            self._configs = await asyncio.to_thread(read_models_config, self._folder)
         except InputError as error:
             self._complaint = f"{error}; the models stay as they are"
 
     async def _poll(self) -> None:
         tried = [x for x in self._all() if x.error or x.is_available]
-        look = functools.partial(_look, self._source, {*self._wanted}, tried, self._is_started)
+        known, is_serving = {*self._wanted}, self._is_started
+        look = functools.partial(_look, self._folder, self._configs, known, tried, is_serving)
         wanted, changed = await asyncio.to_thread(look)
         for servable in changed:
             servable.is_outdated = True
@@ -161,20 +160,19 @@ class Models:
     def _warn(self) -> None:
         """Warns, once, of a wrong models.config, and of what it names and is not there."""
         warnings = {self._complaint} - {""}
-        if isinstance(self._source, ModelServerConfig):
-            for model in self._source.model_config_list.config:
-                wanted, entry = self._wanted.get(model.name, {}), f"{self._folder}: {model.name}"
-                pinned = {*model.model_version_policy.specific.versions}
-                if not wanted or not pinned <= wanted.keys():
-                    which = "".join(f" {version}" for version in sorted(pinned - wanted.keys()))
-                    cure = f"correct base_path{' or specific' * bool(which)}, or export it there"
-                    warnings.add(f"{entry} has no version{which} in {model.base_path}: {cure}")
-                warnings |= {
-                    f"{entry} labels version {version} {label}, which it does not serve: add it to "
-                    "specific { versions }, or correct version_labels"
-                    for label, version in model.version_labels.items()
-                    if wanted and version not in wanted
-                }
+        for model in self._configs or ():
+            wanted, entry = self._wanted.get(model.name, {}), f"{self._folder}: {model.name}"
+            pinned = {*model.model_version_policy.specific.versions}
+            if not wanted or not pinned <= wanted.keys():
+                which = "".join(f" {version}" for version in sorted(pinned - wanted.keys()))
+                cure = f"correct base_path{' or specific' * bool(which)}, or export it there"
+                warnings.add(f"{entry} has no version{which} in {model.base_path}: {cure}")
+            warnings |= {
+                f"{entry} labels version {version} {label}, which it does not serve: add it to "
+                "specific { versions }, or correct version_labels"
+                for label, version in model.version_labels.items()
+                if wanted and version not in wanted
+            }
         for warning in sorted(warnings - self._warnings):
             _LOG.warning(warning)
         self._warnings = warnings
@@ -193,8 +191,8 @@ class Models:
         of service.
         """
         names = {name for name, wanted in self._wanted.items() if wanted}
-        if isinstance(self._source, ModelServerConfig):
-            names = {model.name for model in self._source.model_config_list.config}
+        if self._configs is not None:
+            names = {model.name for model in self._configs}
         answering = {servable.name for servable in self._all() if servable.is_available}
         complete = {
             name
@@ -222,15 +220,13 @@ class Models:
 
     def _label(self) -> None:
         """Moves labels; each names its old version until the new one is loaded."""
-        if isinstance(self._source, ModelServerConfig):
-            self._labels, before = {}, self._labels
-            for model in self._source.model_config_list.config:
-                known = before.get(model.name, {})
-                available = self.available(model.name)
-                self._labels[model.name] = {
-                    label: version if version in available else known.get(label, version)
-                    for label, version in model.version_labels.items()
-                }
+        self._labels, before = {}, self._labels
+        for model in self._configs or ():
+            known, available = before.get(model.name, {}), self.available(model.name)
+            self._labels[model.name] = {
+                label: version if version in available else known.get(label, version)
+                for label, version in model.version_labels.items()
+            }
 
     def _settle(self, name: str) -> None:
         """Starts to load the versions that are wanted; retires others when one of these serves."""
@@ -333,19 +329,22 @@ def _absent(name: str, version: int | None) -> ServingError:
 
 
 def _look(
-    source: Path | ModelServerConfig, known: set[str], tried: list[Servable], is_serving: bool
+    folder: Path,
+    configs: Sequence[ModelConfig] | None,
+    known: set[str],
+    tried: list[Servable],
+    is_serving: bool,
 ) -> tuple[dict[str, dict[int, Path]], list[Servable]]:
     """Finds name -> version -> folder to serve, and those `tried` whose files have changed."""
     wanted: dict[str, dict[int, Path]] = {}
-    if isinstance(source, ModelServerConfig):
-        configured = source.model_config_list.config
-        wanted |= {name: {} for name in known - {model.name for model in configured}}
-        for model in configured:
+    if configs is not None:
+        wanted |= {name: {} for name in known - {model.name for model in configs}}
+        for model in configs:
             folders = versions(model.base_path)
             if folders or Path(model.base_path).is_dir():
                 wanted[model.name] = _chosen(model, folders, is_serving)
-    elif source.is_dir():
-        for path in source.iterdir():
+    elif folder.is_dir():
+        for path in folder.iterdir():
             if folders := versions(path):
                 wanted[path.name] = _fastest(folders, is_serving)
             elif path.is_dir() and path.name in known:

@@ -112,10 +112,8 @@ def _servable(models: Models, body: _Body, fields: dict[str, Any]) -> Iterator[S
     """
     name = body.model
     if name.startswith(_OPENAI_MODELS) and name not in models.names:
-        fits = {}
-        for candidate in models.names:
-            with contextlib.suppress(ServingError), models.servable(candidate) as servable:
-                fits[candidate] = _fit(servable)
+        newest = {name: max(models.available(name).items())[1] for name in models.names}
+        fits = {candidate: _fit(servable) for candidate, servable in newest.items()}
         best = max(fits.values(), default=0)
         if not best:
             raise ServingError(StatusCode.NOT_FOUND, "No model can make vectors")
