@@ -7,15 +7,15 @@ import sys
 import tomllib
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
-from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 REPOSITORY = Path(__file__).parents[1]
+Owners = Mapping[str, list[str]]  # distributions of each name in site-packages
 
 
 def pins(name: str) -> set[str]:
@@ -59,16 +59,6 @@ def test_a_lock_has_hashes_and_names_no_host_and_no_folder(name):
     assert "/" not in text
 
 
-def test_every_import_is_a_declared_dependency():
-    done = subprocess.run(
-        [Path(sys.executable).parent / "deptry", "."],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def required(requirements: list[str]) -> Iterator[metadata.Distribution]:
     """The installed packages that requirements name, what these require, and so on."""
     todo = [(each, frozenset[str]()) for each in requirements]
@@ -88,21 +78,23 @@ def required(requirements: list[str]) -> Iterator[metadata.Distribution]:
             yield distribution
 
 
-def link_files(distribution: metadata.Distribution, folder: Path) -> None:
-    """Links a package's files, and the bytecode of its modules, into another site-packages."""
-    files = distribution.files or []
+def link_files(distribution: metadata.Distribution, folder: Path, owners: Owners) -> None:
+    """Links a package's folders, or its files in a folder of several packages, into another one."""
     root = Path(distribution.locate_file(""))
-    names = {str(file) for file in files if ".." not in file.parts}
-    names |= {cache_from_source(name) for name in names if name.endswith(".py")}
-    for parent in {(folder / name).parent for name in names}:
-        parent.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        if (root / name).exists() and not (folder / name).exists():
-            (folder / name).symlink_to(root / name)
+    for file in distribution.files or []:
+        is_shared = len(owners.get(file.parts[0], ())) > 1
+        link = folder / (file if is_shared else file.parts[0])
+        if ".." not in file.parts and not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(root / link.relative_to(folder))
 
 
 IN_ONE_PROCESS = """
-import sys
+import importlib, pkgutil, sys
+import bert_tf
+for module in pkgutil.walk_packages(bert_tf.__path__, "bert_tf."):
+    if not module.name.startswith(("bert_tf.server", "bert_tf.commands.serve")):  # need an extra
+        importlib.import_module(module.name)
 from bert_tf.cli import main
 import tensorflow
 # As `graphs_as_traced` in conftest.py.
@@ -138,8 +130,9 @@ def test_the_wheel_alone_goes_from_text_to_predictions(tmp_path):
     install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"]
     subprocess.run([*install, "--no-index", "--no-compile", wheel], check=True)
     (own,) = packages.glob("bert_tf-*.dist-info")
+    owners = metadata.packages_distributions()
     for distribution in required(metadata.PathDistribution(own).requires or []):
-        link_files(distribution, packages)
+        link_files(distribution, packages, owners)
 
     (tmp_path / "pipelines").mkdir()  # a user's own package of that name hides nothing
     (tmp_path / "pipelines" / "__init__.py").touch()
@@ -151,20 +144,19 @@ def test_the_wheel_alone_goes_from_text_to_predictions(tmp_path):
     commands = [
         "vocab --corpus corpus.txt --output vocab --size 100",
         "shards --corpus corpus.txt --tokenizer vocab --output shards --max_seq_length 32",
-        "pretrain --shards shards --size tiny --steps 2 --batch_size 4 --output pre",
-        "finetune --model pre/last --train labelled.tsv --epochs 1 --max_length 16 --output fine",
-        "evaluate --model fine/best --data labelled.tsv --output test",
-        "export --model fine/best --name model --output served",
+        "pretrain --shards shards --size tiny --steps 1 --batch_size 4 --output pre",
+        "finetune --model pre/last --train labelled.tsv --max_steps 1 --output fine",
     ]
     for command in (
         [python, "-c", IN_ONE_PROCESS, *commands],
-        [python.parent / "bert-tf", "predict", "--model", "served/model", "--text", "ships"],
+        [python.parent / "bert-tf", "predict", "--model", "fine/best", "--text", "ships"],
     ):
         done = subprocess.run(
             command, cwd=tmp_path, capture_output=True, text=True, env={"HOME": str(tmp_path)}
         )
         assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     assert json.loads(done.stdout)["label"] in ("sea", "farm")
+    assert done.stderr == ""  # none of TensorFlow's start-up chatter
 
 
 def test_the_tests_run_on_every_python_that_is_found(tmp_path):

@@ -2,9 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -159,17 +156,3 @@ def test_from_scratch_forgets_the_weights(pretrained, labelled, tmp_path):
     fresh = model.get_layer(table)
     trained = BertEncoder.from_directory(pretrained / "last").get_layer(table)
     assert not np.allclose(fresh.get_weights()[0], trained.get_weights()[0], atol=1e-3)
-
-
-@pytest.mark.slow
-def test_the_console_command_is_quiet(exported):
-    command = shutil.which("bert-tf", path=str(Path(sys.executable).parent))
-    done = subprocess.run(
-        [command, "predict", "--model", str(exported), "--text", "the ship"],
-        capture_output=True,
-        text=True,
-        env={"PATH": ""},
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["text"] == "the ship"
-    assert done.stderr.strip() == ""  # none of TensorFlow's start-up chatter
