@@ -181,7 +181,6 @@ def test_outliers_are_smoothed(run):
     assert smoothed.error < 0.03 < plain.error / 2
 
 
-@pytest.mark.slow
 def test_a_product_that_int8_computes_badly_stays_in_float32(run, monkeypatch):
     model = load_answerer(run / "best")
     rows = export_precisions.read_calibration(model, None, run / "best")
@@ -204,20 +203,9 @@ def test_a_product_that_int8_computes_badly_stays_in_float32(run, monkeypatch):
         export_precisions.make_plan_for(model, rows)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("sentence\tlabel\na\tgood\n", "no column"),
-        ("text\tlabel\na\tgrün\nb\tgood\n", "grün"),
-        ("text\tlabel\n" + "ba da\tgood\n" * 40, "all 40 rows have the label 'good'"),
-        ("text\tlabel\n", "no example"),
-        ("", "is empty"),
-    ],
-    ids=["columns", "task", "class", "none", "empty"],
-)
-def test_rows_that_cannot_calibrate_are_refused(export, tmp_path, content, message):
-    (tmp_path / "rows.tsv").write_text(content)
-    with pytest.raises(InputError, match=message):
+def test_rows_that_cannot_calibrate_are_refused(export, tmp_path):
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "ba da\tgood\n" * 40)
+    with pytest.raises(InputError, match="all 40 rows have the label 'good'"):
         export(precision="int8", calibration=tmp_path / "rows.tsv")
     assert not list(tmp_path.glob("words/*/saved_model.pb"))
 
@@ -307,18 +295,6 @@ def test_the_fastest_type_is_measured_once(exported, tmp_path, monkeypatch, seco
         assert slow.loaded == ["1", "2"] * (loaded // 2)
     processor._TIMES.clear()
     assert fastest_version(exported.path.with_name("9")) == exported.path.with_name("9")
-
-
-@pytest.mark.slow
-def test_all_types_have_labels(export, tmp_path, monkeypatch, exports_of):
-    monkeypatch.setattr(export_precisions, "_times", lambda model: {"short": 1.0})
-    with exports_of("serving_default"):
-        found = export(name="every", precision="all")
-    assert found.versions == {"float32": 1, "bfloat16": 2, "int8": 3}
-    assert [type_of(tmp_path / "every" / name) for name in "123"] == list(found.versions)
-    config = (tmp_path / "models.config").read_text()
-    assert "versions: 1 versions: 2 versions: 3" in config
-    assert 'version_labels { key: "int8" value: 3 }' in config
 
 
 COMPARE = export_precisions.compare
@@ -418,7 +394,6 @@ print(tf.__version__, json.dumps(found["probability"].numpy().tolist()))
 """
 
 
-@pytest.mark.slow
 @pytest.mark.peer("tensorflow-2.17")
 def test_tensorflow_2_17_answers_the_same(exported):
     strings = texts(20, seed=4)

@@ -4,11 +4,11 @@ import contextlib
 import io
 import json
 import signal
-import time
 
 import pytest
 from command_line import words
-from preloaded import start_command
+from killed import newest_checkpoint  # tests/processes/killed.py
+from preloaded import start_command, wait_until
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.plugins.hparams.metadata import EXPERIMENT_TAG, SESSION_START_INFO_TAG
 from tiny import tiny_config
@@ -79,8 +79,6 @@ def test_a_search_from_the_command_line(data, undisturbed, capsys):
     again, err = capsys.readouterr()
     assert again == out and "Setting" not in err
 
-    assert main([*arguments, "--weight_decay", "0.5"]) == 2
-    assert "holds a search with another --weight_decay" in capsys.readouterr().err
     text = (data / "train.tsv").read_text()
     try:
         (data / "train.tsv").write_text(text.replace("wet", "dry", 1))
@@ -103,11 +101,7 @@ def test_sigkill_between_and_within_the_runs(data, undisturbed, tmp_path):
 
     def kill_when(happened) -> None:
         process = start_command(command(data, killed))
-        deadline = time.monotonic() + 300
-        while not happened():
-            assert process.poll() is None, process.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        wait_until(happened, process, seconds=300)
         process.kill()
         assert process.wait() == -signal.SIGKILL
 
@@ -115,11 +109,7 @@ def test_sigkill_between_and_within_the_runs(data, undisturbed, tmp_path):
     kill_when(lambda: runs() == 2)  # between two settings
     third = killed / "batch-8_rate-0.0001_epochs-20" / "seed-12345"
 
-    def newest() -> int:
-        checkpoints = (third / "checkpoints").glob("step-*.safetensors")
-        return max((int(path.stem.removeprefix("step-")) for path in checkpoints), default=0)
-
-    kill_when(lambda: newest() >= 30)
+    kill_when(lambda: newest_checkpoint(third) >= 30)
     assert runs() == 2
     assert main(command(data, killed)) == 0
     for name in ("search.tsv", "search.png", "best/model.safetensors"):
