@@ -244,6 +244,17 @@ def a_cache_of_its_own(tmp_path_factory):
 
 
 @pytest.fixture(scope="session", autouse=True)
+def nothing_waits_for_the_disk():
+    """Files are not flushed to the disk, 10 ms each: only a crash of the machine would lose them.
+
+    Nor do `preloaded` processes.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def exports_without_warm_up():
     """Exports do not run their warm-up requests: a second for every signature of every export.
 
