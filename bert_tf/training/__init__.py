@@ -1,1 +1,5 @@
-"""Training runs: optimizers, schedules, strategies, the step, its loop and its state on disk."""
+"""Training runs.
+
+`run` makes a run from options, `loop` takes its steps, `trainer` computes a step, and `resuming`
+keeps the state on disk. `optimizer` and `schedule` update the weights, `strategy` has the devices.
+"""

@@ -180,44 +180,6 @@ def test_a_score_that_is_not_finite_or_no_better_is_never_the_best(sign):
     assert (state.best, state.best_step, state.evaluations_since_best) == (sign * 0.3, 7, 0)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """By number of steps between two lines: folder and end of a run of ten steps."""
-    made = {}
-
-    def of(log_every):
-        if log_every not in made:
-            directory = tmp_path_factory.mktemp("undisturbed")
-            made[log_every] = directory, run(directory, log_every=log_every)[0]
-        return made[log_every]
-
-    return of
-
-
-@pytest.mark.parametrize(
-    "kill_at",
-    [1, 5, (8, "held_out"), 10]
-    + [pytest.param(at, marks=pytest.mark.slow) for at in (3, 4, 7, (10, "held_out"))],
-)
-def test_a_killed_run_continues_on_the_same_trajectory(tmp_path, undisturbed, kill_at):
-    _, result, _, _ = run(tmp_path, kill_at=kill_at)
-    assert result is None
-    continued, result, _, _ = run(tmp_path)
-    step = kill_at if isinstance(kill_at, int) else kill_at[0]
-    assert result.started_at == max((s for s in (3, 4, 6, 8, 9) if s < step), default=0)
-    assert_same_run(tmp_path, continued, *undisturbed(1))
-
-
-def test_what_the_metrics_held_is_continued(tmp_path, undisturbed):
-    # Killed at the lines of steps 6 and 9 with checkpoints between two lines.
-    for kill_at in (6, 9):
-        _, result, _, _ = run(tmp_path, log_every=3, save_every=1, kill_at=kill_at)
-        assert result is None
-    continued, result, _, _ = run(tmp_path, log_every=3, save_every=1)
-    assert result.started_at == 8
-    assert_same_run(tmp_path, continued, *undisturbed(3))
-
-
 def two_phases():
     """Five steps, then five on other batches, of twice the cost, with held-out data of their own.
 
@@ -231,6 +193,68 @@ def two_phases():
         Phase(until=5, batch_size=4, batches=batches, held_out=batches(1000).take(2)),
         Phase(until=10, batch_size=4, batches=larger, held_out=larger(600).take(2), cost=2),
     ]
+
+
+def options_of(name: str) -> dict:
+    return {
+        "plain": {},
+        "lines of three steps": {"log_every": 3, "save_every": 1},
+        "two phases": {"phases": two_phases(), "save_every": 1},
+        "no held-out data": {"with_held_out": False},
+        "executions of two steps": {
+            "total_steps": 12,
+            "evaluate_every": 6,
+            "steps_per_execution": 2,
+            "log_every": 3,
+        },
+    }[name]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Name of options -> folder and end of a run with them."""
+
+    def of(name):
+        directory = tmp_path_factory.mktemp("undisturbed")
+        return directory, run(directory, **options_of(name))[0]
+
+    return functools.cache(of)
+
+
+@pytest.mark.parametrize(
+    ("name", "kill_at", "resumed_from"),
+    [
+        ("plain", 1, 0),
+        ("plain", 5, 4),
+        ("plain", (8, "held_out"), 6),
+        ("plain", 10, 9),
+        ("lines of three steps", 9, 8),  # the checkpoint holds the means of two steps
+        ("two phases", 5, 4),
+        ("two phases", (5, "held_out"), 4),
+        ("no held-out data", 6, 4),
+        ("executions of two steps", 10, 6),
+        *(
+            pytest.param(*further, marks=pytest.mark.slow)
+            for further in (
+                ("plain", 3, 0),
+                ("plain", 4, 3),
+                ("plain", 7, 6),
+                ("plain", (10, "held_out"), 9),
+                ("two phases", 4, 3),
+                ("two phases", 6, 5),
+                ("two phases", (8, "held_out"), 7),
+            )
+        ),
+    ],
+)
+def test_a_killed_run_continues_on_the_same_trajectory(
+    tmp_path, undisturbed, name, kill_at, resumed_from
+):
+    options = options_of(name)
+    assert run(tmp_path, kill_at=kill_at, **options)[1] is None
+    continued, result, _, _ = run(tmp_path, **options)
+    assert result.started_at == resumed_from
+    assert_same_run(tmp_path, continued, *undisturbed(name))
 
 
 def test_phases_follow_one_another(tmp_path):
@@ -249,23 +273,6 @@ def test_phases_follow_one_another(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize(
-    "kill_at",
-    [
-        5,
-        (5, "held_out"),
-        *(pytest.param(at, marks=pytest.mark.slow) for at in (4, 6, (8, "held_out"))),
-    ],
-)
-def test_a_run_killed_around_the_change_of_phases_continues(tmp_path, kill_at):
-    undisturbed, expected, _, _ = run(tmp_path / "undisturbed", phases=two_phases(), save_every=1)
-    run(tmp_path / "killed", phases=two_phases(), save_every=1, kill_at=kill_at)
-    continued, result, _, _ = run(tmp_path / "killed", phases=two_phases(), save_every=1)
-    assert result.started_at > 0
-    assert result.best == expected.best
-    assert_same_run(tmp_path / "killed", continued, tmp_path / "undisturbed", undisturbed)
-
-
 def test_the_time_left_counts_dear_steps_for_more(tmp_path, monkeypatch):
     monkeypatch.setattr("time.perf_counter", itertools.count(0.0, 60.0).__next__)
     _, _, lines, _ = run(tmp_path, phases=two_phases(), evaluate_every=100, save_every=100)
@@ -282,7 +289,7 @@ def test_logs_cut_off_in_the_middle_of_a_line_are_mended(tmp_path, undisturbed):
     with (tmp_path / "logs" / "scalars.jsonl").open("a") as file:
         file.write('{"step": 6, "ki')
     continued, _, _, _ = run(tmp_path)
-    assert_same_run(tmp_path, continued, *undisturbed(1))
+    assert_same_run(tmp_path, continued, *undisturbed("plain"))
 
 
 def test_what_others_have_begun_to_log_stays(tmp_path):
@@ -327,7 +334,7 @@ def test_a_signal_ends_the_step_saves_and_stops(tmp_path, undisturbed, number, e
     assert signal.getsignal(number) is before
     continued, result, lines, saved = run(tmp_path, save_every=100)
     assert result.started_at == line[0]
-    assert_same_run(tmp_path, continued, *undisturbed(1))
+    assert_same_run(tmp_path, continued, *undisturbed("plain"))
     # A stretch whose end was cut off before its evaluation ends with it.
     evaluated = [step for step, kind, _ in lines if kind == "held_out"]
     assert evaluated == {2: [4, 8, 10], 4: [4, 8, 10], 10: [10]}[line[0]][line == (4, "held_out") :]
@@ -356,7 +363,7 @@ def test_a_signal_in_an_evaluation_has_it_done_again(tmp_path, undisturbed, monk
     continued, result, lines, _ = run(tmp_path, log_every=3)
     assert result.started_at == 4
     assert lines[0][:2] == (4, "held_out")
-    assert_same_run(tmp_path, continued, *undisturbed(3))
+    assert_same_run(tmp_path, continued, *undisturbed("lines of three steps"))
 
 
 def test_a_signal_while_a_checkpoint_is_written(tmp_path, undisturbed, monkeypatch):
@@ -376,7 +383,7 @@ def test_a_signal_while_a_checkpoint_is_written(tmp_path, undisturbed, monkeypat
     assert writes[0] == "step-00000003.safetensors"
     assert len(writes) == 2
     continued, _, _, _ = run(tmp_path)
-    assert_same_run(tmp_path, continued, *undisturbed(1))
+    assert_same_run(tmp_path, continued, *undisturbed("plain"))
 
 
 def test_no_signal_is_asked_for_outside_the_main_thread(tmp_path):
@@ -387,24 +394,15 @@ def test_no_signal_is_asked_for_outside_the_main_thread(tmp_path):
     assert ended[0].started_at == 0
 
 
-def test_a_run_without_held_out_data(tmp_path):
-    run(tmp_path / "run", with_held_out=False, kill_at=6)
-    continued, result, _, saved = run(tmp_path / "run", with_held_out=False)
-    assert (result.started_at, result.best) == (4, None)
-    assert [name for name, _ in saved] == ["last"]
-    whole, _, _, _ = run(tmp_path / "whole", with_held_out=False)
-    assert_same_run(tmp_path / "run", continued, tmp_path / "whole", whole)
+def test_a_run_without_held_out_data_has_no_best_model(tmp_path):
+    _, result, _, saved = run(tmp_path, with_held_out=False)
+    assert result.best is None and [name for name, _ in saved] == ["last"]
 
 
 def test_several_steps_an_execution(tmp_path):
-    lengths = {"total_steps": 12, "evaluate_every": 6, "steps_per_execution": 2, "log_every": 3}
-    whole, _, lines, _ = run(tmp_path / "whole", **lengths)
+    end, _, lines, _ = run(tmp_path / "run", **options_of("executions of two steps"))
     assert [step for step, kind, _ in lines if kind == "train"] == [4, 6, 10, 12]
-    assert whole[-1] == 12
-    run(tmp_path / "run", **lengths, kill_at=10)
-    continued, result, _, _ = run(tmp_path / "run", **lengths)
-    assert result.started_at == 6
-    assert_same_run(tmp_path / "run", continued, tmp_path / "whole", whole)
+    assert end[-1] == 12
     with pytest.raises(InputError, match=r"10 steps .*--steps_per_execution 4"):
         run(tmp_path / "odd", total_steps=10, evaluate_every=10, steps_per_execution=4)
 
@@ -423,7 +421,7 @@ def test_a_full_disk_leaves_the_checkpoints_that_are_there(tmp_path, undisturbed
             run(tmp_path)
     continued, result, _, _ = run(tmp_path)
     assert result.started_at == 4
-    assert_same_run(tmp_path, continued, *undisturbed(1))
+    assert_same_run(tmp_path, continued, *undisturbed("plain"))
 
 
 def test_nothing_that_is_read_tunes_itself(tmp_path, monkeypatch):
