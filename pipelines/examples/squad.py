@@ -69,7 +69,7 @@ def without(path: StrPath, dropped: Collection[int]) -> str:
     data = _load(path)
     for number, (_, paragraph, record) in enumerate(list(_questions(path, data)), 1):
         if number in dropped:
-            paragraph["qas"].remove(record)
+            paragraph["qas"] = [x for x in paragraph["qas"] if x is not record]
     return json.dumps(data, ensure_ascii=False) + "\n"
 
 

@@ -33,7 +33,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 CONFIG = tiny_config(len(PIECES), "2x8x2", max_position_embeddings=12, initializer_range=1.0)
 LENGTH = 9
 # Two blocks with sums of up to 16 terms; weights as large as these make scores of up to 40.
-CLOSE = {"rtol": 0, "atol": rounding(40, 16, size=40)}
+CLOSE = rounding(40, 16, size=40)
 
 BLANK = [b"", b" ", b"\t\n\r\xc2\xa0\xe3\x80\x80", b"\0"]
 INVALID = [b"\xff", b"\xc3", b"sea \xe2\x82", b"\xed\xa0\x80"]
@@ -50,6 +50,10 @@ ANYTHING = st.one_of(
     st.text(max_size=20).map(lambda text: text.encode("utf-8", "replace")),
     st.lists(st.sampled_from(HOSTILE), max_size=4).map(b" ".join),
 )
+
+
+def assert_close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=CLOSE)
 
 
 def made(name: str, config: BertConfig, pieces: list[str]) -> Answerer:
@@ -211,11 +215,11 @@ def test_examples_are_answered_as_strings_are(ask, tuned):
     expected = ask("classification", "serving_default", text=TEXTS)
     assert found.keys() == {"classes", "scores"}
     np.testing.assert_array_equal(found["classes"], expected["labels"])
-    np.testing.assert_allclose(found["scores"], expected["probabilities"], **CLOSE)
+    assert_close(found["scores"], expected["probabilities"])
     found = ask("stsb", "regress", inputs=[example(text=text, text_pair=text) for text in TEXTS])
     expected = ask("stsb", "serving_default", text=TEXTS, text_pair=TEXTS)
     assert found.keys() == {"outputs"}
-    np.testing.assert_allclose(found["outputs"], expected["score"], **CLOSE)
+    assert_close(found["outputs"], expected["score"])
     assert ask("classification", "classify", inputs=np.zeros(0, object))["scores"].shape == (0, 2)
     for bad in (b"no example", example(other="x")):
         with pytest.raises(tf.errors.InvalidArgumentError):
@@ -235,11 +239,11 @@ def test_vectors_are_the_encoder_s_without_padding(ask, tuned):
     mask = inputs["padding_mask"].numpy()[:, :, np.newaxis]
     states = expected["sequence_output"].numpy()
     found = ask("vectors", "serving_default", text=TEXTS)
-    np.testing.assert_allclose(found["mean"], (states * mask).sum(1) / mask.sum(1), **CLOSE)
-    np.testing.assert_allclose(found["cls"], states[:, 0], **CLOSE)
-    np.testing.assert_allclose(found["pooled"], expected["pooled_output"], **CLOSE)
+    assert_close(found["mean"], (states * mask).sum(1) / mask.sum(1))
+    assert_close(found["cls"], states[:, 0])
+    assert_close(found["pooled"], expected["pooled_output"])
     of_tokens = ask("vectors", "tokens", **inputs)
-    np.testing.assert_allclose(of_tokens["mean"], found["mean"], **CLOSE)
+    assert_close(of_tokens["mean"], found["mean"])
 
 
 @pytest.mark.slow
@@ -249,14 +253,13 @@ def test_attention_is_the_encoder_s(ask, tuned, tmp_path):
     classifier = tuned("classification")
     tokenizer = classifier.tokenizer
     inputs = Packer(tokenizer, LENGTH)(tokenizer.tokenize(TEXTS))
-    mask = inputs["padding_mask"].numpy()[:, :, np.newaxis]
+    is_token = inputs["padding_mask"].numpy()[:, np.newaxis, np.newaxis, :, np.newaxis]
     save_model(classifier.model, tmp_path, tokenizer)
     watched = load_model(tmp_path, BertEncoder, attention_probabilities=True)
     probabilities = np.stack(watched(inputs)["attention_probabilities"], 1)
     found = ask("classification", "attention", text=TEXTS)
     assert found["probabilities"].shape == (3, 2, 2, LENGTH, LENGTH)
-    real = mask[:, np.newaxis, np.newaxis]
-    np.testing.assert_allclose(found["probabilities"], probabilities * real, **CLOSE)
+    assert_close(found["probabilities"], probabilities * is_token)
     assert found["pieces_count"].tolist() == [3, LENGTH, 2]
     assert found["truncated"].tolist() == [0, 12 - (LENGTH - 2), 0]
     assert found["pieces_text"][0].tolist() == [b"[CLS]", b"sea", b"[SEP]", *[b""] * 6]
@@ -271,24 +274,24 @@ def test_tokens_are_answered_as_their_text_is(ask, tuned):
     found = ask("classification", "tokens", **inputs)
     expected = ask("classification", "serving_default", text=TEXTS)
     np.testing.assert_array_equal(found["labels"], expected["labels"])
-    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], **CLOSE)
+    assert_close(found["probabilities"], expected["probabilities"])
 
     found = ask("tagging", "tokens", **inputs)
     words = ask("tagging", "serving_default", text=["sea"])
     assert found["label"].shape == (3, LENGTH)
     assert found["label"][0, 1] == words["words_label"][0, 0]
-    np.testing.assert_allclose(found["probability"][0, 1], words["words_score"][0, 0], **CLOSE)
+    assert_close(found["probability"][0, 1], words["words_score"][0, 0])
 
     pairs = (tokenizer.tokenize(texts) for texts in (["sea", "sea"], ["e", "ship"]))
     rows = {name: x[np.newaxis] for name, x in Packer(tokenizer, LENGTH)(*pairs).items()}
     found = ask("choice", "tokens", **rows)
     expected = ask("choice", "serving_default", context=["sea"], choices=[["e", "ship"]])
-    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], **CLOSE)
+    assert_close(found["probabilities"], expected["probabilities"])
 
     is_token = inputs["padding_mask"].numpy() != 0
     logits = tuned("squad2").model(inputs).numpy()[is_token, 1]
     found = ask("squad2", "tokens", **inputs)["end_logits"][is_token]
-    np.testing.assert_allclose(found, logits, **CLOSE)
+    assert_close(found, logits)
 
     ids = inputs["token_ids"].numpy()
     ids[0, 1] = ids[1, 3] = ids[1, 5] = PIECES.index("[MASK]")
@@ -335,7 +338,7 @@ def test_ids_that_no_token_has_are_refused(name, value, ask):
 def test_lists_of_choices_may_be_padded(ask):
     padded = ask("choice", "serving_default", context=["sea"], choices=[["e", "ship", "", ""]])
     alone = ask("choice", "serving_default", context=["sea"], choices=[["e", "ship"]])
-    np.testing.assert_allclose(padded["probabilities"][0, :2], alone["probabilities"][0], **CLOSE)
+    assert_close(padded["probabilities"][0, :2], alone["probabilities"][0])
     assert padded["probabilities"][0, 2:].tolist() == [0, 0]
     for choices in (np.zeros((1, 0), object), np.array([["e"], ["e"]], object)):
         with pytest.raises(tf.errors.InvalidArgumentError, match="give a list of one choice"):
@@ -370,7 +373,7 @@ def test_the_commands_ask_any_signature(tmp_path, call, exports_of):
         found.append(rows[1]["mean"])
         error = call.refused("predict --signature x --text sea", model=model)
         assert f"no signature 'x': give one of {known}" in error
-    np.testing.assert_allclose(*found, **CLOSE)
+    assert_close(*found)
     (row,) = predict("--signature top_20 --text [MASK]", model=served / "words")
     assert len(row["masks"][0]["words"]) == len(PIECES)
     (row,) = predict("--signature attention --text sea", model=folder)
