@@ -121,5 +121,6 @@ def weights_of_labels(y: Any, sample_weight: Any, weights: Sequence[float], kind
     label_weights = np.asarray(weights, "float32")[ids.astype("int32")]
     if sample_weight is None:
         return label_weights
-    own = np.asarray(sample_weight, "float32")
-    return label_weights * own.reshape(own.shape + (1,) * (label_weights.ndim - own.ndim))
+    example_weights = np.asarray(sample_weight, "float32")
+    missing = (1,) * (label_weights.ndim - example_weights.ndim)
+    return label_weights * example_weights.reshape(example_weights.shape + missing)

@@ -125,8 +125,8 @@ def predict(
         x, _, _ = in_memory(x)
     size = size or BATCH_SIZE
     if output in ("answers", "vectors"):
-        found = [_main_part(row) for row in answers(model, x, size)]
-        return np.array(found) if output == "vectors" else found
+        parts = [_main_part(row) for row in answers(model, x, size)]
+        return np.array(parts) if output == "vectors" else parts
     kind, tokenizer = preprocessor.task.kind, preprocessor.tokenizer
     columns = _columns(preprocessor, x)[1]
     lengths = np.minimum(kind.lengths(columns, tokenizer), preprocessor.max_length)

@@ -35,21 +35,21 @@ def of_logits(loss: Any, new_loss: Any) -> Any:
         return keras.tree.map_structure(lambda leaf: of_logits(leaf, new_loss), loss)
     if isinstance(loss, str) and loss.lower() in ("crossentropy", "ce"):
         return new_loss()
-    found = keras.losses.get(loss) if isinstance(loss, str) else loss
-    name = getattr(found, "__name__", type(found).__name__)
-    is_keras = getattr(found, "__module__", "").startswith("keras.")
+    keras_loss = keras.losses.get(loss) if isinstance(loss, str) else loss
+    name = getattr(keras_loss, "__name__", type(keras_loss).__name__)
+    is_keras = getattr(keras_loss, "__module__", "").startswith("keras.")
     if is_keras and name in _OF_PROBABILITIES:
         raise InputError(
             f"the loss {name} compares probabilities, and the model's outputs are logits: give a "
             "loss with from_logits=True, such as keras.losses.CategoricalCrossentropy"
         )
-    if inspect.isfunction(found):
-        if is_keras and "from_logits" in inspect.signature(found).parameters:
+    if inspect.isfunction(keras_loss):
+        if is_keras and "from_logits" in inspect.signature(keras_loss).parameters:
             return getattr(keras.losses, name.title().replace("_", ""))(from_logits=True)
         return loss
-    if getattr(found, "_fn_kwargs", {}).get("from_logits") is False:
+    if getattr(keras_loss, "_fn_kwargs", {}).get("from_logits") is False:
         if isinstance(loss, str):
-            return type(found)(from_logits=True)
+            return type(keras_loss)(from_logits=True)
         raise InputError(
             f"the loss {name} has from_logits=False, and the model's outputs are logits: give it "
             "from_logits=True"
@@ -110,8 +110,8 @@ class SpanAccuracy(_Accuracy):
 
     @staticmethod
     def right(y_true: Any, y_pred: Any) -> Any:
-        found = ops.argmax(ops.transpose(y_pred, (0, 2, 1)), axis=-1)  # (B, 2)
-        is_right = ops.equal(found, ops.cast(y_true, found.dtype))
+        spans = ops.argmax(ops.transpose(y_pred, (0, 2, 1)), axis=-1)  # (B, 2)
+        is_right = ops.equal(spans, ops.cast(y_true, spans.dtype))
         return ops.mean(ops.cast(is_right, "float32"), axis=-1)
 
 

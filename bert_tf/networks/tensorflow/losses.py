@@ -31,10 +31,10 @@ def accuracy(labels: Any, logits: Any) -> Any:
 def soft_cross_entropy(temperature: float) -> Values:
     """T^2 KL(teacher, student), float32 [...], of logits [..., C] / T; T^2 keeps gradient sizes."""
 
-    def loss(taught: Any, outputs: Any) -> Any:
-        taught, own = (tf.cast(x, tf.float32) / temperature for x in (taught, outputs))
-        difference = tf.nn.log_softmax(taught) - tf.nn.log_softmax(own)
-        return temperature**2 * tf.reduce_sum(tf.nn.softmax(taught) * difference, -1)
+    def loss(teacher: Any, student: Any) -> Any:
+        teacher, student = (tf.cast(x, tf.float32) / temperature for x in (teacher, student))
+        difference = tf.nn.log_softmax(teacher) - tf.nn.log_softmax(student)
+        return temperature**2 * tf.reduce_sum(tf.nn.softmax(teacher) * difference, -1)
 
     return loss
 
@@ -58,10 +58,10 @@ def binary_accuracy(labels: Any, outputs: Any) -> Any:
 def soft_binary_cross_entropy(temperature: float) -> Values:
     """`soft_cross_entropy` for logits of independent labels: float32 [B, C]."""
 
-    def loss(taught: Any, outputs: Any) -> Any:
-        taught, own = (tf.cast(x, tf.float32) / temperature for x in (taught, outputs))
-        shares = tf.sigmoid(taught)
-        entropies = binary_cross_entropy(shares, own) - binary_cross_entropy(shares, taught)
+    def loss(teacher: Any, student: Any) -> Any:
+        teacher, student = (tf.cast(x, tf.float32) / temperature for x in (teacher, student))
+        shares = tf.sigmoid(teacher)
+        entropies = binary_cross_entropy(shares, student) - binary_cross_entropy(shares, teacher)
         return temperature**2 * entropies
 
     return loss
