@@ -13,7 +13,6 @@ from bert_tf import BertChooser, BertClassifier, BertSpanClassifier, BertTagger
 from bert_tf.errors import InputError
 from bert_tf.models import raw_text
 from bert_tf.models.language_model import BertMaskedLanguageModel
-from bert_tf.models.text_inputs import given_examples
 
 PAIRS = (TEXTS, TEXTS[::-1])
 
@@ -231,8 +230,3 @@ def test_a_data_set_without_end(opened):
     tagger = opened(BertTagger)
     data = dataset([" ".join(words) for words in WORDS]).batch(2).repeat()
     refused(lambda: tagger.predict(data), r"repeats without end: leave .repeat\(\) out")
-
-
-def test_messages_count_examples_from_0(classifier):
-    _, examples = given_examples(classifier.preprocessor.task, TEXTS)
-    assert examples.location(3) == "the data, example 3"

@@ -83,15 +83,6 @@ def test_config_makes_the_same_layer(case):
     np.testing.assert_array_equal(twin(*inputs), expected)
 
 
-def test_saves_in_a_keras_file(case, tmp_path):
-    _, make, inputs, _ = case
-    symbols = [keras.Input(x.shape[1:], dtype=str(x.dtype)) for x in inputs]
-    model = keras.Model(symbols, make()(*symbols))
-    model.save(tmp_path / "layer.keras")
-    loaded = keras.saving.load_model(tmp_path / "layer.keras")
-    np.testing.assert_array_equal(loaded(list(inputs)), model(list(inputs)))
-
-
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
 def test_half_precision(case, half):
     name, make, inputs, _ = case

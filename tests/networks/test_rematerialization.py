@@ -75,13 +75,6 @@ def test_the_same_numbers(dtype, options):
     np.testing.assert_array_equal(again[2], kept[2])
 
 
-def test_without_dropout_and_without_training():
-    kept, again = (gradients(encoder(r, dropout=0.0)) for r in (False, True))
-    assert_close(again[1], kept[1])
-    outputs = [encoder(r)(batch())["pooled_output"] for r in (False, True)]
-    np.testing.assert_array_equal(*outputs)
-
-
 def test_frozen_blocks():
     models = [encoder(r) for r in (False, True)]
     for model in models:

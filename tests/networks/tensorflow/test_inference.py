@@ -160,16 +160,6 @@ def test_rows_in_groups_of_like_length_see_their_own_tokens_alone(direction, row
         assert_close(found[name].numpy()[kept], wanted[name].numpy()[kept])
 
 
-def test_padding_changes_nothing():
-    random = np.random.default_rng(5)
-    encoder = randomize(BertEncoder(CONFIG), random)
-    inputs = batch(random)
-    padded = {name: tf.pad(x, [[0, 0], [0, 2]], constant_values=0) for name, x in inputs.items()}
-    graph = graph_of(encoder, padding="zeros")
-    short, long = graph(inputs), graph(padded)
-    assert_close(short["sequence_output"], long["sequence_output"][:, :7])
-
-
 def test_rows_without_tokens_and_empty_batches_have_an_answer():
     random = np.random.default_rng(5)
     model = randomize(BertClassifier(CONFIG, **LABELS), random)
@@ -180,23 +170,6 @@ def test_rows_without_tokens_and_empty_batches_have_an_answer():
     assert np.isfinite(found).all()
     _, found = both(model, {name: x[:0] for name, x in inputs.items()})
     assert found.shape == (0, 3)
-
-
-@pytest.mark.slow
-def test_copies_stay_and_what_is_traced_later_sees_the_weights_of_the_moment():
-    random = np.random.default_rng(5)
-    model = randomize(BertClassifier(CONFIG, **LABELS), random)
-    inputs = batch(random)
-    before, answered = both(model, inputs, copies=True)
-    with pytest.raises(RuntimeError), copied(model):
-        copies = graph_of(model)
-        assert_close(copies(inputs), answered)
-        raise RuntimeError
-    graph = graph_of(model)
-    assert_close(graph(inputs), before)
-    randomize(model.encoder, random)
-    assert not np.allclose(graph(inputs), before, atol=0.1)
-    assert_close(graph(inputs), both(model, inputs)[0])
 
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])

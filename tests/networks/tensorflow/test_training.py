@@ -1,6 +1,5 @@
 """TensorFlow's kernels: in training they give what those in keras.ops give."""
 
-import contextlib
 import warnings
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import tensorflow as tf
 from rounding import half_rounding, rounding
 from tiny import tiny_config
 
-from bert_tf import BertConfig, BertEncoder
+from bert_tf import BertEncoder
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.task_models import (
     BertChooser,
@@ -22,8 +21,6 @@ from bert_tf.models.task_models import (
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow import graphs, inference, training, vocabulary_loss
-from bert_tf.networks.tensorflow.graphs import known_shape
-from bert_tf.networks.tensorflow.training import TrainingKernels, draw_dropout
 
 CONFIG = tiny_config(13, "2x8x2", max_position_embeddings=10, dropout=0.0, layer_norm_eps=0.1)
 MASK = (np.arange(7) < np.array([7, 3, 1, 5])[:, np.newaxis]).astype(np.int32)
@@ -97,25 +94,12 @@ def loss_and_gradients(model, inputs, *, static=False, is_token=None):
     return lambda seed=0: graph(inputs, seed)
 
 
-class Formulae(Kernels):
-    """The kernels in keras.ops on the positions and with the dropout of `TrainingKernels`."""
-
-    def find_positions(self, padding_mask, direction, padding):
-        return TrainingKernels(self.training).find_positions(padding_mask, direction, padding)
-
-    def drop(self, x, dropout):
-        if not self.training or not dropout.rate:
-            return x
-        drawn = draw_dropout(dropout.seed_generator.next(), known_shape(x), dropout.rate)
-        return tf.cast(with_dropout(*drawn, x), x.dtype)
+def by_keras_ops(model):
+    return kernels_of(model, lambda usual: Kernels(usual.training))
 
 
-def computed_by(model, kernels=Kernels):
-    return kernels_of(model, lambda usual: kernels(usual.training))
-
-
-def compare(model, inputs, share, *, kernels=Kernels, static, is_token=None):
-    """Holds the model's loss and gradients against those by other kernels.
+def compare(model, inputs, share, *, static, is_token=None):
+    """Holds the model's loss and gradients against those in keras.ops.
 
     Rounding is a `share` of the terms of a sum, not of what is left when they cancel. With random
     signs the squares of sums are, on average, sums of the squares of their terms.
@@ -131,7 +115,7 @@ def compare(model, inputs, share, *, kernels=Kernels, static, is_token=None):
             results.append(step(seed))
         return results
 
-    with computed_by(model, kernels):
+    with by_keras_ops(model):
         (loss, gradients), *drawn = found(range(9))
     # Halves of a batch draw other dropout than whole batches.
     with kernels_of(model, lambda kernels: kernels.in_halves(False)):
@@ -181,39 +165,6 @@ def test_gradients_are_those_of_all_places_in_keras_ops(kind, static, compiled, 
     model = randomize(MODELS[kind](seed=0))
     is_token = MASK if "tagger" in kind else None
     assert compare(model, batch(kind), ROUNDING, static=static, is_token=is_token) > 30
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "static"),
-    [("pre-training", True), ("classifier", False)],
-    ids=["compiled", "tokens alone"],
-)
-def test_gradients_of_a_real_size_with_dropout(kind, static):
-    """Rows of 512 and of 16 tokens, 128 wide, dropout everywhere.
-
-    Sums have up to 4 * 512 terms; where each rounds by half a unit independently, the error of a
-    sum grows with the root of their number, and there are about 40 sums on the way.
-    """
-    model = MODELS[kind](BertConfig.named("tiny", vocab_size=500), seed=0)
-    mask = (np.arange(512) < np.array([512, 300, 16, 512])[:, np.newaxis]).astype(np.int32)
-    share = rounding(40, 4 * 512)
-    assert compare(model, batch(kind, mask), share, kernels=Formulae, static=static) > 30
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_half_precision_is_near_float32(policy):
-    """As near as half precision in keras.ops."""
-    models = [BertPreTrainer(CONFIG, seed=0, dtype=dtype) for dtype in (None, policy, policy)]
-    found = []
-    for model, is_plain in zip(models, (True, True, False), strict=True):
-        randomize(model)
-        with computed_by(model) if is_plain else contextlib.nullcontext():
-            found.append(loss_and_gradients(model, batch("pre-training"))()[1])
-    wanted, layers, ours = (np.concatenate([np.ravel(g) for g in each]) for each in found)
-    scale = np.linalg.norm(wanted)
-    assert np.linalg.norm(ours - wanted) < 1.5 * np.linalg.norm(layers - wanted) + 1e-4 * scale
 
 
 @pytest.mark.parametrize("has_amx", [False, True])
@@ -363,7 +314,7 @@ def test_cross_entropy_and_argmax(dtype, monkeypatch):
 def test_attention_probabilities_in_training():
     encoder = randomize(BertEncoder(CONFIG, attention_probabilities=True))
     found = encoder(batch(), training=True)["attention_probabilities"]
-    with computed_by(encoder):
+    with by_keras_ops(encoder):
         wanted = encoder(batch(), training=True)["attention_probabilities"]
     # A block and its scores, of up to 4.
     np.testing.assert_allclose(found, wanted, rtol=0, atol=rounding(25, 16, size=4))
@@ -386,7 +337,7 @@ def test_weights_that_keras_adds_or_quantizes_are_used(change):
             weight.assign(weight + 0.5 * ("lora" in weight.path))
     for is_training in (False, True):
         ours = model(inputs, training=is_training)["mlm_logits"]
-        with computed_by(model):
+        with by_keras_ops(model):
             wanted = model(inputs, training=is_training)["mlm_logits"]
         atol = rounding(45, 16, np.abs(wanted).max())
         np.testing.assert_allclose(ours, wanted, rtol=0, atol=atol)
