@@ -62,11 +62,11 @@ class FinishedGroup:
 
 
 class Journal:
-    """The journal of an output folder; `names` as in `ShardsJob`."""
+    """The journal of an output folder, which has a subfolder for each of several lengths."""
 
-    def __init__(self, folder: Folder, names: Sequence[str]):
+    def __init__(self, folder: Folder, lengths: Sequence[int]):
         self.folder = folder
-        self.folders = [folder / name if name else folder for name in names]
+        self.folders = [folder / str(x) for x in lengths] if len(lengths) > 1 else [folder]
         self._files = folder / JOURNAL
 
     def entries(self) -> defaultdict[int, dict[int, str]]:

@@ -32,7 +32,6 @@ class ShardsJob:
 
     folder: str  # output, which every process must see
     options: list[PretrainingDataOptions]  # one per sequence length, in order of length
-    names: list[str]  # per length, the subfolder for its shards; "" for `folder` itself
     split_sentences: bool  # whether lines are paragraphs to split into sentences
     group_bytes: int  # text in a group of batches
     parts: int  # shards per group and round: more than one if the corpus has few groups
@@ -46,7 +45,8 @@ class ShardsJob:
 
     @property
     def journal(self) -> Journal:
-        return Journal(open_folder(self.folder), self.names)
+        lengths = [variant.max_seq_length for variant in self.options]
+        return Journal(open_folder(self.folder), lengths)
 
 
 class Unit(NamedTuple):

@@ -121,8 +121,8 @@ def write_shards(
         OSError: the disk is full.
     """
     by_length = sorted(options, key=lambda variant: variant.max_seq_length)
-    names = _folder_names([variant.max_seq_length for variant in by_length])
-    if len({variant.max_seq_length for variant in by_length}) < len(by_length):
+    lengths = [variant.max_seq_length for variant in by_length]
+    if len(set(lengths)) < len(lengths):
         raise InputError("a max_seq_length is given twice: give each once")
     if share is not None and overwrite:
         raise InputError("--overwrite cannot be combined with --units: remove the folder first")
@@ -137,22 +137,22 @@ def write_shards(
         "format": PLAN_FORMAT,
     }
     plan = json.loads(json.dumps(plan))  # with lists for tuples, as it is read back
-    journal = Journal(folder, names)
+    journal = Journal(folder, lengths)
     begun = journal.plan
     is_complete = begun is not None and all(
-        FILE_NAME in (folder / name if name else folder).sizes()
-        for name in _folder_names([variant["max_seq_length"] for variant in begun["options"]])
+        FILE_NAME in part.sizes()
+        for part in Journal(folder, [x["max_seq_length"] for x in begun["options"]]).folders
     )
     if is_complete and begun == plan:  # an earlier run was killed just before its last step
         journal.remove()
-        return [Manifest.load(f"{folder}/{name}") for name in names]
-    names_there = folder.all_names()
-    is_begun = not is_complete and any(name.startswith(f"{JOURNAL}/") for name in names_there)
+        return [Manifest.load(str(part)) for part in journal.folders]
+    names = folder.all_names()
+    is_begun = not is_complete and any(name.startswith(f"{JOURNAL}/") for name in names)
     # Where jobs share an empty folder, another may have begun in it since.
-    begins_together = share is not None and not names_there
+    begins_together = share is not None and not names
     _check_content(folder, overwrite=is_begun or overwrite or begins_together)
     if not is_begun:
-        _check_listed(folder, names_there)
+        _check_listed(folder, names)
     if finish and not is_begun:
         raise InputError(f"{output_directory}: holds no units: make them before --finish")
     if share is None and not is_begun:
@@ -163,14 +163,7 @@ def write_shards(
     parts = -(-by_length[0].num_shards // (groups * by_length[0].dupe_factor))
     plan_hash = hashlib.sha256(json.dumps(plan).encode()).hexdigest()
     job = ShardsJob(
-        str(folder),
-        by_length,
-        names,
-        corpus.split_sentences,
-        group_bytes,
-        parts,
-        plan_hash,
-        threads,
+        str(folder), by_length, corpus.split_sentences, group_bytes, parts, plan_hash, threads
     )
     first_sources = [unit[0].source for unit in corpus.units]
     with journal.begun(plan, first_sources, is_shared=share is not None):
@@ -202,11 +195,6 @@ def write_shards(
             raise
     journal.remove()
     return manifests
-
-
-def _folder_names(lengths: list[int]) -> list[str]:
-    """The subfolder for each length; "" for the output itself."""
-    return [str(length) for length in lengths] if len(lengths) > 1 else [""]
 
 
 def _output_folder(output: StrPath, corpus: Corpus, inputs: list[str]) -> Folder:
@@ -333,9 +321,9 @@ def _finish(
     """Writes the manifests, one per sequence length."""
     journal = job.journal
     text: Counter[str] = Counter()
-    short = [0] * len(job.names)
-    shards: list[dict[str, list[Shard]]] = [{} for _ in job.names]
-    counts: list[dict[str, InstanceCounts]] = [{} for _ in job.names]
+    short = [0] * len(job.options)
+    shards: list[dict[str, list[Shard]]] = [{} for _ in job.options]
+    counts: list[dict[str, InstanceCounts]] = [{} for _ in job.options]
     unreadable = set(corpus.unreadable)
     for group in journal.groups():
         text.update(group.text)

@@ -112,7 +112,7 @@ def test_an_error_in_the_last_group_ends_the_run(tmp_path, many, number_tokenize
 
 
 def test_a_journal_whose_removal_fails_still_has_its_plan(tmp_path, monkeypatch):
-    journal = Journal(open_folder(tmp_path), [""])
+    journal = Journal(open_folder(tmp_path), [128])
     (tmp_path / ".journal").mkdir()
     for name in ("a.json", "plan.json", "z.json"):
         (tmp_path / ".journal" / name).write_text("{}")
