@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from bert_tf.errors import InputError
 from bert_tf.pipelines.data_options import PretrainingDataOptions
-from bert_tf.pipelines.shards.folder import ShardFolder
+from bert_tf.pipelines.shards.folder import ShardFolder, open_shards, shard_errors
 from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 
@@ -131,3 +133,10 @@ def without_blocks(records: list[bytes], damaged: Iterable[int]) -> list[bytes]:
 def read_all(shards: Path | ShardFolder, tokenizer: Any) -> list:
     """Reads an epoch as training does."""
     return list(pretraining_batches(shards, 4, repeat=False, tokenizer=tokenizer))
+
+
+def refusal(shards: Path, tokenizer: Any) -> str:
+    """The error that ends an epoch."""
+    with pytest.raises(InputError) as refused, shard_errors(open_shards(shards)):
+        read_all(shards, tokenizer)
+    return str(refused.value)

@@ -17,6 +17,7 @@ from shard_files import (
     flip,
     read_all,
     records_of,
+    refusal,
     rewrite,
     starts_of,
     stored,
@@ -119,11 +120,7 @@ def test_truncated_and_missing_shards_are_named_before_training(copied):
 def test_a_flipped_byte_is_named_by_file_and_record(copied, number_tokenizer, byte):
     shard = file_of(copied)
     flip(shard, starts_of(records_of(shard))[11] + byte)
-    with (
-        pytest.raises(InputError, match=rf"{shard.name}: record 12 is"),
-        shard_errors(open_shards(copied)),
-    ):
-        read_all(copied, number_tokenizer)
+    assert f"{shard.name}: record 12 is" in refusal(copied, number_tokenizer)
     sound = open_shards(copied, skip_corrupt=True)
     assert sound.left_out == {str(shard): 8}
     batches = read_all(sound, number_tokenizer)
@@ -145,11 +142,7 @@ def test_records_that_are_no_instances_are_named(copied, number_tokenizer):
         starts = starts_of(records_of(shard))
         entry.block_bytes = array("I", np.diff(np.append(starts[:-1:8], starts[-1])).tolist())
         manifest.save(copied)
-        with (
-            pytest.raises(InputError, match=rf"{shard.name}: record 6 is"),
-            shard_errors(open_shards(copied)),
-        ):
-            read_all(copied, number_tokenizer)
+        assert f"{shard.name}: record 6 is" in refusal(copied, number_tokenizer)
         assert open_shards(copied, skip_corrupt=True).left_out == {str(shard): 8}
 
 
@@ -224,11 +217,7 @@ def test_a_shard_of_another_run_is_named(copied, number_tokenizer):
     records = records_of(shard)
     rewrite(shard, [records[1], records[0], *records[2:]])  # sound, of the same size
     flip(file_of(copied, 0), 100)
-    with (
-        pytest.raises(InputError, match=rf"{file_of(copied, 0).name}: record"),
-        shard_errors(open_shards(copied)),
-    ):
-        read_all(copied, number_tokenizer)
+    assert f"{file_of(copied, 0).name}: record" in refusal(copied, number_tokenizer)
     flip(file_of(copied, 0), 100)
     with (
         pytest.raises(InputError, match=rf"{shard.name}: checksum mismatch"),
