@@ -35,6 +35,7 @@ class StoredModel:
     source: Path = Path()  # the file that holds the tensors, or their index, for messages
     tokenizer: "BertTokenizer | None" = None
     notes: list[str] = field(default_factory=list)  # sentences on what was assumed or left out
+    do_lower_case: bool | None = None  # whether it is uncased, if the file of the weights says it
 
     def __post_init__(self) -> None:
         """Drops a classifier of unknown class, unless it may be one of whole texts."""

@@ -31,8 +31,8 @@ _READ = {
     "hugging_face": read_hugging_face,
     "tf1": lambda location: read_tf1(location.path),
     "model_garden": model_garden.read_model_garden,
+    "tf_hub": model_garden.read_tf_hub,
 }
-_READ_WITH_TOKENIZER = {"keras_hub": read_keras_hub, "tf_hub": model_garden.read_tf_hub}
 _WRITE = {"tf1": write_tf1, "keras_hub": write_keras_hub}
 _OURS = (  # every file that a conversion writes
     *(CONFIG, "model*.safetensors", "model.safetensors.index.json"),
@@ -54,12 +54,13 @@ class Conversion:
 def read_model(source: StrPath, do_lower_case: bool | None = None) -> tuple[Location, StoredModel]:
     """Reads a model of any format."""
     location = locate(source)
-    if location.format in _READ_WITH_TOKENIZER:  # they have tokenizer files of their own
-        model = _READ_WITH_TOKENIZER[location.format](location, do_lower_case)
+    if location.format == "keras_hub":  # whose tokenizer has files of its own
+        model = read_keras_hub(location, do_lower_case)
+        model.check_tensors()
     else:
         model = _READ[location.format](location)
-    model.check_tensors()
-    if model.tokenizer is None and location.format != "keras_hub":
+        model.check_tensors()
+        do_lower_case = model.do_lower_case if do_lower_case is None else do_lower_case
         model.tokenizer = _read_tokenizer(location, do_lower_case, model.notes)
     model.check_finite()
     if model.tokenizer is None:
@@ -155,6 +156,8 @@ def _read_tokenizer(
 ) -> BertTokenizer | None:
     """Reads the tokenizer; `do_lower_case`, if not None, overrides its files."""
     folder = location.folder
+    if location.format == "tf_hub" and (folder / model_garden.ASSETS / VOCABULARY).is_file():
+        folder /= model_garden.ASSETS
     has_vocabulary = (folder / VOCABULARY).is_file()
     if not has_vocabulary and not (folder / TOKENIZER_JSON).is_file():
         return None

@@ -21,14 +21,13 @@ from bert_tf.checkpoints.weights_files import TENSORFLOW_SUFFIX
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.model_files import CONFIG, VOCABULARY
-from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.tokenization.vocabulary import read_vocabulary
 
 _POST_LAYER_NORM = (
     "Nothing in a checkpoint tells pre-LayerNorm blocks (norm_first) from BERT's, for which these "
     "are taken."
 )
 _TRAINING_STATE = re.compile(r"(^|[/.])_?(OPTIMIZER_SLOT|optimizer|save_counter|global_step)\b")
+ASSETS = "assets"  # folder of a SavedModel, which holds the vocabulary
 _TABLE, _BLOCKS = "word_embeddings/embeddings", "transformer/layer_"
 _MASKED_WORDS, _NEXT_SENTENCE = "cls/predictions/", "next_sentence/"
 # Variables of versions 1 and 2 of TF Hub's models -> since version 3.
@@ -133,23 +132,19 @@ class _Variables:
 
 def read_model_garden(location: Location) -> StoredModel:
     """Reads an encoder or a pre-trainer."""
-    model, _ = _read(
+    return _read(
         location,
         f"{location.path} holds no BERT encoder of Model Garden or of TFBert*: give a checkpoint "
         "of official.nlp's BertEncoder or BertPretrainerV2, or a directory that save_pretrained "
         "wrote.",
     )
-    return model
 
 
-def _read(location: Location, without_encoder: str) -> tuple[StoredModel, bool | None]:
-    """Reads the encoder and the heads of pre-training, and whether it lower-cases, if it is said.
-
-    Raises InputError `without_encoder` if there is none.
-    """
+def _read(location: Location, without_encoder: str) -> StoredModel:
+    """Reads the encoder and the heads of pre-training; InputError `without_encoder`."""
     variables = _Variables(location.path)
     if variables.is_of_transformers():
-        return variables.read_of_transformers(location.folder), None
+        return variables.read_of_transformers(location.folder)
     if not variables.has(_TABLE):
         raise InputError(without_encoder)
     notes: list[str] = []
@@ -175,7 +170,8 @@ def _read(location: Location, without_encoder: str) -> tuple[StoredModel, bool |
     is_lower = variables.read_attribute("do_lower_case")
     notes += [_POST_LAYER_NORM] * (location.format == "model_garden") + variables.left_out()
     model = StoredModel(config, variables.tensors, location.path, notes=notes)
-    return model, None if is_lower is None else bool(is_lower)
+    model.do_lower_case = None if is_lower is None else bool(is_lower)
+    return model
 
 
 def _config(folder: Path, variables: _Variables, blocks: int, notes: list[str]) -> BertConfig:
@@ -213,29 +209,19 @@ def _config(folder: Path, variables: _Variables, blocks: int, notes: list[str]) 
     return BertConfig.from_dict(values)
 
 
-def read_tf_hub(location: Location, do_lower_case: bool | None = None) -> StoredModel:
-    """Reads an encoder, its masked language model head if it has one, and its vocabulary."""
+def read_tf_hub(location: Location) -> StoredModel:
+    """Reads an encoder, and its masked language model head if it has one."""
     folder = location.folder
-    vocabulary = folder / "assets" / VOCABULARY
     if not tensorflow_checkpoint.Checkpoint(location.path).is_object_based:
         raise InputError(
             f"{folder} is a module of TensorFlow 1's Hub: put the model's bert_config.json and "
             f"vocab.txt into {location.path.parent}, and convert {location.path}."
         )
-    content = "only a preprocessor" if vocabulary.is_file() else "no BERT encoder"
-    model, is_lower = _read(
+    has_vocabulary = (folder / ASSETS / VOCABULARY).is_file()
+    content = "only a preprocessor" if has_vocabulary else "no BERT encoder"
+    return _read(
         location,
         f"{folder} holds {content} of TF Hub: give the SavedModel of an encoder such as "
         "bert_en_uncased_L-12_H-768_A-12, which holds weights and vocabulary. (For an export of "
         "bert-tf give the model directory that it was made from.)",
     )
-    if vocabulary.is_file():
-        do_lower_case = is_lower if do_lower_case is None else do_lower_case
-        if do_lower_case is None:
-            raise InputError(
-                f"{folder} does not say whether it is uncased: give --do_lower_case true if its "
-                "training text was lower-cased, else --do_lower_case false."
-            )
-        pieces = read_vocabulary(vocabulary).pieces
-        model.tokenizer = BertTokenizer(pieces, do_lower_case=do_lower_case)
-    return model
