@@ -4,17 +4,14 @@ import json
 import math
 import re
 import socket
-import ssl
 import subprocess
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import HTTPError
 
 import pytest
+import requests
 import yaml
 from credential_files import write_certificate
 from peer_programs import find_peer
@@ -81,15 +78,13 @@ def promtool(*arguments: object, text: str | None = None) -> subprocess.Complete
 
 def query(prometheus: str, expression: str) -> list[float]:
     """The numbers that a query has now."""
-    url = f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+    parameters = {"query": expression}
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            result = json.load(answer)["data"]["result"]
-    except HTTPError as error:
-        raise AssertionError(f"{expression}: {error.read().decode()}") from error
-    except OSError:  # it has not started yet
+        answer = requests.get(f"{prometheus}/api/v1/query", parameters, timeout=10)
+    except requests.ConnectionError:  # it has not started yet
         return []
-    return [float(row["value"][1]) for row in result]
+    assert answer.ok, (expression, answer.text)
+    return [float(row["value"][1]) for row in answer.json()["data"]["result"]]
 
 
 def test_prometheus_scrapes_a_server(toys, tmp_path):
@@ -97,15 +92,10 @@ def test_prometheus_scrapes_a_server(toys, tmp_path):
     (tmp_path / "tokens").write_text(f"{TOKEN}\n")
     guards = [f"--tls_certificate={certificate}", f"--tls_key={key}"]
     with running(toys, f"--token_file={tmp_path / 'tokens'}", *guards) as (port, _):
-        trust = ssl.create_default_context(cafile=certificate)
-
-        def ask(path: str, body: bytes | None = None) -> str:
-            headers = {"Authorization": f"Bearer {TOKEN}"}
-            request = urllib.request.Request(f"https://127.0.0.1:{port}{path}", body, headers)
-            try:
-                return urllib.request.urlopen(request, timeout=30, context=trust).read().decode()
-            except HTTPError as error:
-                return error.read().decode()
+        session = requests.Session()
+        session.headers["Authorization"] = f"Bearer {TOKEN}"
+        session.verify, session.trust_env = str(certificate), False
+        server = f"https://127.0.0.1:{port}"
 
         scraped = {name.removeprefix("prometheus.io/"): x for name, x in annotations().items()}
         (tmp_path / "token").write_text(TOKEN)
@@ -122,11 +112,12 @@ def test_prometheus_scrapes_a_server(toys, tmp_path):
             missing = ["min_over_time(up[5m]) == 1", *queries()]
             while missing:  # a rate needs two scrapes with requests between them
                 assert time.monotonic() < deadline, (missing, (tmp_path / "log").read_text())
-                assert "predictions" in ask("/v1/models/toy:predict", b'{"instances": ["a", "b"]}')
-                assert "error" in ask("/v1/models/toy:predict", b'{"instances": [1]}')
+                for instances, key in ((["a", "b"], "predictions"), ([1], "error")):
+                    body = {"instances": instances}
+                    assert key in session.post(f"{server}/v1/models/toy:predict", json=body).json()
                 time.sleep(0.5)
                 missing = [x for x in missing if not _has_numbers(query(url, x))]
-        _check_lint(ask(scraped["path"]))
+        _check_lint(session.get(f"{server}{scraped['path']}").text)
 
 
 def _has_numbers(values: list[float]) -> bool:
