@@ -222,7 +222,7 @@ TEXTS = np.array([b"the ship left", b"", b"sea " * 50, "été".encode()], object
 
 def test_a_session_answers_as_python_does(export_of):
     """The restore op of the export gave values to copies of the variables: servers had none."""
-    version = export_of("tags")
+    version = export_of("classification")
     model = LoadedModel(version)
     outputs = model.run("serving_default", {"text": TEXTS})
     signature = tf.saved_model.load(str(version)).signatures["serving_default"]
