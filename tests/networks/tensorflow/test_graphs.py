@@ -70,12 +70,12 @@ def test_saved_models_keep_them(tmp_path):
 
 @pytest.mark.slow
 def test_fits_leave_nothing():
-    """Ten fits of as many steps as no other, each traced anew."""
+    """Four fits of as many steps as no other, each traced anew."""
     config = tiny_config(11, intermediate_size=8, max_position_embeddings=6)
     model = BertClassifier(config, num_classes=2, seed=1)
     ids = {n: np.ones((2, 4), "int32") for n in model.input}
     counts = []
-    for epochs in range(1, 11):
+    for epochs in range(1, 5):
         model.fit(ids, np.arange(2), epochs=epochs, verbose=0)
         counts.append((registered(), len(gc.get_objects())))
     entries, objects = zip(*counts, strict=True)
