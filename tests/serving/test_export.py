@@ -171,89 +171,84 @@ def test_what_servers_cannot_run_is_refused_and_nothing_is_left(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_exports_at_once_get_versions_of_their_own(answerer, tmp_path, monkeypatch):
+@pytest.fixture
+def save_with(answerer, tmp_path, monkeypatch):
+    """`save_with(save)`: exports in `tmp_path` save by that function, and are not looked at."""
+
+    def saving_with(save):
+        def export_it(version=0):
+            return export(model, "m", root=tmp_path, version=version)
+
+        monkeypatch.setattr(tf.saved_model, "save", lambda model, folder, signatures: save(folder))
+        model = module(answerer)
+        model.signatures = lambda: None
+        return export_it
+
+    for step in ("refuse_unservable", "_prepare_for_servers"):
+        monkeypatch.setattr(exporting, step, lambda *arguments: None)
+    return saving_with
+
+
+def test_exports_at_once_get_versions_of_their_own(save_with, tmp_path):
     """Both wrote version 1, and one of them was lost."""
-    written = []
-
-    def save(module, directory, signatures):
-        time.sleep(0.2)
-        Path(directory, "saved_model.pb").write_bytes(b"")
-        written.append(directory)
-
-    monkeypatch.setattr(tf.saved_model, "save", save)
-    monkeypatch.setattr(exporting, "_prepare_for_servers", lambda *given: None)
-    one = module(answerer)
-    one.signatures = lambda: None
+    export_it = save_with(lambda folder: time.sleep(0.2))
     with ThreadPoolExecutor(3) as pool:
-        made = [pool.submit(export, one, "m", root=tmp_path) for _ in range(3)]
-    assert sorted(each.result().name for each in made) == ["1", "2", "3"]
+        made = [pool.submit(export_it) for _ in range(3)]
+    assert sorted(export.result().name for export in made) == ["1", "2", "3"]
     assert [*versions(tmp_path / "m")] == [1, 2, 3]
-    assert len(written) == 3
     with ThreadPoolExecutor(2) as pool:
-        made = [pool.submit(export, one, "m", root=tmp_path, version=7) for _ in range(2)]
-    refused = [each.exception() for each in made if each.exception()]
+        made = [pool.submit(export_it, 7) for _ in range(2)]
+    refused = [export.exception() for export in made if export.exception()]
     assert len(refused) == 1 and "give --version a free positive number" in str(refused[0])
 
 
-def test_what_a_killed_export_left_is_removed(answerer, tmp_path, monkeypatch):
+def test_versions_count_up_and_are_never_overwritten(save_with, answerer, tmp_path):
+    export_it = save_with(lambda folder: None)
+    assert [*versions(tmp_path / "m")] == []
+    assert [export_it(version).name for version in (0, 7, 0)] == ["1", "7", "8"]
+    assert [*versions(tmp_path / "m")] == [1, 7, 8]
+    for bad in (7, -1, 2**63):  # the last is beyond TensorFlow Serving's int64
+        with pytest.raises(InputError, match="free positive number"):
+            export_it(bad)
+    with pytest.raises(InputError, match="cannot name"):
+        export(module(answerer), "a/b", root=tmp_path)
+
+
+def test_what_a_killed_export_left_is_removed(save_with, tmp_path):
     theirs = tmp_path / "m" / ".mine.tmp"
     with hold_output(tmp_path / "m"):
         left = temporary_name(tmp_path / "m" / "1")
     for folder in (left, theirs):
         (folder / "variables").mkdir(parents=True)
-    monkeypatch.setattr(tf.saved_model, "save", lambda *args, **options: None)
-    monkeypatch.setattr(exporting, "refuse_unservable", lambda folder: None)
-    monkeypatch.setattr(exporting, "_prepare_for_servers", lambda *given: None)
-    export(module(answerer), "m", root=tmp_path)
+    save_with(lambda folder: None)()
     assert sorted(path.name for path in (tmp_path / "m").iterdir()) == [theirs.name, "1"]
 
 
-def test_a_full_disk_is_an_oserror_and_nothing_is_left(answerer, tmp_path, monkeypatch):
+def test_a_full_disk_is_an_oserror_and_nothing_is_left(save_with, tmp_path):
     """It was a traceback of TensorFlow's."""
 
-    def save(*args, **options):
+    def save(folder):
         message = f"{tmp_path}/variables; No space left on device"
         raise tf.errors.ResourceExhaustedError(None, None, message)
 
-    monkeypatch.setattr(tf.saved_model, "save", save)
     with pytest.raises(OSError, match="No space left") as raised:
-        export(module(answerer), "m", root=tmp_path)
+        save_with(save)()
     assert raised.value.errno == errno.ENOSPC
     assert list((tmp_path / "m").iterdir()) == []
 
 
-def test_what_tensorflow_says_of_temporary_folders_is_hidden(
-    answerer, tmp_path, monkeypatch, caplog
-):
+def test_what_tensorflow_says_of_temporary_folders_is_hidden(save_with, caplog):
     """As in a notebook, where it logs at INFO; warnings are shown."""
     logger = tf.get_logger()
     caplog.set_level("INFO", logger="tensorflow")
 
-    def save(module, directory, signatures):
-        logger.info("Assets written to: %s", directory)
+    def save(folder):
+        logger.info("Assets written to: %s", folder)
         logger.warning("a warning")
 
-    monkeypatch.setattr(tf.saved_model, "save", save)
-    for step in ("refuse_unservable", "_prepare_for_servers"):
-        monkeypatch.setattr(exporting, step, lambda *given: None)
-    export(module(answerer), "m", root=tmp_path)
+    save_with(save)()
     logger.info("later")
     assert [record.getMessage() for record in caplog.records] == ["a warning", "later"]
-
-
-@pytest.mark.slow
-def test_versions_count_up_and_are_never_overwritten(answerer, tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "_prepare_for_servers", lambda *given: None)
-    assert [*versions(tmp_path / "m")] == []
-    assert export(module(answerer), "m", root=tmp_path) == tmp_path / "m" / "1"
-    assert export(module(answerer), "m", root=tmp_path, version=7) == tmp_path / "m" / "7"
-    assert export(module(answerer), "m", root=tmp_path).name == "8"
-    assert [*versions(tmp_path / "m")] == [1, 7, 8]
-    for bad in (7, -1, 2**63):  # the last is beyond TensorFlow Serving's int64
-        with pytest.raises(InputError, match="free positive number"):
-            export(module(answerer), "m", root=tmp_path, version=bad)
-    with pytest.raises(InputError, match="cannot name"):
-        export(module(answerer), "a/b", root=tmp_path)
 
 
 def test_method_names_are_written(exported, tmp_path):

@@ -45,14 +45,14 @@ def train(state, *watchers):
         watcher.end_phase()
 
 
-def test_histograms_of_weights_and_activations(model, state, tmp_path):
-    activations = {"output": lambda: model(np.ones((8, 4)))}
+@pytest.mark.parametrize(
+    ("every", "steps_per_execution", "steps"),
+    [(2, 1, [2, 4, 6]), (2, 3, [3, 6]), (4, 3, [6]), (5, 3, [6])],
+)
+def test_histograms_of_weights_and_activations(model, tmp_path, every, steps_per_execution, steps):
+    state = state_of(model, tmp_path, steps_per_execution)
     histograms = Histograms(
-        state,
-        tmp_path,
-        every=2,
-        weights=model,
-        activations=lambda: {name: values() for name, values in activations.items()},
+        state, tmp_path, every, model, activations=lambda: {"output": model(np.ones((8, 4)))}
     )
     assert not (tmp_path / "histograms").exists()
     train(state, histograms)
@@ -60,16 +60,7 @@ def test_histograms_of_weights_and_activations(model, state, tmp_path):
     tags = sorted(events.Tags()["tensors"])
     assert [tag.split("/")[-1] for tag in tags] == ["output", "bias", "kernel"]
     for tag in tags:
-        assert [event.step for event in events.Tensors(tag)] == [2, 4, 6]
-
-
-@pytest.mark.parametrize(("every", "steps"), [(2, [3, 6]), (4, [6]), (5, [6])])
-def test_histograms_between_executions_of_several_steps(model, state, tmp_path, every, steps):
-    state = state_of(model, tmp_path, steps_per_execution=3)
-    train(state, Histograms(state, tmp_path, every=every, weights=model))
-    events = EventAccumulator(str(tmp_path / "histograms")).Reload()
-    tag = events.Tags()["tensors"][0]
-    assert [event.step for event in events.Tensors(tag)] == steps
+        assert [event.step for event in events.Tensors(tag)] == steps
 
 
 @pytest.mark.parametrize(
