@@ -16,7 +16,7 @@ import math
 import random
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ import numpy as np
 from bert_tf.errors import InputError
 from bert_tf.pipelines.corpus.formats import Lines, read_slice
 from bert_tf.pipelines.corpus.sources import TFDS, Corpus, Slice
-from bert_tf.pipelines.data_options import CorpusOptions
+from bert_tf.pipelines.data_options import PretrainingDataOptions
 
 PART_BYTES = 1 << 18  # of a document; files take turns after as much text
 OPEN_FILES = 16
@@ -199,10 +199,8 @@ class UnitReader:
 
     unit: int  # number of the unit
     slices: Sequence[Slice]  # its text
-    options: CorpusOptions
+    options: PretrainingDataOptions  # how it is read, and the bytes of a batch
     plan: DocumentPlan
-    _: KW_ONLY
-    buffer_bytes: int  # bytes of text in a batch
     group_bytes: int  # bytes of text in a group
     finished: Container[int] = ()  # groups of batches to read but not to yield
 
@@ -218,7 +216,8 @@ class UnitReader:
     def __iter__(self) -> Iterator[DocumentBatch]:
         for part in self._parts():
             held_out = part.draw < self.plan.held_out_below
-            if self._waiting[held_out] and self._sizes[held_out] + part.size > self.buffer_bytes:
+            size = self._sizes[held_out] + part.size
+            if self._waiting[held_out] and size > self.options.buffer_bytes:
                 yield from self._batch(held_out)
             self._waiting[held_out].append(part)
             self._sizes[held_out] += part.size

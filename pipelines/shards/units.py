@@ -76,10 +76,9 @@ def write_units(
     """
     _allow_open_files()
     options, journal = job.options[0], job.journal
-    limits: Any = {"buffer_bytes": options.buffer_bytes, "group_bytes": job.group_bytes}
     batches = itertools.chain.from_iterable(
-        UnitReader(unit.number, unit.slices, options, documents, finished=unit.finished, **limits)
-        for unit in units
+        UnitReader(x.number, x.slices, options, documents, job.group_bytes, x.finished)
+        for x in units
     )
     with input_errors(), full_disk_errors(job.disk), ThreadPoolExecutor(max_workers=1) as threads:
         outputs = record_batches(batches, tokenizer, job.options, job.split_sentences, job.threads)

@@ -409,9 +409,9 @@ def estimate_shards(
 
     def batches() -> Iterator[documents.DocumentBatch]:
         middle = len(corpus.units) // 2
-        settings: Any = {"buffer_bytes": first.buffer_bytes, "group_bytes": _SAMPLED_BYTES}
         for unit in [*range(middle, len(corpus.units)), *range(middle)]:
-            for batch in documents.UnitReader(unit, corpus.units[unit], first, plan, **settings):
+            slices = corpus.units[unit]
+            for batch in documents.UnitReader(unit, slices, first, plan, _SAMPLED_BYTES):
                 sizes.append(sum(map(len, batch.lines[~batch.is_donor])))
                 yield batch
                 if sum(sizes) >= _SAMPLED_BYTES:

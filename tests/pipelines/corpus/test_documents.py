@@ -11,7 +11,7 @@ from bert_tf.errors import InputError
 from bert_tf.pipelines.corpus import documents
 from bert_tf.pipelines.corpus.documents import DocumentPlan, UnitReader, plan_documents
 from bert_tf.pipelines.corpus.sources import open_corpus
-from bert_tf.pipelines.data_options import CorpusOptions
+from bert_tf.pipelines.data_options import CorpusOptions, PretrainingDataOptions
 
 
 def write(folder, *texts):
@@ -24,19 +24,12 @@ def write(folder, *texts):
 
 def read(files, units=None, *, buffer_bytes=1000, group_bytes=10**9, finished=(), **options):
     """The batches of all units of a corpus, or of some."""
-    opened = open_corpus(files)
+    opened = open_corpus(files, PretrainingDataOptions(buffer_bytes=buffer_bytes))
     plan = plan_documents(opened, **options)
     assert DocumentPlan.from_json(json.dumps(plan)) == plan
     for unit in range(len(opened.units)) if units is None else units:
-        yield from UnitReader(
-            unit,
-            opened.units[unit],
-            opened.options,
-            plan,
-            buffer_bytes=buffer_bytes,
-            group_bytes=group_bytes,
-            finished=finished,
-        )
+        slices = opened.units[unit]
+        yield from UnitReader(unit, slices, opened.options, plan, group_bytes, finished)
 
 
 def total(batches, what):
@@ -194,15 +187,8 @@ def test_documents_that_begin_alike_are_not_held_out_together(
         plan = plan_documents(corpus, held_out_share=share, seed=seed, for_pairs=for_pairs)
         counts = Counter(
             part.draw < plan.held_out_below
-            for unit in range(len(corpus.units))
-            for part in UnitReader(
-                unit,
-                corpus.units[unit],
-                corpus.options,
-                plan,
-                buffer_bytes=1 << 20,
-                group_bytes=1 << 30,
-            )._parts()
+            for unit, slices in enumerate(corpus.units)
+            for part in UnitReader(unit, slices, corpus.options, plan, 1 << 30)._parts()
             if part.ordinal == 0
         )
         assert counts[True] >= 2

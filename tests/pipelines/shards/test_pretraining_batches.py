@@ -372,27 +372,18 @@ def test_language_models_predict_the_neighbours_of_tokens(shape, request, number
         folder = number_shards(masking="dynamic", **options)
     else:
         folder = request.getfixturevalue(shape)
-    wanted = arrays(batches(folder, 8, shuffle=False, repeat=False, split="held_out"))
-    found = arrays(
-        batches(
-            folder,
-            8,
-            shuffle=False,
-            repeat=False,
-            split="held_out",
-            make_examples=SideBySide.make_examples,
-        )
+    named = {"split": "held_out", "shuffle": False, "repeat": False}
+    masked = arrays(batches(folder, 8, **named))
+    inputs, labels, weights = joined(
+        batches(folder, 8, make_examples=SideBySide.make_examples, **named)
     )
-    texts = [tuple(row) for inputs, _, _ in found for row in inputs["token_ids"]]
-    assert texts == unmasked(wanted)
-    for inputs, labels, weights in found:
-        ids, instances = inputs["token_ids"], inputs["padding_mask"]
-        for row, column in np.ndindex(ids.shape):
-            assert inputs["mask_positions"][row, column] == column
-            for name, other in (("ltr_logits", column + 1), ("rtl_logits", column - 1)):
-                inside = 0 <= other < ids.shape[1] and instances[row, column]
-                is_same = inside and instances[row, other] == instances[row, column]
-                assert weights[name][row, column] == bool(is_same)
-                assert labels[name][row, column] == (ids[row, other] if is_same else 0)
-    most = max(inputs["padding_mask"].max() for inputs, *_ in found)
-    assert (most > 1) == (shape == "rows")
+    ids, instances = inputs["token_ids"], inputs["padding_mask"]
+    assert list(map(tuple, ids)) == unmasked(masked)
+    assert (inputs["mask_positions"] == np.arange(32)).all()
+    for name, step in (("ltr_logits", 1), ("rtl_logits", -1)):
+        neighbours, theirs = (np.roll(values, -step, axis=1) for values in (ids, instances))
+        theirs[:, -1 if step == 1 else 0] = 0  # outside of the row
+        is_same = (instances > 0) & (theirs == instances)
+        np.testing.assert_array_equal(weights[name], is_same)
+        np.testing.assert_array_equal(labels[name], np.where(is_same, neighbours, 0))
+    assert (instances.max() > 1) == (shape == "rows")
