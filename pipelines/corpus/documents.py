@@ -40,15 +40,6 @@ _BEGINNING_BYTES = 1 << 20  # of a slice, where donors are sought first
 GROUP_BYTES = 32 << 20  # text in a group of batches, whose shards are finished together
 MOST_BATCHES = 1 << 20  # per unit, an upper bound
 
-COUNTED = (
-    "documents",
-    "empty_documents",
-    "invalid_utf8_lines",
-    "nul_bytes",
-    "cut_lines",
-    "bad_lines",
-)
-
 Document = tuple[int, int, int]  # number of the unit, of the slice in it, and of the document there
 
 
@@ -90,7 +81,7 @@ class DocumentBatch(NamedTuple):
     held_out: bool  # whether the batch belongs to the held-out split
     ends_unit: bool  # whether it is the last batch of its unit
     bytes_read: int  # bytes on disk of the unit read so far
-    counts: Counter[str]  # `COUNTED`, and documents without a field, since the previous batch
+    counts: Counter[str]  # `documents`, and what `read_slice` counts, since the previous batch
     unreadable: list[str]  # paths of the unit's files that were skipped so far
 
 

@@ -37,7 +37,9 @@ _READ_BYTES = 1 << 20  # of lines, at once
 # JSON lines, an array of objects, or either over several lines.
 _ARRAY_BEGINS = re.compile(rb"\[\s*(\{|$)")
 _JSON_BEGINS = re.compile(rb'\[\s*(\{|$)|\{\s*("|$)')
-WITHOUT = "documents_without_"  # begins the name of a count, a field's name ends it
+# Counts of faults of the text; the last begins a name that a field's name ends.
+FAULTS = ("empty_documents", "invalid_utf8_lines", "nul_bytes", "cut_lines", "bad_lines")
+WITHOUT = "documents_without_"
 
 
 class Lines(NamedTuple):
@@ -103,7 +105,7 @@ def _plain_text(slice_: Slice, options: CorpusOptions, counts: Counter) -> Itera
 
 
 def _paragraphs(lines: Iterable[bytes], wrapped: list[bytes]) -> Iterator[bytes]:
-    """Paragraphs, none empty; `wrapped` holds the lines of an unfinished one."""
+    """Paragraphs, none empty; `wrapped` holds the lines of one that no blank line has ended."""
     size = sum(map(len, wrapped))
     for line in lines:
         line = strip(line)
@@ -126,11 +128,8 @@ def _document(text: str, counts: Counter) -> list[bytes]:
     encoded = text.encode("utf-8", errors="ignore")  # drops halves of surrogate pairs
     del text  # it may be large
     encoded = text_files.without_nul_bytes(encoded, counts)
-    wrapped: list[bytes] = []
     lines = text_files.cut_lines(encoded.splitlines(), LONG_LINE_BYTES, counts)
-    paragraphs = list(_paragraphs(lines, wrapped))
-    if wrapped:
-        paragraphs.append(b" ".join(wrapped))
+    paragraphs = list(_paragraphs([*lines, b""], []))
     if not paragraphs:
         counts["empty_documents"] += 1
     return [*paragraphs, b""]

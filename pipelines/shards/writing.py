@@ -352,7 +352,7 @@ def _finish(
             irregularities={
                 "documents_shorter_than_an_instance": short[index],
                 "sentences_without_tokens": text["sentences_without_tokens"],
-                **{name: text[name] for name in documents.COUNTED if name != "documents"},
+                **{name: text[name] for name in formats.FAULTS},
                 **{name: n for name, n in text.items() if name.startswith(formats.WITHOUT)},
                 "unreadable_files": len(unreadable),
             },
