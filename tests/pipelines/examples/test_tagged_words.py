@@ -150,35 +150,24 @@ def test_numbers_are_tags_but_no_entities(write):
         ("a O\nb PER\n", "line 2: the label 'PER' is neither"),
         ("a O\nb I-\n", "line 2: the label 'I-' is neither"),
         ("-DOCSTART- -X- O\n\n", "no words"),
-        ("\n", "the file is empty"),
         ("a O\n\f O\n", r"line 2: the word '\x0c' is empty or holds white space"),
         ("a O\nb\vc O\n", r"line 2: the word 'b\x0bc' is empty or holds white space"),
         ("a O\rb O\n", r"line 1: the word 'O\rb' is empty or holds white space"),
-        ("a\rb O\n", r"line 1: the word 'a\rb' is empty or holds white space"),
+        ('{"words": [["a"]], "label": ["O"]}', "'words' is [\"a\"]; it must be text"),
+        ('{"words": ["a"]}', "no column 'label', there are: words; give --label_column one"),
+        ('{"words": ["a b"], "label": ["O"]}', "holds white space"),
+        ('{"words": [""], "label": ["O"]}', "the word '' is empty"),
+        ('{"words": ["\\ud800"], "label": ["O"]}', "'words' has half of a surrogate pair"),
+        ('{"words": [], "label": []}', "no words"),
+        ('{"words": ["a"], "label": []}', "1 words but 0 labels"),
+        ('{"words": ["a"], "label": ["X"]}', "the label 'X' is neither"),
     ],
 )
-def test_bad_columns_are_named(text, expected, write):
-    with pytest.raises(InputError, match=r"data\.txt") as error:
-        read(write(text))
-    assert expected in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ('{"words": [["a"]], "labels": ["O"]}', "'words' is [\"a\"]; it must be text"),
-        ('{"words": ["a"]}', "no column 'labels', there are: words; give --label_column one"),
-        ('{"words": ["a"], "labels": [0]}', "'labels' is no list of strings"),
-        ('{"words": ["a b"], "labels": ["O"]}', "holds white space"),
-        ('{"words": [""], "labels": ["O"]}', "the word '' is empty"),
-        ('{"words": ["\\ud800"], "labels": ["O"]}', "'words' has half of a surrogate pair"),
-        ('{"words": [], "labels": []}', "no words"),
-        ('{"words": ["a"], "labels": []}', "1 words but 0 labels"),
-        ('{"words": ["a"], "labels": ["X"]}', "the label 'X' is neither"),
-    ],
-)
-def test_bad_json_lines_are_named(line, expected, write):
-    path = write('{"words": ["a"], "labels": ["O"]}\n' + line, "data.jsonl")
-    with pytest.raises(InputError, match=r"data\.jsonl, line 2") as error:
-        read(path, label="labels")
+def test_mistakes_are_named(text, expected, write):
+    is_json = text[0] == "{"
+    first = '{"words": ["a"], "label": ["O"]}\n' if is_json else ""
+    path = write(first + text, "a.jsonl" if is_json else "a.txt")
+    with pytest.raises(InputError) as error:
+        read(path)
+    assert str(error.value).startswith(f"{path}, line 2" if is_json else str(path))
     assert expected in str(error.value)
