@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -232,63 +233,47 @@ def test_simcse_is_validated_with_scores(tmp_path, model):
 
 # Logical devices must be made before TensorFlow starts, hence a process of its own.
 _TWO = """
-import numpy as np
+import sys
 import tensorflow as tf
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from bert_tf import AdamWeightDecay, BertConfig, BertSentenceEncoder
+sys.path.insert(0, sys.argv[1])
+import pytest
+from small_trainers import *
+from bert_tf import BertSentenceEncoder
 from bert_tf.networks.tensorflow.losses import cosent, in_batch_accuracy, in_batch_cross_entropy
 from bert_tf.training.strategy import distribute_batches, make_strategy
-from bert_tf.training.trainer import Trainer
 
-config = BertConfig(
-    vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
-    max_position_embeddings=8, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    initializer_range=0.5,
-)
-draw = np.random.default_rng(1)
-ids = draw.integers(1, 9, (6, 3, 5)).astype("int32")
+ids = np.random.default_rng(1).integers(1, V, (6, 3, T)).astype("int32")
 inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": ids // ids}
-numbers, scores = np.arange(12).reshape(6, 2).astype("int32"), np.arange(6).astype("float32")
-cases = {
-    "infonce": (in_batch_cross_entropy(20.0), numbers, {"accuracy": in_batch_accuracy}),
-    "cosent": (cosent(20.0), scores, {}),
-}
-
-
-def trained(strategy, loss, targets, metrics):
-    with strategy.scope():
-        trainer = Trainer(
-            BertSentenceEncoder(config, seed=3), AdamWeightDecay(1e-2), loss=loss, metrics=metrics,
-            whole_batches=True,
-        )
-    data = tf.data.Dataset.from_tensors((inputs, targets)).repeat()
-    batches = trainer.iterate(distribute_batches(lambda *_: data, strategy, 6))
-    logs = []
-    for _ in range(5):
-        trainer.reset_means()
-        logs.append({key: float(value) for key, value in trainer.train(batches).items()})
-    return logs
-
-
 strategies = [make_strategy(name) for name in ("one", "mirrored")]
-assert strategies[1].num_replicas_in_sync == 2
-for name, case in cases.items():
-    one, two = (trained(strategy, *case) for strategy in strategies)
-    for ours, theirs in zip(two, one):
+numbers, scores = np.arange(12).reshape(6, 2).astype("int32"), np.arange(6).astype("float32")
+for loss, targets, metrics in (
+    (in_batch_cross_entropy(20.0), numbers, {"accuracy": in_batch_accuracy}),
+    (cosent(20.0), scores, {}),
+):
+    lines = []
+    for strategy in strategies:
+        with strategy.scope():
+            model = BertSentenceEncoder(config(), seed=3)
+            trainer = Trainer(model, adam(), loss=loss, metrics=metrics, whole_batches=True)
+        batches = dataset([(inputs, targets)] * 5)
+        lines.append(fit(trainer, distribute_batches(lambda *_: batches, strategy, 6), 5))
+    one, two = lines
+    assert strategy.num_replicas_in_sync == 2
+    for ours, theirs in zip(two, one, strict=True):
         # Sums over 6 rows and 8 units in another order; a step multiplies what the last one left.
         for key in ("loss", "gradient_norm"):
-            assert abs(ours[key] - theirs[key]) <= 1e-3 * abs(theirs[key]), (name, key, two, one)
+            assert ours[key] == pytest.approx(theirs[key], rel=1e-3), (key, one, two)
     assert one[-1]["loss"] < one[0]["loss"], one
-    print(name, one, two)
 """
 
 
 @pytest.mark.slow
 def test_two_replicas_learn_as_one():
     """Texts are compared across replicas: loss and gradient are those of the whole batch."""
-    done = run_code(_TWO)
+    done = run_code(_TWO, [Path(__file__).parents[2] / "training"])
     assert done.returncode == 0, done.stderr
 
 
