@@ -3,16 +3,17 @@
 import asyncio
 import inspect
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 from rest_client import loaded
+from rounding import assert_equal_but_for_rounding
 from starlette.testclient import TestClient
 from tiny import tiny_config
 
-from bert_tf import BertClassifier, BertSentenceEncoder, BertTokenizer
+from bert_tf import BertClassifier, BertSentenceEncoder, BertTokenizer, Predictor
 from bert_tf.models.answerer import Answerer
 from bert_tf.server.models import Models
 from bert_tf.tasks.table import TASKS
@@ -50,6 +51,17 @@ def page_models(made_once, exports_of) -> Path:
         shutil.copytree(folder / "classifier", folder / "messages")
 
     return made_once("page_models", make)
+
+
+@pytest.fixture(scope="session")
+def check_vectors(page_models) -> Callable[[Sequence[str], Sequence], None]:
+    """Checks vectors of texts: equal but for a block and a pooling in batches of other shapes."""
+    embed = Predictor(page_models / "encoder").signature("embed")
+
+    def check(texts: Sequence[str], vectors: Sequence) -> None:
+        assert_equal_but_for_rounding(vectors, embed(text=texts)["vector"], 30, 16)
+
+    return check
 
 
 class Toy(tf.Module):

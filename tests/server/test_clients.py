@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -95,6 +96,55 @@ def test_requests(served):
         assert pool.num_connections == 1
     assert second.json() == first.json()
     assert first.json()["outputs"]["label"] == predict(served, body["inputs"])
+
+
+TEXTS = ["the seas", "farm"]
+
+
+def test_the_openai_client(served, check_vectors):
+    package = pytest.importorskip("openai")
+    client = package.OpenAI(base_url=f"{served.rest}/v1", api_key="any", max_retries=0)
+    answer = client.embeddings.create(input=TEXTS, model="encoder")  # asks for base64
+    check_vectors(TEXTS, [x.embedding for x in answer.data])
+    with pytest.raises(package.NotFoundError, match="no version of a model gone"):
+        client.embeddings.create(input=TEXTS, model="gone")
+    with pytest.raises(package.BadRequestError, match="dimensions"):
+        client.embeddings.create(input=TEXTS, model="encoder", dimensions=4)
+    assert [model.id for model in client.models.list()] == ["classifier", "encoder", "messages"]
+
+
+def test_langchain(served, check_vectors):
+    from langchain_openai import OpenAIEmbeddings
+
+    url = f"{served.rest}/v1"
+    chain = OpenAIEmbeddings(base_url=url, api_key="any", check_embedding_ctx_length=False)
+    check_vectors(TEXTS, chain.embed_documents(TEXTS))
+
+
+def test_a_generated_client(served, check_vectors, tmp_path, monkeypatch):
+    description = requests.get(f"{served.rest}/openapi.json", timeout=60)
+    (tmp_path / "openapi.json").write_text(description.text)
+    generate = [sys.executable, "-m", "openapi_python_client", "generate", "--meta", "none"]
+    files = ["--path", tmp_path / "openapi.json", "--output-path", tmp_path / "made_client"]
+    subprocess.run([*generate, *files], check=True, capture_output=True)
+    # The generator leaves out what it cannot read.
+    paths = description.json()["paths"].values()
+    operations = {x["operationId"] for path in paths for x in path.values() if "operationId" in x}
+    modules = (tmp_path / "made_client" / "api" / "default").glob("[a-z]*.py")
+    assert {path.stem for path in modules} == operations
+    monkeypatch.syspath_prepend(tmp_path)
+    from made_client import Client
+    from made_client.api.default import create_embeddings, is_ready, model_status
+    from made_client.models import Embeddings
+
+    client = Client(base_url=served.rest)
+    assert is_ready.sync_detailed(client=client).status_code == 200
+    (version,) = model_status.sync("encoder", client=client).model_version_status
+    assert version.state == "AVAILABLE"
+    answer = create_embeddings.sync(client=client, body=Embeddings(input_=TEXTS, model="encoder"))
+    check_vectors(TEXTS, [x.embedding for x in answer.data])
+    refused = create_embeddings.sync(client=client, body=Embeddings(input_=TEXTS, model="gone"))
+    assert "no version of a model gone" in refused.error["message"]
 
 
 @pytest.mark.peer("java")
