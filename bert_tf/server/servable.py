@@ -34,7 +34,7 @@ from bert_tf.server.batching import (
 from bert_tf.server.configuration import BatchingParameters, read_batching_parameters
 from bert_tf.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.server.metrics import Metrics
-from bert_tf.server.tensors import predict_inputs, signature_of, sizes_of
+from bert_tf.server.tensors import predict_inputs, sizes_of
 from bert_tf.server.word_pieces import WordPieces
 from bert_tf.serving.export import ASSETS, BATCHING_FILE
 from bert_tf.serving.precisions import load_error
@@ -170,7 +170,7 @@ class Servable:
         return self._model.signatures
 
     def signature(self, name: str) -> SignatureDef:
-        return signature_of(self.signatures, name)
+        return _signature_of(self.signatures, name)
 
     def check_rows(self, count: int) -> None:
         """Refuses a request with more rows than a batch may have (INVALID_ARGUMENT)."""
@@ -263,10 +263,17 @@ def _replay(model: LoadedModel, log: PredictionLog) -> None:
     if kind == "predict_log":
         request = log.predict_log.request
         name, inputs = request.model_spec.signature_name or DEFAULT, predict_inputs(request)
-        check_inputs(signature_of(model.signatures, name), inputs)
+        check_inputs(_signature_of(model.signatures, name), inputs)
         model.run(name, inputs)
     elif kind not in (None, "classify_log", "regress_log", "multi_inference_log"):
         raise ServingError(StatusCode.UNIMPLEMENTED, f"it is a {kind}")
+
+
+def _signature_of(signatures: Mapping[str, SignatureDef], name: str) -> SignatureDef:
+    if name not in signatures:
+        message = f"There is no signature {name}: the model has {', '.join(sorted(signatures))}"
+        raise ServingError(StatusCode.FAILED_PRECONDITION, message)
+    return signatures[name]
 
 
 def stamp(directory: Path) -> dict[str, tuple[int, int]]:

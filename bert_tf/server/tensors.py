@@ -1,16 +1,14 @@
 """TensorProto to and from arrays, for values that anyone may send."""
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
-from grpc import StatusCode
 from tensorflow.core.framework.tensor_pb2 import TensorProto
-from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
+from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
-from bert_tf.server.errors import ServingError, invalid
+from bert_tf.server.errors import invalid
 
 # A few bytes of a TensorProto can stand for any number of equal values; more are sent one by one.
 _MOST_REPEATED = 2**16
@@ -34,13 +32,6 @@ _FIELDS = {
 def sizes_of(info: TensorInfo | TensorProto) -> list[int]:
     """The dimensions of an input or output; -1 for those that differ by request."""
     return [dimension.size for dimension in info.tensor_shape.dim]
-
-
-def signature_of(signatures: Mapping[str, SignatureDef], name: str) -> SignatureDef:
-    if name not in signatures:
-        message = f"There is no signature {name}: the model has {', '.join(sorted(signatures))}"
-        raise ServingError(StatusCode.FAILED_PRECONDITION, message)
-    return signatures[name]
 
 
 def predict_inputs(request: PredictRequest) -> dict[str, np.ndarray]:
