@@ -3,43 +3,34 @@
 import functools
 import math
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.formats import content_hash, read_config
-from bert_tf.commands.finetuning_data import FinetuningData
-from bert_tf.commands.finetuning_options import FinetuningOptions, FinetuningSetup
-from bert_tf.commands.word_frequencies import plateau_notice
+from bert_tf.commands.finetuning_data import FinetuningData, run_identity
+from bert_tf.commands.finetuning_model import in_training, new_model
+from bert_tf.commands.finetuning_options import FinetuningOptions
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer, Evaluation
-from bert_tf.models.classes import class_of_kind
 from bert_tf.models.cost import classification_flops
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.layer_distillation import LayerLoss
-from bert_tf.models.loading import about_to_train, load_model
 from bert_tf.models.model_facts import METRICS_FILE, run_options
 from bert_tf.models.opening import load_answerer
 from bert_tf.networks.tensorflow.devices import device_type
-from bert_tf.networks.tensorflow.losses import Values, cross_entropy, smoothed_cross_entropy
+from bert_tf.networks.tensorflow.losses import Values, cross_entropy
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered, RowKind
 from bert_tf.tasks.kinds.long_texts import WindowedKind
 from bert_tf.tasks.kinds.sentence_embedding import SentenceEmbedding
-from bert_tf.tasks.of_model import has_class
 from bert_tf.tasks.task import Task
-from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.device_speed import strategy_peak
-from bert_tf.training.distillation import check_teacher_tokenizer, student_metric, taught_by
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import Phase, TrainingResult, check_steps_per_execution
 from bert_tf.training.run import Run
 from bert_tf.training.strategy import check_batch_size, distribute_batches
-from bert_tf.training.training_options import dropout_settings, save_config
+from bert_tf.training.training_options import save_config
 from bert_tf.training.watcher import Watcher
 
 _SAMPLED_BATCHES = 8  # enough to measure the mean length of examples
@@ -68,76 +59,88 @@ def finetune(options: FinetuningOptions, watcher: Watcher | None = None) -> Fine
     dry run. Raises InputError if the data, the model or the options cannot be used; Preempted if
     the run was stopped, or another worker has gone.
     """
+    task = options.task_to_train()
+    check_task(task, options)
+    options = options.with_defaults_of(task)
     inputs = [options.model, options.source, options.validation, options.teacher]
     with Run(options, watcher, inputs) as run:
-        return _finetune(run, options)
+        return _finetune(run, FinetuningData.read(task, options), options)
 
 
-def run_identity(options: FinetuningSetup, task: Task) -> dict[str, Any]:
-    """What the runs of a fine-tuning or of a search share, beside the options' own identity.
+def check_task(task: Task, options: FinetuningOptions) -> None:
+    """Refuses a task that is not trained, and options that it cannot have."""
+    kind = task.kind
+    if not kind.is_trained:
+        raise InputError(
+            f"{task.name} trains no model: to train on plain text make shards of it (bert-tf "
+            "shards), then give bert-tf pretrain --model DIRECTORY --shards SHARDS"
+        )
+    if options.calibrate and not (isinstance(kind, RowKind) and kind.losses.has_probabilities):
+        raise InputError(
+            f"--calibrate is for tasks with classes, not for {task.name}: leave it out"
+        )
+    if options.teacher is not None and kind.losses.soft is None:
+        raise InputError(f"--teacher is not for the task {task.name}: leave it out")
+    if options.label_smoothing and kind.losses.loss is not cross_entropy:
+        raise InputError("--label_smoothing is for tasks with classes: leave it out")
+    if isinstance(kind, WindowedKind) and kind.reads_windows:
+        kind.stride(task.max_length)
+        if options.jit_compile is True or options.strategy == "tpu":
+            raise InputError(
+                "--long_texts windows makes batches of any number of rows, which neither XLA nor "
+                "TPUs can: leave --jit_compile and --strategy tpu out"
+            )
+        if options.teacher_layers is not None:
+            raise InputError("--teacher_layers is not for --long_texts windows: leave one out")
+        if task.pair is not None and not isinstance(kind, SentenceEmbedding):
+            raise InputError(
+                "--long_texts windows is for single texts, not for pairs: leave it out"
+            )
+    if isinstance(kind, SentenceEmbedding):
+        _check_embedding(kind, options)
 
-    They are the content of the models, which options name by path, and the settings of the task,
-    which options may leave to the model's task.json.
-    """
-    tokenizer = BertTokenizer.from_directory(options.model)
-    identity = {
-        "task": task.name,
-        "max_length": task.max_length,
-        **task.kind.settings(),
-        "tokenizer": {"vocabulary": tokenizer.vocabulary_hash, **tokenizer.settings},
-        "model_content": content_hash(options.model),
-    }
-    if options.teacher is not None:
-        identity["teacher_content"] = content_hash(options.teacher)
-    return identity
+
+def _check_embedding(kind: SentenceEmbedding, options: FinetuningOptions) -> None:
+    for name in ("jit_compile", "class_weights"):
+        if getattr(options, name) not in (None, False, "auto"):
+            raise InputError(f"--{name} is not for vectors of texts: leave it out")
+    if options.gradient_accumulation_steps > 1:
+        raise InputError(
+            "the texts of a batch are compared with each other, which micro-batches cannot: leave "
+            "--gradient_accumulation_steps out"
+        )
+    if options.batch_size == 1 and not kind.negatives:
+        raise InputError(
+            "the other texts of a batch are the wrong answers, and --batch_size 1 has none: give 2 "
+            "or more"
+        )
 
 
-def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
-    task = options.task_to_train()
-    _check_task(task, options)
-    size = options.batch_size or task.batch_size
-    epochs = options.epochs or task.epochs
-    (usual_rate,) = options.usual_rates([task.learning_rate], tried=False)
-    learning_rate = options.learning_rate or usual_rate
-    options = replace(
-        options,
-        task=task.name,
-        max_length=task.max_length,
-        epochs=epochs,
-        batch_size=size,
-        learning_rate=learning_rate,
-    )
-    check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
-    data = FinetuningData.read(task, options)
-    _check_data(task, options, data.validation)
-    scores = task.kind.score_names(task, data.labels)
-    best_by = options.best_by or scores[0]
-    if best_by not in scores:
-        raise InputError(f"--best_by {best_by} is no score of this task: give {', '.join(scores)}")
+def _finetune(
+    run: Run, data: FinetuningData, options: FinetuningOptions
+) -> FinetuningResult | None:
+    task, validation = data.task, data.validation
+    best_by = data.score_to_choose_by(options.best_by)
+    settings = {**data.settings(), **run_identity(options, task, data.tokenizer)}
+    size, epochs, learning_rate = options.batch_size, options.epochs, options.learning_rate
+    assert size is not None and epochs is not None and learning_rate is not None
+    rows_at_once = size // options.gradient_accumulation_steps  # of an evaluation
     steps_per_epoch = math.ceil(data.rows / size)
     total_steps = min(steps_per_epoch * epochs, options.max_steps or sys.maxsize)
     evaluate_every = options.evaluate_every or steps_per_epoch
+    check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
     check_steps_per_execution(options.steps_per_execution, evaluate_every, [total_steps])
-
-    tuned = _new_model(run, data, options)
-    end_training = options.begin_training(run, tuned.model)
-    settings = {"config": tuned.model.config.to_dict(), **data.settings()}
-    settings |= run_identity(options, task)
-    loss = task.kind.losses.loss
-    if options.label_smoothing:
-        loss = smoothed_cross_entropy(options.label_smoothing)
     with run.strategy.scope():
-        trained, trained_loss, metrics = _taught_by(options, tuned, loss, run.precision)
+        model = new_model(options, task.kind, data.labels, data.config)
+        tuned = Answerer(task, model, data.tokenizer, data.labels)
+        trained, loss, metrics = in_training(options, tuned, run.precision)
+    end_training = options.begin_training(run, model)
     # Devices that compile the step compile it for every new shape.
     fixed_length = options.jit_compile is True or device_type(run.strategy) == "TPU"
     batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
-    steps = f"{total_steps:,} step{'s' * (total_steps != 1)} of {size}"
-    lines = [f"{run.devices}: {data}, {steps}", *data.doubts, *data.score_remarks()]
-    lines += filter(None, [plateau_notice(options.model)])
-    rows_at_once = size // options.gradient_accumulation_steps  # of an evaluation
-    evaluated = data.validation
+    evaluated = validation
     if options.dry_run:  # two batches, as evaluations compute two at the same time
-        evaluated = tuned.longest(evaluated, 2 * rows_at_once)
+        evaluated = tuned.longest(validation, 2 * rows_at_once)
     tokens, flops = _amounts(tuned, batches(size))
     phase = Phase(
         until=total_steps,
@@ -148,7 +151,7 @@ def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
         ),
         tokens=tokens,
         flops=flops,
-        peak=strategy_peak(run.strategy, tuned.model.encoder.compute_dtype),
+        peak=strategy_peak(run.strategy, model.encoder.compute_dtype),
     )
     trainer = run.prepare(
         trained,
@@ -156,15 +159,17 @@ def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
         learning_rate=learning_rate,
         total_steps=total_steps,
         warmup_steps=round(total_steps * options.warmup_share),
-        loss=trained_loss,
+        loss=loss,
         metrics=metrics,
-        settings=settings,
+        settings={**settings, "config": model.config.to_dict()},
         examples=lambda: batches(size),
         values={"model": options.model, "train": options.source},
         score=f"best_{best_by}",
         fixed_shapes=fixed_length,
         whole_batches=task.kind.losses.mean_over == "batch",
     )
+    steps = f"{total_steps:,} step{'s' * (total_steps != 1)} of {size}"
+    lines = [f"{run.devices}: {data}, {steps}", *data.remarks]
     if options.dry_run:
         lines += dry_run(trainer, [phase])
     else:
@@ -198,60 +203,10 @@ def _finetune(run: Run, options: FinetuningOptions) -> FinetuningResult | None:
             run.notice(f"{best_by} was undefined at every evaluation: best/ is the last model")
             if not outcome.exists():
                 tuned.save(outcome.parent)
-        evaluation = _evaluate_best(run, options, tuned, data.validation, rows_at_once)
+        evaluation = _evaluate_best(run, tuned, validation, rows_at_once, options.calibrate)
     run.meet()
     evaluations = math.ceil(training.step / evaluate_every)
     return FinetuningResult(training, best_by, evaluation, len(data.train), evaluations)
-
-
-def _check_task(task: Task, options: FinetuningSetup) -> None:
-    """Refuses a task that is not trained, and options that it cannot have."""
-    kind = task.kind
-    if not kind.is_trained:
-        raise InputError(
-            f"{task.name} trains no model: to train on plain text make shards of it (bert-tf "
-            "shards), then give bert-tf pretrain --model DIRECTORY --shards SHARDS"
-        )
-    if options.calibrate and not (isinstance(kind, RowKind) and kind.losses.has_probabilities):
-        raise InputError(
-            f"--calibrate is for tasks with classes, not for {task.name}: leave it out"
-        )
-    if options.teacher is not None and kind.losses.soft is None:
-        raise InputError(f"--teacher is not for the task {task.name}: leave it out")
-    if options.label_smoothing and kind.losses.loss is not cross_entropy:
-        raise InputError("--label_smoothing is for tasks with classes: leave it out")
-
-
-def _check_data(task: Task, options: FinetuningOptions, validation: Examples) -> None:
-    """Refuses options and validation data that kinds of windows and of vectors cannot have."""
-    kind = task.kind
-    if isinstance(kind, WindowedKind) and kind.reads_windows:
-        kind.stride(task.max_length)
-        if options.jit_compile is True or options.strategy == "tpu":
-            raise InputError(
-                "--long_texts windows makes batches of any number of rows, which neither XLA nor "
-                "TPUs can: leave --jit_compile and --strategy tpu out"
-            )
-        if "text_pair" in validation.columns and not isinstance(kind, SentenceEmbedding):
-            raise InputError(
-                "--long_texts windows is for single texts, not for pairs: leave it out"
-            )
-    if not isinstance(kind, SentenceEmbedding):
-        return
-    for name in ("jit_compile", "class_weights"):
-        if getattr(options, name) not in (None, False, "auto"):
-            raise InputError(f"--{name} is not for vectors of texts: leave it out")
-    if options.gradient_accumulation_steps > 1:
-        raise InputError(
-            "the texts of a batch are compared with each other, which micro-batches cannot: leave "
-            "--gradient_accumulation_steps out"
-        )
-    if options.batch_size == 1 and not kind.negatives:
-        raise InputError(
-            "the other texts of a batch are the wrong answers, and --batch_size 1 has none: give 2 "
-            "or more"
-        )
-    kind.check_scored(validation)
 
 
 def best_temperature(answered: Answered) -> float:
@@ -267,76 +222,6 @@ def best_temperature(answered: Answered) -> float:
         return float(np.mean(kind.losses.loss(targets, scaled)))
 
     return float(np.exp(minimize_scalar(loss, bounds=_LOG_TEMPERATURES, method="bounded").x))
-
-
-def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> Answerer:
-    kind = data.task.kind
-    head = {**kind.head(data.labels), "seed": options.seed}
-    changed = {**options.config_changes(class_of_kind(kind)), **dropout_settings(options.dropout)}
-    with run.strategy.scope(), about_to_train():
-        if options.from_scratch:
-            config = read_config(Path(options.model))
-            model = class_of_kind(kind)(replace(config, **changed), **head)
-        else:
-            model = load_model(
-                options.model, class_of_kind(kind), allow_new_head=True, **head, **changed
-            )
-    return Answerer(data.task, model, data.tokenizer, data.labels)
-
-
-def _taught_by(
-    options: FinetuningSetup, student: Answerer, loss: Values, precision: str
-) -> tuple[Any, Values, Mapping[str, Values]]:
-    """Model, loss and metrics for a trainer: those of a student if there is a teacher."""
-    kind = student.task.kind
-    metrics, model = kind.losses.metrics, _trained(student)
-    if options.teacher is None:
-        return model, loss, metrics
-    layers = options.teacher_layers
-    if layers is not None and model is not student.model:
-        raise InputError("--teacher_layers is not for --long_texts windows: leave one out")
-    teacher = load_answerer(options.teacher, dtype=precision)
-    matched = _matched(options.teacher, teacher, student)
-    taught, loss = taught_by(
-        options,
-        model,
-        _trained(teacher),
-        loss,
-        kind.losses.soft,
-        matched=matched,
-        layers=None if layers is None else LayerLoss(layers, student.model, teacher.model),
-    )
-    return taught, loss, {name: student_metric(metric) for name, metric in metrics.items()}
-
-
-def _trained(tuned: Answerer) -> Any:
-    """What a `Trainer` calls in place of a model."""
-    kind = tuned.task.kind
-    return kind.trained(tuned.model) if isinstance(kind, WindowedKind) else tuned.model
-
-
-def _matched(path: str, teacher: Answerer, student: Answerer) -> Callable[[Any, Any], Any]:
-    """Gives a teacher's outputs the order of the student's labels."""
-    task, kind = student.task, student.task.kind
-    if not has_class(teacher.model, task):
-        raise InputError(
-            f"{path} is a {type(teacher.model).__name__}, and {task.name} trains a "
-            f"{class_of_kind(kind).__name__}: give a teacher of the same task"
-        )
-    check_teacher_tokenizer(path, teacher.tokenizer, student.tokenizer)
-    if sorted(teacher.labels) != sorted(student.labels):
-        raise InputError(
-            f"the teacher {path} has the labels {', '.join(teacher.labels)}, the student "
-            f"{', '.join(student.labels)}: give a teacher with the same labels"
-        )
-    teacher.model.config.check_fits(length=task.max_length, pairs=task.pair is not None)
-    order = [list(teacher.labels).index(label) for label in student.labels]
-
-    def matched(outputs: Any, inputs: Any) -> Any:
-        ordered = tf.gather(outputs, order, axis=-1) if order else outputs
-        return kind.losses.teacher_outputs(ordered, inputs)
-
-    return matched
 
 
 def _amounts(tuned: Answerer, batches: tf.data.Dataset) -> tuple[float, float]:
@@ -364,7 +249,7 @@ def _validation_scores(
 
 
 def _evaluate_best(
-    run: Run, options: FinetuningOptions, tuned: Answerer, examples: Examples, size: int
+    run: Run, tuned: Answerer, examples: Examples, size: int, calibrate: bool
 ) -> Evaluation:
     """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome.
 
@@ -379,7 +264,7 @@ def _evaluate_best(
     evaluation = best.evaluate(examples, size)
     if (folder / METRICS_FILE).exists():
         return evaluation
-    if options.calibrate:
+    if calibrate:
         temperature = best_temperature(evaluation.answered)
         for variable in best.model.head.dense.weights:
             variable.assign(variable / temperature)

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.formats import read_config
+from bert_tf.checkpoints.formats import content_hash, read_config
 from bert_tf.commands.finetuning_options import FinetuningSetup
+from bert_tf.commands.word_frequencies import plateau_notice
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.balance import baseline, class_weights, label_counts, listed_counts
-from bert_tf.tasks.remarks import doubts as doubts_of
-from bert_tf.tasks.remarks import score_remarks
+from bert_tf.tasks.kinds.sentence_embedding import SentenceEmbedding
+from bert_tf.tasks.remarks import doubts, score_remarks
 from bert_tf.tasks.splits import TEXT, hashable, row_keys, split, split_keys
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -29,10 +31,11 @@ class FinetuningData:
 
     task: Task
     tokenizer: BertTokenizer
+    config: BertConfig  # of the model to start from
     labels: list[str]  # in the order of the model's outputs
     train: Examples
     validation: Examples
-    doubts: list[str]  # duplicates and suspicious findings in both, a sentence each
+    remarks: list[str]  # on the data and what to compare scores with, a sentence each
     columns: Mapping[str, Sequence[Any]]  # R training rows: the examples, or several rows of each
     arrays: list[np.ndarray]  # targets [R, ...], and weights [R] or [R, ...] if there are any
     kept_whole: str | None = None  # what a split of one file left undivided, such as "context"
@@ -42,7 +45,7 @@ class FinetuningData:
         """Reads the files that the options name, for the model to start from."""
         kind, model, train = task.kind, options.model, options.source
         examples = task.read(train, "train")
-        doubts = doubts_of(kind, examples)
+        remarks = doubts(kind, examples)
         labels = kind.label_names(task, examples)
         config = read_config(Path(model))
         if config.labels and sorted(config.labels) == sorted(labels):
@@ -55,10 +58,10 @@ class FinetuningData:
                 splits["test"] = task.read(train, "test", labelled=False)
         kept_whole = None
         if held_out is not None:
-            doubts += held_out.remarks()
+            remarks += held_out.remarks()
             counts = label_counts(kind.targets(held_out, labels), labels)  # refuses unknown ones
             if missing := [x for x, count in zip(labels, counts, strict=True) if not count]:
-                doubts.append(f"{held_out.path}: no example has the label {', '.join(missing)}")
+                remarks.append(f"{held_out.path}: no example has the label {', '.join(missing)}")
         else:
             unit, keys = split_keys(kind, task, examples)
             targets = kind.targets(examples, labels)
@@ -73,11 +76,28 @@ class FinetuningData:
             _, one_by_one = split(targets, range(len(targets)), share, options.seed)
             kept_whole = None if np.array_equal(aside, one_by_one) else unit
             examples, held_out = examples.take(kept), examples.take(aside)
-        doubts.append(duplicates(task, {"train": examples, "validation": held_out, **splits}))
+        if isinstance(kind, SentenceEmbedding):
+            kind.check_scored(held_out)
+        remarks.append(duplicates(task, {"train": examples, "validation": held_out, **splits}))
         tokenizer = BertTokenizer.from_directory(model)
         columns, targets = kind.training_rows(task, examples, labels, tokenizer)
+        scored = kind.targets(held_out, labels)
+        remarks += baseline(labels, targets, scored, "validation examples")
+        remarks += score_remarks(kind, task, labels)
+        remarks += filter(None, [plateau_notice(model)])
         arrays = [targets, *([class_weights(targets)] if options.class_weights else [])]
-        return cls(task, tokenizer, labels, examples, held_out, doubts, columns, arrays, kept_whole)
+        return cls(
+            task,
+            tokenizer,
+            config,
+            labels,
+            examples,
+            held_out,
+            remarks,
+            columns,
+            arrays,
+            kept_whole,
+        )
 
     @property
     def rows(self) -> int:
@@ -90,11 +110,12 @@ class FinetuningData:
         count, held_out = len(self.train), len(self.validation)
         return f"{count:,} training and {held_out:,} validation examples{labels}"
 
-    def score_remarks(self) -> list[str]:
-        """What helps to judge the validation scores, a sentence each."""
-        targets = self.task.kind.targets(self.validation, self.labels)
-        remarks = baseline(self.labels, self.arrays[0], targets, "validation examples")
-        return [*remarks, *score_remarks(self.task.kind, self.task, self.labels)]
+    def score_to_choose_by(self, name: str | None) -> str:
+        """The score of this name, by default the task's first; InputError if there is none."""
+        names = self.task.kind.score_names(self.task, self.labels)
+        if name is not None and name not in names:
+            raise InputError(f"--best_by {name} is no score of this task: give {', '.join(names)}")
+        return name or names[0]
 
     def settings(self) -> dict[str, Any]:
         """What must be the same when a run is resumed, beside its `run_identity`."""
@@ -159,6 +180,24 @@ class FinetuningData:
             worker=worker,
             num_workers=workers,
         )
+
+
+def run_identity(options: FinetuningSetup, task: Task, tokenizer: BertTokenizer) -> dict[str, Any]:
+    """What the runs of a fine-tuning or of a search share, beside the options' own identity.
+
+    They are the content of the models, which options name by path, and the settings of the task,
+    which options may leave to the model's task.json.
+    """
+    identity = {
+        "task": task.name,
+        "max_length": task.max_length,
+        **task.kind.settings(),
+        "tokenizer": {"vocabulary": tokenizer.vocabulary_hash, **tokenizer.settings},
+        "model_content": content_hash(options.model),
+    }
+    if options.teacher is not None:
+        identity["teacher_content"] = content_hash(options.teacher)
+    return identity
 
 
 def duplicates(task: Task, splits: Mapping[str, Examples]) -> str:

@@ -1,8 +1,8 @@
 """Options of a fine-tuning, and of a search of its settings."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from bert_tf.commands.function import EXAMPLES, CommandOptions
 from bert_tf.errors import InputError
@@ -101,6 +101,18 @@ class FinetuningOptions(FinetuningSetup):
     """peak learning rate; by default the task's, mostly 5e-5."""
     epochs: int | None = option(None, at_least=1)
     """passes over the training examples; by default the task's, mostly 3."""
+
+    def with_defaults_of(self, task: "Task") -> Self:
+        """The options with the task's values for those that are left to it."""
+        (usual_rate,) = self.usual_rates([task.learning_rate], tried=False)
+        return replace(
+            self,
+            task=task.name,
+            max_length=task.max_length,
+            epochs=self.epochs or task.epochs,
+            batch_size=self.batch_size or task.batch_size,
+            learning_rate=self.learning_rate or usual_rate,
+        )
 
 
 @extended("finetuning options")

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.commands.finetuning import finetune, run_identity
+from bert_tf.commands.finetuning import finetune
+from bert_tf.commands.finetuning_data import run_identity
 from bert_tf.commands.finetuning_options import (
     FinetuningOptions,
     FinetuningSetup,
@@ -36,6 +37,7 @@ from bert_tf.options import differing, identity, joined
 from bert_tf.pipelines.examples.records import is_dataset_name
 from bert_tf.tasks.reports.pictures import curves, save_png
 from bert_tf.tasks.reports.tables import markdown
+from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.monitoring import write_columns
 from bert_tf.training.training_options import save_config
 from bert_tf.training.watcher import Watcher
@@ -215,7 +217,7 @@ class _Search:
             "gradient_accumulation_steps": options.gradient_accumulation_steps,
             "version": TRAJECTORY,
             "teacher_content": None,
-            **run_identity(options, self.task),
+            **run_identity(options, self.task, BertTokenizer.from_directory(options.model)),
         }
         del settings["seed"]  # more seeds may be added
         if not (options.validation or self.task.has(options.source, "validation")):

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertEncoder
-from bert_tf.commands import finetuning
-from bert_tf.commands.finetuning import _check_data, _check_task, _evaluate_best, best_temperature
+from bert_tf.commands import finetuning, finetuning_model
+from bert_tf.commands.finetuning import _evaluate_best, best_temperature, check_task
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
@@ -17,7 +17,17 @@ from bert_tf.tasks.table import TASKS
 
 LABELS = ["no", "perhaps", "yes"]
 WINDOWS = {"long_texts": "windows", "max_length": 8}
-PAIRS = Examples("d.tsv", [1], {"text": ["a"], "text_pair": ["b"], "label": ["0"]})
+USUAL = {
+    "calibrate": False,
+    "teacher": None,
+    "teacher_layers": None,
+    "label_smoothing": 0.0,
+    "jit_compile": "auto",
+    "strategy": "auto",
+    "class_weights": None,
+    "batch_size": 8,
+    "gradient_accumulation_steps": 1,
+}
 
 
 @pytest.mark.parametrize("name", ["classification", "choice", "multi_label"])
@@ -50,8 +60,7 @@ def test_a_finished_model_is_calibrated_and_written_once(tmp_path, monkeypatch, 
     monkeypatch.setattr(finetuning, "load_answerer", lambda folder: best)
     monkeypatch.setattr(finetuning, "best_temperature", lambda given: 2.0)
     run = SimpleNamespace(directory=tmp_path, precision="mixed_bfloat16", notice=lambda line: None)
-    options = SimpleNamespace(calibrate=True, features_only=None)
-    assert _evaluate_best(run, options, None, None, 8) is best.evaluate.return_value
+    assert _evaluate_best(run, None, None, 8, calibrate=True) is best.evaluate.return_value
     assert best.save.call_count == best.evaluate.return_value.write.call_count == saved
 
 
@@ -66,7 +75,7 @@ def test_the_metrics_of_a_run_are_those_of_its_best_model(tmp_path, monkeypatch)
     saved.mkdir()
     (saved / "metrics.json").touch()
     run = SimpleNamespace(directory=tmp_path, precision="float32")
-    _evaluate_best(run, SimpleNamespace(features_only=None), trained, None, 8)
+    _evaluate_best(run, trained, None, 8, calibrate=False)
     trained.evaluate.assert_called_once()
 
 
@@ -76,54 +85,36 @@ def test_the_metrics_of_a_run_are_those_of_its_best_model(tmp_path, monkeypatch)
 def test_temperature_and_weight_are_those_of_the_options(
     monkeypatch, temperature, weight, expected
 ):
-    monkeypatch.setattr(finetuning, "load_answerer", MagicMock())
-    monkeypatch.setattr(finetuning, "_matched", MagicMock())
-    options = SimpleNamespace(
-        teacher="large",
-        teacher_layers=None,
-        teacher_temperature=temperature,
-        teacher_weight=weight,
-    )
-    student = MagicMock()
+    monkeypatch.setattr(finetuning_model, "_teacher", MagicMock())
+    own = {"teacher": "large", "teacher_temperature": temperature, "teacher_weight": weight}
+    options, student = SimpleNamespace(**USUAL | own), MagicMock()
+    student.task.kind.losses.loss = lambda labels, own: 4.0
     student.task.kind.losses.soft.return_value = lambda taught, own: 8.0
-    _, loss, _ = finetuning._taught_by(options, student, lambda labels, own: 4.0, "float32")
+    _, loss, _ = finetuning_model.in_training(options, student, "float32")
     student.task.kind.losses.soft.assert_called_once_with(expected[0])
     assert loss(None, ("own", "taught")) == pytest.approx(expected[1])
 
 
 @pytest.mark.parametrize(
-    ("task", "options", "message"),
-    [
-        ("masked_words", {}, "masked_words trains no model"),
-        ("regression", {"calibrate": True}, "--calibrate is for tasks with classes"),
-        ("tagging", {"calibrate": True}, "--calibrate is for tasks with classes"),
-        ("embedding", {"teacher": "large"}, "--teacher is not for the task embedding"),
-        ("multi_label", {"label_smoothing": 0.1}, "--label_smoothing is for tasks with classes"),
-        ("squad", {"label_smoothing": 0.1}, "--label_smoothing is for tasks with classes"),
-    ],
-)
-def test_a_task_and_its_options(task, options, message):
-    none = {"calibrate": False, "teacher": None, "label_smoothing": 0.0}
-    with pytest.raises(InputError, match=message):
-        _check_task(TASKS[task], SimpleNamespace(**{**none, **options}))
-    _check_task(TASKS["cola"], SimpleNamespace(**{**none, **options}))
-
-
-@pytest.mark.parametrize(
     ("task", "settings", "options", "message"),
     [
+        ("masked_words", {}, {}, "masked_words trains no model"),
+        ("regression", {}, {"calibrate": True}, "--calibrate is for tasks with classes"),
+        ("tagging", {}, {"calibrate": True}, "--calibrate is for tasks with classes"),
+        ("embedding", {}, {"teacher": "large"}, "--teacher is not for the task embedding"),
+        ("multi_label", {}, {"label_smoothing": 0.1}, "--label_smoothing is for tasks with"),
+        ("squad", {}, {"label_smoothing": 0.1}, "--label_smoothing is for tasks with classes"),
         ("classification", {**WINDOWS, "doc_stride": 7}, {}, "--doc_stride 7 is above the 6"),
         ("classification", WINDOWS, {"jit_compile": True}, "neither XLA nor TPUs can"),
         ("embedding", WINDOWS, {"strategy": "tpu"}, "neither XLA nor TPUs can"),
-        ("regression", WINDOWS, {}, "is for single texts, not for pairs"),
+        ("regression", {**WINDOWS, "pair_column": "b"}, {}, "is for single texts, not for pairs"),
         ("embedding", {}, {"class_weights": True}, "--class_weights is not for vectors of texts"),
         ("embedding", {}, {"gradient_accumulation_steps": 2}, "micro-batches cannot"),
         ("embedding", {}, {"batch_size": 1}, "--batch_size 1 has none"),
     ],
 )
-def test_windows_and_vectors(task, settings, options, message):
-    usual = {"jit_compile": "auto", "strategy": "auto", "class_weights": None, "batch_size": 8}
-    options = SimpleNamespace(**{"gradient_accumulation_steps": 1, **usual, **options})
+def test_a_task_and_its_options(task, settings, options, message):
+    options = SimpleNamespace(**USUAL | options)
     with pytest.raises(InputError, match=message):
-        _check_data(TASKS[task].with_settings(settings), options, PAIRS)
-    _check_data(TASKS["mrpc"], options, PAIRS)
+        check_task(TASKS[task].with_settings(settings), options)
+    check_task(TASKS["mrpc"], options)

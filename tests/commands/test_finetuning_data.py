@@ -41,7 +41,7 @@ ROWS = {
 def data(task: str) -> FinetuningData:
     columns, targets, _ = ROWS[task]
     dataset = TASKS[task].with_settings({"max_length": LENGTH, "pair_column": "p"})
-    return FinetuningData(dataset, TOKENIZER, [], None, None, [], columns, [targets])
+    return FinetuningData(dataset, TOKENIZER, None, [], None, None, [], columns, [targets])
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_run_that_was_split_otherwise_is_not_resumed(tmp_path):
     path.write_text("text\tlabel\na\tx\nb\ty\nc\tx\nd\ty\n")
     data = read(tmp_path, path)
     assert data.settings().keys() == {"labels", "train", "validation"}
-    assert data.doubts == ["also in train: 0 of 1 validation examples"]
+    assert data.remarks[0] == "also in train: 0 of 1 validation examples"
     path.write_text("text\tlabel\n" + "a\tx\nb\ty\nc\tx\nd\ty\ne\tx\n" * 2)
     data = read(tmp_path, path)
     assert data.settings()["validation_share"] == "by text"
@@ -226,12 +226,12 @@ def test_duplicates_in_published_test_examples_are_counted(tmp_path):
     }.items():
         (tmp_path / f"{name}.tsv").write_text(header + rows)
     (tmp_path / "test.tsv").write_text("sentence1\tsentence2\nc\td\nx\td\ny\ty\n")
-    assert read(tmp_path, tmp_path, task="rte").doubts[-1] == (
+    assert read(tmp_path, tmp_path, task="rte").remarks[1] == (
         "also in train: 1 of 2 validation examples (0 with the same label), 1 of 3 test examples; "
         "also in validation: 1 of 3 test examples"
     )
     (tmp_path / "test.tsv").write_text("broken")
-    assert "test examples" not in read(tmp_path, tmp_path, task="rte").doubts[-1]
+    assert "test examples" not in read(tmp_path, tmp_path, task="rte").remarks[1]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -215,5 +215,5 @@ def test_what_no_teacher_can_teach_is_refused(teacher, tmp_path):
     other.save(tmp_path / "labels")
     with pytest.raises(InputError, match="has the labels wet, cold, the student dry, wet"):
         finetune(options_of(teacher, **base, teacher=str(tmp_path / "labels")))
-    with pytest.raises(InputError, match="is a BertEncoder, and classification trains a"):
+    with pytest.raises(InputError, match="holds a BertModel, which has no classifier: train it"):
         finetune(options_of(teacher, **base, teacher=str(teacher / "encoder")))
