@@ -6,14 +6,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from command_line import words
 from tiny import tiny_config
 
 from bert_tf import BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
-from bert_tf.cli import main
 from bert_tf.commands import search_index
-from bert_tf.commands.search_index import SearchIndex, divided, read_located_texts, write_index
-from bert_tf.commands.text_passages import passages
+from bert_tf.commands.search_index import (
+    SearchIndex,
+    divided,
+    passages,
+    read_located_texts,
+    write_index,
+)
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 
@@ -109,36 +112,45 @@ def test_passages_have_their_places_and_leave_room_for_a_prompt(is_exported, tmp
 
 
 @pytest.mark.slow
-def test_a_question_finds_its_own_text(texts, tmp_path, capsys):
-    model, index = str(tmp_path / "model"), str(tmp_path / "index")
-    save_model(BertSentenceEncoder(CONFIG, seed=1), model, BertTokenizer(PIECES))
-    assert main(words("index", model=model, input=texts, output=index)) == 0
-    told = capsys.readouterr()
-    assert "3 texts, vectors of 8 numbers" in told.out + told.err
-    vectors = np.load(tmp_path / "index" / "vectors.npy")
+def test_a_question_finds_its_own_text(texts, tmp_path, call):
+    def saved(name, model):
+        save_model(model, tmp_path / name, BertTokenizer(PIECES))
+        return tmp_path / name
+
+    model, index = saved("model", BertSentenceEncoder(CONFIG, seed=1)), tmp_path / "index"
+    _, told = call("index", model=model, input=texts, output=index)
+    assert "3 texts, vectors of 8 numbers" in told
+    vectors = np.load(index / "vectors.npy")
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-    assert main(words("ask --count 2", index=index, text=["cow barn", "barn"])) == 0
-    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    out, _ = call("ask --count 2", index=index, text=["cow barn", "barn"])
+    first, second = map(json.loads, out.splitlines())
     assert first["question"] == "cow barn" and len(first["texts"]) == 2
     assert first["texts"][0]["text"] == "cow barn"
     assert first["texts"][0]["source"].endswith("a.txt, line 5")
     assert first["texts"][0]["score"] == pytest.approx(1, abs=1e-5)
     assert second["texts"][0]["text"] == "barn"
 
-    # Mistakes.
-    save_model(BertSentenceEncoder(CONFIG, seed=2), tmp_path / "other", BertTokenizer(PIECES))
-    ask = words("ask --text barn", index=index)
-    assert main([*ask, "--model", str(tmp_path / "other")]) == 2
-    assert "other is not the model that made" in capsys.readouterr().err
-    save_model(BertEncoder(CONFIG, seed=1), tmp_path / "plain", BertTokenizer(PIECES))
-    plain = ["--model", str(tmp_path / "plain")]
-    for arguments, message in (
-        (["index", *plain, "--input", str(texts), "--output", f"{index}2"], "was not trained for"),
-        (words("ask --text a", index=texts), "is no index"),
-        (["ask", "--index", index], "there is no question: give --text"),
-    ):
-        assert main(arguments) == 2
-        assert message in capsys.readouterr().err
+    other = saved("other", BertSentenceEncoder(CONFIG, seed=2))
+    told = call.refused("ask --text barn", index=index, model=other)
+    assert "other is not the model that made" in told
+    plain = saved("plain", BertEncoder(CONFIG, seed=1))
+    told = call.refused("index", model=plain, input=texts, output=f"{index}2")
+    assert "was not trained for" in told
+    assert "is no index" in call.refused("ask --text a", index=texts)
+    assert "there is no question: give --text" in call.refused("ask", index=index)
+
+    # What is deleted is in no later index.
+    make = {"model": model, "input": texts, "output": index}
+    (texts / "a.txt").unlink()
+    call("index", **make)
+    answer = json.loads(call("ask", index=index, text="cow barn")[0])
+    assert [found["text"] for found in answer["texts"]] == ["barn"]
+    (texts / "more" / "b.jsonl").unlink()
+    assert "has no text" in call.refused("index", **make)
+    (texts / "c.tsv").write_text("7\tsea\n")
+    call("index --no_header --text_column 1 --format tsv", **make)
+    answer = json.loads(call("ask", index=index, text="cow barn")[0])
+    assert [found["text"] for found in answer["texts"]] == ["sea"]
 
 
 def test_of_10000_texts_the_nearest_are_those_that_sorting_finds(tmp_path, monkeypatch):
@@ -155,34 +167,11 @@ def test_of_10000_texts_the_nearest_are_those_that_sorting_finds(tmp_path, monke
             assert found == order[:count].tolist()
 
 
-@pytest.mark.slow
-def test_what_is_deleted_is_in_no_later_index(texts, tmp_path, capsys):
-    model, index = str(tmp_path / "model"), tmp_path / "index"
-    save_model(BertSentenceEncoder(CONFIG, seed=1), model, BertTokenizer(PIECES))
-    make = words("index", model=model, input=texts, output=index)
-    ask = words("ask", index=index, text="cow barn")
-    assert main(make) == 0
-    (texts / "a.txt").unlink()
-    assert main(make) == 0
-    capsys.readouterr()
-    assert main(ask) == 0
-    assert [found["text"] for found in json.loads(capsys.readouterr().out)["texts"]] == ["barn"]
-    (texts / "more" / "b.jsonl").unlink()
-    assert main(make) == 2
-    assert "has no text" in capsys.readouterr().err
-    (index / "texts.jsonl").write_text("")
-    assert main(ask) == 2
-    assert "its files are of different indexes" in capsys.readouterr().err
-
-
-def test_the_nearest_texts_come_in_order(tmp_path):
+def test_what_is_no_index_or_has_other_vectors_is_refused(tmp_path):
     vectors = np.eye(4, dtype=np.float32)[[0, 1, 1, 2]]
     texts = [(f"text {i}", "a.txt") for i in range(3)]
     write_index(tmp_path, "model", [*texts, ("one\u2028text\x85", "a.txt")], vectors)
-    index = SearchIndex.read(tmp_path)
-    question = np.array([0.5, 0.7, 0.1, 0.0], np.float32)
-    assert [found.text for found in index.nearest(question, 3)] == ["text 1", "text 2", "text 0"]
-    assert len(index.nearest(question, 9)) == 4
+    index, question = SearchIndex.read(tmp_path), np.array([0.5, 0.7, 0.1, 0.0], np.float32)
     with pytest.raises(InputError, match="have 3 numbers, those of the index 4"):
         index.nearest(question[:3], 1)
     assert index.nearest(vectors[3], 1)[0].text == "one\u2028text\x85"
