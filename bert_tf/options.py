@@ -154,14 +154,14 @@ def _choice(choices: list[Any], value: Any, where: str, written: bool) -> Any:
 
 def _list(item: Any, value: Any, where: str, written: bool) -> list[Any]:
     if isinstance(value, Mapping) and not written:  # such as label_map
-        value = [f"{name}={each}" for name, each in value.items()]
+        value = [f"{name}={text}" for name, text in value.items()]
     if isinstance(value, str | int | float) or not isinstance(value, Iterable):
         if written:
             raise InputError(f"{where} is {value!r:.60}: give a list, such as [{value}]")
         value = [value]
     return [
-        parse(item, each, where if written else f"{where} {number}", written=written)
-        for number, each in enumerate(value)
+        parse(item, part, where if written else f"{where} {number}", written=written)
+        for number, part in enumerate(value)
     ]
 
 
@@ -243,6 +243,20 @@ def is_required(field: dataclasses.Field) -> bool:
 def default_of(field: dataclasses.Field) -> Any:
     factory = field.default_factory
     return field.default if factory is dataclasses.MISSING else factory()
+
+
+def changed_words(options: Any, of: type | None = None) -> list[str]:
+    """The options that differ from their defaults, as they are typed; with `of` those it has."""
+    hints, words = hints_of(type(options)), []
+    for field in dataclasses.fields(of or options):
+        value = getattr(options, field.name)
+        if field.metadata.get("python") or value == default_of(field):
+            continue
+        values = [] if hints[field.name] is bool else value if isinstance(value, list) else [value]
+        switch = "no_" if value is False and not values else ""
+        spelled = [str(x).lower() if isinstance(x, bool) else str(x) for x in values]
+        words += [f"--{switch}{field.name}", *spelled]
+    return words
 
 
 def joined(options: type, more: type) -> type:

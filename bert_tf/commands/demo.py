@@ -27,7 +27,7 @@ from bert_tf.commands.function import show as show_result
 from bert_tf.commands.progress import command_line, console, progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
-from bert_tf.options import PathName, option
+from bert_tf.options import PathName, changed_words, option
 from bert_tf.startup import share_cores
 
 _LENGTH = 64  # tokens; short, so that minutes are enough
@@ -78,16 +78,10 @@ class DemoResult(Result):
 def _command(module: Any, /, **values: Any) -> Any:
     """Prints a `bert-tf` command as a user types it, runs it and prints what it says."""
     name = module.__name__.rpartition(".")[2]
-    arguments = [name]
-    for flag, value in values.items():
-        if value is True:
-            arguments.append(f"--{flag}")
-        elif value is not False:
-            arguments += [f"--{flag}", *map(str, value if isinstance(value, list) else [value])]
-    console.rule(style="dim")
-    console.print(f"$ bert-tf {shlex.join(arguments)}", style="bold")
-    started = time.perf_counter()
     options = module.Options(**values, verbose=True)
+    console.rule(style="dim")
+    console.print(f"$ bert-tf {shlex.join([name, *changed_words(options)])}", style="bold")
+    started = time.perf_counter()
     check(options)
     result = module.run(options)
     show_result(module, result, options)
@@ -130,12 +124,12 @@ def _show_guesses(model_directory: str, sentences: Sequence[str], seed: int) -> 
     draw = random.Random(seed)
     for sentence in draw.sample(sentences, len(sentences)):
         words = re.findall(r"\w+|\W+", sentence)
-        places = [place for place, word in enumerate(words) if word in known]
+        positions = [position for position, word in enumerate(words) if word in known]
         # Prose that a person can judge: no code, no lists.
         prose = re.fullmatch(r"[A-Z][\w ,'-]{50,110}\.", sentence)
-        if len(hidden) < _GUESSES and prose and places:
-            place = draw.choice(places)
-            word, words[place] = words[place], "[MASK]"
+        if len(hidden) < _GUESSES and prose and positions:
+            position = draw.choice(positions)
+            word, words[position] = words[position], "[MASK]"
             hidden["".join(words)] = word
     if not hidden:
         return

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_directory, replace_file
 from bert_tf.files.outputs import check_output_folder
-from bert_tf.options import PathName, default_of, option
+from bert_tf.options import PathName, changed_words, option
 from bert_tf.pipelines.data_options import CorpusOptions
 
 FILES = ("vocab.txt", "tokenizer_config.json")
@@ -218,28 +218,16 @@ def _read_counts(path: Path, identity: str) -> tuple[dict[str, int], dict[str, i
 
 
 def show(result: VocabularyResult, options: Options) -> None:
-    made_for = ["--corpus", *options.corpus, *_changed(options, CorpusOptions)]
+    made_for = ["--corpus", *options.corpus, *changed_words(options, CorpusOptions)]
     shards = command_line("shards", *made_for, "--tokenizer", options.output, "--output", "shards/")
     following = f"Next: {shards}"
     if result.loses_letters:
         keeping_accents = replace(options, strip_accents=False, overwrite=True)
-        following = f"Next: {command_line('vocab', *_changed(keeping_accents, Options))}"
+        following = f"Next: {command_line('vocab', *changed_words(keeping_accents))}"
         following += f"\n  or, to drop the accents: {shards}"
     elif result.is_decomposed:
         following = f"Next: bring each file to NFC, and learn the vocabulary again:\n{_NFC}"
     console.print(f"{result}\n{following}")
-
-
-def _changed(options: Options, options_class: type[Any]) -> list[str]:
-    """The options of a class that differ from their defaults, as they are typed."""
-    words = []
-    for known in fields(options_class):
-        value = getattr(options, known.name)
-        if value != default_of(known) and not known.metadata.get("python"):
-            values = value if isinstance(value, list) else [value]
-            shown = [str(x).lower() if isinstance(x, bool) else str(x) for x in values]
-            words += [f"--{known.name}", *([] if value is True else shown)]
-    return words
 
 
 learn_vocabulary = function("learn_vocabulary", Options, run)

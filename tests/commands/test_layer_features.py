@@ -8,15 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from command_line import words
 from rounding import rounding
 from tiny import tiny_config
 
 from bert_tf import BertEncoder, BertTokenizer, Packer, save_model
-from bert_tf.cli import main
 from bert_tf.commands.layer_features import FeatureExtractor, feature_file, how_to_read
-from bert_tf.pipelines.examples.files import read_table
-from bert_tf.pipelines.examples.tagged_words import read_words
 
 PAGE = Path(__file__).parents[2] / "docs" / "features.md"
 GOLDEN = Path(__file__).parents[1] / "golden" / "minilm_encoder.npz"
@@ -155,61 +151,43 @@ def test_the_files_as_the_page_reads_them(encoder, tokenizer, tmp_path):
         np.testing.assert_allclose(given, vectors, rtol=0, atol=0.51e-6)  # six decimals
 
 
-def test_the_command_writes_vectors_of_pairs(encoder, tokenizer, model, tmp_path, capsys):
-    (tmp_path / "pairs.csv").write_text("a,b\nsea,ship\nsailing,ships\n")
-    arguments = words(
-        "features --text-column a --pair-column b --layers -1 -2 --max-length 6",
-        model=model,
-        data=tmp_path / "pairs.csv",
-        output=tmp_path / "pairs.npy",
-    )
-    arguments = arguments
-    assert main(arguments) == 0
+def test_the_command_writes_vectors_of_pairs(encoder, tokenizer, model, tmp_path, call):
+    data, output = tmp_path / "pairs.txt", tmp_path / "pairs.npy"
+    data.write_text("sea;ship\nsailing;ships\n")
+    line = "features --text-column 0 --pair-column 1 --no-header --format csv"
+    line += " --layers -1 -2 --max-length 6"
+    _, said = call(line, model=model, data=data, output=output)
     ids = tokenizer.tokenize(["sea", "sailing"]), tokenizer.tokenize(["ship", "ships"])
     outputs = encoder(inputs := Packer(tokenizer, 6)(*ids))
     expected = np.concatenate([outputs["hidden_states"][-1], outputs["hidden_states"][-2]], -1)
     is_token = inputs["padding_mask"].numpy() == 1
-    np.testing.assert_allclose(np.load(tmp_path / "pairs.npy"), expected[is_token], **CLOSE)
-    beside = [json.loads(line) for line in (tmp_path / "pairs.npy.jsonl").read_text().splitlines()]
+    np.testing.assert_allclose(np.load(output), expected[is_token], **CLOSE)
+    first, _ = (tmp_path / "pairs.npy.jsonl").read_text().splitlines()
     tokens = ["[CLS]", "sea", "[SEP]", "ship", "[SEP]"]
-    assert beside[0] == {"text": "sea", "pair": "ship", "tokens": tokens}
-    said = capsys.readouterr().err
+    assert json.loads(first) == {"text": "sea", "pair": "ship", "tokens": tokens}
     assert "1 of 2 texts were cut to 6 tokens: --max_length 16 keeps more" in said
     assert f"11 vectors of 16 float32, one per token, of 2 texts: {tmp_path}/pairs.npy" in said
-    assert main([*arguments, "--per", "word"]) == 2
-    assert "--per word is for single texts" in capsys.readouterr().err
-
-
-def test_words_that_a_file_has_split(tmp_path):
-    (tmp_path / "a.conll").write_text("ships NN O\nsailed-on VB O\n\n世 NN O\n")
-    (tmp_path / "a.jsonl").write_text('{"words": ["ships", "sailed-on"]}\n{"words": ["世"]}\n')
-    expected = {"words": ["ships sailed-on", "世"]}
-    text = {"text": "text"}
-    assert read_words(read_table(tmp_path / "a.conll"), text).columns == expected
-    assert read_words(read_table(tmp_path / "a.jsonl"), {"text": "words"}).columns == expected
-    (tmp_path / "b.jsonl").write_text('{"text": "sailed-on"}\n')
-    assert read_words(read_table(tmp_path / "b.jsonl"), text).columns == {"text": ["sailed-on"]}
+    told = call.refused(f"{line} --per word", model=model, data=data, output=output)
+    assert "--per word is for single texts" in told
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--output", "a.csv"], "a.csv: unknown format: name a file .npy, .jsonl, .tfrecord"),
-        (["--pooling", "mean"], "--pooling mean is for --per word and text: leave it out"),
-        (words("--per text --pooling pooler --layers -2"), "leave --layers out"),
-        (["--max-length", "17"], "more than the 16 positions"),
-        (["--data", "a.npy.jsonl"], "is the input a.npy.jsonl: name a separate output"),
+        ("--output a.csv", "a.csv: unknown format: name a file .npy, .jsonl, .tfrecord"),
+        ("--pooling mean", "--pooling mean is for --per word and text: leave it out"),
+        ("--per text --pooling pooler --layers -2", "leave --layers out"),
+        ("--max-length 17", "more than the 16 positions"),
+        ("--data a.npy.jsonl", "is the input a.npy.jsonl: name a separate output"),
     ],
 )
-def test_what_cannot_be_done(arguments, message, model, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_done(arguments, message, model, tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
-    for name in (data := ("a.npy.jsonl", "a.tsv")):
-        (tmp_path / name).write_text("text\nsea\n" if name == "a.tsv" else '{"text": "sea"}\n')
-    given = ["--output", "a.npy"] if "--output" not in arguments else []
-    code = main([*words("features --data a.tsv", model=model), *given, *arguments])
-    assert code == 2
-    assert message in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(data)
+    (tmp_path / "a.tsv").write_text("text\nsea\n")
+    (tmp_path / "a.npy.jsonl").write_text('{"text": "sea"}\n')
+    line = f"features --data a.tsv --output a.npy {arguments}"
+    assert message in call.refused(line, model=model)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.tsv", "a.npy.jsonl"}
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.jsonl", "a.tfrecord"])
