@@ -150,7 +150,7 @@ def run(options: Options) -> ExportResult:
     return ExportResult(
         path=joined(output, options.name, str(max(versions.values()))),
         versions=versions,
-        inputs={name: each.shape.rank for name, each in inputs.items()},
+        inputs={name: spec.shape.rank for name, spec in inputs.items()},
         remarks=remarks,
         notices=bar.notices,
     )

@@ -132,10 +132,10 @@ def run(options: Options) -> FinetuneResult:
             result.scores = {name: row["mean"] for name, row in summary.items()}
             result.best_by = result.restarts.best_by
             result.best = best if result.restarts.runs else None
-        elif (one := finetune(options, watcher)) is not None:
-            result.run, result.best_by = one, one.best_by
-            if one.evaluation is not None:
-                result.scores, result.best = one.evaluation.scores, best
+        elif (single := finetune(options, watcher)) is not None:
+            result.run, result.best_by = single, single.best_by
+            if single.evaluation is not None:
+                result.scores, result.best = single.evaluation.scores, best
         result.total_steps = watcher.total_steps
     return result
 

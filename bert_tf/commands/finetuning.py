@@ -60,8 +60,8 @@ def finetune(options: FinetuningOptions, watcher: Watcher | None = None) -> Fine
     the run was stopped, or another worker has gone.
     """
     task = options.task_to_train()
-    check_task(task, options)
     options = options.with_defaults_of(task)
+    check_task(task, options)
     inputs = [options.model, options.source, options.validation, options.teacher]
     with Run(options, watcher, inputs) as run:
         return _finetune(run, FinetuningData.read(task, options), options)

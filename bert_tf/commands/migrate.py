@@ -129,7 +129,7 @@ migrate = function("migrate", Options, run)
 def _lines(finding: Finding) -> list[str]:
     first, *others = finding.locations
     file = re.sub(r"(:cell \d+)?:\d+$", "", first)
-    more = ", ".join(place.removeprefix(f"{file}:") for place in others)
+    more = ", ".join(location.removeprefix(f"{file}:") for location in others)
     library, row = LIBRARIES[finding.library], finding.row
     head = f"{first}: {finding.name}"
     if row is None:

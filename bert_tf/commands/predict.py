@@ -119,7 +119,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_cell(each)}" for name, each in value.items())
+        return ", ".join(f"{name} {_cell(item)}" for name, item in value.items())
     return str(value)
 
 

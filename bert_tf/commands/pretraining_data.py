@@ -91,7 +91,7 @@ class PretrainingData:
         is_other = self.architecture is not Architecture
         self.predicted = [*self.architecture.predicts] if is_other else self.objective.split("+")
         self.tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
-        masking = Masking(**{one.name: getattr(options, one.name) for one in fields(Masking)})
+        masking = Masking(**{field.name: getattr(options, field.name) for field in fields(Masking)})
         self._reading: dict[str, Any] = {"tokenizer": self.tokenizer, "masking": masking}
         if is_other:
             self._reading["make_examples"] = self.architecture.make_examples
@@ -276,15 +276,15 @@ def _phase(options: PretrainingOptions, folder: str) -> PhaseShards:
     mixed = []
     for other, share in options.mixed.items():
         shards = _training_shards(options, other)
-        both = (train, shards)
         for name in _SAME_IF_MIXED:
-            one, two = (getattr(part.options, name) for part in both)
-            if one != two:
+            expected, value = (getattr(part.options, name) for part in (train, shards))
+            if value != expected:
                 raise InputError(
-                    f"--mix_shards {other}: has {name} {two}, and {folder} {one}: make both with "
-                    "the same"
+                    f"--mix_shards {other}: has {name} {value}, and {folder} {expected}: make both "
+                    "with the same"
                 )
-        if len({one.manifest.vocabulary["hash"] for one in both} - {None}) > 1:
+        hashes = {part.manifest.vocabulary["hash"] for part in (train, shards)}
+        if len(hashes - {None}) > 1:
             raise InputError(
                 f"--mix_shards {other}: was made with another vocabulary than {folder}: make both "
                 "with one"
