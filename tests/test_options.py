@@ -48,11 +48,6 @@ def test_a_value_out_of_range_is_refused(values, message):
     assert str(refused.value) == message
 
 
-def test_what_is_in_range_is_taken():
-    options = Options(model="m", steps=1, share=0.5, kind="a", sizes=[5, 8])
-    assert options.sizes == [5, 8]
-
-
 def test_identity_leaves_out_marked_fields_and_files():
     assert identity(Options(model="m")) == {"model": "m", "steps": 10, "kind": None}
 

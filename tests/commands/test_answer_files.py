@@ -30,21 +30,13 @@ def test_a_csv_holds_every_column_and_value(tmp_path):
     assert rows[1]["words"] == "[1]"
 
 
-def test_a_tsv_has_no_quotes(tmp_path):
+def test_a_tsv_has_no_quotes_and_other_names_are_json_lines(tmp_path):
     write_answers(tmp_path / "x.tsv", ROWS)
     header, first, _ = (tmp_path / "x.tsv").read_text().splitlines()
     assert header.split("\t")[:3] == ["id", "text", "label"]
     assert first.split("\t")[:3] == ["7", 'a, "b" c d', "x"]
-
-
-def test_other_names_are_json_lines(tmp_path):
     write_answers(tmp_path / "x.jsonl", ROWS)
     assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()] == ROWS
-
-
-def test_answers_keep_their_names():
-    row = beside({"id": 1, "label": "gold"}, {"label": "x", "score": 2})
-    assert row == {"id": 1, "input_label": "gold", "label": "x", "score": 2}
 
 
 def test_columns_of_the_input_are_never_overwritten(tmp_path):

@@ -8,7 +8,7 @@ from command_line import words
 from rounding import rounding
 from tiny import tiny_config
 
-from bert_tf.cli import main
+from bert_tf import BertEncoder, BertTokenizer, save_model
 
 LONG = "the ship left the harbour at dawn and was far out at sea before noon"
 TRAIN = [
@@ -37,11 +37,9 @@ def rows_of(file):
     return [line.split("\t") for line in file.read_text().splitlines()[1:]]
 
 
-def test_every_kind_is_found_and_cleaned(files, tmp_path, capsys):
+def test_every_kind_is_found_and_cleaned(files, tmp_path, call):
     output = tmp_path / "checked"
-    assert main(["check", *files, "--output", str(output), "--clean"]) == 0
-    told = capsys.readouterr()
-    assert "checked 9 train, 2 test examples" in told.out + told.err
+    assert "checked 9 train, 2 test examples" in call("check --clean", *files, output=output)[1]
     found = {file.stem: rows_of(file) for file in output.glob("*.tsv")}
     assert {kind: len(rows) for kind, rows in found.items()} == {
         "empty": 1,
@@ -76,21 +74,9 @@ def question(number, text, **more):
 
 
 def squad(*paragraphs):
-    return json.dumps(
-        {
-            "version": "v",
-            "data": [
-                {
-                    "title": "é",
-                    "paragraphs": [
-                        {"context": context, "qas": [question(*each) for each in own], "more": 1}
-                        for context, *own in paragraphs
-                    ],
-                }
-            ],
-        },
-        ensure_ascii=False,
-    )
+    rows = [{"context": c, "qas": [question(*x) for x in own], "more": 1} for c, *own in paragraphs]
+    data = [{"title": "é", "paragraphs": rows}]
+    return json.dumps({"version": "v", "data": data}, ensure_ascii=False)
 
 
 @pytest.mark.parametrize(
@@ -137,23 +123,22 @@ def squad(*paragraphs):
         ),
     ],
 )
-def test_a_cleaned_copy_is_in_the_format_of_its_file(tmp_path, task, name, content, cleaned):
+def test_a_cleaned_copy_is_in_the_format_of_its_file(tmp_path, call, task, name, content, cleaned):
     (tmp_path / name).write_bytes(content.encode())
-    paths = words("", train=tmp_path / name, output=tmp_path / "out")
-    assert main(["check", "--task", task, *paths, "--clean"]) == 0
+    call("check --clean", task=task, train=tmp_path / name, output=tmp_path / "out")
     assert (tmp_path / "out" / "cleaned" / name).read_bytes().decode() == cleaned
 
 
-def test_labels_by_number_are_cleaned(tmp_path):
+def test_labels_by_number_are_cleaned(tmp_path, call):
     content = f"1\t{SEA}\tGood\n2\t{HAY}\tGood\n3\t{SKY}\tgood\n"
     (tmp_path / "a.tsv").write_text(content)
-    own = words("--text_column 1 --label_column 2", train=tmp_path / "a.tsv")
-    assert main(["check", *own, "--no_header", "--output", str(tmp_path / "out"), "--clean"]) == 0
+    line = "check --clean --no_header --text_column 1 --label_column 2"
+    call(line, train=tmp_path / "a.tsv", output=tmp_path / "out")
     cleaned = (tmp_path / "out" / "cleaned" / "train.tsv").read_text()
     assert cleaned == content.replace("good", "Good")
 
 
-def test_pairs_are_alike_if_both_texts_are(tmp_path):
+def test_pairs_are_alike_if_both_texts_are(tmp_path, call):
     """Several hypotheses of a premise are several examples, and so are two labels of a pair."""
     rows = [
         (SEA, "it left", "yes"),
@@ -164,18 +149,10 @@ def test_pairs_are_alike_if_both_texts_are(tmp_path):
     ]
     lines = ["sentence1\tsentence2\tlabel", *map("\t".join, rows)]
     (tmp_path / "a.tsv").write_text("\n".join(lines) + "\n")
-    own = words("--text_column sentence1 --pair_column sentence2")
-    output = tmp_path / "out"
-    assert (
-        main(
-            ["check", "--train", str(tmp_path / "a.tsv"), *own, "--output", str(output), "--clean"]
-        )
-        == 0
-    )
-    assert [row[1].rpartition(", ")[2] for row in rows_of(output / "duplicate.tsv")] == [
-        "line 5",
-        "line 6",
-    ]
+    line, output = "check --clean --text_column sentence1 --pair_column sentence2", tmp_path / "out"
+    call(line, train=tmp_path / "a.tsv", output=output)
+    duplicates = [row[1].rpartition(", ")[2] for row in rows_of(output / "duplicate.tsv")]
+    assert duplicates == ["line 5", "line 6"]
     cleaned = (output / "cleaned" / "train.tsv").read_text().splitlines()
     assert cleaned == [*lines[:4], lines[5]]
 
@@ -183,39 +160,32 @@ def test_pairs_are_alike_if_both_texts_are(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "x"], "give exactly one of --data and --train"),
-        (["--clean"], "give --output a folder"),
-        (["--label_column", "mark"], "no column 'mark'"),
-        (["--by_vectors"], "--by_vectors needs a model: name its directory with --model"),
+        ("--data x", "give exactly one of --data and --train"),
+        ("--clean", "give --output a folder"),
+        ("--label_column mark", "no column 'mark'"),
+        ("--by_vectors", "--by_vectors needs a model: name its directory with --model"),
     ],
 )
-def test_mistakes_are_a_line(files, tmp_path, capsys, arguments, message):
-    (tmp_path / "x").mkdir()
-    arguments = [str(tmp_path / "x") if each == "x" else each for each in arguments]
-    assert main(["check", *files, *arguments]) == 2
-    assert message in capsys.readouterr().err
+def test_mistakes_are_a_line(files, call, arguments, message):
+    assert message in call.refused(f"check {arguments}", *files)
 
 
 @pytest.fixture
 def model(tmp_path):
-    from bert_tf import BertEncoder, BertTokenizer, save_model
-
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship"]
     config = tiny_config(len(pieces), "1x4x2", intermediate_size=4)
     save_model(BertEncoder(config), tmp_path / "model", BertTokenizer(pieces))
-    return str(tmp_path / "model")
+    return tmp_path / "model"
 
 
-def test_texts_that_a_model_cuts(files, model, tmp_path):
-    more = words("--max_length 16", model=model)
-    assert main(["check", *files, *more, "--output", str(tmp_path / "out")]) == 0
+def test_texts_that_a_model_cuts(files, model, tmp_path, call):
+    call("check --max_length 16", *files, model=model, output=tmp_path / "out")
     rows = rows_of(tmp_path / "out" / "cut.tsv")
     assert [row[2] for row in rows] == ["17 tokens, 16 are read", "18 tokens, 16 are read"]
 
 
-def test_vectors_of_a_model_doubt_labels(files, model, monkeypatch, capsys):
+def test_vectors_of_a_model_doubt_labels(files, model, monkeypatch, call):
     """Those of the texts that have a label and words."""
-    from bert_tf import BertEncoder
     from bert_tf.pipelines.examples import data_faults
 
     given = {}
@@ -225,14 +195,13 @@ def test_vectors_of_a_model_doubt_labels(files, model, monkeypatch, capsys):
         return []
 
     monkeypatch.setattr(data_faults, "doubted_labels", doubted_labels)
-    more = words("--max_length 16", model=model)
-    assert main(["check", *files, *more]) == 0
+    line = "check --max_length 16"
+    call(line, *files, model=model)
     assert given["vectors"] is None
-    assert main(["check", *files, *more, "--by_vectors"]) == 0
+    call(f"{line} --by_vectors", *files, model=model)
     assert given["texts"] == [text for text, _ in TRAIN if text.strip()]
     expected = [row["mean"] for row in BertEncoder.from_preset(model).embed(given["texts"])]
     # A block of width 4, in batches that are padded to other lengths.
     np.testing.assert_allclose(given["vectors"], expected, rtol=0, atol=rounding(12, 4))
-    no_class = ["--task", "regression", "--by_vectors"]
-    assert main(["check", *files, *more, *no_class]) == 2
-    assert "--by_vectors is for texts with one label each" in capsys.readouterr().err
+    told = call.refused(f"{line} --task regression --by_vectors", *files, model=model)
+    assert "--by_vectors is for texts with one label each" in told

@@ -1,8 +1,6 @@
 """`bert-tf convert`: what it takes, what it says, what it writes."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -84,8 +82,3 @@ def test_refusals(model, tmp_path, monkeypatch, call, arguments, message):
     (tmp_path / "kept" / "notes.txt").write_text("mine")
     assert message in call.refused(f"convert {arguments}")
     assert not (tmp_path / "out").exists()
-
-
-def test_options_import_nothing_heavy():
-    code = "import bert_tf.commands.convert, sys; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -25,22 +25,6 @@ TEXTS = ["a good film", "a bad one", ""]
 LABELS = ["good", "bad", "good"]
 
 
-class Frame:
-    """As much of a data frame of pandas as is asked for."""
-
-    iloc = None
-
-    def __init__(self, columns):
-        self._values = columns
-        self.columns = list(columns)
-
-    def __getitem__(self, name):
-        return np.array(self._values[name], object)
-
-    def __bool__(self):
-        raise ValueError("The truth value of a DataFrame is ambiguous.")
-
-
 class ClassLabel:
     names = ("bad", "good")
 
@@ -57,21 +41,18 @@ class Dataset:
         return self._values[name]
 
 
-FORMS = {
-    "tuple": (TEXTS, LABELS),
-    "arrays": (np.array(TEXTS), np.array(LABELS, object)),
-    "dict": {"text": TEXTS, "label": LABELS},
-    "records": [{"text": t, "label": x} for t, x in zip(TEXTS, LABELS, strict=True)],
-    "frame": Frame({"more": [1, 2, 3], "text": TEXTS, "label": LABELS}),
-    "dataset": Dataset({"text": TEXTS, "label": [1, 0, 1]}),
-}
+RECORDS = [{"text": t, "label": x} for t, x in zip(TEXTS, LABELS, strict=True)]
+DATASET = Dataset({"text": TEXTS, "label": [1, 0, 1]})
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_forms_give_the_same_examples(form):
-    task, examples = examples_in_memory(find_task("classification"), FORMS[form], ["bad", "good"])
+@pytest.mark.parametrize("data", [(TEXTS, LABELS), RECORDS, DATASET], ids=type)
+def test_forms_give_the_same_examples(data):
+    """All other forms are those that a model's `fit` takes, too."""
+    task, examples = examples_in_memory(find_task("classification"), data, ["bad", "good"])
     assert task.pair is None
     assert examples.columns == {"text": TEXTS, "label": LABELS}
+    is_tuple = isinstance(data, tuple)
+    assert columns_of(data) == ({} if is_tuple else {"text": TEXTS, "label": LABELS})
 
 
 def test_texts_of_masked_words_need_no_labels():
@@ -188,18 +169,9 @@ def test_mistakes_in_questions_and_wrong_answers():
         examples_in_memory(task, {"text": TEXTS, "text_pair": TEXTS})
 
 
-def test_all_columns_of_data_in_memory():
-    assert columns_of(FORMS["dataset"]) == {"text": TEXTS, "label": LABELS}
-    assert columns_of(FORMS["tuple"]) == {}
-
-
 def options(tmp_path, **changed):
-    given = {
-        "model": str(tmp_path / "m"),
-        "output": str(tmp_path / "run"),
-        "train": (TEXTS, LABELS),
-    }
-    return FinetuningOptions(**{**given, **changed})
+    paths = {"model": str(tmp_path / "m"), "output": str(tmp_path / "run")}
+    return FinetuningOptions(**{**paths, "train": (TEXTS, LABELS), **changed})
 
 
 def lines(path):
@@ -218,18 +190,12 @@ def test_pairs_splits_and_columns(tmp_path):
     pairs = options(tmp_path, train=(([*TEXTS], [*TEXTS]), LABELS))
     with examples_as_files(pairs) as files:
         assert files.pair_column == "text_pair"
-        assert lines(files.train)[1] == {
-            "text": "a bad one",
-            "text_pair": "a bad one",
-            "label": "bad",
-        }
-    split = {
-        "train": {"review": TEXTS, "label": LABELS},
-        "validation": {"review": ["x"], "label": ["y"]},
-    }
-    with examples_as_files(
-        options(tmp_path, train=None, data=split, text_column="review")
-    ) as files:
+        row = {"text": "a bad one", "text_pair": "a bad one", "label": "bad"}
+        assert lines(files.train)[1] == row
+    splits = {"train": (TEXTS, LABELS), "validation": (["x"], ["y"])}
+    split = {name: {"review": x, "label": y} for name, (x, y) in splits.items()}
+    named = options(tmp_path, train=None, data=split, text_column="review")
+    with examples_as_files(named) as files:
         assert files.data is None
         assert lines(files.validation) == [{"review": "x", "label": "y"}]
 
@@ -250,16 +216,13 @@ def test_a_begun_run_keeps_its_data(tmp_path):
         assert len(lines(files.train)) == 2
 
 
-def test_a_dry_run_leaves_no_file(tmp_path):
+def test_a_dry_run_and_paths_leave_no_file(tmp_path):
     with examples_as_files(options(tmp_path, dry_run=True)) as files:
         assert len(lines(files.train)) == 3
     assert not list(tmp_path.iterdir())
-
-
-def test_paths_stay(tmp_path):
-    given = options(tmp_path, train="a.tsv")
-    with examples_as_files(given) as files:
-        assert files is given
+    paths = options(tmp_path, train="a.tsv")
+    with examples_as_files(paths) as files:
+        assert files is paths
 
 
 def test_documents_lie_beside_the_output_until_the_end(tmp_path):

@@ -5,7 +5,7 @@ import os
 import random
 
 import pytest
-from command_line import run, words
+from command_line import run
 from tiny import tiny_config
 
 from bert_tf.cli import main
@@ -122,14 +122,12 @@ def test_pre_training_wins_on_the_installed_documentation(tmp_path, capsys, monk
 
 
 @pytest.mark.slow
-def test_the_demo_takes_a_users_own_text(corpus, tmp_path, capsys, few_steps):
+def test_the_demo_takes_a_users_own_text(corpus, tmp_path, call, few_steps):
     output = tmp_path / "demo"
-    command = words("demo --steps 2", corpus=corpus, output=output)
-    assert main(command) == 0
+    call("demo --steps 2", corpus=corpus, output=output)
     labels = {
         row.split("\t")[1]
         for row in (output / "labelled" / "test.tsv").read_text().splitlines()[1:]
     }
     assert labels == {f"part {i} of 4" for i in (1, 2, 3, 4)}
-    assert main(command) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "exists already" in call.refused("demo --steps 2", corpus=corpus, output=output)

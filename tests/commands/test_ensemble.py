@@ -4,12 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from command_line import words
 from rounding import rounding
 from tiny import tiny_config
 
 from bert_tf import BertClassifier, BertTokenizer
-from bert_tf.cli import main
 from bert_tf.models.answerer import Answerer
 from bert_tf.tasks.table import TASKS
 
@@ -43,14 +41,12 @@ def answers(path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_an_ensemble_is_scored_and_written(folder, tmp_path, capsys):
+def test_an_ensemble_is_scored_and_written(folder, tmp_path, call):
     models = [str(folder / "a"), str(folder / "b")]
     scores = []
     for given in ([models[0]], [models[1]], models):
         output = tmp_path / str(len(scores))
-        arguments = ["ensemble", *given, "--data", str(folder), "--output", str(output)]
-        assert main(arguments) == 0
-        out, err = capsys.readouterr()
+        out, err = call("ensemble", *given, data=folder, output=output)
         assert json.loads(out) == json.loads((output / "metrics.json").read_text())
         scores.append(answers(output / "predictions.tsv"))
     assert f"{models[1]}: matthews_correlation" in err and "2 models together" in err
@@ -60,16 +56,14 @@ def test_an_ensemble_is_scored_and_written(folder, tmp_path, capsys):
         assert np.allclose((first + second) / 2, together, rtol=0, atol=atol)
         assert not np.allclose(first, second, atol=1e-3)
     # One model answers as it does on its own.
-    assert main(words("evaluate", model=models[0], data=folder, output=tmp_path / "alone")) == 0
+    call("evaluate", model=models[0], data=folder, output=tmp_path / "alone")
     alone = answers(tmp_path / "alone" / "predictions.tsv")
     assert alone["predicted"] == scores[0]["predicted"]
 
 
-def test_data_without_labels(folder, tmp_path, capsys):
+def test_data_without_labels(folder, tmp_path, call):
     output = tmp_path / "submission"
-    arguments = ["ensemble", folder / "a", folder / "b", "--data", folder]
-    assert main([*map(str, arguments), "--submission", str(output)]) == 0
-    out, _ = capsys.readouterr()
+    out, _ = call("ensemble", folder / "a", folder / "b", data=folder, submission=output)
     assert out == ""
     (file,) = output.iterdir()
     assert file.name == "CoLA.tsv"
@@ -79,21 +73,15 @@ def test_data_without_labels(folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["other", "--data", "."], "the task of other (sst2) and of a (cola) differ"),
-        (["labels", "--data", "."], "the labels of labels (no, yes) and of a (0, 1) differ"),
-        (["--data", "test.tsv"], "has no labels to compare with"),
-        (
-            words("--data . --output b --submission c"),
-            "cannot be combined",
-        ),
-        (["missing", "--data", "."], "missing"),
-        (words("--data . --output a"), "--output a is the input a"),
+        ("other --data .", "the task of other (sst2) and of a (cola) differ"),
+        ("labels --data .", "the labels of labels (no, yes) and of a (0, 1) differ"),
+        ("--data test.tsv", "has no labels to compare with"),
+        ("--data . --output b --submission c", "cannot be combined"),
+        ("--data . --output a", "--output a is the input a"),
     ],
 )
-def test_bad_input(folder, monkeypatch, capsys, more, message):
+def test_bad_input(folder, monkeypatch, call, more, message):
     monkeypatch.chdir(folder)
     before = sorted(folder.rglob("*"))
-    assert main(["ensemble", "a", *more]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and message in err and len(err.strip().splitlines()) == 1
+    assert message in call.refused(f"ensemble a {more}")
     assert sorted(folder.rglob("*")) == before

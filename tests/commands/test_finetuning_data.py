@@ -232,14 +232,3 @@ def test_duplicates_in_published_test_examples_are_counted(tmp_path):
     )
     (tmp_path / "test.tsv").write_text("broken")
     assert "test examples" not in read(tmp_path, tmp_path, task="rte").remarks[1]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_split_is_stratified(seed):
-    """A rare class could miss the validation examples, or be in them alone."""
-    targets = np.random.default_rng(9).permutation([0] * 80 + [1] * 20)
-    kept, aside = split(targets, range(100), 0.1, seed)
-    assert sorted([*kept, *aside]) == list(range(100))
-    assert np.bincount(targets[aside]).tolist() == [8, 2]
-    assert aside.tolist() != split(targets, range(100), 0.1, seed + 1)[1].tolist()
-    assert aside.tolist() == split(targets, range(100), 0.1, seed)[1].tolist()

@@ -3,14 +3,14 @@
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from command_line import words
+from command_line import run
 
 from bert_tf import BertTokenizer
-from bert_tf.cli import main
 from bert_tf.commands.inspect import displayed_instances
 from bert_tf.pipelines.shards.folder import open_shards
 
@@ -18,17 +18,9 @@ from bert_tf.pipelines.shards.folder import open_shards
 @pytest.fixture(scope="module")
 def compact(made_once, corpus, tokenizer) -> Path:
     """Shards without masks."""
-
-    def make(path: Path) -> None:
-        arguments = words(
-            "shards --masking dynamic --max_seq_length 32 --held_out_share 0",
-            corpus=corpus,
-            tokenizer=tokenizer,
-            output=path,
-        )
-        assert main(arguments) == 0
-
-    return made_once("compact", make)
+    line = "shards --masking dynamic --max_seq_length 32 --held_out_share 0"
+    texts = {"corpus": corpus, "tokenizer": tokenizer}
+    return made_once("compact", lambda path: run(line, **texts, output=path))
 
 
 @pytest.fixture
@@ -39,12 +31,10 @@ def foreign(shards, tmp_path) -> Path:
     return tmp_path
 
 
-def inspect(capsys, *arguments: object, code: int = 0) -> str:
-    """Standard output of the command; standard error where it has to fail."""
-    capsys.readouterr()
-    assert main(["inspect", *map(str, arguments)]) == code
-    captured = capsys.readouterr()
-    return captured.err if code else captured.out
+@pytest.fixture
+def inspect(call) -> Callable[..., str]:
+    """Standard output of the command."""
+    return lambda shards, line="", **more: call(f"inspect {line}", shards=shards, **more)[0]
 
 
 def examples(folder: Path, split: str = "train") -> list[dict[str, list]]:
@@ -52,18 +42,19 @@ def examples(folder: Path, split: str = "train") -> list[dict[str, list]]:
     found = []
     for path in sorted(folder.glob(f"{split}*.tfrecord")):
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-            features = tf.train.Example.FromString(record).features.feature
-            found.append(
-                {
-                    name: list(feature.int64_list.value or feature.float_list.value)
-                    for name, feature in features.items()
-                }
-            )
+            features = tf.train.Example.FromString(record).features.feature.items()
+            found.append({n: list(x.int64_list.value or x.float_list.value) for n, x in features})
     return found
 
 
 def pieces(folder: Path) -> list[str]:
     return (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 def test_instances_are_those_of_the_shards(shards):
@@ -72,16 +63,9 @@ def test_instances_are_those_of_the_shards(shards):
     for example in examples(shards):
         length = sum(example["input_mask"])
         shown = tuple(vocabulary[id_] for id_ in example["input_ids"][:length])
-        hidden = {
-            position: vocabulary[id_]
-            for position, id_, weight in zip(
-                example["masked_lm_positions"],
-                example["masked_lm_ids"],
-                example["masked_lm_weights"],
-                strict=True,
-            )
-            if weight
-        }
+        names = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+        slots = zip(*(example[name] for name in names), strict=True)
+        hidden = {position: vocabulary[id_] for position, id_, weight in slots if weight}
         stored[shown] = hidden, ("IsNext", "NotNext")[example["next_sentence_labels"][0]]
     found = displayed_instances(
         open_shards(shards), BertTokenizer.from_directory(shards), count=50, seed=1
@@ -89,11 +73,7 @@ def test_instances_are_those_of_the_shards(shards):
     assert len(found) == 50
     for instance in found:
         shown = tuple(token.shown for token in instance.tokens)
-        hidden = {
-            position: token.hidden
-            for position, token in enumerate(instance.tokens)
-            if token.hidden is not None
-        }
+        hidden = {i: token.hidden for i, token in enumerate(instance.tokens) if token.hidden}
         assert stored[shown] == (hidden, instance.label)
 
 
@@ -116,8 +96,8 @@ def test_masks_are_drawn_for_instances_without(compact):
     assert found != displayed_instances(opened, tokenizer, count=40, seed=2)
 
 
-def test_instances_are_printed_as_in_the_paper(shards, capsys):
-    printed = inspect(capsys, "--shards", shards, "--examples", 3)
+def test_instances_are_printed_as_in_the_paper(shards, inspect, monkeypatch):
+    printed = inspect(shards, "--examples 3")
     inputs = re.findall(r"^Input = (\[CLS\] .+ \[SEP\] .+ \[SEP\])$", printed, re.M)
     assert len(inputs) == 3
     assert len(re.findall(r"^Label = (?:IsNext|NotNext)$", printed, re.M)) == 3
@@ -127,29 +107,25 @@ def test_instances_are_printed_as_in_the_paper(shards, capsys):
         for piece, was, kind in hidden:
             assert piece in shown.split()
             assert kind == ("" if piece == "[MASK]" else "kept" if piece == was else "random")
-
-
-def test_words_to_predict_are_coloured_on_a_terminal(shards, capsys, monkeypatch):
-    assert "\x1b" not in inspect(capsys, "--shards", shards)
+    assert "\x1b" not in printed  # words to predict are coloured on a terminal
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert "\x1b[1;33m[MASK]\x1b[0m" in inspect(capsys, "--shards", shards)
+    assert "\x1b[1;33m[MASK]\x1b[0m" in inspect(shards)
 
 
-def test_full_sentences_have_no_label(compact, tmp_path, capsys):
-    folder = tmp_path / "shards"
-    shutil.copytree(compact, folder)
+def test_full_sentences_have_no_label(compact, tmp_path, inspect):
+    folder = Path(shutil.copytree(compact, tmp_path / "shards"))
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["options"]["instances"] = "full_sentences"
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    printed = inspect(capsys, "--shards", folder)
+    printed = inspect(folder)
     assert printed.count("Input = ") == 5 and "Label" not in printed
 
 
-def test_tables_have_settings_text_and_statistics(shards, capsys):
+def test_tables_have_settings_text_and_statistics(shards, inspect):
     manifest = json.loads((shards / "manifest.json").read_text())
-    printed = inspect(capsys, "--shards", shards, "--examples", 0)
+    printed = inspect(shards, "--examples 0")
     assert "Input = " not in printed
     cells = {
         row[0].strip(): [cell.strip() for cell in row[1:]]
@@ -165,70 +141,49 @@ def test_tables_have_settings_text_and_statistics(shards, capsys):
     assert cells["length mean"] == [f"{each['length_mean']:,.1f}" for each in statistics]
 
 
-def test_held_out_shards(shards, compact, capsys):
-    held_out = inspect(capsys, "--shards", shards, "--split", "held_out", "--examples", 2)
-    (first, *_) = re.findall(r"^Input = (.+)$", held_out, re.M)
+def test_held_out_shards(shards, compact, inspect, call):
+    (first, *_) = re.findall(r"^Input = (.+)$", inspect(shards, "--split held_out"), re.M)
     vocabulary = pieces(shards)
-    stored = {
+    assert first in {
         " ".join(vocabulary[id_] for id_ in example["input_ids"][: sum(example["input_mask"])])
         for example in examples(shards, "held_out")
     }
-    assert first in stored
-    error = inspect(capsys, "--shards", compact, "--split", "held_out", code=2)
+    error = call.refused("inspect --split held_out", shards=compact)
     assert str(compact) in error and "held_out" in error
 
 
-def test_all_is_well_or_the_damaged_shard_is_named(shards, tmp_path, capsys):
-    folder = tmp_path / "shards"
-    shutil.copytree(shards, folder)
+def test_all_is_well_or_the_damaged_shard_is_named(shards, tmp_path, inspect, call):
+    folder = Path(shutil.copytree(shards, tmp_path / "shards"))
     files = len(list(folder.glob("*.tfrecord")))
-    assert inspect(capsys, "--shards", folder).endswith(
-        f"All {files} shards match their checksums.\n"
-    )
+    assert inspect(folder).endswith(f"All {files} shards match their checksums.\n")
     damaged = sorted(folder.glob("held_out*.tfrecord"))[0]  # not the split that is printed
-    content = bytearray(damaged.read_bytes())
-    content[len(content) // 2] ^= 1
-    damaged.write_bytes(content)
-    error = inspect(capsys, "--shards", folder, code=2)
+    damage(damaged)
+    error = call.refused("inspect", shards=folder)
     assert str(damaged) in error and "checksum" in error
-    assert "match their checksums" not in inspect(capsys, "--shards", folder, "--no_verify")
-    damaged.write_bytes(content[:-9])
-    assert str(damaged) in inspect(capsys, "--shards", folder, code=2)
+    assert "match their checksums" not in inspect(folder, "--no_verify")
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    assert str(damaged) in call.refused("inspect", shards=folder)
 
 
-def test_shards_of_the_original_script(foreign, shards, tokenizer, capsys):
-    error = inspect(capsys, "--shards", foreign, code=2)
+def test_shards_of_the_original_script(foreign, shards, tokenizer, inspect, call):
+    error = call.refused("inspect", shards=foreign)
     assert str(foreign) in error and "--tokenizer" in error
-    printed = inspect(capsys, "--shards", foreign, "--tokenizer", tokenizer)
+    printed = inspect(foreign, tokenizer=tokenizer)
     assert printed.count("Label = ") == 5
-    records = len(examples(shards))
-    assert printed.endswith(f"All {records} records are readable.\n")
-    assert inspect(capsys, "--shards", foreign, "--tokenizer", tokenizer / "vocab.txt") == printed
-    damaged = sorted(foreign.glob("*.tfrecord"))[-1]
-    content = bytearray(damaged.read_bytes())
-    content[len(content) // 2] ^= 1
-    damaged.write_bytes(content)
-    error = inspect(capsys, "--shards", foreign, "--examples", 0, code=2)
-    assert str(damaged) in error
-
-
-def test_a_tokenizer_of_fewer_pieces(foreign, tokenizer, tmp_path, capsys):
-    small = tmp_path / "vocab"
-    small.mkdir()
-    (small / "vocab.txt").write_text("\n".join(pieces(tokenizer)[:100]) + "\n", encoding="utf-8")
-    error = inspect(capsys, "--shards", foreign, "--tokenizer", small, code=2)
+    assert printed.endswith(f"All {len(examples(shards))} records are readable.\n")
+    assert inspect(foreign, tokenizer=tokenizer / "vocab.txt") == printed
+    (foreign / "few.txt").write_text("\n".join(pieces(tokenizer)[:100]) + "\n", encoding="utf-8")
+    error = call.refused("inspect", shards=foreign, tokenizer=foreign / "few.txt")
     assert str(foreign) in error and "100 pieces" in error
+    damaged = sorted(foreign.glob("*.tfrecord"))[-1]
+    damage(damaged)
+    assert str(damaged) in call.refused("inspect --examples 0", shards=foreign)
 
 
-def test_fewer_than_no_examples(shards, capsys):
-    assert "--examples is -1" in inspect(capsys, "--shards", shards, "--examples", "-1", code=2)
-
-
-def test_a_folder_that_is_not_there(tmp_path, monkeypatch, capsys):
+def test_a_folder_that_is_being_made(tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
-    for folder in ("nowhere", "nowhere/128", "../nowhere"):
-        assert f"{folder}: no such f" in inspect(capsys, "--shards", folder, code=2)
+    assert "nowhere/128: no such f" in call.refused("inspect --shards nowhere/128")
     (tmp_path / "nowhere" / ".journal").mkdir(parents=True)
     (tmp_path / "nowhere" / ".journal" / "lock").touch()
     for folder in ("nowhere", "nowhere/128"):
-        assert "has not finished there" in inspect(capsys, "--shards", folder, code=2)
+        assert "has not finished there" in call.refused("inspect --shards", folder)

@@ -22,6 +22,5 @@ def test_tensorboard_serves_a_run(pretrained, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"), [("gone", "no such file or folder"), ("", "no TensorBoard")]
 )
-def test_a_folder_without_logs_is_refused(tmp_path, capsys, name, message):
-    assert main(["monitor", str(tmp_path / name)]) == 2
-    assert message in capsys.readouterr().err
+def test_a_folder_without_logs_is_refused(tmp_path, call, name, message):
+    assert message in call.refused("monitor", tmp_path / name)

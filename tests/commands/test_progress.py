@@ -4,6 +4,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
@@ -82,21 +83,13 @@ def test_commands_propose_one_name_for_an_export(tmp_path, monkeypatch):
         assert export_line(model).endswith(f"export --model {model} --name {name}")
 
 
-def test_progress_goes_to_standard_error(capsys):
-    with progress("working", total=3) as bar:
-        for done in range(3):
-            bar.update(done + 1, note="hard")
-        bar.print("a line")
-    captured = capsys.readouterr()
-    assert captured.out == ""
-
-
-def test_nothing_is_shown_unless_asked_for(capfd):
-    with progress("working", total=3, shown=False) as bar:
-        bar.update(1)
+@pytest.mark.parametrize("shown", [True, False])
+def test_progress_goes_to_standard_error_if_it_is_shown(capfd, shown):
+    with progress("working", total=3, shown=shown) as bar:
+        bar.update(1, note="hard")
         bar.print("a notice")
         bar.show("step 1")
-    assert capfd.readouterr() == ("", "")
+    assert capfd.readouterr() == ("", "a notice\nstep 1\n" if shown else "")
     assert bar.notices == ["a notice"]
 
 
@@ -118,18 +111,8 @@ def test_a_notebook_without_widgets_shows_lines(capfd, monkeypatch, recwarn):
 def test_a_notebook_with_widgets_shows_a_bar(monkeypatch):
     drawn = []
 
-    class Output:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            pass
-
-        def clear_output(self, wait=False):
-            pass
-
-        def close(self):
-            pass
+    class Output(MagicMock):
+        pass
 
     display = SimpleNamespace(display=drawn.append)
     for name, module in {

@@ -6,12 +6,12 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from command_line import words
 from PIL import Image
 from tiny import tiny_config
 
-from bert_tf.cli import main
+from bert_tf import BertClassifier, BertTokenizer
 from bert_tf.commands.report_files import write_report
+from bert_tf.models.answerer import Answerer
 from bert_tf.tasks.reports.tables import ReportTable, confusion
 from bert_tf.tasks.table import TASKS
 
@@ -46,19 +46,16 @@ def test_files_pictures_and_events(tmp_path):
     assert tags == {"confusion", "long"}
 
 
-def test_evaluate_shows_and_writes_the_report(finetuned_classifier, tmp_path, capsys):
+def test_evaluate_shows_and_writes_the_report(finetuned_classifier, tmp_path, call):
     data = tmp_path / "dev.tsv"
     data.write_text("text\tlabel\nsea\ta\ncow\ta\n")
     output = tmp_path / "out"
-    arguments = words("", model=finetuned_classifier, data=data, output=output)
-    assert main(["evaluate", *map(str, arguments)]) == 0
-    captured = capsys.readouterr()
-    scores = json.loads(captured.out)
-    assert scores["matthews_correlation"] == 0  # of constant labels, not NaN
-    assert "Scores of each label" in captured.err
-    assert "no example has the label b" in captured.err
-    assert "expected calibration error" in captured.err
-    assert "cut at 128 tokens: 0 of 2 inputs" in captured.err
+    out, err = call("evaluate", model=finetuned_classifier, data=data, output=output)
+    assert json.loads(out)["matthews_correlation"] == 0  # of constant labels, not NaN
+    assert "Scores of each label" in err
+    assert "no example has the label b" in err
+    assert "expected calibration error" in err
+    assert "cut at 128 tokens: 0 of 2 inputs" in err
     names = {path.name for path in output.iterdir() if "tfevents" not in path.name}
     assert names == {
         "metrics.json",
@@ -77,9 +74,6 @@ def test_evaluate_shows_and_writes_the_report(finetuned_classifier, tmp_path, ca
 
 @pytest.fixture
 def finetuned_classifier(tmp_path):
-    from bert_tf import BertClassifier, BertTokenizer
-    from bert_tf.models.answerer import Answerer
-
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "cow"]
     config = tiny_config(len(pieces), max_position_embeddings=128)
     model = BertClassifier(config, labels=["a", "b"])

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from bert_tf.cli import main
 from bert_tf.paper import tables
 from bert_tf.paper.tables import SMALL
 
@@ -13,22 +12,14 @@ from bert_tf.paper.tables import SMALL
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["model-sise"], "there is no table 'model-sise': did you mean model-size? There are glue"),
-        (["glue", "--tasks", "mrpc=nowhere"], "nowhere does not exist: check the path"),
-        (["glue", "--corpus", "nowhere"], "nowhere: no such file or folder"),
+        ("model-sise", "there is no table 'model-sise': did you mean model-size? There are glue"),
+        ("glue --tasks mrpc=nowhere", "nowhere does not exist: check the path"),
+        ("glue --scale paper --corpus CORPUS", "MB of text are too few to pre-train on"),
     ],
 )
-def test_what_is_named_before_it_starts(arguments, message, tmp_path, capsys):
-    output = tmp_path / "out"
-    assert main(["reproduce", *arguments, "--output", str(output)]) == 2
-    assert message in capsys.readouterr().err
-    assert not output.exists()
-
-
-def test_a_small_corpus_is_named_before_it_starts(corpus, tmp_path, capsys):
-    command = ["reproduce", "glue", "--scale", "paper", "--corpus", str(corpus), "--output"]
-    assert main([*command, str(tmp_path / "out")]) == 2
-    assert "MB of text are too few to pre-train on" in capsys.readouterr().err
+def test_what_is_named_before_it_starts(arguments, message, corpus, tmp_path, call):
+    line = f"reproduce {arguments.replace('CORPUS', str(corpus))}"
+    assert message in call.refused(line, output=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -64,7 +55,7 @@ def toy_scale(monkeypatch):
 
 
 def test_a_full_disk_is_named_before_it_starts(
-    corpus, labelled, tmp_path, capsys, monkeypatch, toy_scale
+    corpus, labelled, tmp_path, call, monkeypatch, toy_scale
 ):
     class Usage:
         free = 1
@@ -72,38 +63,20 @@ def test_a_full_disk_is_named_before_it_starts(
     monkeypatch.setattr("bert_tf.paper.reproduce.shutil.disk_usage", lambda place: Usage)
     speed = "bert_tf.paper.step_speed._pretraining_seconds"
     monkeypatch.setattr(speed, lambda *arguments: 0.1)
-    command = [
-        "reproduce",
-        "model-size",
-        "--corpus",
-        str(corpus),
-        "--tasks",
-        f"classification={labelled}/train.tsv",
-        "--output",
-        str(tmp_path / "out"),
-    ]
-    assert main(command) == 2
-    assert "0.0 GB are free: free some space" in capsys.readouterr().err
-    assert main([*command, "--dry_run"]) == 0
-    shown = capsys.readouterr().err
+    tasks, output = f"classification={labelled}/train.tsv", tmp_path / "out"
+    given = {"corpus": corpus, "tasks": tasks, "output": output}
+    _, shown = call("reproduce model-size --dry_run", **given)
+    told = call.refused("reproduce model-size", announced=tuple(shown.splitlines()), **given)
+    assert "0.0 GB are free: free some space" in told
     assert "pre-training: size 2x16x2" in shown and "in all on this machine" in shown
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_a_table_from_the_command_line(corpus, labelled, tmp_path, capsys, toy_scale):
-    command = [
-        "reproduce",
-        "training-steps",
-        "--corpus",
-        str(corpus),
-        "--tasks",
-        f"classification={labelled}/train.tsv,{labelled}/test.tsv",
-        "--output",
-        str(tmp_path),
-    ]
-    assert main(command) == 0
-    out, err = capsys.readouterr()
+def test_a_table_from_the_command_line(corpus, labelled, tmp_path, call, toy_scale):
+    tasks = f"classification={labelled}/train.tsv,{labelled}/test.tsv"
+    given = {"corpus": corpus, "tasks": tasks, "output": tmp_path}
+    out, err = call("reproduce training-steps", **given)
     assert "measuring a step of 4 x 16 tokens, 1 layer(s) 16 wide" in err
     assert "run 6 of 6: fine-tuning: LTR, 4 steps, classification" in err
     folder = tmp_path / "training-steps"
@@ -113,7 +86,6 @@ def test_a_table_from_the_command_line(corpus, labelled, tmp_path, capsys, toy_s
     scores = json.loads(made)["rows"][1]["scores"]
     assert len(scores["classification"]["scores"]) == 1
 
-    assert main(command) == 0
-    again, err = capsys.readouterr()
+    again, err = call("reproduce training-steps", **given)
     assert again == out and "run 1 of" not in err and "measuring" not in err
     assert (folder / "table.json").read_bytes() == made

@@ -27,26 +27,21 @@ def without_tensorflow(monkeypatch):
     monkeypatch.setattr("bert_tf.cli.import_tensorflow", stop)
 
 
-def test_serve_says_at_once_what_it_loads(models, capsys, without_tensorflow):
-    assert main(["serve", models]) == 2
-    first, end = capsys.readouterr().err.splitlines()
-    assert first == f"Loading TensorFlow, then the models of {models}: half_plus_three"
-    assert end.endswith("TensorFlow would be imported")
+def test_serve_says_at_once_what_it_loads(models, call, without_tensorflow):
+    loading = f"Loading TensorFlow, then the models of {models}: half_plus_three"
+    assert "TensorFlow would be imported" in call.refused("serve", models, announced=loading)
 
 
-def test_serve_without_its_packages(models, capsys, without_tensorflow, monkeypatch):
+def test_serve_without_its_packages(models, call, without_tensorflow, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert main(["serve", models]) == 2
-    assert "pip install 'grpcio>=1.76'" in capsys.readouterr().err
+    assert "pip install 'grpcio>=1.76'" in call.refused("serve", models)
 
 
 @pytest.mark.parametrize("token", ["", "pässword", "a\x07b"])
-def test_a_token_that_no_request_could_show(token, models, tmp_path, capsys, without_tensorflow):
+def test_a_token_that_no_request_could_show(token, models, tmp_path, call, without_tensorflow):
     file = tmp_path / "token"
     file.write_text(f"{token}\n", encoding="utf-8")
-    assert main(["serve", models, "--token_file", str(file)]) == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    assert str(file) in error
+    assert str(file) in call.refused("serve", models, token_file=file)
 
 
 @pytest.mark.parametrize(
@@ -70,17 +65,17 @@ def test_options_that_cannot_be_used(arguments, message, capsys, tmp_path, monke
 
 
 def test_a_port_in_use_and_an_environment_that_has_no_port(capsys, tmp_path, monkeypatch):
+    def refused(message, *ports):
+        assert main(["serve", str(tmp_path), *ports]) == 2
+        assert message in capsys.readouterr().err
+
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv("REST_PORT", str(port))
-        assert main(["serve", str(tmp_path)]) == 2
-        line = f"port {port} of 127.0.0.1 is in use: give another --rest_port, or 0"
-        assert line in capsys.readouterr().err
-        assert main(["serve", str(tmp_path), "--rest_port=0", f"--grpc_port={port}"]) == 2
-        assert "give another --grpc_port" in capsys.readouterr().err
+        refused(f"port {port} of 127.0.0.1 is in use: give another --rest_port, or 0")
+        refused("give another --grpc_port", "--rest_port=0", f"--grpc_port={port}")
     monkeypatch.setenv("REST_PORT", "http")
-    assert main(["serve", str(tmp_path)]) == 2
-    assert "$REST_PORT is 'http': give a port, or --rest_port" in capsys.readouterr().err
+    refused("$REST_PORT is 'http': give a port, or --rest_port")
 
 
 @pytest.mark.parametrize(

@@ -99,23 +99,6 @@ def tried(options, run=None) -> list[Setting]:
     return [trial.setting for trial in trials]
 
 
-def test_a_setting_that_comes_to_be_the_best_without_its_first_model(options):
-    class Later(Runs):
-        """Runs of the other rate, whose second seed is far better."""
-
-        def __call__(self, options, watcher=None):
-            result = super().__call__(options)
-            if options.learning_rate != BEST and options.seed > 1:
-                scores = result.evaluation.scores
-                scores["f1"] += 0.5 * (3 - options.seed)
-            return result
-
-    options = replace(options, batch_size=[8], learning_rate=[BEST, 4e-5], epochs=[1])
-    tried(options)
-    tried(replace(options, learning_rate=[4e-5], seeds=2), Later())
-    assert best(Path(options.output)) == "batch-8_rate-4e-05_epochs-1/seed-2"
-
-
 class Changing(Runs):
     """Runs of three rates: the first is best with seed 1, the last with further seeds."""
 
@@ -164,22 +147,15 @@ def test_no_model_is_deleted_while_a_setting_lacks_seeds(options):
 def test_a_best_setting_whose_model_was_deleted_is_said_to_be_so(options):
     """One setting alone gets more seeds, and falls behind one whose model is gone."""
     options = replace(options, batch_size=[8], learning_rate=[5e-5, 4e-5], epochs=[1])
-    output, watcher = Path(options.output), Lines()
+    output, watcher, more = Path(options.output), Lines(), Changing()
     search(options, Lines(), Changing())
-    search(replace(options, learning_rate=[5e-5], seeds=3), watcher, Changing())
+    search(replace(options, learning_rate=[5e-5], seeds=3), watcher, more)
+    assert more.made == [f"batch-8_rate-5e-05_epochs-1/seed-{seed}" for seed in (2, 3)]
     first = "batch-8_rate-5e-05_epochs-1/seed-1"
     assert models(output) == {first}
     assert best(output) == first
     assert watcher.notices[0] == f"best/ is the best model of {first}"
     assert "learning rate 4e-05" in watcher.notices[1] and "were deleted" in watcher.notices[1]
-
-
-def test_more_seeds_of_one_setting_leave_the_others_as_they_are(options):
-    options = replace(options, batch_size=[8], learning_rate=[1e-4, BEST], epochs=[1])
-    tried(options)
-    runs = Runs()
-    tried(replace(options, learning_rate=[BEST], seeds=3), runs)
-    assert runs.made == [f"batch-8_rate-{BEST:g}_epochs-1/seed-{seed}" for seed in (2, 3)]
 
 
 def test_the_grid_is_the_papers(options):
@@ -295,73 +271,69 @@ def test_a_diverged_run_is_ranked_last(options):
     assert line == "Every run diverged: give smaller --learning_rate values"
 
 
-def test_a_score_that_no_run_has(one_setting, capsys):
+def test_a_score_that_no_run_has(one_setting, capsys, monkeypatch):
     """F1 of a type of entities that is in no validation example and no answer."""
 
     class Undefined(Runs):
         def __call__(self, options, watcher=None):
             return replace(super().__call__(options), best_by="f1_LOC")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bert_tf.commands.finetuning.finetune", Undefined())
-        small = replace(one_setting, verbose=True)
-        search_command.show(search_command.run(small), small)
+    monkeypatch.setattr("bert_tf.commands.finetuning.finetune", Undefined())
+    small = replace(one_setting, verbose=True)
+    search_command.show(search_command.run(small), small)
     err = capsys.readouterr().err
     assert "seed 1: f1_LOC undefined" in err and "give --best_by another" in err
 
 
-def test_a_search_that_cannot_be_is_refused(one_setting, options, tmp_path):
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"weight_decay": 0.5, "train": "other.tsv"}, "--weight_decay, --train"),
+        ({"train": None, "data": "glue/RTE", "text_column": "1"}, "--data, --train, --text_column"),
+        ({"model": "other"}, "content of --model"),
+        ({"teacher": "other"}, "content of --teacher"),
+        ({"teacher": None}, "content of --teacher"),
+        ({"max_length": 64}, "--max_length"),
+        ({"long_texts": "windows"}, "--long_texts"),
+    ],
+)
+def test_runs_that_learn_otherwise_are_not_compared(one_setting, tmp_path, changed, told):
+    """What the runs compare when they are resumed: options, files by their content, the lengths."""
+    made = {name: model_of(tmp_path / name, name[:5]) for name in ("teacher", "other", "teach")}
+    options = replace(one_setting, teacher=made["teacher"])
+    tried(options)
+    # The same teacher elsewhere, and the task's own length.
+    tried(replace(options, teacher=made["teach"], max_length=128))
+    changed = {name: made.get(value, value) for name, value in changed.items()}
+    with pytest.raises(InputError, match=f"a search with another {told}: give the same"):
+        tried(replace(options, **changed))
+    assert len(tried(replace(options, **changed, override=True))) == 1
+
+
+def test_a_search_that_cannot_be_is_refused(one_setting):
     with pytest.raises(InputError, match="a search and --strategy multi_worker cannot be combined"):
-        tried(replace(options, strategy="multi_worker"))
-    small = one_setting
-    tried(small)
-    with pytest.raises(InputError, match="a search with another --weight_decay, --train: give"):
-        tried(replace(small, weight_decay=0.5, train="other.tsv"))
-    with pytest.raises(InputError, match="a search with another --data, --train, --text_column"):
-        tried(replace(small, train=None, data="glue/RTE", text_column="1"))
-    assert len(tried(replace(small, weight_decay=0.5, override=True))) == 1
-    (tmp_path / "run" / "search.json").write_text("{")
+        tried(replace(one_setting, strategy="multi_worker"))
+    tried(one_setting)
+    (Path(one_setting.model) / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    with pytest.raises(InputError, match="another vocabulary or tokenizer of --model"):
+        tried(one_setting)
+    (Path(one_setting.output) / "search.json").write_text("{")
     with pytest.raises(InputError, match=r"search\.json cannot be read"):
-        tried(small)
+        tried(one_setting)
 
 
-def test_a_search_goes_on_with_the_same_model_wherever_it_is(one_setting, tmp_path):
-    options = one_setting
-    tried(replace(options, model=model_of(tmp_path / "first", "weights")))
-    tried(replace(options, model=model_of(tmp_path / "moved", "weights")))
-    with pytest.raises(InputError, match="a search with another content of --model: give"):
-        tried(replace(options, model=model_of(tmp_path / "other", "other weights")))
-    # A search of an earlier version has the model's path alone.
-    record = Path(options.output) / "search.json"
+def test_a_search_of_an_earlier_version_has_the_models_path_alone(one_setting, tmp_path):
+    tried(one_setting)
+    record = Path(one_setting.output) / "search.json"
     stored = json.loads(record.read_text())
     known = {"model": "../x", "task": None, "max_length": None}
     for name in ("model_content", "version", "teacher_content", "tokenizer", "long_texts"):
         stored["options"].pop(name)
     record.write_text(json.dumps({**stored, "options": {**stored["options"], **known}}))
-    own = replace(options, model=str(tmp_path / "other"))
+    other = replace(one_setting, model=model_of(tmp_path / "other", "other weights"))
     with pytest.raises(InputError, match="a search with another --max_length: give"):
-        tried(replace(own, max_length=9))
-    tried(own)
-
-
-def test_runs_that_learn_otherwise_are_not_compared(one_setting, tmp_path):
-    """What the runs compare when they are resumed: the teacher, options of kinds, the lengths."""
-    options = one_setting
-    first, second = (model_of(tmp_path / name, name) for name in ("one", "two"))
-    taught = replace(options, teacher=first)
-    tried(taught)
-    tried(replace(taught, max_length=128))  # the task's own
-    for name, other, told in (
-        ("teacher", second, "content of --teacher"),
-        ("teacher", None, "content of --teacher"),
-        ("max_length", 64, "--max_length"),
-        ("long_texts", "windows", "--long_texts"),
-    ):
-        with pytest.raises(InputError, match=f"a search with another {told}: give"):
-            tried(replace(taught, **{name: other}))
-    (Path(options.model) / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    with pytest.raises(InputError, match="another vocabulary or tokenizer of --model"):
-        tried(taught)
+        tried(replace(other, max_length=9))
+    tried(other)
 
 
 def test_scores_on_differently_drawn_examples_are_not_compared(options, tmp_path):

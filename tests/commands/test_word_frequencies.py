@@ -7,6 +7,8 @@ import tensorflow as tf
 from bert_tf.commands.word_frequencies import METRICS, plateau_notice, word_frequency_loss
 from bert_tf.files.atomic import write_json
 
+LITTLE = "has learned little beyond word frequencies"
+
 
 def test_the_loss_of_frequencies_is_their_entropy():
     draw = np.random.default_rng(1)
@@ -32,30 +34,26 @@ def test_a_small_sample_of_many_words_does_not_hide_most_of_them():
     assert loss == pytest.approx(-(shares * np.log(shares)).sum(), rel=0.1)
 
 
-def test_a_model_that_is_worse_than_frequencies_is_said_to_be(tmp_path):
-    write_json(tmp_path / METRICS, {"mlm_loss": 7.3, "word_frequency_loss": 4.51})
-    assert (
-        "predicts words worse than word frequencies (loss 7.30 per word; frequencies alone give "
-        "4.51): pre-train it for more steps" in plateau_notice(tmp_path)
-    )
-
-
 @pytest.mark.parametrize(
-    ("scores", "is_told"),
+    ("scores", "told"),
     [
-        ({"mlm_loss": 6.05, "word_frequency_loss": 6.0}, True),
-        ({"mlm_loss": 5.9, "word_frequency_loss": 6.0}, True),
-        ({"mlm_loss": 4.0, "word_frequency_loss": 6.0}, False),
-        ({"ltr_loss": 4.0, "rtl_loss": 5.9, "word_frequency_loss": 6.0}, True),
-        ({"accuracy": 0.9}, False),
-        ({"mlm_loss": None, "word_frequency_loss": 6.0}, False),
-        ({"mlm_loss": 1.0, "word_frequency_loss": 0.0}, False),
+        ({"mlm_loss": 6.05, "word_frequency_loss": 6.0}, LITTLE),
+        ({"mlm_loss": 5.9, "word_frequency_loss": 6.0}, LITTLE),
+        ({"mlm_loss": 4.0, "word_frequency_loss": 6.0}, None),
+        ({"ltr_loss": 4.0, "rtl_loss": 5.9, "word_frequency_loss": 6.0}, LITTLE),
+        ({"accuracy": 0.9}, None),
+        ({"mlm_loss": None, "word_frequency_loss": 6.0}, None),
+        ({"mlm_loss": 1.0, "word_frequency_loss": 0.0}, None),
+        (
+            {"mlm_loss": 7.3, "word_frequency_loss": 4.51},
+            "predicts words worse than word frequencies (loss 7.30 per word; frequencies alone "
+            "give 4.51): pre-train it for more steps",
+        ),
     ],
 )
-def test_a_model_on_the_plateau_is_named(tmp_path, scores, is_told):
+def test_a_model_on_the_plateau_is_named(tmp_path, scores, told):
     assert plateau_notice(tmp_path) is None
     write_json(tmp_path / METRICS, scores)
     line = plateau_notice(tmp_path)
-    assert line is None or "has learned little beyond word frequencies" in line
-    assert (line is not None) == is_told
-    assert line is None or (str(tmp_path) in line and "more steps" in line)
+    assert (line or "").startswith(f"{tmp_path} {told}" if told else "")
+    assert (line is None) == (told is None)
