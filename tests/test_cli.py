@@ -192,10 +192,7 @@ def test_the_help_shows_ten_options_and_the_groups_of_the_others(command, capsys
 
 def test_help_is_there_for_every_command(capsys):
     for command in COMMANDS:
-        with pytest.raises(SystemExit) as exit_:
-            main([command, "--help"])
-        assert exit_.value.code == 0
-        text = capsys.readouterr().out
+        text, _ = shown_options(capsys, command, "--help")
         assert f"  bert-tf {command} " in text  # an example of its own docstring
         assert not re.search(r"^  bert-tf .* {2}--", text, re.MULTILINE)  # its lines, as written
         assert "--config" in text
@@ -342,14 +339,11 @@ def test_each_option_has_a_help(command):
         ("\udcff", "cannot be read"),
     ],
 )
-def test_a_config_that_cannot_be_used_is_named(text, cause, tmp_path, capsys):
+def test_a_config_that_cannot_be_used_is_named(text, cause, tmp_path, call):
     path = tmp_path / "config.yaml"
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
-    arguments = words("pretrain --shards s --output o", config=path)
-    assert code_of(arguments) == 2
-    line = capsys.readouterr().err
-    assert line.startswith("bert-tf pretrain: error: ") and cause in line
-    assert "--" in cause or str(path) in line
+    line = call.refused("pretrain --shards s --output o", config=path)
+    assert cause in line and ("--" in cause or str(path) in line)
 
 
 @pytest.mark.parametrize("task", ["true", "[a]"])
@@ -395,14 +389,14 @@ def test_the_options_of_a_proposed_command_are_read_back():
     options = VocabularyOptions(
         corpus=["my text", "b"], output="v", strip_accents=False, tokenize_chinese_chars=False
     )
-    words = changed_words(options)
-    assert read_options("vocab", ["vocab", *words]) == dataclasses.replace(options, verbose=True)
+    typed = changed_words(options)
+    assert read_options("vocab", ["vocab", *typed]) == dataclasses.replace(options, verbose=True)
     assert changed_words(options, CorpusOptions) == []
 
 
-def test_a_list_given_twice_loses_nothing(capsys):
-    assert main(words("predict --model m --text one --text=two")) == 2
-    assert "--text is given twice: give all values after one --text" in capsys.readouterr().err
+def test_a_list_given_twice_loses_nothing(call):
+    told = call.refused("predict --model m --text one --text=two")
+    assert "--text is given twice: give all values after one --text" in told
 
 
 def test_interrupting_a_run_is_no_error(monkeypatch, capsys):
@@ -417,9 +411,8 @@ def test_interrupting_a_run_is_no_error(monkeypatch, capsys):
 
 def test_the_help_fits_a_terminal_of_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    lines = capsys.readouterr().out.splitlines()
+    told, _ = shown_options(capsys, "--help")
+    lines = told.splitlines()
     for command, summary in COMMANDS.items():
         assert [command, *summary.split()] in [line.split() for line in lines]
     assert max(map(len, lines)) <= 80

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from tiny import tiny_config
 
 from bert_tf import BertConfig, BertEncoder, extensions, load_model, save_model
 from bert_tf.errors import InputError
@@ -42,8 +43,7 @@ def package(monkeypatch, tmp_path):
 
 
 def test_an_encoder_of_another_architecture(package, tmp_path):
-    sizes = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = BertConfig(**sizes, intermediate_size=8, attention_direction="neighbours")
+    config = tiny_config(11, intermediate_size=8, attention_direction="neighbours")
     save_model(BertEncoder(config, seed=1), tmp_path / "model")
     assert '"model_type": "bert_neighbours"' in (tmp_path / "model" / "config.json").read_text()
     encoder = load_model(tmp_path / "model")

@@ -3,9 +3,11 @@ import inspect
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiny import tiny_config
 
 import bert_tf
 from bert_tf.keras_classes import NAMES
@@ -66,15 +68,7 @@ def test_saved_models_load_in_a_fresh_process(tmp_path):
     from bert_tf.training import schedule
     from bert_tf.training.optimizer import Lamb
 
-    sizes = {
-        "vocab_size": 9,
-        "hidden_size": 4,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 8,
-        "max_position_embeddings": 8,
-    }
-    config = bert_tf.BertConfig(**sizes)
+    config = tiny_config(9, "1x4x2", max_position_embeddings=8)
     models = [
         bert_tf.BertEncoder(config),
         bert_tf.BertPreTrainer(config),
@@ -86,7 +80,7 @@ def test_saved_models_load_in_a_fresh_process(tmp_path):
         bert_tf.BertSpanClassifier(config),
         bert_tf.BertChooser(config),
         LstmEncoder(config),
-        bert_tf.BertTagger(bert_tf.BertConfig(**sizes, feature_lstm_layers=1), 3),
+        bert_tf.BertTagger(replace(config, feature_lstm_layers=1), 3),
     ]
     for number, model in enumerate(models):
         make = [bert_tf.AdamWeightDecay, Lamb][number % 2]

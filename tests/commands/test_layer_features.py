@@ -153,7 +153,7 @@ def test_the_files_as_the_page_reads_them(encoder, tokenizer, tmp_path):
 
 def test_the_command_writes_vectors_of_pairs(encoder, tokenizer, model, tmp_path, call):
     data, output = tmp_path / "pairs.txt", tmp_path / "pairs.npy"
-    data.write_text("sea;ship\nsailing;ships\n")
+    data.write_text("sea,ship\nsailing,ships\n")
     line = "features --text-column 0 --pair-column 1 --no-header --format csv"
     line += " --layers -1 -2 --max-length 6"
     _, said = call(line, model=model, data=data, output=output)
