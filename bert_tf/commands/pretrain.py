@@ -111,16 +111,8 @@ def show(result: PretrainResult, options: Options) -> None:
     from bert_tf.commands.word_frequencies import plateau_notice
 
     console.print(str(result))
-    following = command_line(
-        "finetune",
-        "--model",
-        result.model,
-        *options.to_finetune,
-        "--train",
-        "train.tsv",
-        "--output",
-        "runs/classifier",
-    )
+    data = ("--train", "train.tsv", "--output", "runs/classifier")
+    following = command_line("finetune", "--model", result.model, *options.to_finetune, *data)
     console.print(plateau_notice(str(result.model)) or f"Next: {following}")
     console.print(f"Curves: {command_line('monitor', options.output)}")
 

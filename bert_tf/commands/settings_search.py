@@ -108,18 +108,8 @@ def table(trials: Sequence[Trial]) -> list[list[str]]:
     """
     score = best_by(trials)
     others = dict.fromkeys(name for t in trials for name in t.summary() if name != score)
-    rows = [
-        [
-            "batch size",
-            "learning rate",
-            "epochs",
-            score,
-            "deviation",
-            "runs",
-            "evaluations",
-            *others,
-        ]
-    ]
+    columns = ["batch size", "learning rate", "epochs", score, "deviation", "runs", "evaluations"]
+    rows = [[*columns, *others]]
     best = ranked(trials)
     for trial in [*best, *(trial for trial in trials if trial not in best)]:
         setting, summary = trial.setting, trial.summary()
@@ -166,7 +156,7 @@ def picture(trials: Sequence[Trial]) -> np.ndarray:
 
 
 def search(options: SearchOptions, watcher: Watcher, run: OneRun = finetune) -> list[Trial]:
-    """Fine-tunes with seed_run setting after another, in `<output>/<setting>/seed-N`.
+    """Fine-tunes with one setting after another, in `<output>/<setting>/seed-N`.
 
     The search of the folder goes on, perhaps with more values, trials or seeds; no finished run is
     repeated. Returns the settings tried, in their order; none for a dry run. Raises InputError if
@@ -238,10 +228,8 @@ class _Search:
                 )
                 setting = Setting(**trial["setting"])
                 self.trials.append(Trial(trial["best_by"], runs, evaluations, setting=setting))
-            stored_settings, self.best = (
-                {"split": "by example", **stored["options"]},
-                stored.get("best"),
-            )
+            stored_settings = {"split": "by example", **stored["options"]}
+            self.best = stored.get("best")
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
         # Searches of earlier versions lack some, and have options in place of what they mean.
