@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -180,41 +181,28 @@ def test_an_unfinished_run_is_continued_with_its_settings_alone(tmp_path, number
 
 
 @pytest.mark.slow
-def test_a_file_that_stopped_a_run_can_be_mended(tmp_path, number_corpus, write):
-    many = write_many(tmp_path / "many", number_corpus)
-    made_of = many_options(instances="full_sentences", held_out_share=0)  # read once, in order
-    write(many, tmp_path / "whole", made_of)
-    bad = many / "4.txt"
-    good = bad.read_bytes()
-    bad.write_bytes(good[:50] + b"\xff\n" * 3000 + good[50:])
-    out = tmp_path / "out"
-    with pytest.raises(InputError, match=r"4\.txt, line 1: inv"):
-        write(many, out, made_of)
-    assert list(out.glob("train-*"))
-    bad.write_bytes(good)
-    write(many, out, made_of)
-    assert contents(out) == contents(tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_a_line_that_stopped_a_run_can_be_skipped(tmp_path, number_corpus, write):
-    (tmp_path / "text").mkdir()
+@pytest.mark.parametrize("cure", ["mended", "skipped"])
+def test_a_line_that_stopped_a_run_can_be(tmp_path, number_corpus, write, cure):
+    text, out = tmp_path / "text", tmp_path / "out"
+    text.mkdir()
     for index in range(3):
         documents = number_corpus(20, first=10 + index * 20 * 12 * 9).split("\n\n")
         lines = [json.dumps({"text": document}) for document in documents]
-        (tmp_path / "text" / f"{index}.jsonl").write_text("\n".join(lines + ["{}"] * (index == 2)))
-    made_of = {"instances": "full_sentences", "held_out_share": 0}  # read once, in order
-    strict, skipping = many_options(**made_of), many_options(**made_of, skip_bad_lines=True)
-    out = tmp_path / "out"
-    with pytest.raises(InputError, match=r"2\.jsonl, line \d+.* --skip_bad_lines"):
-        write(tmp_path / "text", out, strict)
-    made = list(out.glob("train-*"))
+        (text / f"{index}.jsonl").write_text("\n".join(lines))
+    (text / "2.jsonl").write_text("\n".join(["{}", *lines]))
+    made_of = many_options(instances="full_sentences", held_out_share=0)  # read once, in order
+    with pytest.raises(InputError, match=r"2\.jsonl, line 1: .* --skip_bad_lines"):
+        write(text, out, made_of)
+    made = {path: path.stat().st_mtime_ns for path in out.glob("train-*")}
     assert made
-    times = [path.stat().st_mtime_ns for path in made]
-    manifest = write(tmp_path / "text", out, skipping)
-    assert manifest.irregularities["bad_lines"] == 1
-    assert [path.stat().st_mtime_ns for path in made] == times
-    write(tmp_path / "text", tmp_path / "other", skipping)
+    if cure == "mended":
+        (text / "2.jsonl").write_text("\n".join(lines))
+    else:
+        made_of = replace(made_of, skip_bad_lines=True)
+    manifest = write(text, out, made_of)
+    assert manifest.irregularities["bad_lines"] == (cure == "skipped")
+    assert made == {path: path.stat().st_mtime_ns for path in made}
+    write(text, tmp_path / "other", made_of)
     assert contents(out) == contents(tmp_path / "other")
 
 

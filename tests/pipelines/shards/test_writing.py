@@ -353,6 +353,9 @@ def test_full_sentences_can_be_of_one_document(tmp_path, write, number_corpus):
     manifest = write(tmp_path / "one.txt", tmp_path / "out", made)
     assert manifest.documents == 1
     assert manifest.instances() > 30
+    assert "is_random_next" not in manifest.statistics["train"]
+    for example in examples(tmp_path / "out"):
+        assert not any(example["segment_ids"] + example["next_sentence_labels"])
 
 
 def test_a_unit_without_text_is_passed_over(tmp_path, write, number_corpus, small_units):
