@@ -1,7 +1,6 @@
 """The whole path through the command line, on a tiny corpus."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -85,30 +84,6 @@ def test_evaluate_prints_and_writes_scores(finetuned, labelled, tmp_path, call):
     assert json.loads(out)["examples"] == 24
 
 
-@pytest.mark.slow
-def test_a_directory_of_transformers_5_has_tokenizer_json_alone(
-    finetuned, labelled, tmp_path, call
-):
-    folder = tmp_path / "model"
-    shutil.copytree(finetuned / "best", folder)
-    pieces = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    (folder / "vocab.txt").unlink()
-    values = {
-        "normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": None},
-        "model": {"type": "WordPiece", "vocab": {piece: i for i, piece in enumerate(pieces)}},
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(values), encoding="utf-8")
-    predictions = []
-    for model in (finetuned / "best", folder):
-        run("evaluate", model=model, data=labelled / "test.tsv", output=tmp_path / "scores")
-        predictions.append((tmp_path / "scores" / "predictions.tsv").read_bytes())
-    assert predictions[0] == predictions[1]
-    values["model"]["type"] = "BPE"
-    (folder / "tokenizer.json").write_text(json.dumps(values), encoding="utf-8")
-    line = call.refused("evaluate", model=folder, data=labelled / "test.tsv")
-    assert "tokenizer.json: holds a BPE tokenizer, not BERT's" in line
-
-
 def test_the_saved_model_answers_as_the_model_does(exported, finetuned, labelled, tmp_path):
     data, answers = labelled / "test.tsv", tmp_path / "answers.jsonl"
     run("evaluate", model=finetuned / "best", data=data, output=tmp_path)
@@ -133,13 +108,6 @@ def test_predict_prints_json_lines(exported, call):
     for answer in answers:
         assert answer["probability"] == max(answer["probabilities"].values())
         assert abs(sum(answer["probabilities"].values()) - 1) < 1e-5
-
-
-@pytest.mark.slow
-def test_every_export_is_a_new_version(exported, finetuned, tmp_path):
-    shutil.copytree(exported, tmp_path / "x")
-    run("export --name x", model=finetuned / "best", output=tmp_path)
-    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == ["1", "2"]
 
 
 @pytest.mark.slow
