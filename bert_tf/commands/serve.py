@@ -205,7 +205,7 @@ def run(options: Options) -> Result:
     from bert_tf.server.app import METRICS_PATH, Limits, make_app
     from bert_tf.server.grpc_service import start_grpc
     from bert_tf.server.models import Models
-    from bert_tf.server.records import AccessLog, Tracer
+    from bert_tf.server.monitoring import AccessLog, Tracer
     from bert_tf.server.server import bind, serve, take_descriptors
 
     rest_socket = bind(options.host, _port(options, "rest_port", 8501), "--rest_port")

@@ -43,7 +43,7 @@ from bert_tf.server.credentials import Tokens
 from bert_tf.server.errors import HTTP_STATUS, ServingError, invalid
 from bert_tf.server.metrics import Metrics
 from bert_tf.server.models import Models
-from bert_tf.server.records import AccessLog, Tracer, recorded
+from bert_tf.server.monitoring import AccessLog, Tracer, recorded
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 _SMALLEST_PACKED = 2**10  # bytes of an answer that is worth packing

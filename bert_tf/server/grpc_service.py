@@ -29,7 +29,7 @@ from bert_tf.server.connections import HEAD_BYTES
 from bert_tf.server.credentials import Certificate, Tokens
 from bert_tf.server.errors import ServingError, invalid
 from bert_tf.server.models import Models
-from bert_tf.server.records import REQUEST_ID, AccessLog, Tracer, recorded
+from bert_tf.server.monitoring import REQUEST_ID, AccessLog, Tracer, recorded
 from bert_tf.server.tensors import predict_inputs, to_proto
 from bert_tf.tasks.signatures import DEFAULT
 

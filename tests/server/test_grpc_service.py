@@ -30,7 +30,7 @@ from bert_tf.server import grpc_service
 from bert_tf.server.credentials import Certificate
 from bert_tf.server.grpc_service import start_grpc
 from bert_tf.server.models import Models
-from bert_tf.server.records import AccessLog
+from bert_tf.server.monitoring import AccessLog
 
 Code = grpc.StatusCode
 

@@ -10,8 +10,8 @@ import pytest
 from credential_files import tokens_of
 from rest_client import MODEL, ask, serving
 
-from bert_tf.server import records
-from bert_tf.server.records import AccessLog, Tracer, request_id, trace_id
+from bert_tf.server import monitoring
+from bert_tf.server.monitoring import AccessLog, Tracer, request_id, trace_id
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -159,7 +159,7 @@ def test_a_line_after_one_that_a_full_disk_cut_is_whole(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     log = AccessLog(file := tmp_path / "access.jsonl")
-    monkeypatch.setattr(records, "open", lambda path, *_, **__: Full(path, "a"), raising=False)
+    monkeypatch.setattr(monitoring, "open", lambda path, *_, **__: Full(path, "a"), raising=False)
     log.write({"number": 1})
     wait_for(lambda: log._is_losing)
     monkeypatch.undo()
@@ -171,7 +171,7 @@ def test_a_line_after_one_that_a_full_disk_cut_is_whole(tmp_path, monkeypatch):
 
 def test_an_access_log_that_is_slow_blocks_nobody(tmp_path, caplog, monkeypatch):
     """A pipe that nobody reads takes 64 KiB."""
-    monkeypatch.setattr(records, "_CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(monitoring, "_CLOSE_SECONDS", 0.1)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
