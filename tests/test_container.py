@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bert_tf.cli import read_options
 from bert_tf.server.credentials import Certificate
-from bert_tf.server.metrics import Metrics
+from bert_tf.server.monitoring import Metrics
 
 REPOSITORY = Path(__file__).parents[1]
 SERVING = REPOSITORY / "recipes" / "serving"

@@ -41,9 +41,8 @@ from bert_tf.server import json_tensors, openai
 from bert_tf.server.batching import LARGE_ANSWER, LARGE_BODY, in_thread_if, row_count
 from bert_tf.server.credentials import Tokens
 from bert_tf.server.errors import HTTP_STATUS, ServingError, invalid
-from bert_tf.server.metrics import Metrics
 from bert_tf.server.models import Models
-from bert_tf.server.monitoring import AccessLog, Tracer, recorded
+from bert_tf.server.monitoring import AccessLog, Metrics, Tracer, recorded
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 _SMALLEST_PACKED = 2**10  # bytes of an answer that is worth packing

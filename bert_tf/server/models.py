@@ -20,7 +20,7 @@ from bert_tf.errors import InputError
 from bert_tf.server.batching import Workers
 from bert_tf.server.configuration import BatchingParameters, read_models_config
 from bert_tf.server.errors import ServingError, invalid
-from bert_tf.server.metrics import Metrics
+from bert_tf.server.monitoring import Metrics
 from bert_tf.server.servable import Servable
 from bert_tf.serving.precisions import fastest_version, versions
 

@@ -33,7 +33,7 @@ from bert_tf.server.batching import (
 )
 from bert_tf.server.configuration import BatchingParameters, read_batching_parameters
 from bert_tf.server.errors import ServingError, from_tensorflow, invalid
-from bert_tf.server.metrics import Metrics
+from bert_tf.server.monitoring import Metrics
 from bert_tf.server.tensors import predict_inputs, sizes_of
 from bert_tf.server.word_pieces import WordPieces
 from bert_tf.serving.export import ASSETS, BATCHING_FILE

@@ -17,7 +17,7 @@ from bert_tf.server import playground
 from bert_tf.server.app import make_app
 from bert_tf.server.credentials import Tokens
 from bert_tf.server.errors import ServingError
-from bert_tf.server.metrics import Metrics
+from bert_tf.server.monitoring import Metrics
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 NAMES = {"Zoë A\u0301da": "PER", "Bo": "PER", "Tōkyō": "LOC"}

@@ -15,8 +15,8 @@ from bert_tf.errors import InputError
 from bert_tf.server import servable
 from bert_tf.server.configuration import BatchingParameters
 from bert_tf.server.errors import ServingError
-from bert_tf.server.metrics import Metrics
 from bert_tf.server.models import Models
+from bert_tf.server.monitoring import Metrics
 from bert_tf.server.servable import REQUESTS, can_join, refuse_truncated, without_padding
 
 State = ModelVersionStatus
