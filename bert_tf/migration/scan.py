@@ -12,7 +12,7 @@ import yaml
 
 from bert_tf.errors import InputError
 from bert_tf.migration.sources import Source, files_at, sources_of
-from bert_tf.migration.symbols import Symbol, find, table
+from bert_tf.migration.symbols import LIBRARIES, Symbol, find, table
 from bert_tf.migration.values import PREPROCESSOR, Values, chain, last_name
 
 # Modules of the original repository, beside the script or in a package.
@@ -29,23 +29,12 @@ _ORIGINAL = (
 )
 # First part of an import -> library.
 _ROOTS = {
-    "transformers": "transformers",
+    **{library: library for library in LIBRARIES if library not in ("original", "*")},
     "pytorch_transformers": "transformers",
-    "keras_hub": "keras_hub",
     "keras_nlp": "keras_hub",
-    "official": "official",
     "tensorflow_models": "official",
-    "tensorflow_hub": "tensorflow_hub",
-    "tensorflow_text": "tensorflow_text",
-    "tf_keras": "tf_keras",
-    "keras": "keras",
-    "tensorflow": "tensorflow",
-    "tensorflow_addons": "tensorflow_addons",
-    "tokenizers": "tokenizers",
-    "keras_bert": "keras_bert",
     "bert4keras": "keras_bert",
-    "bert": "original",
-    **dict.fromkeys(_ORIGINAL, "original"),
+    **dict.fromkeys(("bert", *_ORIGINAL), "original"),
 }
 _SCRIPTS = {row.symbol.removesuffix(".py") for row in table()["original", "script"]}
 _PATH = r"[\w./${}~-]*"
