@@ -5,7 +5,6 @@ import random
 from dataclasses import asdict
 
 import pytest
-import tensorflow as tf
 from tokenizers import AddedToken as HuggingFaceToken
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -57,23 +56,6 @@ def test_as_hugging_face(number):
         spans = [(before[a], before[b]) for a, b in zip(starts, ends, strict=True)]
         assert spans == expected.offsets, text
     assert ours.tokenize(texts).to_list() == [row.ids for row in theirs]
-
-
-def test_in_graphs_that_tensorflow_serving_runs():
-    tokenizer = BertTokenizer(PIECES, added_tokens=TOKENS[0] + TOKENS[1][1:])
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def serve(texts):
-        return tokenizer.tokenize_with_offsets(texts)
-
-    graph = serve.get_concrete_function().graph.as_graph_def()
-    ops = {node.op for node in graph.node}
-    ops |= {node.op for function in graph.library.function for node in function.node_def}
-    of_text = {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"}
-    assert {op for op in ops if not hasattr(tf.raw_ops, op)} == of_text
-    assert not [op for op in ops if "Table" in op or "PyFunc" in op]  # nothing to fill there
-    assert [part.to_list() for part in serve(tf.constant([], tf.string))] == [[]] * 3
-    assert serve(tf.constant([MAN]))[0].to_list() == [[5, 18, 6]]
 
 
 DECODED = {"content": "[E1]", "normalized": False, "special": True, "lstrip": True}
