@@ -148,7 +148,7 @@ def test_an_export_answers_as_before(task, precision, tmp_path, exports_of, monk
     monkeypatch.setattr("bert_tf.commands.export_precisions._times", lambda model: {"short": 1.0})
     version = str(1 + cases.EXPORTED.index(precision))
     cases.unpack(tmp_path, cases.EXPORTS, f"exports/{task}/{version}/")
-    left_out = ANY_KIND if (task, precision) != EXPORTS[0] else set()
+    left_out = ANY_KIND if task != "regression" else set()
     old = cases.answers(Path("exports", task, version), cases.asked(task), left_out)
     with exports_of(*({name.partition("/")[0] for name in old} | {"serving_default"})):
         cases.run(cases.exporting(task, "new_exports", precision))

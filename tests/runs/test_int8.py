@@ -254,15 +254,6 @@ def test_where_the_kernel_is_missing_the_twin_is_named(exported, monkeypatch):
     assert _load_error(error, exported.path.with_name("1")).message == reason
 
 
-def test_a_damaged_export_is_refused(exported, tmp_path):
-    damaged = tmp_path / "2"
-    damaged.mkdir()
-    content = (exported.path / "saved_model.pb").read_bytes()
-    (damaged / "saved_model.pb").write_bytes(content[: len(content) // 2])
-    with pytest.raises(InputError, match="export the model again"):
-        Predictor(damaged)
-
-
 class _Slow:
     """A loaded model that takes a time of its type to answer."""
 
