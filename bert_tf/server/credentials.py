@@ -16,18 +16,14 @@ class _Watched:
 
     def __init__(self, *paths: str | Path) -> None:
         self._paths = [Path(path) for path in paths]
-        self._seen: object = None
         self._complaint = ""
         self._read()
 
     def refresh(self) -> None:
         try:
-            # Another one also where a symbolic link was moved.
-            stamp = [(x.st_ino, x.st_size, x.st_mtime_ns) for x in map(Path.stat, self._paths)]
-            if stamp != self._seen or self._complaint:
-                self._read()
-                self._seen, self._complaint = stamp, ""
-        except (OSError, InputError) as error:
+            self._read()
+            self._complaint = ""
+        except InputError as error:
             if str(error) != self._complaint:
                 _LOG.warning("%s; the former content stays in use", error)
             self._complaint = str(error)
@@ -84,7 +80,7 @@ class Tokens(_Watched):
 class Certificate(_Watched):
     """A certificate chain and its key, in PEM files."""
 
-    pair: tuple[bytes, bytes]  # PEM text of the private key and of the certificate chain
+    pair: tuple[bytes, ...] = ()  # PEM text of the private key and of the certificate chain
 
     def __init__(self, certificate: str | Path, key: str | Path) -> None:
         # New connections find it up to date.
@@ -95,6 +91,8 @@ class Certificate(_Watched):
         certificate, key = self._paths
         try:
             pair = key.read_bytes(), certificate.read_bytes()
+            if pair == self.pair:
+                return
             # First apart: a pair that does not fit would spoil the context in use.
             trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             trial.load_cert_chain(certificate, key, self._refuse_password)
