@@ -122,7 +122,7 @@ def undisturbed(shards, small_config, tmp_path_factory) -> tuple[Path, list[str]
     return output, told
 
 
-@pytest.mark.slow  # tests/training/test_workers.py trains with two workers each time
+@pytest.mark.slow
 def test_two_workers_pretrain_and_one_tells(undisturbed, shards):
     output, told = undisturbed
     assert [line["step"] for line in logged(output, "train")] == [20, 40]
