@@ -7,7 +7,6 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import tensorflow as tf
-from command_line import run
 from rounding import rounding
 from tiny import tiny_config
 
@@ -178,49 +177,42 @@ def test_a_context_of_any_length(tuned):
     )
 
 
-@pytest.fixture(scope="module")
-def evaluated(tuned, tmp_path_factory):
-    """A folder with a model, data, and what `evaluate` wrote."""
-    folder = tmp_path_factory.mktemp("evaluated")
-    tuned.save(folder / "model")
-    path = write_questions(folder / "dev.jsonl", [("sea", "sea"), ("cow", ""), ("", "barn")])
-    run("evaluate", model=folder / "model", data=path, output=folder / "out")
-    return folder
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("is_exported", [False, True])
-def test_evaluate_and_predict_write_the_official_files(
-    evaluated, tmp_path, call, exports_of, is_exported
-):
-    """Also without answers in the data."""
-    model = evaluated / "model"
-    if is_exported:
-        with exports_of("serving_default"):
-            run("export --name squad", model=model, output=tmp_path / "served")
-        model = tmp_path / "served" / "squad"
-    files = {path.stem: json.loads(path.read_text()) for path in (evaluated / "out").glob("*.json")}
+def test_commands_write_the_official_files(tuned, tmp_path, call, exports_of):
+    """Those of a directory and of its export are equal, also without answers in the data."""
+    tuned.save(tmp_path / "model")
+    questions = [("sea", "sea"), ("cow", ""), ("", "barn")]
+    data = write_questions(tmp_path / "dev.jsonl", questions)
+    call("evaluate", model=tmp_path / "model", data=data, output=tmp_path / "out")
+    with exports_of("serving_default"):
+        call("export --name squad", model=tmp_path / "model", output=tmp_path)
+    files = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("out/*.json")}
     predictions, n_bests = files["predictions"], files["nbest_predictions"]
     assert files["metrics"]["total"] == files["metrics"]["examples"] == 3
     for id_, n_best in n_bests.items():
         assert sum(row["probability"] for row in n_best) == pytest.approx(1, abs=1e-5)
         best = next(row["text"] for row in n_best if row["text"])
         assert predictions[id_] == ("" if files["null_odds"][id_] > 0 else best)
-    rows = [json.loads(line) for line in (evaluated / "dev.jsonl").open(encoding="utf-8")]
-    new = tmp_path / "new.jsonl"
-    new.write_text(
-        "\n".join(json.dumps({k: row[k] for k in ("id", "question", "context")}) for row in rows)
-    )
-    out, _ = call("predict", model=model, input=new)
-    call("predict", model=model, input=new, submission=tmp_path / "files")
-    for path in (tmp_path / "files").iterdir():
-        assert list(json.loads(path.read_text())) == list(files[path.stem]) == ["q0", "q1", "q2"]
-    answers = [json.loads(line) for line in out.splitlines()]
-    assert {answer["id"]: answer["answer"] for answer in answers} == predictions
-    for answer, n_best in zip(answers, n_bests.values(), strict=True):
-        assert CONTEXT[answer["start"] : answer["end"]] == answer["answer"]
-        assert [row["text"] for row in answer["answers"]] == [row["text"] for row in n_best]
-    error = call.refused("predict --text sea", model=model)
-    assert "takes context and question: give the context with --pair" in error
-    out, _ = call("predict --text sea", model=model, pair=CONTEXT)
-    assert json.loads(out)["answer"] == predictions["q0"]
+    rows = [
+        {"id": f"q{i}", "question": q, "context": CONTEXT} for i, (q, _) in enumerate(questions)
+    ]
+    (tmp_path / "new.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    for model in (tmp_path / "model", tmp_path / "squad"):
+        written = {
+            "output": tmp_path / f"{model.name}.jsonl",
+            "submission": tmp_path / f"{model.name} files",
+        }
+        call("predict", model=model, input=tmp_path / "new.jsonl", **written)
+        for path in written["submission"].iterdir():
+            assert (
+                list(json.loads(path.read_text())) == list(files[path.stem]) == ["q0", "q1", "q2"]
+            )
+        answers = [json.loads(line) for line in written["output"].open(encoding="utf-8")]
+        assert {answer["id"]: answer["answer"] for answer in answers} == predictions
+        for answer, n_best in zip(answers, n_bests.values(), strict=True):
+            assert CONTEXT[answer["start"] : answer["end"]] == answer["answer"]
+            assert [row["text"] for row in answer["answers"]] == [row["text"] for row in n_best]
+        error = call.refused("predict --text sea", model=model)
+        assert "takes context and question: give the context with --pair" in error
+        out, _ = call("predict --text sea", model=model, pair=CONTEXT)
+        assert json.loads(out)["answer"] == predictions["q0"]
