@@ -1,5 +1,3 @@
-import functools
-
 import hypothesis.strategies as st
 import keras
 import numpy as np
@@ -13,7 +11,8 @@ from bert_tf import BertPreTrainer
 from bert_tf.commands.inspect import displayed_instances
 from bert_tf.models.encoder import encoder_for
 from bert_tf.pipelines.data_options import PretrainingDataOptions
-from bert_tf.pipelines.instances.schemas import fill_rows, row_predictions, serialize_examples
+from bert_tf.pipelines.instances import schemas
+from bert_tf.pipelines.instances.schemas import row_predictions, serialize_examples
 from bert_tf.pipelines.shards.folder import open_shards
 from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
@@ -25,13 +24,6 @@ LENGTH, MOST = 64, 4
 def options(**changed):
     settings = {"max_seq_length": LENGTH, "short_seq_prob": 0.9, "num_shards": 2}
     return PretrainingDataOptions(**{**settings, "held_out_share": 0, **changed})
-
-
-@functools.cache
-def filling(most):
-    made = options(instances_per_row=most)
-    lengths = tf.TensorSpec([None], tf.int32)
-    return tf.function(lambda each: fill_rows(each, made), [lengths], autograph=False)
 
 
 def least_room_first(lengths, most):
@@ -53,7 +45,7 @@ def least_room_first(lengths, most):
 @given(lengths=st.lists(st.integers(3, LENGTH), max_size=60), most=st.sampled_from([2, MOST]))
 @settings(deadline=None, max_examples=60)
 def test_instances_go_where_the_least_room_is_left(lengths, most):
-    rows = filling(most)(np.array(lengths, np.int32)).numpy()
+    rows = schemas._fill_rows(np.array(lengths, np.int32), options(instances_per_row=most))
     assert rows.tolist() == least_room_first(lengths, most)
 
 
