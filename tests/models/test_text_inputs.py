@@ -67,6 +67,18 @@ def same(one, other):
     keras.tree.map_structure(np.testing.assert_array_equal, one, other)
 
 
+@pytest.fixture(scope="module")
+def of_lists(opened):
+    """`of_lists(model_class)`: a model and its batch of lists, made once."""
+
+    @functools.cache
+    def make(model_class):
+        model = opened(model_class)
+        return model, batches_of(model, *DATA[model_class][1:])
+
+    return make
+
+
 ONE_TEXT = {
     "list": lambda: (TEXTS, LABELS),
     "tuple of one column": lambda: ((TEXTS,), LABELS),
@@ -90,23 +102,8 @@ ONE_TEXT = {
 }
 
 
-@pytest.fixture(scope="module")
-def classifier(opened):
-    return opened()
-
-
-@pytest.fixture(scope="module")
-def batch_of_lists(classifier):
-    return batches_of(classifier, TEXTS, LABELS)
-
-
-@pytest.mark.parametrize("form", ONE_TEXT)
-def test_forms_of_one_text(classifier, batch_of_lists, form):
-    check_form(classifier, *ONE_TEXT[form](), (TEXTS, LABELS), batch_of_lists)
-
-
-def test_a_batch_of_one_text(batch_of_lists):
-    inputs, numbers = batch_of_lists
+def test_a_batch_of_one_text(of_lists):
+    _, (inputs, numbers) = of_lists(BertClassifier)
     np.testing.assert_array_equal(numbers, [x == "good" for x in LABELS])
     assert inputs["token_ids"].shape == (8, 8)  # [CLS] it is a very good story [SEP]
 
@@ -122,14 +119,13 @@ TWO_TEXTS = {
 
 
 @pytest.mark.parametrize("form", TWO_TEXTS)
-def test_forms_of_pairs(classifier, form):
-    pair = (TEXTS, TEXTS[::-1])
-    np.testing.assert_equal(
-        rows_of(classifier, TWO_TEXTS[form](), LABELS), rows_of(classifier, pair, LABELS)
-    )
+def test_forms_of_pairs(of_lists, form):
+    model, pair = of_lists(BertClassifier)[0], (TEXTS, TEXTS[::-1])
+    np.testing.assert_equal(rows_of(model, TWO_TEXTS[form](), LABELS), rows_of(model, pair, LABELS))
 
 
-def test_a_batch_of_pairs(classifier):
+def test_a_batch_of_pairs(of_lists):
+    classifier, _ = of_lists(BertClassifier)
     pair = tuple(map(tf.constant, (TEXTS, TEXTS[::-1])))
     inputs, _ = batches_of(classifier, (TEXTS, TEXTS[::-1]), LABELS)
     same(inputs, keras.tree.map_structure(np.asarray, classifier.preprocessor(pair)))
@@ -149,7 +145,8 @@ def questions(name):
 MARKED = ["bad", "good", "film"]
 MARKS = np.array([[name in row for name in MARKED] for row in LABEL_SETS], int)
 
-OTHERS = {
+FORMS = {
+    BertClassifier: ONE_TEXT,
     BertTagger: {
         "strings": lambda: ([" ".join(x) for x in WORDS], [" ".join(y) for y in TAGS]),
         "numbers": lambda: (WORDS, [[TAG_NAMES.index(tag) for tag in y] for y in TAGS]),
@@ -194,30 +191,18 @@ OTHERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def of_lists(opened):
-    """`of_lists(model_class)`: a model and its batch of lists, made once."""
-
-    @functools.cache
-    def make(model_class):
-        model = opened(model_class)
-        return model, batches_of(model, *DATA[model_class][1:])
-
-    return make
-
-
 @pytest.mark.parametrize(
     ("model_class", "form"),
-    [(model_class, form) for model_class, forms in OTHERS.items() for form in forms],
+    [(model_class, form) for model_class, forms in FORMS.items() for form in forms],
 )
-def test_forms_of_other_models(of_lists, model_class, form):
+def test_forms(of_lists, model_class, form):
     model, batch = of_lists(model_class)
     lists = DATA[model_class][1:]
-    x, y = OTHERS[model_class][form]()
+    x, y = FORMS[model_class][form]()
     check_form(model, x, lists[1] if isinstance(y, str) else y, lists, batch)
 
 
-@pytest.mark.parametrize("model_class", OTHERS)
+@pytest.mark.parametrize("model_class", FORMS)
 def test_a_preprocessor_makes_the_same_ids(of_lists, model_class):
     """Of strings as lists, and in a pipeline."""
     model, (ids, *_) = of_lists(model_class)
@@ -331,7 +316,8 @@ def test_tagged_strings_have_words_of_their_own(opened):
     assert [word["text"] for word in row["words"]] == ["anna", "lives", "in", "bern."]
 
 
-def test_missing_cells_of_a_frame_are_empty_texts(classifier):
+def test_missing_cells_of_a_frame_are_empty_texts(of_lists):
+    classifier, _ = of_lists(BertClassifier)
     x = frame(text=["a film", float("nan")], label=LABELS[:2])
     expected = batches_of(classifier, ["a film", ""], LABELS[:2])
     for found in (batches_of(classifier, x), batches_of(classifier, x["text"], x["label"])):

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from kernel_models import batch
 from preloaded import run_code
 from rounding import half_rounding, rounding
 from tiny import tiny_config
@@ -23,16 +24,6 @@ def encoder(rematerialize, dtype=None, dropout=0.2):
     model.rematerialize = rematerialize
     assert model.rematerialize == rematerialize
     return model
-
-
-def batch():
-    draw = np.random.default_rng(3)
-    mask = (np.arange(7) < np.array([7, 5, 2])[:, None]).astype("int32")
-    return {
-        "token_ids": draw.integers(1, 19, (3, 7)).astype("int32"),
-        "segment_ids": draw.integers(2, size=(3, 7)).astype("int32"),
-        "padding_mask": mask,
-    }
 
 
 def gradients(model, steps=2, **options):

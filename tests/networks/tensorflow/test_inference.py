@@ -6,46 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from kernel_models import CONFIG, LABELS, MASK, MODELS, batch, by_keras_ops, randomize
 from rounding import assert_equal_but_for_rounding, half_rounding
-from tiny import tiny_config
 
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.task_models import (
-    BertChooser,
     BertClassifier,
-    BertRegressor,
-    BertSpanClassifier,
-    BertTagger,
 )
 from bert_tf.networks.bert_layer import kernels_of
-from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow.inference import CopiedWeights
-from bert_tf.paper.feature_encoder import FeatureEncoder
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
-
-CONFIG = tiny_config(13, "2x8x2", max_position_embeddings=10, layer_norm_eps=0.1)
-LEFT_TO_RIGHT = replace(CONFIG, attention_direction="left_to_right")
-LENGTHS = np.array([7, 3, 1, 5])
-MASK = (np.arange(7) < LENGTHS[:, np.newaxis]).astype(np.int32)
-LABELS = {"labels": ["a", "b", "c"]}
-
-
-def randomize(model, random):
-    """Weights that no formula can get right by their being 0 or 1."""
-    for variable in model.variables:
-        if variable.dtype == "float32":
-            variable.assign(random.normal(size=variable.shape) * 0.5)
-    return model
-
-
-def batch(random, mask=MASK, **more):
-    inputs = {"token_ids": 12, "segment_ids": 1, **more}
-    drawn = {name: random.integers(0, most + 1, mask.shape) for name, most in inputs.items()}
-    return {name: tf.constant(x, tf.int32) for name, x in {**drawn, "padding_mask": mask}.items()}
 
 
 def graph_of(model, **options):
@@ -60,7 +33,7 @@ def copied(model):
 
 def both(model, inputs, copies=False, **options):
     """Outputs by keras.ops at all positions, and of a graph that is traced for TensorFlow."""
-    with kernels_of(model, lambda usual: Kernels(training=False)):
+    with by_keras_ops(model):
         wanted = model(inputs, training=False, **options)
     with copied(model) if copies else contextlib.nullcontext():
         return wanted, graph_of(model, **options)(inputs)
@@ -71,55 +44,34 @@ def assert_close(found, wanted):
     assert_equal_but_for_rounding(found, wanted, 45, 16)
 
 
-def frozen(seed):
-    encoder = FeatureEncoder(BertEncoder(CONFIG, seed), ["sum_all", "-2"], 1, seed)
-    return BertTagger(encoder, **LABELS)
-
-
 @pytest.mark.parametrize(
-    ("make", "is_per_token", "copies"),
+    ("kind", "copies"),
     [
-        (lambda seed: BertClassifier(CONFIG, seed=seed, **LABELS), False, False),
-        (lambda seed: BertClassifier(CONFIG, seed=seed, **LABELS), False, True),
-        (lambda seed: BertRegressor(CONFIG, seed=seed), False, False),
-        (lambda seed: BertTagger(CONFIG, seed=seed, **LABELS), True, True),
-        (lambda seed: BertSpanClassifier(CONFIG, seed=seed), True, False),
-        (frozen, True, True),
-        (lambda seed: BertClassifier(LEFT_TO_RIGHT, seed=seed, **LABELS), False, True),
+        ("classifier", False),
+        ("classifier", True),
+        ("regressor", False),
+        ("tagger", True),
+        ("span", False),
+        ("frozen features", True),
+        ("left-to-right classifier", True),
+        ("choice", False),
+        ("masked words", False),
+        ("pre-training", False),
     ],
-    ids=["classifier", "copies", "regressor", "tagger", "span", "frozen", "left-to-right"],
 )
-def test_models_of_tasks_give_what_keras_ops_give(make, is_per_token, copies):
-    random = np.random.default_rng(3)
-    model = make(0)
-    randomize(getattr(model.encoder, "encoder", model.encoder), random)
-    wanted, found = both(model, batch(random), copies)
-    kept = MASK.astype(bool) if is_per_token else slice(None)
-    assert_close(found.numpy()[kept], wanted.numpy()[kept])
-
-
-def test_choices():
-    random = np.random.default_rng(3)
-    model = randomize(BertChooser(CONFIG), random)
-    wanted, found = both(model, batch(random, MASK.reshape(2, 2, 7)))
-    assert_close(found, wanted)
-
-
-@pytest.mark.parametrize("model_class", [BertMaskedLanguageModel, BertPreTrainer])
-def test_masked_words(model_class):
-    random = np.random.default_rng(3)
-    model = randomize(model_class(CONFIG), random)
-    inputs = batch(random) | {"mask_positions": tf.constant([[6, 1], [2, 0], [0, 0], [4, 3]])}
-    for wanted, found in zip(*map(tf.nest.flatten, both(model, inputs)), strict=True):
-        assert_close(found, wanted)
+def test_models_give_what_keras_ops_give(kind, copies):
+    model = randomize(MODELS[kind]())
+    wanted, found = both(model, batch(kind), copies)
+    kept = MASK.astype(bool) if kind in ("tagger", "span", "frozen features") else slice(None)
+    for one, other in zip(*map(tf.nest.flatten, (found, wanted)), strict=True):
+        assert_close(one.numpy()[kept], other.numpy()[kept])
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
 def test_all_outputs_of_the_encoder(activation):
-    random = np.random.default_rng(5)
     config = BertConfig.from_dict({**CONFIG.to_dict(), "hidden_act": activation})
-    encoder = randomize(BertEncoder(config, attention_probabilities=True), random)
-    wanted, found = both(encoder, batch(random), padding="zeros")
+    encoder = randomize(BertEncoder(config, attention_probabilities=True))
+    wanted, found = both(encoder, batch(), padding="zeros")
     assert found.keys() == wanted.keys()
     is_token = MASK.astype(bool)
     assert_close(found["pooled_output"], wanted["pooled_output"])
@@ -149,10 +101,10 @@ def test_all_outputs_of_the_encoder(activation):
 )
 def test_rows_in_groups_of_like_length_see_their_own_tokens_alone(direction, rows):
     random = np.random.default_rng(7)
-    encoder = randomize(BertEncoder(replace(CONFIG, attention_direction=direction)), random)
+    encoder = randomize(BertEncoder(replace(CONFIG, attention_direction=direction)))
     mask = (np.arange(7) < random.integers(1, 8, rows)[:, np.newaxis]).astype(np.int32)
     mask[0, :2] = 0, 1  # padding at the start, which is computed, but not seen
-    inputs = batch(random, mask)
+    inputs = batch(mask=mask)
     of_tokens, pooled = {"padding": "zeros"}, {"only": "pooled_output"}
     for options, kept in ((of_tokens, mask.astype(bool)), (pooled, slice(None))):
         wanted, found = both(encoder, inputs, **options)
@@ -161,9 +113,7 @@ def test_rows_in_groups_of_like_length_see_their_own_tokens_alone(direction, row
 
 
 def test_rows_without_tokens_and_empty_batches_have_an_answer():
-    random = np.random.default_rng(5)
-    model = randomize(BertClassifier(CONFIG, **LABELS), random)
-    inputs = batch(random)
+    model, inputs = randomize(MODELS["classifier"]()), batch()
     empty = {**inputs, "padding_mask": tf.zeros_like(inputs["padding_mask"])}
     _, found = both(model, empty)
     assert found.shape == (4, 3)
@@ -174,11 +124,10 @@ def test_rows_without_tokens_and_empty_batches_have_an_answer():
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_half_precision(dtype):
-    random = np.random.default_rng(5)
-    model = randomize(BertClassifier(CONFIG, dtype=dtype, **LABELS), random)
+    model = randomize(BertClassifier(CONFIG, dtype=dtype, **LABELS))
     exact = BertClassifier(CONFIG, dtype="float32", **LABELS)
     exact.set_weights(model.get_weights())
-    inputs = batch(random)
+    inputs = batch()
     wanted = exact(inputs, training=False)
     layers, found = both(model, inputs, copies=True)
     assert found.dtype == tf.float32
@@ -191,8 +140,7 @@ def test_half_precision(dtype):
 def test_an_export_in_bfloat16_holds_its_weights_once_and_answers_as_evaluation_does(
     tmp_path, exports_of
 ):
-    random = np.random.default_rng(5)
-    model = randomize(BertClassifier(CONFIG, dtype="mixed_bfloat16", **LABELS), random)
+    model = randomize(BertClassifier(CONFIG, dtype="mixed_bfloat16", **LABELS))
     tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
     task = find_task("classification").with_settings({"max_length": 10})
     tuned = Answerer(task, model, tokenizer, LABELS["labels"])

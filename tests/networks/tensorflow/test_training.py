@@ -6,62 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from kernel_models import CONFIG, MASK, MODELS, batch, by_keras_ops, randomize
 from rounding import half_rounding, rounding
-from tiny import tiny_config
 
 from bert_tf import BertEncoder
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.task_models import (
-    BertChooser,
-    BertClassifier,
-    BertRegressor,
-    BertSpanClassifier,
-    BertTagger,
-)
 from bert_tf.networks.bert_layer import kernels_of
-from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow import graphs, inference, training, vocabulary_loss
 
-CONFIG = tiny_config(13, "2x8x2", max_position_embeddings=10, dropout=0.0, layer_norm_eps=0.1)
-MASK = (np.arange(7) < np.array([7, 3, 1, 5])[:, np.newaxis]).astype(np.int32)
 # On the way to a gradient are about 40 products, forwards and backwards, of sums of up to 28 terms
 # (the tokens of a batch); each addition rounds by half a unit of float32.
 ROUNDING = 40 * 28 * 2.0**-24
-LEFT_TO_RIGHT = replace(CONFIG, attention_direction="left_to_right")
-MODELS = {
-    "left-to-right classifier": lambda **options: BertClassifier(
-        LEFT_TO_RIGHT, labels=["a", "b"], **options
-    ),
-    "right-to-left tagger": lambda **options: BertTagger(
-        replace(CONFIG, attention_direction="right_to_left"), labels=["a", "b"], **options
-    ),
-    "classifier": lambda config=CONFIG, **options: BertClassifier(
-        config, labels=["a", "b"], **options
-    ),
-    "tagger": lambda **options: BertTagger(CONFIG, labels=["a", "b"], **options),
-    "span": lambda **options: BertSpanClassifier(CONFIG, **options),
-    "choice": lambda **options: BertChooser(CONFIG, **options),
-    "bilstm": lambda **options: BertRegressor(replace(CONFIG, feature_lstm_layers=1), **options),
-    "pre-training": lambda config=CONFIG, **options: BertPreTrainer(config, **options),
-}
-
-
-def randomize(model):
-    """Weights that no formula can get right by their being 0 or 1."""
-    random = np.random.default_rng(7)
-    for variable in model.weights:
-        variable.assign(random.normal(size=variable.shape) * 0.5)
-    return model
-
-
-def batch(kind="encoder", mask=MASK):
-    random = np.random.default_rng(3)
-    mask = mask.reshape(2, -1, mask.shape[-1]) if kind == "choice" else mask
-    drawn = {"token_ids": random.integers(0, 13, mask.shape), "padding_mask": mask}
-    drawn["segment_ids"] = random.integers(0, 2, mask.shape)
-    if kind == "pre-training":
-        drawn["mask_positions"] = np.array([[6, 1], [2, 0], [0, 0], [4, 3]])
-    return {name: tf.constant(x, tf.int32) for name, x in drawn.items()}
 
 
 def loss_and_gradients(model, inputs, *, static=False, is_token=None):
@@ -92,10 +47,6 @@ def loss_and_gradients(model, inputs, *, static=False, is_token=None):
     signature = [shapes, tf.TensorSpec([], tf.int32)]
     graph = tf.function(step, input_signature=signature, autograph=False)
     return lambda seed=0: graph(inputs, seed)
-
-
-def by_keras_ops(model):
-    return kernels_of(model, lambda usual: Kernels(usual.training))
 
 
 def compare(model, inputs, share, *, static, is_token=None):
@@ -162,7 +113,7 @@ def test_dropout_does_not_depend_on_what_the_process_ran_before(monkeypatch):
 )
 def test_gradients_are_those_of_all_places_in_keras_ops(kind, static, compiled, monkeypatch):
     monkeypatch.setattr(graphs, "_WORTH_COMPILING", 0 if compiled else 2**30)
-    model = randomize(MODELS[kind](seed=0))
+    model = randomize(MODELS[kind]())
     is_token = MASK if "tagger" in kind else None
     assert compare(model, batch(kind), ROUNDING, static=static, is_token=is_token) > 30
 
