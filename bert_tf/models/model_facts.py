@@ -6,21 +6,18 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from bert_tf.errors import InputError
 from bert_tf.files.model_files import read_json, read_small_file
 
-if TYPE_CHECKING:
-    from bert_tf.models.answerer import Answerer
-
 METRICS_FILE = "metrics.json"
 
 
-def model_facts(answerer: "Answerer", directory: str | Path | None) -> dict[str, str]:
-    """Rows of a model card, subject -> text; data and scores are in the model's `directory`."""
+def model_facts(answerer: Any, directory: str | Path | None) -> dict[str, str]:
+    """Rows of an `Answerer`'s model card, subject -> text; `directory` has data and scores."""
     tokenizer, config = answerer.tokenizer, answerer.model.config
     case = "lower-cased" if tokenizer.settings["do_lower_case"] else "cased"
     facts = {
