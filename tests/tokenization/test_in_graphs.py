@@ -30,7 +30,7 @@ SWITCHES = {
 }
 
 
-@pytest.fixture(scope="module", params=SWITCHES)
+@pytest.fixture(scope="module", params=["plain", "no Chinese"])
 def tokenizer(request):
     return BertTokenizer(VOCABULARY, strip_accents=False, **SWITCHES[request.param])
 
@@ -95,6 +95,7 @@ for row in model.serve(tf.constant(sys.argv[2:]))["ids"].numpy().tolist():
 """
 
 
+@pytest.mark.parametrize("tokenizer", SWITCHES, indirect=True)
 def test_in_a_saved_model(tokenizer, tmp_path):
     served = Served(tokenizer)
     tf.saved_model.save(served, str(tmp_path))
@@ -114,6 +115,7 @@ def test_in_a_saved_model(tokenizer, tmp_path):
         assert printed.splitlines() == [str(row) for row in IDS]
 
 
+@pytest.mark.parametrize("tokenizer", SWITCHES, indirect=True)
 def test_an_empty_batch(tokenizer):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def tokenize(texts):

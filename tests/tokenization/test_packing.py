@@ -91,7 +91,7 @@ def check(tokenizer, rows_a, rows_b, max_length, truncation, pad_to_max_length):
 segments = st.lists(st.integers(0, 6), max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     pairs=st.lists(st.tuples(segments, segments), max_size=5),
     is_pair=st.booleans(),
