@@ -260,27 +260,19 @@ _TABLE = (
 )
 _DECLARED = {task.name: task for task in _TABLE}
 
-_ALSO = {  # what others call them
-    "sentiment": "classification",
-    "sentiment_analysis": "classification",
-    "text_classification": "classification",
-    "multi_label_classification": "multi_label",
-    "similarity": "regression",
-    "ner": "tagging",
-    "token_classification": "tagging",
-    "pos": "tags",
-    "part_of_speech": "tags",
-    "qa": "squad",
-    "question_answering": "squad",
-    "nli": "mnli",
-    "paraphrase": "mrpc",
-    "multiple_choice": "choice",
-    "mlm": "masked_words",
-    "fill_mask": "masked_words",
-    "features": "vectors",
-    "sentence_similarity": "embedding",
-    "sentence_embedding": "embedding",
-    "search": "embedding",
+_ALSO = {  # task -> what others call it
+    "classification": ("sentiment", "sentiment_analysis", "text_classification"),
+    "multi_label": ("multi_label_classification",),
+    "regression": ("similarity",),
+    "tagging": ("ner", "token_classification"),
+    "tags": ("pos", "part_of_speech"),
+    "squad": ("qa", "question_answering"),
+    "mnli": ("nli",),
+    "mrpc": ("paraphrase",),
+    "choice": ("multiple_choice",),
+    "masked_words": ("mlm", "fill_mask"),
+    "vectors": ("features",),
+    "embedding": ("sentence_similarity", "sentence_embedding", "search"),
 }
 
 
@@ -309,8 +301,9 @@ def check_name(name: str) -> None:
     elif name not in TASKS and not entry_points(group="bert_tf.tasks", name=name):
         known = [*TASKS, *(point.name for point in entry_points(group="bert_tf.tasks"))]
         hint = f"give one of {', '.join(known)}"
-        if near := nearest(name.lower().replace("-", "_"), [*known, *_ALSO]):
-            hint = f"did you mean {_ALSO.get(near, near)}? bert-tf tasks lists all"
+        task_of = {other: task for task, others in _ALSO.items() for other in others}
+        if near := nearest(name.lower().replace("-", "_"), [*known, *task_of]):
+            hint = f"did you mean {task_of.get(near, near)}? bert-tf tasks lists all"
         raise InputError(f"there is no task {name!r}: {hint}")
 
 

@@ -81,9 +81,9 @@ def test_what_cannot_be_submitted_is_refused_before_the_work():
 
 
 def test_labels_of_a_savedmodel_are_checked_when_it_has_answered(tmp_path, answered):
-    rte, labels = TASKS["rte"], ["LABEL_1"]
+    rte, labels = TASKS["rte"], ["LABEL_0", "LABEL_1"]
     with pytest.raises(InputError, match="labels are LABEL_1, those of rte are"):
-        write_submission(tmp_path, "test", answered(rte, {"text": ["a"]}, [[1.0]], labels))
+        write_submission(tmp_path, "test", answered(rte, {"text": ["a"]}, [[0, 1]], labels))
     assert not list(tmp_path.iterdir())
 
 
