@@ -244,19 +244,13 @@ class SentenceEmbedding(WindowedKind):
 
     def scores(self, answered: Answered) -> dict[str, float | None]:
         """Correlations with the scores of pairs; without scores, how well pairs find each other."""
-        columns = answered.examples.columns
         if self.is_scored:
             self.check_scored(answered.examples)
             truth, cosines = pair_scores(answered.examples), answered.answers["score"].round(6)
             return {score.__name__: score(truth, cosines) for score in (spearman, pearson)}
         first, second = (answered.answers[name] for name in ("vector", "vector_pair"))
-        return retrieval_scores(
-            first,
-            second,
-            columns["text"],
-            columns["text_pair"],
-            by_cosine=self.similarity == "cosine",
-        )
+        texts, right = (answered.examples.columns[name] for name in ("text", "text_pair"))
+        return retrieval_scores(first, second, texts, right, self.similarity == "cosine")
 
 
 def pair_scores(examples: Examples) -> np.ndarray:

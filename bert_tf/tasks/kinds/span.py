@@ -108,10 +108,8 @@ class Span(Kind):
         def by_id(values: Iterable[Any]) -> dict[str, Any]:
             return dict(zip(answered.examples.columns["id"], values, strict=True))
 
-        gold, answers = (
-            by_id(answered.examples.columns["answers"]),
-            by_id(best_texts(answered.answers)),
-        )
+        gold = by_id(answered.examples.columns["answers"])
+        answers = by_id(best_texts(answered.answers))
         if not self.unanswerable:
             return squad_1_scores(gold, answers)
         texts = ((row["text"] for row in rows if row["text"]) for rows in n_best(answered.answers))
