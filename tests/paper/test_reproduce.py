@@ -12,17 +12,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tiny import tiny_config
 
 from bert_tf.commands.finetuning import FinetuningResult
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Evaluation
+from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.paper import data_stages, stage, training_stages
 from bert_tf.paper.data_stages import Corpus, TaskData
+from bert_tf.paper.language_model import BertLanguageModel
 from bert_tf.paper.plan import Plan, task_data
 from bert_tf.paper.reproduce import Reproduction
 from bert_tf.paper.stage import Cache
 from bert_tf.paper.tables import PAPER, PERPLEXITY, SMALL, TABLES, Column, PaperTable, System
 from bert_tf.pipelines.data_options import CorpusOptions
+from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.resuming import TrainingState, load_weights
+from bert_tf.training.trainer import Trainer
 
 TOY_SCALE = replace(
     SMALL,
@@ -250,14 +256,23 @@ def test_a_table_that_is_killed_again_and_again_goes_on(made, data, tmp_path, no
 
 
 @pytest.mark.slow
-def test_the_last_checkpoint_is_the_last_model(data, tmp_path, no_finetuning):
-    system = System(name="one", pretraining={"objective": "bilm"})
-    reproduction = toy(data, tmp_path, replace(TOY_TABLE, systems=lambda scale: [system]))
-    make(reproduction)
-    (folder,) = (tmp_path / "runs").glob("pretraining-*/")
+def test_the_last_checkpoint_is_the_last_model(made):
+    output, _ = made
+    (folder,) = (output / "runs").glob("pretraining-*/")
     last, kept = (load_file(folder / name / "model.safetensors") for name in ("last", "step-8"))
     assert last.keys() == kept.keys()
     assert all(np.array_equal(last[name], kept[name]) for name in last)
+
+
+def test_a_checkpoint_of_lstms_is_read_into_a_model_of_them(tmp_path):
+    """Keras names their cells by itself."""
+    config = tiny_config(7, attention_direction="recurrent")
+    model, other = (BertLanguageModel(config, seed=seed) for seed in (1, 2))
+    losses = dict.fromkeys(model.output, cross_entropy)
+    trainer = Trainer(model, AdamWeightDecay(), loss=losses)
+    load_weights(other, TrainingState(trainer, tmp_path, settings={}).save())
+    for one, two in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, two)
 
 
 def test_options_change_the_name_of_a_run_and_content_counts(data, tmp_path):

@@ -166,7 +166,7 @@ def test_no_sum_depends_on_what_shares_memory(options):
     ids=str,
 )
 def test_equal_runs_end_equal(options):
-    """Each half of a run, ten times, and for a run that resumes in its middle."""
+    """Each half of a run, five times, and for a run that resumes in its middle."""
     options = dict(options)
     how = {"late": options.pop("late", False), "packed": options.get("packed", False)}
     trainer = make_trainer(**options)
@@ -174,7 +174,7 @@ def test_equal_runs_end_equal(options):
     def repeat(half):
         start = [variable.numpy() for variable in trainer.variables]
         ends = [fit(trainer, half, **how)]
-        for _ in range(9):
+        for _ in range(4):
             set_state(trainer, start)
             ends.append(fit(trainer, half, **how))
         for end in ends[1:]:
