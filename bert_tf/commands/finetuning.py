@@ -18,7 +18,7 @@ from bert_tf.models.cost import classification_flops
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.model_facts import METRICS_FILE, run_options
 from bert_tf.models.opening import load_answerer
-from bert_tf.networks.tensorflow.devices import device_type
+from bert_tf.networks.tensorflow.graphs import device_type
 from bert_tf.networks.tensorflow.losses import Values, cross_entropy
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered, RowKind

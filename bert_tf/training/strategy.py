@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from bert_tf.errors import InputError, pip_install
-from bert_tf.networks.tensorflow.devices import device_type
+from bert_tf.networks.tensorflow.graphs import device_type
 
 # Strategies whose processes each read for their own replicas.
 _READERS = (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy)

@@ -12,7 +12,7 @@ from bert_tf.errors import InputError
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow.cast_weights import CastWeights
-from bert_tf.networks.tensorflow.devices import device_type
+from bert_tf.networks.tensorflow.graphs import device_type
 from bert_tf.networks.tensorflow.losses import Values
 from bert_tf.training.loss_scale import LossScale, add_counter, computes_in_float16
 from bert_tf.training.strategy import check_jit_compile

@@ -3,7 +3,7 @@ import tensorflow as tf
 from preloaded import run_code
 
 from bert_tf.errors import InputError
-from bert_tf.networks.tensorflow.devices import device_type
+from bert_tf.networks.tensorflow.graphs import device_type
 from bert_tf.training import strategy as strategies
 from bert_tf.training.strategy import (
     check_batch_size,

@@ -1,4 +1,4 @@
-"""Tools for graphs: few passes between matrix products, and custom gradients that end with a graph.
+"""Tools for graphs: their device, few passes between products, gradients that end with a graph.
 
 TensorFlow makes a pass over the memory for each operation. Where shapes are static XLA compiles
 what lies between the products of a step into few. The products stay outside: on a CPU TensorFlow's
@@ -15,10 +15,21 @@ import tensorflow as tf
 from tensorflow.python.eager.record import stop_recording
 from tensorflow.python.framework.ops import gradient_registry  # it has no public name
 
-from bert_tf.networks.tensorflow.devices import device_type
-
 _WORTH_COMPILING = 2**18  # elements of a tensor: compiling takes a tenth of a second a kernel
 _TYPE = "_gradient_op_type"  # the attribute that names the gradient of an operation
+
+
+def device_type(strategy: tf.distribute.Strategy | None = None) -> str:
+    """The kind of a strategy's devices, "CPU", "GPU" or "TPU"; by default of the present strategy.
+
+    Other devices of the machine do not matter: the step of a TPU does not run on its host's CPU.
+    """
+    strategy = strategy or tf.distribute.get_strategy()
+    try:
+        device, *_ = strategy.extended.worker_devices
+    except RuntimeError:  # TensorFlow's default strategy: the first GPU, or the CPU
+        return "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+    return str(tf.DeviceSpec.from_string(device).device_type)
 
 
 def known_shape(x: tf.Tensor) -> list[Any]:

@@ -22,8 +22,7 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from bert_tf.extensions import Architecture
 from bert_tf.networks import activations
 from bert_tf.networks.kernels import Kernels, Positions, Tensors, scores_of
-from bert_tf.networks.tensorflow.devices import device_type
-from bert_tf.networks.tensorflow.graphs import custom_gradient
+from bert_tf.networks.tensorflow.graphs import custom_gradient, device_type
 from bert_tf.startup import shares_cores
 
 _GROUPS = 4  # of a batch, each padded to its own longest row alone
