@@ -68,7 +68,7 @@ def n_best(answers, odds) -> dict[str, np.ndarray]:
     padding = [(b"", 0.0, 0, 0.0)] * (21 - len(answers))
     text, probability, start, logit = zip(*answers, *padding, strict=True)
     start = np.array([start])
-    length = np.array([[len(each) for each in text]])
+    length = np.array([[len(x) for x in text]])
     return {
         "answers_count": np.array([len(answers)], np.int32),
         "answers_text": np.array([text], object),
@@ -131,7 +131,7 @@ def test_labels_that_each_model_gives_are_given_and_each_is_scored_by_its_own_th
         model = SimpleNamespace(config=Mock(), logits=[logit, logit])
         members.append(Answers(task, model, None, ["cow", "sea"]))
     examples = Examples("x", [1], {"text": ["a"], "label": ["cow,sea"]})
-    each = []
-    together = evaluate_together(members, examples, 1, answered=each.append)
-    for evaluation in (*each, together):
+    alone = []
+    together = evaluate_together(members, examples, 1, answered=alone.append)
+    for evaluation in (*alone, together):
         assert evaluation.scores["f1_micro"] == evaluation.scores["exact_match"] == 1

@@ -59,8 +59,8 @@ def assert_close(found, expected):
 def made(name: str, config: BertConfig, pieces: list[str]) -> Answerer:
     """A tiny model for a task."""
     task = TASKS[name].with_settings({"max_length": LENGTH, "doc_stride": 2})
-    own = {"classification": ["no", "né"], "tagging": ["O", "B-PER", "I-PER"]}
-    labels = own.get(name, task.labels)
+    names = {"classification": ["no", "né"], "tagging": ["O", "B-PER", "I-PER"]}
+    labels = names.get(name, task.labels)
     model = class_of_kind(task.kind)(config, seed=1, **task.kind.head(labels))
     return Answerer(task, model, BertTokenizer(pieces), labels)
 

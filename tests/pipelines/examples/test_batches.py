@@ -125,9 +125,9 @@ def test_workers_share_the_rows_of_each_batch(number_tokenizer, whole_batches, s
     shares = [of(size, worker=worker, num_workers=3) for worker in range(3)]
     assert [len(share) for share in shares] == [len(whole)] * 3
     for (inputs, labels), *parts in zip(whole, *shares, strict=True):
-        assert [len(own) for _, own in parts] == [
+        assert [len(part) for _, part in parts] == [
             len(labels[i * size : (i + 1) * size]) for i in range(3)
         ]
-        assert np.concatenate([own for _, own in parts]).tolist() == labels.tolist()
-        rows = [row[row != 0].tolist() for own, _ in parts for row in own["token_ids"]]
+        assert np.concatenate([part for _, part in parts]).tolist() == labels.tolist()
+        rows = [row[row != 0].tolist() for part, _ in parts for row in part["token_ids"]]
         assert rows == [row[row != 0].tolist() for row in inputs["token_ids"]]

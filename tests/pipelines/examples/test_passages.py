@@ -18,11 +18,11 @@ SENTENCE = "This sentence of document {} speaks at some length about subject num
 SIZES = {"train": 20, "validation": 5, "test": 10}
 
 
-def documents(labels: int = 2, each: int = 30) -> list[LabelledDocument]:
+def documents(labels: int = 2, count: int = 30) -> list[LabelledDocument]:
     return [
         LabelledDocument(f"label {label}", [[SENTENCE.format(n, i) for i in range(8)]])
         for label in range(labels)
-        for n in range(label * each, (label + 1) * each)
+        for n in range(label * count, (label + 1) * count)
     ]
 
 
@@ -62,11 +62,11 @@ def test_text_from_one_place_has_no_labels_to_tell_apart():
 
 def test_own_text_is_labelled_by_file_or_by_quarter(tmp_path):
     for name in ("a.txt", "b.txt"):
-        write_corpus(tmp_path / name, documents(1, each=8))
+        write_corpus(tmp_path / name, documents(1, count=8))
     files = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
     both = read_labelled_documents(files)
     assert [d.label for d in both] == ["a.txt"] * 8 + ["b.txt"] * 8
-    assert both[0].paragraphs == documents(1, each=8)[0].paragraphs
+    assert both[0].paragraphs == documents(1, count=8)[0].paragraphs
     one = read_labelled_documents(files[:1])
     assert [d.label for d in one] == [f"part {i} of 4" for i in (1, 1, 2, 2, 3, 3, 4, 4)]
 
@@ -85,13 +85,13 @@ def test_documentation_is_read_in_order_and_without_repetition(monkeypatch):
     monkeypatch.setattr(module, "_sources", lambda: iter(sources))
     modules = installed_documentation()
     first = [m.paragraphs[0][0] for m in modules]
-    own = [
+    texts_of = [
         (package, {s for d in module._docstrings((package, path)) for s in d})
         for package, path in sources
     ]
-    places = [next(n for n, (_, texts) in enumerate(own) if text in texts) for text in first]
+    places = [next(n for n, (_, texts) in enumerate(texts_of) if text in texts) for text in first]
     assert len(places) > 5 and places == sorted(set(places))
-    assert [m.label for m in modules] == [own[place][0] for place in places]
+    assert [m.label for m in modules] == [texts_of[place][0] for place in places]
     assert {m.label for m in modules} == {STANDARD_LIBRARY, "keras", "numpy"}
     sentences = [s for m in modules for d in m.paragraphs for s in d]
     assert any("JSON (JavaScript Object Notation)" in s for s in sentences)

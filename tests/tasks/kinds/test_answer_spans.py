@@ -76,17 +76,17 @@ def original(logits, windows, contexts, unanswerable, longest=5):
                     found.append((text, logits[w, i, 0], logits[w, j, 1]))
         if unanswerable:
             found.append(("", *null))
-        found.sort(key=lambda each: each[1] + each[2], reverse=True)
+        found.sort(key=lambda candidate: candidate[1] + candidate[2], reverse=True)
         seen, best = set(), []
-        for each in found:
+        for candidate in found:
             if len(best) == 20:
                 break
-            if each[0] not in seen:
-                seen.add(each[0])
-                best.append(each)
+            if candidate[0] not in seen:
+                seen.add(candidate[0])
+                best.append(candidate)
         if unanswerable and "" not in seen:
             best.append(("", *null))
-        spans = [each for each in best if each[0]]
+        spans = [candidate for candidate in best if candidate[0]]
         odds = null.sum() - (spans[0][1] + spans[0][2]) if spans else NO_CANDIDATE
         results.append((best, odds))
     return results
@@ -114,8 +114,10 @@ def test_answers_are_the_originals(answers_of, unanswerable):
             texts = [text.decode() for text in found["answers_text"][i][:count]]
             assert texts == [text for text, *_ in best]
             for k, name in ((1, "start_logit"), (2, "end_logit")):
-                assert found[f"answers_{name}"][i][:count].tolist() == [each[k] for each in best]
-            scores = np.array([each[1] + each[2] for each in best])
+                assert found[f"answers_{name}"][i][:count].tolist() == [
+                    candidate[k] for candidate in best
+                ]
+            scores = np.array([candidate[1] + candidate[2] for candidate in best])
             expected = np.exp(scores) / np.exp(scores).sum()
             np.testing.assert_allclose(found["answers_probability"][i][:count], expected, rtol=1e-5)
             assert found["null_odds"][i] == np.float32(odds)

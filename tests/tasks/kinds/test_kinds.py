@@ -142,13 +142,13 @@ def test_values_of_other_types_in_task_json(tmp_path, task, values):
 
 
 def test_tasks_are_found_by_entry_point_and_file(tmp_path, monkeypatch):
-    own = dataclasses.replace(CLASSES, text="body")
+    task = dataclasses.replace(CLASSES, text="body")
 
     def points(group, name=None):
-        return {"own": Mock(load=lambda: own)} if group == "bert_tf.tasks" else {}
+        return {"own": Mock(load=lambda: task)} if group == "bert_tf.tasks" else {}
 
     monkeypatch.setattr("bert_tf.tasks.table.entry_points", points)
-    assert find_task("own") == dataclasses.replace(own, name="own")
+    assert find_task("own") == dataclasses.replace(task, name="own")
     mistakes = {"TASK = 1": "TASK is a int", "1 / 0": "ZeroDivisionError", "": "define TASK"}
     for text, message in mistakes.items():
         (tmp_path / "own.py").write_text(text)

@@ -110,9 +110,9 @@ def test_drawn_pieces_are_predicted_at_once(scorer, signature):
     assert found["drawn_count"].tolist() == [len(drawn)]
     logs = logs_at(scorer, [2, *corrupted.numpy(), 3], drawn.numpy() + 1)
     ids = pieces.flat_values.numpy()[drawn]
-    own = logs[np.arange(len(ids)), ids]
+    drawn_logs = logs[np.arange(len(ids)), ids]
     assert corrupted.numpy()[drawn.numpy()].tolist() == [4, 4, 11]
-    assert_close(found["drawn_log_probability"], [own.sum()])
+    assert_close(found["drawn_log_probability"], [drawn_logs.sum()])
     assert found["drawn_right"].tolist() == [(logs.argmax(-1) == ids).sum()]
 
 

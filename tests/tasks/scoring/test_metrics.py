@@ -84,8 +84,8 @@ def test_scores_are_scikit_learn_s(seed):
         expected = metrics.f1_score(truth, predicted, average=average)
         assert found[f"f1_{average}"] == pytest.approx(expected)
     assert found["exact_match"] == pytest.approx(metrics.accuracy_score(truth, predicted))
-    each = metrics.f1_score(truth, predicted, average=None)
-    assert [found[f"f1_{label}"] for label in "abcd"] == pytest.approx(each.tolist())
+    by_label = metrics.f1_score(truth, predicted, average=None)
+    assert [found[f"f1_{label}"] for label in "abcd"] == pytest.approx(by_label.tolist())
 
 
 def test_labels_without_examples_do_not_count():
@@ -103,13 +103,13 @@ def test_thresholds_have_the_best_f1_of_all_when_logits_are_rounded(seed):
     truth, shares = drawn(seed)
     truth[:2] = True
     for label, limit in enumerate(best_thresholds(truth, shares)):
-        has, own = truth[:, label], shares[:, label]
+        has, probabilities = truth[:, label], shares[:, label]
         off = 2.0**-6 * np.where(has, -1, 1)  # the worst for F1
-        rounded = 1 / (1 + np.exp(-logits_of(own) - off))
-        middles = np.convolve(np.unique(np.append(own, 0)), [0.5, 0.5], "valid")
+        rounded = 1 / (1 + np.exp(-logits_of(probabilities) - off))
+        middles = np.convolve(np.unique(np.append(probabilities, 0)), [0.5, 0.5], "valid")
         every = [metrics.f1_score(has, rounded >= cut) for cut in middles]
         assert metrics.f1_score(has, rounded >= limit) == pytest.approx(max(every))
-        assert limit not in own
+        assert limit not in probabilities
 
 
 @pytest.mark.parametrize(
