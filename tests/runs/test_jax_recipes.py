@@ -33,7 +33,6 @@ from bert_tf.training.trainer import Trainer
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 FOLDERS = [str(RECIPES), str(Path(__file__).parents[1] / "processes" / "without_tensorflow")]
-GOLDEN = Path(__file__).parents[1] / "golden" / "adam_weight_decay.npz"
 STEPS, BATCH = 20, 16
 needs_jax = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs jax")
 
@@ -109,82 +108,7 @@ def test_shards_that_the_reader_refuses(batches, shards, dynamic_shards, tmp_pat
         list(itertools.islice(batches(folder, 5), 300))
 
 
-BAD_INPUT = """
-import sys
-import jax
-import keras
-import numpy as np
-import training_on_jax as training
-from bert_tf import AdamWeightDecay, BertConfig, BertPreTrainer, WarmupLinearDecay
-
-def refused(function):
-    try:
-        function()
-    except SystemExit as error:
-        print(str(error).count("\\n"), error)
-
-options = training.parser("").parse_args(["--output", "run", "--batch_size", "12"])
-refused(lambda: training.distribute(options))
-keras.backend.backend = lambda: "numpy"
-refused(lambda: training.distribute(options))
-keras.backend.backend = lambda: "jax"
-options.cpu = True
-refused(lambda: training.distribute(options))
-options.model_devices = 3
-refused(lambda: training.distribute(options))
-options.model_devices = 4
-training.distribute(options)
-training.LAYOUT[".*/no_such/kernel"] = (None, "model")
-settings = {"hidden_size": 8, "num_attention_heads": 4, "intermediate_size": 8}
-model = BertPreTrainer(BertConfig(vocab_size=8, num_hidden_layers=1, **settings))
-refused(lambda: training.training_step(model, AdamWeightDecay()))
-
-golden = np.load(sys.argv[1])
-variables = []
-for n, path in enumerate(golden["names"]):
-    with keras.name_scope(str(path).rpartition("/")[0].replace("/", "_")):
-        variables.append(keras.Variable(golden[f"init_{n}"], name=str(path).rpartition("/")[2]))
-names = "learning_rate", "num_warmup_steps", "num_train_steps"
-rate, warmup, steps = (golden[name].item() for name in names)
-optimizer = AdamWeightDecay(WarmupLinearDecay(rate, warmup, steps))
-optimizer.build(variables)
-apply = jax.jit(optimizer.stateless_apply)
-values, means = [v.value for v in variables], [v.value for v in optimizer.variables]
-for step in range(30):
-    gradients = [golden[f"grads_{n}"][step] for n in range(len(variables))]
-    values, means = apply(means, gradients, values)
-    for n, value in enumerate(values):
-        expected = golden[f"params_{n}"][step]
-        largest = np.abs(expected).max() + 64 * 7.3 * rate  # as of test_optimizer.py
-        atol = 2 * (step + 1) * 2.0**-24 * largest
-        np.testing.assert_allclose(value, expected, rtol=0, atol=atol)
-print("golden")
-"""
-
-
-@needs_jax
-@pytest.mark.slow
-def test_bad_input_and_the_optimizer():
-    """In one process: JAX takes seconds to import."""
-    done = on_jax("-c", BAD_INPUT, GOLDEN, devices=8)
-    assert done.returncode == 0, done.stderr
-    *refusals, golden = done.stdout.splitlines()
-    assert golden == "golden"
-    for line, expected in zip(
-        refusals,
-        [
-            'JAX sees no GPU or TPU: pip install "jax[cuda13]", or give --cpu',
-            "Keras runs on numpy: set KERAS_BACKEND=jax",
-            "a batch of 12 does not divide among 8 devices and 1 micro-batches: give a multiple",
-            "--model_devices 3 does not divide 8 devices",
-            "'.*/no_such/kernel' in LAYOUT names no variable: write it as of embeddings/",
-        ],
-        strict=True,
-    ):
-        assert line.startswith(f"0 {expected}")
-
-
-LOSSES = """
+ON_EIGHT_DEVICES = """
 import itertools, json, sys
 import jax, keras
 import training_on_jax as training
@@ -211,14 +135,43 @@ def trained(number, model_devices=1, micro_batches=1):
         held[f"cpu:{shard.device.id}"] += shard.data.nbytes
     return {"losses": losses, "bytes": held}
 
-print(json.dumps({
+found = {
     "one": trained(1),
     "data": trained(8),
     "model": trained(8, model_devices=4),
     "micro": trained(2, micro_batches=4),
     "vocabulary": BertPreTrainer.from_directory(directory).config.vocab_size,
-}))
+    "refusals": [],
+}
+
+def refused(function, *arguments):
+    try:
+        function(*arguments)
+    except SystemExit as error:
+        found["refusals"].append(str(error))
+
+options = training.parser("").parse_args(["--output", "run", "--batch_size", "12"])
+refused(training.distribute, options)
+keras.backend.backend = lambda: "numpy"
+refused(training.distribute, options)
+keras.backend.backend = lambda: "jax"
+options.cpu = True
+refused(training.distribute, options)
+options.model_devices = 3
+refused(training.distribute, options)
+training.LAYOUT[".*/no_such/kernel"] = (None, "model")
+refused(training.training_step, BertPreTrainer.from_directory(directory), AdamWeightDecay())
+print(json.dumps(found))
 """
+
+
+REFUSALS = [
+    'JAX sees no GPU or TPU: pip install "jax[cuda13]", or give --cpu',
+    "Keras runs on numpy: set KERAS_BACKEND=jax",
+    "a batch of 12 does not divide among 8 devices and 1 micro-batches: give a multiple",
+    "--model_devices 3 does not divide 8 devices",
+    "'.*/no_such/kernel' in LAYOUT names no variable: write it as of embeddings/",
+]
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +180,7 @@ def on_eight_devices(shards, tmp_path_factory):
     vocabulary = (shards / "vocab.txt").read_text(encoding="utf-8").splitlines()
     config = tiny_config(len(vocabulary), "1x32x4", max_position_embeddings=32, dropout=0.0)
     save_model(BertPreTrainer(config, seed=1), directory)
-    done = on_jax("-c", LOSSES, directory, shards, STEPS, BATCH, devices=8)
+    done = on_jax("-c", ON_EIGHT_DEVICES, directory, shards, STEPS, BATCH, devices=8)
     assert done.returncode == 0, done.stderr
     return directory, json.loads(done.stdout)
 
@@ -265,6 +218,13 @@ def test_devices_and_micro_batches_train_as_one_does(on_eight_devices, way):
     _, found = on_eight_devices
     for ours, expected in zip(found[way]["losses"], found["one"]["losses"], strict=True):
         assert ours == pytest.approx(expected, rel=0, abs=CLOSE)
+
+
+@needs_jax
+@pytest.mark.slow
+def test_what_devices_cannot_share_is_refused_in_one_line(on_eight_devices):
+    for line, expected in zip(on_eight_devices[1]["refusals"], REFUSALS, strict=True):
+        assert line.startswith(expected) and "\n" not in line
 
 
 @needs_jax
