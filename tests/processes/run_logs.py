@@ -1,4 +1,4 @@
-"""What a run has logged: lines of scalars, and TensorBoard's events."""
+"""What a run has left: checkpoints, lines of scalars, and TensorBoard's events."""
 
 import json
 from collections.abc import Iterator
@@ -13,6 +13,12 @@ _TIMED = ("second", "share_of_peak", "minutes_left")
 def without_times(scalars: dict[str, Any]) -> dict[str, Any]:
     """The scalars that do not differ between two runs of the same."""
     return {k: x for k, x in scalars.items() if not any(timed in k for timed in _TIMED)}
+
+
+def newest_checkpoint(run: Path) -> int:
+    """The step of a run's newest checkpoint, or -1."""
+    names = [path.stem for path in (run / "checkpoints").glob("step-*.safetensors")]
+    return max((int(name.removeprefix("step-")) for name in names), default=-1)
 
 
 def logged(run: Path, kind: str | None = None, *, times: bool = False) -> list[dict[str, Any]]:

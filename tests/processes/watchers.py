@@ -1,8 +1,9 @@
 """Watchers of runs under test."""
 
+import shutil
 from pathlib import Path
 
-from killed import copy_when_saved
+from preloaded import wait_until
 from run_logs import without_times
 
 from bert_tf.training.watcher import Watcher
@@ -29,7 +30,11 @@ class Lines(Watcher):
 
 
 class Copied(Lines):
-    """Copies a run's folder at a step, as a kill there leaves it after the checkpoint `saved`."""
+    """Copies a run's folder at a step, as a kill there leaves it after the checkpoint `saved`.
+
+    A thread of the run writes that checkpoint and then removes older ones: the copy waits for it
+    and has no other.
+    """
 
     def __init__(self, run: Path, step: int, saved: int, copy: Path) -> None:
         super().__init__()
@@ -37,4 +42,8 @@ class Copied(Lines):
 
     def after_step(self, step) -> None:
         if step == self._step:
-            copy_when_saved(self._run, self._saved, self._copy)
+            checkpoint = self._run / "checkpoints" / f"step-{self._saved:08d}.safetensors"
+            wait_until(checkpoint.exists)
+            shutil.copytree(self._run, self._copy, ignore=shutil.ignore_patterns("checkpoints"))
+            (self._copy / "checkpoints").mkdir()
+            shutil.copy(checkpoint, self._copy / "checkpoints")

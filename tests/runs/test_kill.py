@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from command_line import words
-from killed import newest_checkpoint  # tests/processes/killed.py
 from preloaded import run_code, run_command, start_command, wait_until
-from run_logs import logged, scalar_events
+from run_logs import logged, newest_checkpoint, scalar_events
 
 from bert_tf.cli import main
 from bert_tf.pipelines.shards.manifest import verify

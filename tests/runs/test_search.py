@@ -7,8 +7,8 @@ import signal
 
 import pytest
 from command_line import words
-from killed import newest_checkpoint  # tests/processes/killed.py
 from preloaded import start_command, wait_until
+from run_logs import newest_checkpoint
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.plugins.hparams.metadata import EXPERIMENT_TAG, SESSION_START_INFO_TAG
 from tiny import tiny_config

@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 import tensorflow as tf
-from killed import copy_when_saved  # tests/processes/killed.py
 from safetensors.numpy import load_file
 from small_runs import finetuning
 from tiny import tiny_config
+from watchers import Copied
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
@@ -18,7 +18,6 @@ from bert_tf.commands.finetuning import finetune
 from bert_tf.errors import InputError
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.models.opening import load_answerer
-from bert_tf.training.watcher import Watcher
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 
@@ -149,12 +148,7 @@ def test_a_narrow_student_learns_the_teachers_states_and_resumes(teacher, tmp_pa
         save_every=11,
     )
 
-    class Copying(Watcher):
-        def after_step(self, step):
-            if step == 30:
-                copy_when_saved(tmp_path / "whole", 22, tmp_path / "killed")
-
-    finetune(options, Copying())
+    finetune(options, Copied(tmp_path / "whole", 30, 22, tmp_path / "killed"))
     resumed = finetune(replace(options, output=str(tmp_path / "killed")))
     assert resumed.training.started_at == 22
     files = [tmp_path / run / "last" / "model.safetensors" for run in ("whole", "killed")]

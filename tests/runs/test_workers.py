@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from cluster import workers
 from command_line import words
-from killed import newest_checkpoint  # tests/processes/killed.py
 from preloaded import run_code, wait_until
 from rounding import rounding
-from run_logs import logged
+from run_logs import logged, newest_checkpoint
 from safetensors.numpy import load_file
 
 from bert_tf.cli import main
