@@ -24,6 +24,8 @@ from bert_tf.pipelines.shards.manifest import Manifest, corrupt_record
 from bert_tf.pipelines.shards.record_blocks import PARSE_ERRORS, RecordBlocks
 from bert_tf.tokenization import BertTokenizer
 
+TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json")
+
 
 @dataclass
 class ShardFolder:
@@ -128,7 +130,7 @@ def store_tokenizer(files: Folder, tokenizer: BertTokenizer) -> None:
 
 def stored_tokenizer(files: Folder) -> BertTokenizer:
     with tempfile.TemporaryDirectory() as copy:
-        for name in ("vocab.txt", "tokenizer_config.json"):
+        for name in TOKENIZER_FILES:
             if (content := files.read(name)) is not None:
                 Path(copy, name).write_bytes(content)
         return BertTokenizer.from_directory(copy)

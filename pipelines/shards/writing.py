@@ -25,7 +25,7 @@ from bert_tf.pipelines.corpus import documents, formats, sources
 from bert_tf.pipelines.corpus.sources import Corpus, CorpusInputs
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.instances.records import InstanceCounts, record_batches, summarize
-from bert_tf.pipelines.shards.folder import store_tokenizer
+from bert_tf.pipelines.shards.folder import TOKENIZER_FILES, store_tokenizer
 from bert_tf.pipelines.shards.journal import TOKENIZER, Journal
 from bert_tf.pipelines.shards.manifest import (
     BLOCKS_NAME,
@@ -50,8 +50,7 @@ _JUDGED_SLICES = 8
 _SAMPLED_BYTES = 16 << 20  # for an estimate
 
 # Files in a folder of shards, of one length or with a subfolder per length.
-_OF_TOKENIZER = ("vocab.txt", "tokenizer_config.json")
-_IN_FOLDER = (FILE_NAME, BLOCKS_NAME, *_OF_TOKENIZER, *SHARD_NAMES, TEMPORARY_NAMES)
+_IN_FOLDER = (FILE_NAME, BLOCKS_NAME, *TOKENIZER_FILES, *SHARD_NAMES, TEMPORARY_NAMES)
 _IN_JOURNAL = (f"{JOURNAL}/*", f"{JOURNAL}/{TOKENIZER}/*")
 _FILES = (*_IN_FOLDER, *(f"[0-9]*/{name}" for name in _IN_FOLDER), *_IN_JOURNAL)
 
@@ -222,7 +221,7 @@ def _check_listed(folder: Folder, names: list[str]) -> None:
         with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
             shards = json.loads(part.read(FILE_NAME) or b"{}")["shards"]
             files = [shard["file"] for split in shards.values() for shard in split]
-            made = [FILE_NAME, BLOCKS_NAME, *_OF_TOKENIZER, *files]
+            made = [FILE_NAME, BLOCKS_NAME, *TOKENIZER_FILES, *files]
             listed.update(f"{parent}/{file}".lstrip("/") for file in made)
     for name in sorted(set(names) - listed):
         raise InputError(
