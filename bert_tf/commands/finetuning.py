@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.commands.finetuning_data import FinetuningData, run_identity
+from bert_tf.commands.finetuning_data import FinetuningData
 from bert_tf.commands.finetuning_model import in_training, new_model
 from bert_tf.commands.finetuning_options import FinetuningOptions
 from bert_tf.errors import InputError
@@ -121,7 +121,6 @@ def _finetune(
 ) -> FinetuningResult | None:
     task, validation = data.task, data.validation
     best_by = data.score_to_choose_by(options.best_by)
-    settings = {**data.settings(), **run_identity(options, task, data.tokenizer)}
     size, epochs, learning_rate = options.batch_size, options.epochs, options.learning_rate
     assert size is not None and epochs is not None and learning_rate is not None
     rows_at_once = size // options.gradient_accumulation_steps  # of an evaluation
@@ -161,7 +160,7 @@ def _finetune(
         warmup_steps=round(total_steps * options.warmup_share),
         loss=loss,
         metrics=metrics,
-        settings={**settings, "config": model.config.to_dict()},
+        settings={**data.settings, "config": model.config.to_dict()},
         examples=lambda: batches(size),
         values={"model": options.model, "train": options.source},
         score=f"best_{best_by}",

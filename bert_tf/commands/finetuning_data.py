@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ class FinetuningData:
     remarks: list[str]  # on the data and what to compare scores with, a sentence each
     columns: Mapping[str, Sequence[Any]]  # R training rows: the examples, or several rows of each
     arrays: list[np.ndarray]  # targets [R, ...], and weights [R] or [R, ...] if there are any
-    kept_whole: str | None = None  # what a split of one file left undivided, such as "context"
+    # What must be the same when a run is resumed, beside its options.
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, task: Task, options: FinetuningSetup) -> "FinetuningData":
@@ -56,7 +57,7 @@ class FinetuningData:
         with contextlib.suppress(InputError):  # nothing else depends on the test examples
             if task.has(train, "test"):
                 splits["test"] = task.read(train, "test", labelled=False)
-        kept_whole = None
+        settings: dict[str, Any] = {"labels": labels}
         if held_out is not None:
             remarks += held_out.remarks()
             counts = label_counts(kind.targets(held_out, labels), labels)  # refuses unknown ones
@@ -74,7 +75,9 @@ class FinetuningData:
                     "--validation a file"
                 )
             _, one_by_one = split(targets, range(len(targets)), share, options.seed)
-            kept_whole = None if np.array_equal(aside, one_by_one) else unit
+            # Absent otherwise: runs from before examples were kept together can be resumed.
+            if not np.array_equal(aside, one_by_one):
+                settings["validation_share"] = f"by {unit}"
             examples, held_out = examples.take(kept), examples.take(aside)
         if isinstance(kind, SentenceEmbedding):
             kind.check_scored(held_out)
@@ -86,17 +89,10 @@ class FinetuningData:
         remarks += score_remarks(kind, task, labels)
         remarks += filter(None, [plateau_notice(model)])
         arrays = [targets, *([class_weights(targets)] if options.class_weights else [])]
+        settings |= {"train": examples.fingerprint(), "validation": held_out.fingerprint()}
+        settings |= run_identity(options, task, tokenizer)
         return cls(
-            task,
-            tokenizer,
-            config,
-            labels,
-            examples,
-            held_out,
-            remarks,
-            columns,
-            arrays,
-            kept_whole,
+            task, tokenizer, config, labels, examples, held_out, remarks, columns, arrays, settings
         )
 
     @property
@@ -116,16 +112,6 @@ class FinetuningData:
         if name is not None and name not in names:
             raise InputError(f"--best_by {name} is no score of this task: give {', '.join(names)}")
         return name or names[0]
-
-    def settings(self) -> dict[str, Any]:
-        """What must be the same when a run is resumed, beside its `run_identity`."""
-        return {
-            "labels": self.labels,
-            "train": self.train.fingerprint(),
-            "validation": self.validation.fingerprint(),
-            # Absent otherwise: runs from before examples were kept together can be resumed.
-            **({"validation_share": f"by {self.kept_whole}"} if self.kept_whole else {}),
-        }
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:

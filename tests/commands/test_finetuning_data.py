@@ -205,11 +205,11 @@ def test_a_run_that_was_split_otherwise_is_not_resumed(tmp_path):
     path = tmp_path / "d.tsv"
     path.write_text("text\tlabel\na\tx\nb\ty\nc\tx\nd\ty\n")
     data = read(tmp_path, path)
-    assert data.settings().keys() == {"labels", "train", "validation"}
+    assert "validation_share" not in data.settings
     assert data.remarks[0] == "also in train: 0 of 1 validation examples"
     path.write_text("text\tlabel\n" + "a\tx\nb\ty\nc\tx\nd\ty\ne\tx\n" * 2)
     data = read(tmp_path, path)
-    assert data.settings()["validation_share"] == "by text"
+    assert data.settings["validation_share"] == "by text"
     assert not set(data.train.columns["text"]) & set(data.validation.columns["text"])
     row = {"context": "cow", "answers": [{"text": "cow", "answer_start": 0}], "question": "a"}
     path = tmp_path / "q.jsonl"
