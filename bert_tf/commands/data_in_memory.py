@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from bert_tf.commands.finetuning_options import FinetuningSetup
 from bert_tf.commands.function import CommandOptions
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_text
@@ -20,10 +19,11 @@ from bert_tf.files.storage import is_remote
 from bert_tf.options import option
 
 if TYPE_CHECKING:
+    from bert_tf.commands.finetuning_options import FinetuningSetup
     from bert_tf.pipelines.examples.table import Examples, Table
     from bert_tf.tasks.task import Task
 
-Setup = TypeVar("Setup", bound=FinetuningSetup)
+Setup = TypeVar("Setup", bound="FinetuningSetup")
 Texts = TypeVar("Texts", bound=Any)
 
 _EXAMPLES = ("train", "validation")  # options of fine-tuning
@@ -150,7 +150,7 @@ class _Data(NamedTuple):
     examples: "Examples"
 
 
-def _task_to_train(options: FinetuningSetup, in_memory: Collection[str]) -> "Task":
+def _task_to_train(options: "FinetuningSetup", in_memory: Collection[str]) -> "Task":
     task = options.task_to_train()
     files = [n for n in _EXAMPLES if n not in in_memory and getattr(options, n) is not None]
     if files and task.format not in (None, "jsonl"):
