@@ -106,8 +106,6 @@ def test_formats_are_not_mixed(tmp_path):
     (tmp_path / "b.jsonl").write_text("{}")
     with pytest.raises(InputError, match=r"several formats \(jsonl, sentences\)"):
         open_corpus(tmp_path)
-    with pytest.raises(InputError, match="corpus_format is 'html'"):
-        CorpusOptions(corpus_format="html")
 
 
 @pytest.mark.parametrize("text_format", ["sentences", "jsonl"])
