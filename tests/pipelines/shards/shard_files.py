@@ -105,10 +105,11 @@ def starts_of(records: list[bytes]) -> np.ndarray:
     return np.cumsum([0, *(len(record) + 16 for record in records)])
 
 
-def rewrite(path: Path, records: list[bytes]) -> None:
+def rewrite(path: Path, records: list[bytes]) -> Path:
     with tf.io.TFRecordWriter(str(path)) as file:
         for record in records:
             file.write(record)
+    return path
 
 
 def stored(shards: ShardFolder, file: Path | None = None) -> list[bytes]:

@@ -166,9 +166,7 @@ def test_an_epoch_holds_each_instance_once_in_an_order_of_its_own(dynamic, batch
 
 
 @pytest.mark.slow
-def test_mixed_shards_have_their_shares_and_continue_at_any_step(
-    dynamic, number_shards, batches, monkeypatch
-):
+def test_mixed_shards_continue_at_any_step(dynamic, number_shards, batches, monkeypatch):
     monkeypatch.setattr(reading, "MIXED", 50)
     others = [number_shards(masking="dynamic", seed=seed) for seed in (2, 3)]
     mixed = [(open_shards(folder), share) for folder, share in zip(others, (0.3, 0.1), strict=True)]

@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shard_files import rewrite as write
 
 from bert_tf.pipelines.shards import record_blocks
 from bert_tf.pipelines.shards.record_blocks import FRAME_BYTES, RecordBlocks, scan
@@ -16,13 +17,6 @@ BLOCK = 4
 @pytest.fixture(autouse=True)
 def blocks_of_four(monkeypatch):
     monkeypatch.setattr(record_blocks, "BLOCK_RECORDS", BLOCK)
-
-
-def write(path, records):
-    with tf.io.TFRecordWriter(str(path)) as file:
-        for record in records:
-            file.write(record)
-    return path
 
 
 def scanned_blocks(paths):
