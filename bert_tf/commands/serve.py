@@ -184,8 +184,9 @@ def prepare(options: Options) -> None:
     if not source.exists():
         raise InputError(f"{source}: no such folder: give the one that bert-tf export writes to")
     _credentials(options)
-    _port(options, "rest_port", 8501)
-    _port(options, "grpc_port", 8500)
+    for name, default in (("rest_port", 8501), ("grpc_port", 8500)):
+        if getattr(options, name) is None:
+            setattr(options, name, _port(name, default))
     names = ", ".join(sorted({x.parent.name for x in source.glob("*/*") if x.name.isdecimal()}))
     # The models that are served, as far as is known before a models.config is read.
     folder = source.parent if source.is_file() else source
@@ -205,13 +206,13 @@ def run(options: Options) -> Result:
     from bert_tf.server.app import METRICS_PATH, Limits, make_app
     from bert_tf.server.grpc_service import start_grpc
     from bert_tf.server.models import Models
-    from bert_tf.server.monitoring import AccessLog, Tracer
+    from bert_tf.server.monitoring import AccessLog, Recorder, Tracer
     from bert_tf.server.server import bind, serve, take_descriptors
 
-    rest_socket = bind(options.host, _port(options, "rest_port", 8501), "--rest_port")
+    rest_socket = bind(options.host, options.rest_port or 0, "--rest_port")
     # Found to be free now, before models are loaded.
-    with bind(options.host, _port(options, "grpc_port", 8500), "--grpc_port") as grpc_socket:
-        grpc_address = f"{_bracketed(options.host)}:{grpc_socket.getsockname()[1]}"
+    with bind(options.host, options.grpc_port or 0, "--grpc_port") as grpc_socket:
+        ports = [x.getsockname()[1] for x in (rest_socket, grpc_socket)]
     batching = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches")
     overrides = {n: value for n in batching if (value := getattr(options, n)) is not None}
     limit_threads(None)
@@ -238,9 +239,9 @@ def run(options: Options) -> Result:
             f"--access_log {options.access_log} cannot be written ({error.strerror}): give a file "
             "in a folder that is there"
         ) from error
+    recorder = Recorder(log, tracer)
     request_bytes = options.max_request_mb * 2**20
     held_bytes = max(8 * request_bytes, 2**28)
-    shared: dict[str, Any] = {"tokens": tokens, "access_log": log, "tracer": tracer}
     app = make_app(
         models,
         routes=playground.routes(models) if options.playground else (),
@@ -248,17 +249,18 @@ def run(options: Options) -> Result:
         hosts=_hosts(options),
         cors_origins=options.cors_origins,
         metrics_path=metrics_path,
-        **shared,
+        tokens=tokens,
+        recorder=recorder,
     )
 
     loading, grace = contextlib.ExitStack(), 2 * options.deadline
     is_ready = False
 
-    def ready(grpc_port: int) -> None:
+    def ready() -> None:
         nonlocal is_ready
         is_ready = True
         loading.close()
-        for line in _ready_lines(models, options, rest_socket.getsockname()[1], grpc_port):
+        for line in _ready_lines(models, options, *ports):
             console.print(line)
 
     def stopping() -> None:
@@ -275,12 +277,13 @@ def run(options: Options) -> Result:
     start = functools.partial(
         start_grpc,
         models,
-        grpc_address,
+        f"{_bracketed(options.host)}:{ports[1]}",
         max_request_bytes=request_bytes,
         max_held_bytes=held_bytes,
         most_connections=connections,
         tls=tls,
-        **shared,
+        tokens=tokens,
+        recorder=recorder,
     )
     serving = serve(
         models,
@@ -295,11 +298,7 @@ def run(options: Options) -> Result:
         connections=connections,
     )
     gc.freeze()  # what is loaded by now stays; unloading a version need not look through it
-    with loading, contextlib.ExitStack() as ends:
-        if log is not None:
-            ends.callback(log.close)
-        if tracer is not None:
-            ends.callback(tracer.close)
+    with contextlib.closing(recorder), loading:
         loading.enter_context(progress("loading and warming up the models"))
         asyncio.run(serving)
     return Result()
@@ -308,9 +307,7 @@ def run(options: Options) -> Result:
 serve = function("serve", Options, run, prepare)
 
 
-def _port(options: Options, name: str, default: int) -> int:
-    if (port := getattr(options, name)) is not None:
-        return port
+def _port(name: str, default: int) -> int:
     text = os.environ.get(name.upper()) or str(default)
     if not (text.isdecimal() and int(text) <= 65535):
         raise InputError(f"${name.upper()} is {text!r}: give a port, or --{name}")

@@ -42,7 +42,7 @@ from bert_tf.server.batching import LARGE_ANSWER, LARGE_BODY, in_thread_if, row_
 from bert_tf.server.credentials import Tokens
 from bert_tf.server.errors import HTTP_STATUS, ServingError, invalid
 from bert_tf.server.models import Models
-from bert_tf.server.monitoring import AccessLog, Metrics, Tracer, recorded
+from bert_tf.server.monitoring import Metrics, Recorder
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 _SMALLEST_PACKED = 2**10  # bytes of an answer that is worth packing
@@ -84,14 +84,13 @@ def make_app(
     hosts: Collection[str] = (),
     tokens: Tokens | None = None,
     cors_origins: Sequence[str] = (),
-    access_log: AccessLog | None = None,
-    tracer: Tracer | None = None,
+    recorder: Recorder | None = None,
     metrics_path: str | None = METRICS_PATH,
 ) -> Starlette:
     """Makes the ASGI application of a server; the caller starts and closes the models."""
     middleware = [
         Middleware(_unless, answered=functools.partial(_probe, models)),
-        Middleware(_observed, log=access_log, tracer=tracer),
+        Middleware(_observed, recorder=recorder or Recorder()),
     ]
     if hosts:
         guard = functools.partial(_refuse_other_host, hosts, models.metrics)
@@ -183,7 +182,7 @@ def _refuse_other_host(hosts: Collection[str], metrics: Metrics, scope: Scope) -
     return _refusal(scope, metrics, ServingError(StatusCode.PERMISSION_DENIED, message, "host"))
 
 
-def _observed(app: ASGIApp, log: AccessLog | None, tracer: Tracer | None) -> ASGIApp:
+def _observed(app: ASGIApp, recorder: Recorder) -> ASGIApp:
     """Gives requests an id, and writes their `_log_fields` to the log and a span."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -212,7 +211,7 @@ def _observed(app: ASGIApp, log: AccessLog | None, tracer: Tracer | None) -> ASG
             fields["response_bytes"] += len(message.get("body", b""))
             await send(message)
 
-        with recorded(log, tracer, scope["method"], headers, fields):
+        with recorder.record(scope["method"], headers, fields):
             await app(scope, counting_receive, counting_send)
 
     return answer

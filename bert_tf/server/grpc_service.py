@@ -29,7 +29,7 @@ from bert_tf.server.connections import HEAD_BYTES
 from bert_tf.server.credentials import Certificate, Tokens
 from bert_tf.server.errors import ServingError, invalid
 from bert_tf.server.models import Models
-from bert_tf.server.monitoring import REQUEST_ID, AccessLog, Tracer, recorded
+from bert_tf.server.monitoring import REQUEST_ID, Recorder
 from bert_tf.server.tensors import predict_inputs, to_proto
 from bert_tf.tasks.signatures import DEFAULT
 
@@ -60,8 +60,7 @@ async def start_grpc(
     most_connections: int = 1000,
     tls: Certificate | None = None,
     tokens: Tokens | None = None,
-    access_log: AccessLog | None = None,
-    tracer: Tracer | None = None,
+    recorder: Recorder | None = None,
 ) -> tuple["GrpcServer", int]:
     """Starts a server of the services and returns it with its port; port 0 takes a free one.
 
@@ -81,7 +80,8 @@ async def start_grpc(
         ],
     )
     patient = min(_MOST_PATIENT, max_held_bytes // max_request_bytes)
-    started = GrpcServer(server, models, max_held_bytes, patient, tokens, access_log, tracer)
+    records = recorder or Recorder()
+    started = GrpcServer(server, models, max_held_bytes, patient, tokens, records)
     services = {
         service: {
             # The call reads its message itself: gRPC's own handlers would wait without a limit.
@@ -184,8 +184,7 @@ class GrpcServer:
     max_held_bytes: int
     most_patient: int  # calls that may wait long for their message
     tokens: Tokens | None
-    access_log: AccessLog | None
-    tracer: Tracer | None
+    recorder: Recorder
     arriving: int = 0  # calls that wait for their message
     held_bytes: int = 0
     watchers: int = 0
@@ -197,7 +196,7 @@ class GrpcServer:
         fields: dict[str, Any] = {"client": context.peer(), "protocol": "gRPC", "method": api}
         fields["request_bytes"] = 0
         metrics = self.models.metrics
-        records = recorded(self.access_log, self.tracer, api, headers, fields)
+        records = self.recorder.record(api, headers, fields)
         with records, metrics.in_flight.labels("GRPC").track_inprogress():
             trailer = ((REQUEST_ID, fields["request_id"]),)
             context.set_trailing_metadata(trailer)

@@ -5,6 +5,7 @@ autoscalers and operators; `recipes/serving/grafana.json` shows them.
 """
 
 import contextlib
+import dataclasses
 import datetime
 import functools
 import json
@@ -249,25 +250,34 @@ def _shortened(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: x[:_LONGEST] if isinstance(x, str) else x for key, x in fields.items()}
 
 
-@contextlib.contextmanager
-def recorded(
-    log: AccessLog | None,
-    tracer: Tracer | None,
-    name: str,
-    headers: Mapping[str, str],
-    fields: dict[str, Any],
-) -> Iterator[None]:
-    """Records a request, which the block answers, with the fields as they are at its end.
+@dataclasses.dataclass(frozen=True)
+class Recorder:
+    """Writes requests into the access log and as spans, where there are these."""
 
-    Adds the fields `request_id` and, if the caller has one, `trace_id`.
-    """
-    start = time.perf_counter()
-    fields["request_id"] = request_id(headers.get(REQUEST_ID, ""))
-    if trace := trace_id(headers.get(TRACE_PARENT, "")):
-        fields["trace_id"] = trace
-    try:
-        with tracer.span(name, headers, fields) if tracer else contextlib.nullcontext():
-            yield
-    finally:
-        if log is not None:
-            log.write({**fields, "milliseconds": round(1000 * (time.perf_counter() - start), 3)})
+    log: AccessLog | None = None
+    tracer: Tracer | None = None
+
+    @contextlib.contextmanager
+    def record(
+        self, name: str, headers: Mapping[str, str], fields: dict[str, Any]
+    ) -> Iterator[None]:
+        """Records a request, which the block answers, with the fields as they are at its end.
+
+        Adds the fields `request_id` and, if the caller has one, `trace_id`.
+        """
+        start = time.perf_counter()
+        fields["request_id"] = request_id(headers.get(REQUEST_ID, ""))
+        if trace := trace_id(headers.get(TRACE_PARENT, "")):
+            fields["trace_id"] = trace
+        tracer, log = self.tracer, self.log
+        try:
+            with tracer.span(name, headers, fields) if tracer else contextlib.nullcontext():
+                yield
+        finally:
+            if log:
+                milliseconds = round(1000 * (time.perf_counter() - start), 3)
+                log.write({**fields, "milliseconds": milliseconds})
+
+    def close(self) -> None:
+        for part in filter(None, (self.log, self.tracer)):
+            part.close()

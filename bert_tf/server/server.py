@@ -95,7 +95,7 @@ async def serve(
     rest_socket: socket.socket,
     start_grpc: Callable[[], Awaitable[tuple[GrpcServer, int]]],
     *,
-    ready: Callable[[int], object] = lambda grpc_port: None,
+    ready: Callable[[], object] = lambda: None,
     stopping: Callable[[], object] = lambda: None,
     tls: Certificate | None = None,
     tokens: Tokens | None = None,
@@ -105,9 +105,8 @@ async def serve(
     """Serves until SIGTERM or SIGINT, then answers what has been accepted and returns.
 
     While models load, probes are answered and requests refused. A second signal ends the process at
-    once. `ready` is called with the port of gRPC when requests are answered; `stopping` at the
-    first signal, after which requests get `grace` seconds. The caller ends threads that still
-    compute.
+    once. `ready` is called when requests are answered; `stopping` at the first signal, after which
+    requests get `grace` seconds. The caller ends threads that still compute.
     """
     config = uvicorn.Config(
         app,
@@ -145,7 +144,7 @@ async def serve(
         if files
     ]
     try:
-        grpc_server, grpc_port = await start_grpc()
+        grpc_server, _ = await start_grpc()
         rest = asyncio.create_task(server.serve([rest_socket]))
         try:
             loading = asyncio.create_task(models.start())
@@ -153,7 +152,7 @@ async def serve(
             await asyncio.wait({loading, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
                 await loading
-                ready(grpc_port)
+                ready()
                 # glibc keeps freed memory for the thread that used it.
                 trim = _repeat(_TRIM_SECONDS, return_freed_memory)
                 background.append(asyncio.create_task(trim))

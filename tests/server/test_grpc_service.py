@@ -30,7 +30,7 @@ from bert_tf.server import grpc_service
 from bert_tf.server.credentials import Certificate
 from bert_tf.server.grpc_service import start_grpc
 from bert_tf.server.models import Models
-from bert_tf.server.monitoring import AccessLog
+from bert_tf.server.monitoring import AccessLog, Recorder
 
 Code = grpc.StatusCode
 
@@ -210,7 +210,7 @@ async def test_limits_deadlines_the_token_and_the_log(toys, tmp_path):
     options = {
         "tokens": tokens_of(tmp_path, "app secret"),
         "max_request_bytes": 10_000,
-        "access_log": log,
+        "recorder": Recorder(log),
     }
     async with served(toys, overrides=slow, **options) as client:
         call, metadata = client.predictions.Predict, [("authorization", "Bearer secret")]
@@ -365,7 +365,7 @@ async def watches(stub: health_pb2_grpc.HealthStub) -> bool:
 async def test_a_call_has_an_id_and_a_trace(toys, tmp_path):
     log = AccessLog(tmp_path / "log")
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-    async with served(toys, access_log=log) as client:
+    async with served(toys, recorder=Recorder(log)) as client:
         call = client.predictions.Predict(
             predict_request(),
             metadata=[("x-request-id", "a-1"), ("traceparent", f"00-{trace}-00f067aa0ba902b7-01")],

@@ -11,7 +11,7 @@ from credential_files import tokens_of
 from rest_client import MODEL, ask, serving
 
 from bert_tf.server import monitoring
-from bert_tf.server.monitoring import AccessLog, Tracer, request_id, trace_id
+from bert_tf.server.monitoring import AccessLog, Recorder, Tracer, request_id, trace_id
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -56,7 +56,7 @@ def test_ids_tokens_and_traces_are_logged_and_traced(models, tmp_path, caplog):
     tracer = Tracer(SimpleSpanProcessor(spans))
     tokens = tokens_of(tmp_path, "web one\nbatch two\n")
     path, body = f"{MODEL}:predict", {"inputs": [1]}
-    with serving(models, access_log=log, tracer=tracer, tokens=tokens) as client:
+    with serving(models, recorder=Recorder(log, tracer), tokens=tokens) as client:
         headers = {
             "X-Request-ID": "order-7",
             "traceparent": f"00-{TRACE}-{PARENT}-01",
@@ -89,7 +89,7 @@ def test_ids_tokens_and_traces_are_logged_and_traced(models, tmp_path, caplog):
 def test_the_access_log_has_who_what_and_how_long_but_no_text(models, tmp_path):
     file, secret = tmp_path / "access.jsonl", "my secret"
     log = AccessLog(file)
-    with serving(models, access_log=log) as client:
+    with serving(models, recorder=Recorder(log)) as client:
         body = json.dumps({"signature_name": "lengths", "instances": [secret, "b"]})
         ask(client, body, model=f"{MODEL}/versions/123")
         ask(client, json.dumps({"instances": [secret], "signature_name": secret}))
