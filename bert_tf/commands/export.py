@@ -103,19 +103,20 @@ def run(options: Options) -> ExportResult:
     Returns:
         The folder of the new version.
     """
-    if options.format != "saved_model":
-        return _export_portable(options)
-    output = options.output or "saved_models"
+    is_portable = options.format != "saved_model"
     takes_rows = options.precision in ("int8", "auto", "all")
-    if options.calibration and not takes_rows:
+    if is_portable:
+        _check_portable(options)
+    elif options.calibration and not takes_rows:
         raise InputError(
             f"--calibration is for int8: give --precision int8, not {options.precision}"
         )
-    if options.explanations and takes_rows:
+    elif options.explanations and takes_rows:
         raise InputError(
             "--explanations needs gradients, which int8 has none of: give --precision float32 or "
             f"bfloat16, not {options.precision}"
         )
+    output = options.output or ("exports" if is_portable else "saved_models")
     with mirrored(output, top_alone=True), progress("exporting", shown=options.shown) as bar:
         from bert_tf.commands.export_precisions import export_types
         from bert_tf.models.opening import load_answerer
@@ -124,6 +125,17 @@ def run(options: Options) -> ExportResult:
         folder = check_output_folder(joined(output, options.name), [options.model])
         check_export(options.name, root=folder.parent, version=options.version)
         load = functools.partial(load_answerer, options.model, _settings(options))
+        if is_portable:
+            if folder.is_dir() and any(folder.iterdir()):
+                raise InputError(
+                    f"{joined(output, options.name)} is not empty, and no export is overwritten: "
+                    "give another --name or --output"
+                )
+            path = load().export_portable(
+                folder, options.format, directory=options.model, int8=options.precision == "int8"
+            )
+            path = joined(output, options.name, path.name)
+            return ExportResult(path=path, versions={}, inputs={}, notices=bar.notices)
         if not takes_rows:
             dtype, remark = dtype_policy(options.precision)
             model = load(dtype)
@@ -161,8 +173,8 @@ def _settings(options: Options) -> dict[str, Any]:
     return {name: value for name, value in vars(options).items() if name != "format"}
 
 
-def _export_portable(options: Options) -> ExportResult:
-    """The export for a runtime other than TensorFlow: a folder of its own."""
+def _check_portable(options: Options) -> None:
+    """Refuses options that a runtime other than TensorFlow has no use for."""
     precisions = ("float32", "int8") if options.format == "litert" else ("float32",)
     for name, is_set in {
         "--version": options.version,
@@ -174,25 +186,6 @@ def _export_portable(options: Options) -> ExportResult:
             raise InputError(
                 f"--format {options.format} and {name} cannot be combined: leave one of them out"
             )
-    output = options.output or "exports"
-    with mirrored(output, top_alone=True), progress("exporting", shown=options.shown) as bar:
-        from bert_tf.models.opening import load_answerer
-        from bert_tf.serving.export import check_export
-
-        folder = check_output_folder(joined(output, options.name), [options.model])
-        check_export(options.name, root=folder.parent, version=0)
-        if folder.is_dir() and any(folder.iterdir()):
-            raise InputError(
-                f"{joined(output, options.name)} is not empty, and no export is overwritten: give "
-                "another --name or --output"
-            )
-        model = load_answerer(options.model, _settings(options), "float32")
-        path = model.export_portable(
-            folder, options.format, directory=options.model, int8=options.precision == "int8"
-        )
-    return ExportResult(
-        path=joined(output, options.name, path.name), versions={}, inputs={}, notices=bar.notices
-    )
 
 
 def dtype_policy(precision: str) -> tuple[str, str]:
