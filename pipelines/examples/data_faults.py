@@ -1,4 +1,7 @@
-"""Faults of labelled text: damage, near-duplicates, wrong labels, labels spelt in two ways."""
+"""Faults of labelled text: damage, near-duplicates, wrong labels, labels spelt in two ways.
+
+They are reported. What stops a command, such as a blank label, a kind's `read` refuses.
+"""
 
 import contextlib
 import functools

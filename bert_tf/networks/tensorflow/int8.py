@@ -1,5 +1,8 @@
 """InferenceKernels with the encoder's products in int8: how it is calibrated, and how it computes.
 
+A `Recorder` measures the ranges of a product's inputs while the model answers the rows that
+`commands.export_precisions` reads.
+
 n is a number of tokens, K the width of a product's inputs, M that of its outputs.
 """
 

@@ -1,4 +1,8 @@
-"""The playground: a page at `/`, in `static/` as it is served, for trying models in a browser."""
+"""The playground: a page at `/` for trying models in a browser.
+
+It draws in `static/`: `answers.js` has a view for each sort of output, `attention.js` one of the
+attention.
+"""
 
 from collections.abc import Mapping
 from importlib import resources

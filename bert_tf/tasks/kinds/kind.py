@@ -1,4 +1,4 @@
-"""Kinds of tasks: how examples become inputs, losses, answers and scores."""
+"""Kinds of tasks: which examples they refuse; how others become inputs, losses, answers, scores."""
 
 import contextlib
 import inspect

@@ -1,4 +1,7 @@
-"""Scores, larger for better models. They import scikit-learn and SciPy, which take a second."""
+"""Scores, larger for better models. They import scikit-learn and SciPy, which take a second.
+
+A new score is a function here, named among the `scores` of tasks in `tasks.task_table`.
+"""
 
 import math
 import warnings
