@@ -97,7 +97,7 @@ def resumed(
 
 def find_data(given: str) -> tuple[Any, str, str]:
     """Task, training data and validation data of "TASK=TRAIN[,VALIDATION]"."""
-    from bert_tf.tasks.table import find_task
+    from bert_tf.tasks.task_table import find_task
 
     name, _, paths = given.partition("=")
     train, _, validation = paths.partition(",")

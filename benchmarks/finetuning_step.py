@@ -38,7 +38,7 @@ def read_data(options: argparse.Namespace) -> Any:
     """The training examples."""
     from bert_tf.commands.finetune import Options as FinetuningOptions
     from bert_tf.commands.finetuning_data import FinetuningData
-    from bert_tf.tasks.table import find_task
+    from bert_tf.tasks.task_table import find_task
 
     settings = FinetuningOptions(model=options.model, data=options.data, output="run", seed=SEED)
     return FinetuningData.read(find_task(options.task), settings)

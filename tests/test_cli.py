@@ -30,8 +30,8 @@ from bert_tf.commands.vocab import Options as VocabularyOptions
 from bert_tf.errors import InputError
 from bert_tf.options import changed_words, option_helps
 from bert_tf.pipelines.data_options import CorpusOptions
-from bert_tf.tasks.table import TASKS, check_name
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
+from bert_tf.tasks.task_table import TASKS, check_name
 from bert_tf.training.training_options import save_config
 
 

@@ -146,7 +146,7 @@ def run(options: Options) -> CheckResult:
     if output:
         Mark.of(output, CHECK)  # refuses it before the work
     with progress("reading", shown=options.shown) as bar:
-        from bert_tf.tasks.table import find_task, with_options
+        from bert_tf.tasks.task_table import find_task, with_options
 
         task = with_options(find_task(options.task or "classification"), vars(options))
         splits = dict(_read(task, options))

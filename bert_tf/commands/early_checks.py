@@ -52,7 +52,7 @@ def check_inputs(options: Any) -> None:
         if not (is_remote(path) and kind == "folder or URL"):
             (check_output_file if kind == "file" else check_output_folder)(path, read)
     if getattr(options, "task", None):
-        from bert_tf.tasks.table import check_name
+        from bert_tf.tasks.task_table import check_name
 
         check_name(options.task)
     if hasattr(options, "text_column"):
@@ -119,7 +119,7 @@ def read_values(path: str) -> dict[str, Any]:
 def _check_columns(options: Any) -> None:
     from bert_tf.pipelines.examples.files import check_columns
     from bert_tf.tasks.of_model import named_task
-    from bert_tf.tasks.table import TASKS, MultiLabel, Span
+    from bert_tf.tasks.task_table import TASKS, MultiLabel, Span
 
     model, said = getattr(options, "model", None), getattr(options, "task", None)
     task, of_model = named_task(model, said, to_train=hasattr(options, "train"))

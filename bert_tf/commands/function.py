@@ -101,7 +101,7 @@ def with_kind(options: type, task: object, model: object) -> type:
     if not issubclass(options, TaskOptions):
         return options
     from bert_tf.tasks.of_model import named_task, of_model
-    from bert_tf.tasks.table import TASKS, check_name
+    from bert_tf.tasks.task_table import TASKS, check_name
 
     said, directory = (
         os.fspath(x) if isinstance(x, str | os.PathLike) else None for x in (task, model)

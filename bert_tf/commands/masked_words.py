@@ -11,7 +11,7 @@ from bert_tf.errors import InputError
 from bert_tf.extensions import Architecture, added
 from bert_tf.models.answerer import Answerer
 from bert_tf.tasks.kinds.masked_language_model import guess_masked_words
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.logs import EventFolder
 from bert_tf.training.monitoring import TensorBoardLog

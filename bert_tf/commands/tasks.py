@@ -64,7 +64,7 @@ def run(options: Options) -> TasksResult:
     Returns:
         The table of all tasks, or of one.
     """
-    from bert_tf.tasks.table import TASKS, find_task
+    from bert_tf.tasks.task_table import TASKS, find_task
 
     if options.name is None:
         columns, *rows = overview(TASKS.data.values())

@@ -19,8 +19,8 @@ from bert_tf.serving.predictor import Predictor
 from bert_tf.startup import prepare_training
 from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.of_model import has_class, is_opened_for, named_task, of_model, read_settings
-from bert_tf.tasks.table import TASKS, with_options
 from bert_tf.tasks.task import Task
+from bert_tf.tasks.task_table import TASKS, with_options
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 

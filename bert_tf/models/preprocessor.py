@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models import text_inputs
-from bert_tf.tasks.table import find_task
 from bert_tf.tasks.task import Task
+from bert_tf.tasks.task_table import find_task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 

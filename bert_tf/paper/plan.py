@@ -15,7 +15,7 @@ from bert_tf.paper.tables import TABLES, Column, PaperTable, Scale, System
 from bert_tf.paper.training_stages import Finetuning, Pretraining
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.examples.records import is_dataset_name
-from bert_tf.tasks.table import find_task
+from bert_tf.tasks.task_table import find_task
 
 _MOST_EPOCHS = 100  # beyond these a model learns the corpus by heart; the paper made 40
 

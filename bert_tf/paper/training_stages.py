@@ -29,7 +29,7 @@ from bert_tf.paper.data_stages import Shards, TaskData
 from bert_tf.paper.stage import Cache, Show, Stage, chosen_options
 from bert_tf.paper.step_speed import LSTM_SPEED, StepSpeed, predicted_positions
 from bert_tf.tasks.kinds.span import Span
-from bert_tf.tasks.table import find_task, with_options
+from bert_tf.tasks.task_table import find_task, with_options
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.training.resuming import load_weights
 from bert_tf.training.training_options import dropout_settings

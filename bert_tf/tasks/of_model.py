@@ -8,9 +8,9 @@ from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.errors import InputError
 from bert_tf.extensions import added
 from bert_tf.files.model_files import TASK_FILE, read_json
-from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_options import check_stored
+from bert_tf.tasks.task_table import TASKS, find_task, with_options
 
 _ASSETS = "assets.extra"  # of exports
 _DEFAULT = "classification"

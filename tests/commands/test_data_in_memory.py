@@ -19,7 +19,7 @@ from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.vocab import Options as VocabularyOptions
 from bert_tf.errors import InputError
 from bert_tf.files.owners import SEEDS
-from bert_tf.tasks.table import find_task
+from bert_tf.tasks.task_table import find_task
 
 TEXTS = ["a good film", "a bad one", ""]
 LABELS = ["good", "bad", "good"]

@@ -9,7 +9,7 @@ from tiny import tiny_config
 
 from bert_tf import BertClassifier, BertTokenizer
 from bert_tf.models.answerer import Answerer
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
 

@@ -13,7 +13,7 @@ from bert_tf.commands.finetuning_data import FinetuningData
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer, Evaluation
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 LABELS = ["bad", "good"]
 MODEL = Answerer(TASKS["classification"], SimpleNamespace(config=Mock()), None, LABELS)

@@ -13,7 +13,7 @@ from bert_tf.commands.finetuning import _evaluate_best, best_temperature, check_
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 LABELS = ["no", "perhaps", "yes"]
 WINDOWS = {"long_texts": "windows", "max_length": 8}

@@ -13,7 +13,7 @@ from bert_tf.commands.finetuning_data import FinetuningData, duplicates
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.splits import split, split_keys
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 LENGTH, SIZE = 16, 4
 WORDS = ["a", "b", "c", "##c"]

@@ -13,7 +13,7 @@ from bert_tf import BertClassifier, BertTokenizer
 from bert_tf.commands.report_files import write_report
 from bert_tf.models.answerer import Answerer
 from bert_tf.tasks.reports.tables import ReportTable, confusion
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 TRUTH, PREDICTED = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
 

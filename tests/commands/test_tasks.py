@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bert_tf.commands.tasks import describe, overview
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 
 def test_the_table_has_every_task(call):

@@ -374,7 +374,7 @@ def fingerprint(task: str, path: str) -> str:
 
     Nothing public tells it but a checkpoint; its writer is asked.
     """
-    from bert_tf.tasks.table import TASKS as TABLE
+    from bert_tf.tasks.task_table import TASKS as TABLE
 
     return TABLE[task].read(path, "train").fingerprint()
 

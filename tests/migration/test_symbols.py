@@ -10,7 +10,7 @@ import bert_tf
 from bert_tf.cli import COMMANDS, command_module
 from bert_tf.migration.symbols import LIBRARIES, find, table
 from bert_tf.options import option_helps
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 ROWS = [row for rows in table().values() for row in rows]
 TEXT = " ".join(row.instead for row in ROWS)

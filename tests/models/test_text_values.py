@@ -5,7 +5,7 @@ import pytest
 
 from bert_tf.errors import InputError
 from bert_tf.models.text_values import named_labels
-from bert_tf.tasks.table import find_task
+from bert_tf.tasks.task_table import find_task
 
 TASK = find_task("classification")
 

@@ -22,7 +22,7 @@ from bert_tf.tasks.kinds.sentence_embedding import SentenceEmbedding
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging, Tags
 from bert_tf.tasks.of_model import read_settings
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

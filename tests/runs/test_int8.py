@@ -34,7 +34,7 @@ from bert_tf.serving import precisions
 from bert_tf.serving.precisions import fastest_version, same_in_other_types, type_of
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.saved_model import LoadedModel
-from bert_tf.tasks.table import find_task
+from bert_tf.tasks.task_table import find_task
 from tests.processes.preloaded import run_code
 
 pytestmark = pytest.mark.slow  # an export of two types, calibrated and measured

@@ -16,7 +16,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.opening import load_answerer
 from bert_tf.models.task_models import BertRegressor
-from bert_tf.tasks.table import find_task
+from bert_tf.tasks.task_table import find_task
 
 ROOT = Path(__file__).parents[2]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]

@@ -16,7 +16,7 @@ from tiny import tiny_config
 from bert_tf import BertClassifier, BertSentenceEncoder, BertTokenizer, Predictor
 from bert_tf.models.answerer import Answerer
 from bert_tf.server.models import Models
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,7 +13,7 @@ from bert_tf.models.answerer import Answerer
 from bert_tf.models.classes import class_of_kind
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES, all_signatures
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 PIECES = [
     "[PAD]",

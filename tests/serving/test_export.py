@@ -39,7 +39,7 @@ from bert_tf.serving.saved_model import nodes_of, read_saved_model
 from bert_tf.tasks import signatures
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, RawTextModel, Signature
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 from bert_tf.tokenization import Packer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "море", "海", "。"]

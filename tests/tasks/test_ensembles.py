@@ -17,7 +17,7 @@ from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.regression import Regression
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 
 def test_classes_and_choices_get_their_mean_probability_numbers_their_mean():

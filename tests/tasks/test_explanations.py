@@ -12,7 +12,7 @@ from bert_tf import BertClassifier, BertTokenizer
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.classes import class_of_kind
 from bert_tf.serving.predictor import answer
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "ship", "cow", "."]
 CONFIG = tiny_config(len(PIECES), "2x32x2", initializer_range=0.2)

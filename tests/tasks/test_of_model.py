@@ -22,7 +22,7 @@ from bert_tf.checkpoints.sentence_files import write_sentence_files
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.tasks.of_model import has_class, is_opened_for, named_task, of_model
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 CONFIG = tiny_config(6, intermediate_size=8)
 TUNED = {"task": "multi_label", "max_length": 9, "text_column": "q", "thresholds": {"a": 0.1}}

@@ -12,7 +12,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.predictions import check_submission, write_submission
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
 CONFIG = tiny_config(len(PIECES), initializer_range=0.5)

@@ -9,7 +9,7 @@ from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.remarks import doubts, remarks_on_scores, truncation
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "cow"])
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 NLI = "index\tsentence1\tsentence2\tlabel\n0\tA.\tC\tnot_entailment\n1\tB.\tD\tentailment"
 PAIRS = "index\tsentence1\tsentence2\n0\tA.\tC\n1\tB.\tD"

@@ -18,7 +18,7 @@ from bert_tf.models.task_models import (
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.tensorflow.inference import CopiedWeights
 from bert_tf.serving.saved_model import LoadedModel
-from bert_tf.tasks.table import find_task
+from bert_tf.tasks.task_table import find_task
 
 
 def graph_of(model, **options):

@@ -11,7 +11,7 @@ from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.remarks import doubts
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 SWAG = """\
 ,video-id,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label

@@ -18,8 +18,8 @@ from bert_tf.tasks.of_model import of_model
 from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.remarks import remarks_on_scores
 from bert_tf.tasks.scoring.metrics import accuracy, macro_f1, matthews_correlation
-from bert_tf.tasks.table import TASKS, find_task
 from bert_tf.tasks.task_options import check_stored
+from bert_tf.tasks.task_table import TASKS, find_task
 
 CLASSES = TASKS["classification"]
 KIND = CLASSES.kind
@@ -147,7 +147,7 @@ def test_tasks_are_found_by_entry_point_and_file(tmp_path, monkeypatch):
     def points(group, name=None):
         return {"own": Mock(load=lambda: task)} if group == "bert_tf.tasks" else {}
 
-    monkeypatch.setattr("bert_tf.tasks.table.entry_points", points)
+    monkeypatch.setattr("bert_tf.tasks.task_table.entry_points", points)
     assert find_task("own") == dataclasses.replace(task, name="own")
     mistakes = {"TASK = 1": "TASK is a int", "1 / 0": "ZeroDivisionError", "": "define TASK"}
     for text, message in mistakes.items():

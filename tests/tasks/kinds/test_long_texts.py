@@ -15,7 +15,7 @@ from bert_tf.models.answerer import Answerer
 from bert_tf.models.opening import load_answerer
 from bert_tf.models.task_models import BertClassifier, BertSentenceEncoder
 from bert_tf.serving.predictor import Predictor, answer
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 WORDS = ["sea", "cow", "the", "and", "of"]
 TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])

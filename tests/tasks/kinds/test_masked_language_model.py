@@ -21,7 +21,7 @@ from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.remarks import remarks_on_scores
 from bert_tf.tasks.reports.report import report
 from bert_tf.tasks.signatures import DEFAULT
-from bert_tf.tasks.table import find_task
+from bert_tf.tasks.task_table import find_task
 from bert_tf.tokenization.windows import map_rows
 
 WORDS = ["sea", "ship", "##s", "sail", "##ed", "cow", "barn", ","]

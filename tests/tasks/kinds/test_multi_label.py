@@ -14,7 +14,7 @@ from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.remarks import doubts
 from bert_tf.tasks.reports.report import report
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 TASK = TASKS["multi_label"]
 KIND = TASK.kind

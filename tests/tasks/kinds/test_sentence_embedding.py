@@ -25,7 +25,7 @@ from bert_tf.models.task_models import _SentencePooling
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.of_model import of_model
 from bert_tf.tasks.reports.report import report
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 TASK = TASKS["embedding"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]

@@ -20,7 +20,7 @@ from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.scoring.squad_scores import squad_2_scores
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 from bert_tf.tokenization.windows import QuestionPacker, token_targets
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]

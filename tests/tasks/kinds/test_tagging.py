@@ -17,7 +17,7 @@ from bert_tf.tasks.ensembles import joint_kind
 from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.reports.report import report
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 from bert_tf.tokenization.words import words_between_spaces
 
 LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "E-LOC", "S-PER"]

@@ -5,7 +5,7 @@ import pytest
 
 from bert_tf.tasks.reports.report import report
 from bert_tf.tasks.reports.tables import ReportTable
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task_table import TASKS
 
 
 def table(parts, name) -> ReportTable:
