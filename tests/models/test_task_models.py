@@ -69,16 +69,6 @@ def test_a_list_of_inputs_is_refused(make, batch):
             model(inputs)
 
 
-def test_decoder_is_tied(batch):
-    model = BertPreTrainer(CONFIG, seed=1)
-    table = model.encoder.embeddings.word_embeddings.embeddings
-    assert sum(v is table for v in model.trainable_variables) == 1
-    assert sum(tuple(v.shape) == (V, H) for v in model.trainable_variables) == 1
-    before = np.asarray(model(batch)["mlm_logits"])
-    model.masked_language_model.word_embeddings.embeddings.assign(table * 2.0)
-    assert not np.allclose(before, model(batch)["mlm_logits"])
-
-
 def test_parameters_counted_by_hand(make):
     """BERT-base has 110 million (paper, section 3); here the same sum for a small one."""
     model = make()
