@@ -74,8 +74,7 @@ def steps_here(options: argparse.Namespace) -> Callable[[int], Any]:
     """The training step of `bert-tf finetune`."""
     import keras
 
-    from bert_tf.models.classes import class_of_kind
-    from bert_tf.models.loading import load_model
+    from bert_tf.models.loading import class_of_kind, load_model
     from bert_tf.startup import keep_freed_memory, share_cores
     from bert_tf.training.optimizer import AdamWeightDecay
     from bert_tf.training.trainer import Trainer

@@ -10,9 +10,8 @@ from bert_tf.commands.finetuning_options import FinetuningSetup
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.classes import class_of_kind
 from bert_tf.models.layer_distillation import LayerLoss
-from bert_tf.models.loading import about_to_train
+from bert_tf.models.loading import about_to_train, class_of_kind
 from bert_tf.networks.tensorflow.losses import Values, smoothed_cross_entropy
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.kinds.long_texts import WindowedKind

@@ -17,14 +17,43 @@ from bert_tf.errors import InputError
 from bert_tf.extensions import added
 from bert_tf.files.atomic import StrPath
 from bert_tf.files.model_files import read_small_file
-from bert_tf.models.classes import STORED
 from bert_tf.models.encoder import BertEncoder, encoder_for
+from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel
-from bert_tf.models.task_models import BertSentenceEncoder, TaskModel
+from bert_tf.models.task_models import (
+    BertChooser,
+    BertClassifier,
+    BertMultiLabelClassifier,
+    BertRegressor,
+    BertSentenceEncoder,
+    BertSpanClassifier,
+    BertTagger,
+    TaskModel,
+)
 
 Model = TypeVar("Model", bound=PretrainedModel)
 _log = logging.getLogger(__name__)
 _NEW = "%s: %s initialized at random: train before you use the answers."
+
+# The first class of an architecture and problem type is made from a directory.
+STORED: tuple[type[PretrainedModel], ...] = (
+    BertEncoder,
+    BertPreTrainer,
+    BertMaskedLanguageModel,
+    BertClassifier,
+    BertMultiLabelClassifier,
+    BertRegressor,
+    BertChooser,
+    BertTagger,
+    BertSpanClassifier,
+    BertSentenceEncoder,
+)
+
+
+def class_of_kind(kind: Any) -> Any:
+    """The class of the models that a kind trains: one of `STORED` by its name, or a user's own."""
+    named = kind.model_class
+    return {cls.__name__: cls for cls in STORED}.get(named, named)
 
 
 def load_model(

@@ -11,8 +11,7 @@ from bert_tf.checkpoints.hub import find_model, hub_hint
 from bert_tf.errors import InputError
 from bert_tf.files.model_files import CONFIG
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.classes import class_of_kind
-from bert_tf.models.loading import load_model
+from bert_tf.models.loading import class_of_kind, load_model
 from bert_tf.models.preprocessor import BertPreprocessor
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.serving.predictor import Predictor

@@ -19,9 +19,8 @@ from bert_tf.commands.settings_search import Trial, search
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_directory
-from bert_tf.models.classes import class_of_kind
 from bert_tf.models.cost import classification_flops, pretraining_flops
-from bert_tf.models.loading import load_model
+from bert_tf.models.loading import class_of_kind, load_model
 from bert_tf.models.saving import save_model
 from bert_tf.paper.architectures import DIRECTIONS
 from bert_tf.paper.cost import lstm_flops

@@ -10,7 +10,7 @@ from tiny import tiny_config
 from bert_tf import BertTokenizer
 from bert_tf.commands.export_precisions import Calibration, make_plan_for
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.classes import class_of_kind
+from bert_tf.models.loading import class_of_kind
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES, all_signatures
 from bert_tf.tasks.task_table import TASKS

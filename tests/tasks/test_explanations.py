@@ -10,7 +10,7 @@ from tiny import tiny_config
 
 from bert_tf import BertClassifier, BertTokenizer
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.classes import class_of_kind
+from bert_tf.models.loading import class_of_kind
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.task_table import TASKS
 

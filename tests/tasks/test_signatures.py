@@ -24,7 +24,7 @@ from bert_tf import (
 )
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.classes import class_of_kind
+from bert_tf.models.loading import class_of_kind
 from bert_tf.tasks.task_table import TASKS
 from bert_tf.tokenization import Packer
 

@@ -19,7 +19,7 @@ from bert_tf.commands.finetuning import finetune
 from bert_tf.commands.search_index import vectors_of
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.classes import class_of_kind
+from bert_tf.models.loading import class_of_kind
 from bert_tf.models.opening import load_answerer, open_answerer
 from bert_tf.models.task_models import _SentencePooling
 from bert_tf.pipelines.examples.table import Examples
