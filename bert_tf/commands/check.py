@@ -22,7 +22,7 @@ from bert_tf.commands.progress import ProgressBar, progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_text, write_tsv
-from bert_tf.files.owners import CHECK, Mark, owned
+from bert_tf.files.owners import CHECK, owned
 from bert_tf.options import PathName, option
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 
@@ -143,9 +143,7 @@ def run(options: Options) -> CheckResult:
         The findings, by their kinds.
     """
     output = Path(options.output) if options.output else None
-    if output:
-        Mark.of(output, CHECK)  # refuses it before the work
-    with progress("reading", shown=options.shown) as bar:
+    with owned(output, CHECK), progress("reading", shown=options.shown) as bar:
         from bert_tf.tasks.task_table import find_task, with_options
 
         task = with_options(find_task(options.task or "classification"), vars(options))
@@ -154,14 +152,13 @@ def run(options: Options) -> CheckResult:
         findings = list(_findings(task, splits, options, bar))
         # The surest doubts come first, in the order in which they were found.
         findings.sort(key=lambda x: (_SPLITS.index(x.split), 0 if x.kind == "doubt" else x.index))
-    by_kind = {kind: [x for x in findings if x.kind == kind] for kind in _TITLES}
-    result = CheckResult(
-        examples={split: len(examples) for split, examples in splits.items()},
-        findings={kind: listed for kind, listed in by_kind.items() if listed},
-        output=output,
-    )
-    if output:
-        with owned(output, CHECK):
+        by_kind = {kind: [x for x in findings if x.kind == kind] for kind in _TITLES}
+        result = CheckResult(
+            examples={split: len(examples) for split, examples in splits.items()},
+            findings={kind: listed for kind, listed in by_kind.items() if listed},
+            output=output,
+        )
+        if output:
             _write_report(result, output)
             if options.clean:
                 result.kept = _write_cleaned(splits, findings, output / "cleaned")

@@ -142,13 +142,10 @@ def load_members(
     from bert_tf.models.opening import load_answerer
 
     members = [load_answerer(directory, settings) for directory in directories]
-    for directory, member in zip(directories, members, strict=True):
-        for noun, (value, expected) in {
-            "task": (member.task.name, members[0].task.name),
-            "inputs": (member.inputs, members[0].inputs),
-            "labels": (sorted(member.labels), sorted(members[0].labels)),
-        }.items():
-            if value != expected:
+    facts = [{"task": x.task.name, "inputs": x.inputs, "labels": sorted(x.labels)} for x in members]
+    for directory, others in zip(directories, facts, strict=True):
+        for noun, value in others.items():
+            if value != (expected := facts[0][noun]):
                 raise InputError(
                     f"the {noun} of {directory} ({_listed(value)}) and of {directories[0]} "
                     f"({_listed(expected)}) differ: give models of one task"

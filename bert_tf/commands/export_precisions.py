@@ -1,12 +1,11 @@
 """Exports of a fine-tuned model in float32, bfloat16 and int8: calibrated, compared, measured."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -250,11 +249,8 @@ def _blocks(model: Answerer) -> list[Layers]:
             "int8 is for Transformers that answer by themselves, not for LSTMs or heads on "
             "features: give --precision float32 or bfloat16"
         )
-    if keras.backend.backend() != "tensorflow":
-        raise InputError("int8 needs TensorFlow: set KERAS_BACKEND=tensorflow")
     blocks = [block for tower in encoder.towers() for block in tower.blocks]
-    weights: Sequence[Any] = [weight for block in blocks for weight in block.weights]
-    for weight in weights:
+    for weight in (weight for block in blocks for weight in block.weights):
         if not np.isfinite(weight.numpy()).all():
             raise InputError(
                 f"{weight.path} has weights that are not finite: train the model again, or export "

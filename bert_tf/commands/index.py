@@ -18,7 +18,6 @@ from bert_tf.commands.function import CommandOptions, function
 from bert_tf.commands.progress import command_line, console, progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
-from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import INDEX, owned
 from bert_tf.options import PathName, option
 from bert_tf.tasks.task_options import FileOptions
@@ -83,7 +82,7 @@ def run(options: Options) -> IndexResult:
     Returns:
         The folder of the index, for `ask`.
     """
-    output = check_output_folder(options.output, [options.model, options.input])
+    output = Path(options.output)
     with owned(output, INDEX), progress("loading", shown=options.shown) as bar:
         from bert_tf.commands.search_index import (
             divided,
@@ -114,7 +113,7 @@ def run(options: Options) -> IndexResult:
         vectors, truncated = vectors_of(model, texts, options.batch_size, answered)
         write_index(output, options.model, located, vectors)
     return IndexResult(
-        output=Path(output),
+        output=output,
         texts=count,
         passages=len(texts),
         width=vectors.shape[1],
