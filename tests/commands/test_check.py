@@ -80,28 +80,28 @@ def squad(*paragraphs):
 
 
 @pytest.mark.parametrize(
-    ("task", "name", "content", "cleaned"),
+    ("line", "name", "content", "cleaned"),
     [
         (
-            "squad",
+            "--task squad",
             "train.json",
             squad((SEA, (1, "who left?"), (2, SKY), (3, f"{SKY}?")), (HAY, (4, SKY))),
             squad((SEA, (1, "who left?"), (2, SKY)), (HAY, (4, SKY))) + "\n",
         ),
         (
-            "squad",
+            "--task squad",
             "train.jsonl",
             "\n".join(json.dumps(question(n, SKY, context=SEA)) for n in range(2)) + "\n\n",
             json.dumps(question(0, SKY, context=SEA)) + "\n\n",
         ),
         (
-            "tags",
+            "--task tags",
             "train.conll",
             "# id = 1\nthe DT\nsea NN\nrises VB\n\n# id = 2\nthe DT\nsea NN\nrises VB\n\nno UH\n",
             "# id = 1\nthe DT\nsea NN\nrises VB\n\nno UH\n",
         ),
         (
-            "tags",
+            "--task tags",
             "train.jsonl",
             '{"words": ["the", "sea"], "label": ["a", "b"], "n": 1}\n' * 2 + '{"words": ["x"], '
             '"label": ["a"]}\n',
@@ -109,52 +109,37 @@ def squad(*paragraphs):
             '"label": ["a"]}\n',
         ),
         (
-            "multi_label",
+            "--task multi_label",
             "train.jsonl",
             f'{{"text": "{SEA}", "label": ["a", "b"]}}\n{{"text": "{LIKE_SEA}", "label": ["b"]}}\n'
             f'{{"text": "{LIKE_SEA}", "label": ["b", "a"], "n": 1.50}}\n',
             f'{{"text": "{SEA}", "label": ["a", "b"]}}\n{{"text": "{LIKE_SEA}", "label": ["b"]}}\n',
         ),
         (
-            "classification",
+            "--task classification",
             "train.csv",
             f'id;text;label\r\n1;"{SEA}";a\r\n\r\n2;"{SEA}\n";A \r\n3;"{SKY}\n";A \r\n4;x;a\r\n',
             f'id;text;label\r\n1;"{SEA}";a\r\n\r\n3;"{SKY}\n";a\r\n4;x;a\r\n',
         ),
+        (
+            "--no_header --text_column 1 --label_column 2",
+            "train.tsv",
+            f"1\t{SEA}\tGood\n2\t{HAY}\tGood\n3\t{SKY}\tgood\n",
+            f"1\t{SEA}\tGood\n2\t{HAY}\tGood\n3\t{SKY}\tGood\n",
+        ),
+        (  # pairs are alike if both texts are, and dropped if they have one label, too
+            "--text_column one --pair_column two",
+            "train.tsv",
+            f"one\ttwo\tlabel\n{SEA}\tit left\tno\n{SEA}\t{SKY}\tno\n"
+            f"{LIKE_SEA}\t{SKY}.\tno\n{LIKE_SEA}\t{SKY}!\tyes\n",
+            f"one\ttwo\tlabel\n{SEA}\tit left\tno\n{SEA}\t{SKY}\tno\n{LIKE_SEA}\t{SKY}!\tyes\n",
+        ),
     ],
 )
-def test_a_cleaned_copy_is_in_the_format_of_its_file(tmp_path, call, task, name, content, cleaned):
+def test_a_cleaned_copy_is_in_the_format_of_its_file(tmp_path, call, line, name, content, cleaned):
     (tmp_path / name).write_bytes(content.encode())
-    call("check --clean", task=task, train=tmp_path / name, output=tmp_path / "out")
+    call(f"check --clean {line}", train=tmp_path / name, output=tmp_path / "out")
     assert (tmp_path / "out" / "cleaned" / name).read_bytes().decode() == cleaned
-
-
-def test_labels_by_number_are_cleaned(tmp_path, call):
-    content = f"1\t{SEA}\tGood\n2\t{HAY}\tGood\n3\t{SKY}\tgood\n"
-    (tmp_path / "a.tsv").write_text(content)
-    line = "check --clean --no_header --text_column 1 --label_column 2"
-    call(line, train=tmp_path / "a.tsv", output=tmp_path / "out")
-    cleaned = (tmp_path / "out" / "cleaned" / "train.tsv").read_text()
-    assert cleaned == content.replace("good", "Good")
-
-
-def test_pairs_are_alike_if_both_texts_are(tmp_path, call):
-    """Several hypotheses of a premise are several examples, and so are two labels of a pair."""
-    rows = [
-        (SEA, "it left", "yes"),
-        (SEA, "it stayed", "no"),
-        (SEA, SKY, "no"),
-        (LIKE_SEA, f"{SKY}.", "no"),
-        (LIKE_SEA, f"{SKY}!", "yes"),
-    ]
-    lines = ["sentence1\tsentence2\tlabel", *map("\t".join, rows)]
-    (tmp_path / "a.tsv").write_text("\n".join(lines) + "\n")
-    line, output = "check --clean --text_column sentence1 --pair_column sentence2", tmp_path / "out"
-    call(line, train=tmp_path / "a.tsv", output=output)
-    duplicates = [row[1].rpartition(", ")[2] for row in rows_of(output / "duplicate.tsv")]
-    assert duplicates == ["line 5", "line 6"]
-    cleaned = (output / "cleaned" / "train.tsv").read_text().splitlines()
-    assert cleaned == [*lines[:4], lines[5]]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tensorflow as tf
 from command_line import run
+from shard_files import examples, flip
 
 from bert_tf import BertTokenizer
 from bert_tf.commands.inspect import displayed_instances
@@ -37,24 +37,12 @@ def inspect(call) -> Callable[..., str]:
     return lambda shards, line="", **more: call(f"inspect {line}", shards=shards, **more)[0]
 
 
-def examples(folder: Path, split: str = "train") -> list[dict[str, list]]:
-    """Features of every record, by `tf.train.Example`."""
-    found = []
-    for path in sorted(folder.glob(f"{split}*.tfrecord")):
-        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-            features = tf.train.Example.FromString(record).features.feature.items()
-            found.append({n: list(x.int64_list.value or x.float_list.value) for n, x in features})
-    return found
-
-
 def pieces(folder: Path) -> list[str]:
     return (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
 
 
 def damage(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    flip(path, path.stat().st_size // 2)
 
 
 def test_instances_are_those_of_the_shards(shards):
@@ -75,25 +63,6 @@ def test_instances_are_those_of_the_shards(shards):
         shown = tuple(token.shown for token in instance.tokens)
         hidden = {i: token.hidden for i, token in enumerate(instance.tokens) if token.hidden}
         assert stored[shown] == (hidden, instance.label)
-
-
-@pytest.mark.slow
-def test_masks_are_drawn_for_instances_without(compact):
-    vocabulary = pieces(compact)
-    stored = {
-        tuple(vocabulary[id_] for id_ in example["input_ids"]): example["next_sentence_labels"][0]
-        for example in examples(compact)
-    }
-    opened, tokenizer = open_shards(compact), BertTokenizer.from_directory(compact)
-    found = displayed_instances(opened, tokenizer, count=40, seed=1)
-    assert len(found) == 40
-    for instance in found:
-        unmasked = tuple(token.hidden or token.shown for token in instance.tokens)
-        assert ("IsNext", "NotNext")[stored[unmasked]] == instance.label
-        hidden = sum(token.hidden is not None for token in instance.tokens)
-        assert hidden == max(1, round(0.15 * len(instance.tokens)))
-    assert found == displayed_instances(opened, tokenizer, count=40, seed=1)
-    assert found != displayed_instances(opened, tokenizer, count=40, seed=2)
 
 
 def test_instances_are_printed_as_in_the_paper(shards, inspect, monkeypatch):
@@ -170,7 +139,7 @@ def test_shards_of_the_original_script(foreign, shards, tokenizer, inspect, call
     assert str(foreign) in error and "--tokenizer" in error
     printed = inspect(foreign, tokenizer=tokenizer)
     assert printed.count("Label = ") == 5
-    assert printed.endswith(f"All {len(examples(shards))} records are readable.\n")
+    assert printed.endswith(f"All {len(list(examples(shards)))} records are readable.\n")
     assert inspect(foreign, tokenizer=tokenizer / "vocab.txt") == printed
     (foreign / "few.txt").write_text("\n".join(pieces(tokenizer)[:100]) + "\n", encoding="utf-8")
     error = call.refused("inspect", shards=foreign, tokenizer=foreign / "few.txt")
