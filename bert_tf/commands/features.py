@@ -109,7 +109,7 @@ def run(options: Options) -> FeaturesResult:
             layers=options.layers,
             per=options.per,
             pooling=options.pooling,
-            max_length=options.max_length,
+            max_length=options.max_length or 0,
         )
         columns = {"text": options.text_column or "text", "text_pair": options.pair_column}
         texts = read_words(

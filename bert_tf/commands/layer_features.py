@@ -6,6 +6,7 @@ docs/features.md has the fields of the files: TFRecord, NumPy's .npy and JSON li
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +35,7 @@ _POOLING: dict[Per, tuple[Pooling, ...]] = {  # the first is the default
 }
 
 
+@dataclass
 class FeatureExtractor:
     """Computes vectors of texts; `width` is that of a vector.
 
@@ -44,35 +46,30 @@ class FeatureExtractor:
         pooling: for words the "first" piece, the default, or the "mean" over the pieces; for texts
             the "mean" over the tokens, the default, the "first" ([CLS], or the last token if the
             encoder reads from left to right), or the output of the "pooler".
-        max_length: maximum tokens of a row, [CLS] and [SEP] included; None for the encoder's own.
+        max_length: maximum tokens of a row, [CLS] and [SEP] included; 0 for the encoder's own.
             Longer texts are truncated, but words are read in windows that overlap by half.
 
     Raises InputError if the encoder lacks a layer or positions, or the pooling is for other units.
     """
 
-    def __init__(
-        self,
-        encoder: BertEncoder,
-        tokenizer: BertTokenizer,
-        *,
-        layers: Sequence[str] = (),
-        per: Per = "token",
-        pooling: Pooling | None = None,
-        max_length: int | None = None,
-    ) -> None:
-        if pooling is not None and pooling not in _POOLING[per]:
-            fits = " and ".join(unit for unit in _POOLING if pooling in _POOLING[unit])
-            raise InputError(f"--pooling {pooling} is for --per {fits}: leave it out")
-        if pooling == "pooler" and layers:
+    encoder: BertEncoder
+    tokenizer: BertTokenizer
+    layers: Sequence[str] = ()
+    per: Per = "token"
+    pooling: Pooling | None = None
+    max_length: int = 0
+
+    def __post_init__(self) -> None:
+        if self.pooling is not None and self.pooling not in _POOLING[self.per]:
+            fits = " and ".join(unit for unit in _POOLING if self.pooling in _POOLING[unit])
+            raise InputError(f"--pooling {self.pooling} is for --per {fits}: leave it out")
+        if self.pooling == "pooler" and self.layers:
             raise InputError("--pooling pooler reads the last layer alone: leave --layers out")
-        self._layers = tuple(layers) or ("last",)
-        self.width = check_layers(self._layers, encoder.config)
-        self.per: Per = per
-        self.max_length = max_length or encoder.config.max_position_embeddings
-        encoder.config.check_fits(length=self.max_length)
-        self.encoder = encoder
-        self._tokenizer = tokenizer
-        self._pooling = pooling or next(iter(_POOLING[per]), None)
+        self.layers = self.layers or ("last",)
+        self.width = check_layers(self.layers, self.encoder.config)
+        self.max_length = self.max_length or self.encoder.config.max_position_embeddings
+        self.encoder.config.check_fits(length=self.max_length)
+        self.pooling = self.pooling or next(iter(_POOLING[self.per]), None)
 
     def __call__(self, strings: Strings, batch_size: int) -> Iterator[dict[str, Any]]:
         """Yields a record for each text, in order.
@@ -98,28 +95,28 @@ class FeatureExtractor:
 
     def _vectors(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         states = self.encoder(inputs, training=False, padding="zeros")["hidden_states"]
-        if self._pooling == "first" and self.per == "text":
+        if self.pooling == "first" and self.per == "text":
             summary, mask = self.encoder.config.architecture.summary, inputs["padding_mask"]
             states = [summary(x, mask)[:, tf.newaxis] for x in states]
-        return tf.cast(choose_layers(states, self._layers), tf.float32)
+        return tf.cast(choose_layers(states, self.layers), tf.float32)
 
     def _of_texts(self, strings: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         names = ("text", "words", "text_pair")
-        ids = [self._tokenizer.tokenize(strings[name]) for name in names if name in strings]
-        pack = Packer(self._tokenizer, self.max_length)
+        ids = [self.tokenizer.tokenize(strings[name]) for name in names if name in strings]
+        pack = Packer(self.tokenizer, self.max_length)
         inputs = pack(*ids)
         mask = inputs["padding_mask"]  # (B, T)
         cut = {"cut": pack.truncated(*(pieces.row_lengths() for pieces in ids)) > 0}
-        if self._pooling == "pooler":
+        if self.pooling == "pooler":
             pooled = self.encoder(inputs, training=False, only="pooled_output")["pooled_output"]
             return {"vector": tf.cast(pooled, tf.float32), **cut}
         vectors = self._vectors(inputs)  # (B, T, W)
-        if self._pooling == "first":
+        if self.pooling == "first":
             return {"vector": vectors[:, 0], **cut}
-        if self._pooling == "mean":
+        if self.pooling == "mean":
             return {"vector": mean_over_tokens(vectors, mask), **cut}
         is_token = mask == 1
-        pieces = tf.gather(tf.constant(self._tokenizer.vocabulary), inputs["token_ids"])
+        pieces = tf.gather(tf.constant(self.tokenizer.vocabulary), inputs["token_ids"])
         return {
             "tokens": tf.boolean_mask(pieces, is_token),
             "vectors": tf.boolean_mask(vectors, is_token),
@@ -130,10 +127,10 @@ class FeatureExtractor:
     def _of_words(self, strings: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         ((name, texts),) = strings.items()
         split = words_between_spaces if name == "words" else words_of_raw_text
-        words = split(texts, self._tokenizer)
-        rows = word_rows(words, tf.size(texts), self._tokenizer, self.max_length)
+        words = split(texts, self.tokenizer)
+        rows = word_rows(words, tf.size(texts), self.tokenizer, self.max_length)
         vectors = map_rows(self._vectors, rows.inputs)  # (R, T, W)
-        if self._pooling == "first":
+        if self.pooling == "first":
             word_vectors = tf.gather_nd(vectors, rows.first_pieces)
         else:
             piece_vectors = tf.gather_nd(vectors, rows.pieces)  # (P, W)
