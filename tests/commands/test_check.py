@@ -147,7 +147,6 @@ def test_a_cleaned_copy_is_in_the_format_of_its_file(tmp_path, call, line, name,
     [
         ("--data x", "give exactly one of --data and --train"),
         ("--clean", "give --output a folder"),
-        ("--label_column mark", "no column 'mark'"),
         ("--by_vectors", "--by_vectors needs a model: name its directory with --model"),
     ],
 )

@@ -149,10 +149,7 @@ def test_shards_of_the_original_script(foreign, shards, tokenizer, inspect, call
     assert str(damaged) in call.refused("inspect --examples 0", shards=foreign)
 
 
-def test_a_folder_that_is_being_made(tmp_path, monkeypatch, call):
-    monkeypatch.chdir(tmp_path)
-    assert "nowhere/128: no such f" in call.refused("inspect --shards nowhere/128")
-    (tmp_path / "nowhere" / ".journal").mkdir(parents=True)
-    (tmp_path / "nowhere" / ".journal" / "lock").touch()
-    for folder in ("nowhere", "nowhere/128"):
-        assert "has not finished there" in call.refused("inspect --shards", folder)
+def test_a_folder_that_is_being_made(tmp_path, call):
+    (tmp_path / ".journal").mkdir()
+    (tmp_path / ".journal" / "lock").touch()
+    assert "has not finished there" in call.refused("inspect", shards=tmp_path / "128")

@@ -1,7 +1,5 @@
 import urllib.request
 
-import pytest
-
 from bert_tf.cli import main
 
 
@@ -19,8 +17,5 @@ def test_tensorboard_serves_a_run(pretrained, capsys, monkeypatch):
     assert str(pretrained) in settings[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [("gone", "no such file or folder"), ("", "no TensorBoard")]
-)
-def test_a_folder_without_logs_is_refused(tmp_path, call, name, message):
-    assert message in call.refused("monitor", tmp_path / name)
+def test_a_folder_without_logs_is_refused(tmp_path, call):
+    assert "no TensorBoard logs yet" in call.refused("monitor", tmp_path)

@@ -30,6 +30,7 @@ def without_tensorflow(monkeypatch):
 def test_serve_says_at_once_what_it_loads(models, call, without_tensorflow):
     loading = f"Loading TensorFlow, then the models of {models}: half_plus_three"
     assert "TensorFlow would be imported" in call.refused("serve", models, announced=loading)
+    assert "none cannot be read" in call.refused("serve", models, token_file="none")
 
 
 def test_serve_without_its_packages(models, call, without_tensorflow, monkeypatch):
@@ -37,23 +38,12 @@ def test_serve_without_its_packages(models, call, without_tensorflow, monkeypatc
     assert "pip install 'grpcio>=1.76'" in call.refused("serve", models)
 
 
-@pytest.mark.parametrize("token", ["", "pässword", "a\x07b"])
-def test_a_token_that_no_request_could_show(token, models, tmp_path, call, without_tensorflow):
-    file = tmp_path / "token"
-    file.write_text(f"{token}\n", encoding="utf-8")
-    assert str(file) in call.refused("serve", models, token_file=file)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["gone"], "gone: no such folder: give the one that bert-tf export writes to"),
         ([".", "--tls_key", "k"], "give --tls_certificate and --tls_key"),
-        ([".", "--tls_key", "k", "--tls_certificate", "c"], "c and k are no certificate and its"),
-        ([".", "--token_file", "none"], "none cannot be read"),
-        ([".", "--batching_parameters_file", "none"], "none has no batching parameters"),
         ([".", "--access_log", "none/log"], "none/log cannot be written (No such file or dir"),
-        (["."], "holds no models: give a folder of exports"),
         ([".", "--host", "192.0.2.1"], "192.0.2.1 is no address of this machine"),
         ([".", "--host", "no such host"], "no such host is no address of this machine"),
     ],

@@ -28,6 +28,12 @@ def test_tokens_are_read_again_and_a_bad_file_changes_nothing(tmp_path, caplog):
     assert [tokens.name_of(f"Bearer {token}") for token in ("second", "third")] == [None, "line 1"]
 
 
+@pytest.mark.parametrize("token", ["", "pässword", "a\x07b"])
+def test_a_token_that_no_request_could_show(token, tmp_path):
+    with pytest.raises(InputError, match=str(tmp_path)):
+        tokens_of(tmp_path, f"{token}\n")
+
+
 def test_a_certificate_is_read_again_and_a_bad_one_changes_nothing(tmp_path, caplog):
     def shown() -> bytes:
         """The certificate that a client gets now."""
