@@ -131,10 +131,11 @@ def run(options: Options) -> ExportResult:
                     f"{joined(output, options.name)} is not empty, and no export is overwritten: "
                     "give another --name or --output"
                 )
-            path = load().export_portable(
-                folder, options.format, directory=options.model, int8=options.precision == "int8"
+            is_int8 = options.precision == "int8"
+            file = load().export_portable(
+                folder, options.format, directory=options.model, int8=is_int8
             )
-            path = joined(output, options.name, path.name)
+            path = joined(output, options.name, file.name)
             return ExportResult(path=path, versions={}, inputs={}, notices=bar.notices)
         if not takes_rows:
             dtype, remark = dtype_policy(options.precision)

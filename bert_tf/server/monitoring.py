@@ -279,5 +279,7 @@ class Recorder:
                 log.write({**fields, "milliseconds": milliseconds})
 
     def close(self) -> None:
-        for part in filter(None, (self.log, self.tracer)):
-            part.close()
+        if self.log:
+            self.log.close()
+        if self.tracer:
+            self.tracer.close()
