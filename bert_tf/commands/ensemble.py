@@ -182,8 +182,7 @@ def evaluate_together(
         detailed = replace(member.task, kind=kind)
         detailed_answers = replace(member, task=detailed).answers(examples, batch_size)
         answers.append(detailed_answers.answers)
-        own = replace(detailed_answers, task=member.task)
-        answered(member.judged(own, labelled=labelled))
+        answered(member.judged(replace(detailed_answers, task=member.task), labelled=labelled))
     kind = joint_kind(first.task.kind, [member.task.kind for member in members])
     together = averaged(kind, examples, answers, [member.labels for member in members])
     if "truncated" in answers[0]:

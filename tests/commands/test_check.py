@@ -40,8 +40,8 @@ def rows_of(file):
 def test_every_kind_is_found_and_cleaned(files, tmp_path, call):
     output = tmp_path / "checked"
     assert "checked 9 train, 2 test examples" in call("check --clean", *files, output=output)[1]
-    found = {file.stem: rows_of(file) for file in output.glob("*.tsv")}
-    assert {kind: len(rows) for kind, rows in found.items()} == {
+    findings = {file.stem: rows_of(file) for file in output.glob("*.tsv")}
+    assert {kind: len(rows) for kind, rows in findings.items()} == {
         "empty": 1,
         "damaged": 1,
         "script": 1,
@@ -50,17 +50,17 @@ def test_every_kind_is_found_and_cleaned(files, tmp_path, call):
         "leak": 1,
         "duplicate": 2,
     }
-    assert found["duplicate"][0][1:3] == [f"{files[1]}, line 3", f"100% of {files[1]}, line 2"]
-    assert found["leak"][0][2].startswith(f"like {files[3]}, line 2: the old cow")
-    assert found["spelling"][0][2] == "'land' for 'Land'"
-    assert found["script"][0][2] == "cyrillic, where most are latin"
+    assert findings["duplicate"][0][1:3] == [f"{files[1]}, line 3", f"100% of {files[1]}, line 2"]
+    assert findings["leak"][0][2].startswith(f"like {files[3]}, line 2: the old cow")
+    assert findings["spelling"][0][2] == "'land' for 'Land'"
+    assert findings["script"][0][2] == "cyrillic, where most are latin"
     report = (output / "report.md").read_text()
     assert "## Near-duplicates within a split: 2" in report and "line 3" in report
     # The very rows, but for the label that was spelt in another way.
     read = (tmp_path / "train.tsv").read_text().replace("\tland\n", "\tLand\n").splitlines(True)
     kept = [read[0], *(read[1 + number] for number in (0, 3, 5, 6, 7, 8))]
     assert (output / "cleaned" / "train.tsv").read_text() == "".join(kept)
-    assert found["duplicate"][1][2].endswith(", line 9 (another label)")
+    assert findings["duplicate"][1][2].endswith(", line 9 (another label)")
     cleaned = (output / "cleaned" / "test.tsv").read_text()
     assert cleaned == (tmp_path / "test.tsv").read_text()
 
@@ -74,7 +74,7 @@ def question(number, text, **more):
 
 
 def squad(*paragraphs):
-    rows = [{"context": c, "qas": [question(*x) for x in own], "more": 1} for c, *own in paragraphs]
+    rows = [{"context": c, "qas": [question(*x) for x in qas], "more": 1} for c, *qas in paragraphs]
     data = [{"title": "é", "paragraphs": rows}]
     return json.dumps({"version": "v", "data": data}, ensure_ascii=False)
 
@@ -172,20 +172,20 @@ def test_vectors_of_a_model_doubt_labels(files, model, monkeypatch, call):
     """Those of the texts that have a label and words."""
     from bert_tf.pipelines.examples import data_faults
 
-    given = {}
+    compared = {}
 
     def doubted_labels(texts, labels, vectors, **more):
-        given.update(texts=texts, vectors=vectors)
+        compared.update(texts=texts, vectors=vectors)
         return []
 
     monkeypatch.setattr(data_faults, "doubted_labels", doubted_labels)
     line = "check --max_length 16"
     call(line, *files, model=model)
-    assert given["vectors"] is None
+    assert compared["vectors"] is None
     call(f"{line} --by_vectors", *files, model=model)
-    assert given["texts"] == [text for text, _ in TRAIN if text.strip()]
-    expected = [row["mean"] for row in BertEncoder.from_preset(model).embed(given["texts"])]
+    assert compared["texts"] == [text for text, _ in TRAIN if text.strip()]
+    expected = [row["mean"] for row in BertEncoder.from_preset(model).embed(compared["texts"])]
     # A block of width 4, in batches that are padded to other lengths.
-    np.testing.assert_allclose(given["vectors"], expected, rtol=0, atol=rounding(12, 4))
-    told = call.refused(f"{line} --task regression --by_vectors", *files, model=model)
-    assert "--by_vectors is for texts with one label each" in told
+    np.testing.assert_allclose(compared["vectors"], expected, rtol=0, atol=rounding(12, 4))
+    message = call.refused(f"{line} --task regression --by_vectors", *files, model=model)
+    assert "--by_vectors is for texts with one label each" in message

@@ -44,14 +44,14 @@ def answers(path) -> dict[str, np.ndarray]:
 def test_an_ensemble_is_scored_and_written(folder, tmp_path, call):
     models = [str(folder / "a"), str(folder / "b")]
     scores = []
-    for given in ([models[0]], [models[1]], models):
+    for members in ([models[0]], [models[1]], models):
         output = tmp_path / str(len(scores))
-        out, err = call("ensemble", *given, data=folder, output=output)
+        out, err = call("ensemble", *members, data=folder, output=output)
         assert json.loads(out) == json.loads((output / "metrics.json").read_text())
         scores.append(answers(output / "predictions.tsv"))
     assert f"{models[1]}: matthews_correlation" in err and "2 models together" in err
     for label in ("0", "1"):
-        first, second, together = (np.array(each[label], float) for each in scores)
+        first, second, together = (np.array(columns[label], float) for columns in scores)
         atol = 1e-6 + rounding(30, 16)  # six decimals, twice; a block and a head
         assert np.allclose((first + second) / 2, together, rtol=0, atol=atol)
         assert not np.allclose(first, second, atol=1e-3)

@@ -28,10 +28,10 @@ def rows(tmp_path):
 
 
 def test_int8_is_scored_on_rows_that_set_no_range(rows):
-    found = read_calibration(MODEL, str(rows), rows.parent)
-    sides = [set(examples.columns["text"]) for examples in (found.ranges, found.scored)]
+    calibration = read_calibration(MODEL, str(rows), rows.parent)
+    sides = [set(examples.columns["text"]) for examples in (calibration.ranges, calibration.scored)]
     assert not sides[0] & sides[1]
-    assert (len(found.ranges), len(found.scored)) == (30, 30)
+    assert (len(calibration.ranges), len(calibration.scored)) == (30, 30)
 
 
 def test_int8_is_scored_on_what_the_run_validated_on(rows, tmp_path):
@@ -48,9 +48,9 @@ def test_int8_is_scored_on_what_the_run_validated_on(rows, tmp_path):
     )
     (tmp_path / "config.yaml").write_text(f"train: {rows}\nseed: 7\nvalidation_share: 0.2\n")
     data = FinetuningData.read(options.task_to_train(), options)
-    found = read_calibration(MODEL, None, tmp_path / "best")
-    assert found.scored.lines == data.validation.lines
-    assert set(found.ranges.lines) <= set(data.train.lines)
+    calibration = read_calibration(MODEL, None, tmp_path / "best")
+    assert calibration.scored.lines == data.validation.lines
+    assert set(calibration.ranges.lines) <= set(data.train.lines)
     (tmp_path / "config.yaml").write_text(f"train: {rows}\nvalidation: {rows}\n")
     with pytest.raises(InputError, match="too few different rows to set int8"):
         read_calibration(MODEL, None, tmp_path / "best")
@@ -60,9 +60,9 @@ def test_the_gate_compares_what_thresholds_decide():
     scores = {"average_precision": [0.9, 0.9], "f1_micro": [0.8, 0.5], "exact_match": [0.5, 0.0]}
     models = [Mock() for _ in range(2)]
     for number, model in enumerate(models):
-        own = {name: values[number] for name, values in scores.items()}
+        alone = {name: values[number] for name, values in scores.items()}
         model.task, model.labels = TASKS["multi_label"], LABELS
-        model.evaluate = lambda examples, size, own=own: Evaluation(None, own, [])
+        model.evaluate = lambda examples, size, alone=alone: Evaluation(None, alone, [])
     examples = Examples("x", [1], {"text": ["a"], "label": [""]})
-    found = compare(*models, Calibration(examples, examples))
-    assert (found.name, found.points) == ("f1_micro", pytest.approx(30))
+    loss = compare(*models, Calibration(examples, examples))
+    assert (loss.name, loss.points) == ("f1_micro", pytest.approx(30))

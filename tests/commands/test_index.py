@@ -54,8 +54,8 @@ def test_tables_without_a_header_keep_their_first_row(tmp_path):
     (tmp_path / "a.tsv").write_text("7\tsea\n8\tcow\n")
     remarks = []
     options = {"text_column": "1", "remark": remarks.append}
-    found = read_located_texts(tmp_path, header=False, **options)
-    assert [text for text, _ in found] == ["sea", "cow"] and not remarks
+    located = read_located_texts(tmp_path, header=False, **options)
+    assert [text for text, _ in located] == ["sea", "cow"] and not remarks
     assert [text for text, _ in read_located_texts(tmp_path, **options)] == ["cow"]
     assert remarks[0].endswith("was read as names of columns; give --no_header if it is an example")
 
@@ -71,8 +71,8 @@ def test_long_texts_are_divided_between_sentences_or_words():
         "Éa sea. Cow barn ships cow",
         "",
     ]
-    found = list(passages(texts, tokenizer, 4))
-    parts = [[t[i:j].strip() for i, j in places] for t, places in zip(texts, found, strict=True)]
+    spans = list(passages(texts, tokenizer, 4))
+    parts = [[t[i:j].strip() for i, j in span] for t, span in zip(texts, spans, strict=True)]
     assert parts == [
         ["sea ship.", "Cow barn.", "Sea."],
         ["sea ship cow barn", "sea ship.", "Cow."],
@@ -118,8 +118,8 @@ def test_a_question_finds_its_own_text(texts, tmp_path, call):
         return tmp_path / name
 
     model, index = saved("model", BertSentenceEncoder(CONFIG, seed=1)), tmp_path / "index"
-    _, told = call("index", model=model, input=texts, output=index)
-    assert "3 texts, vectors of 8 numbers" in told
+    _, printed = call("index", model=model, input=texts, output=index)
+    assert "3 texts, vectors of 8 numbers" in printed
     vectors = np.load(index / "vectors.npy")
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     out, _ = call("ask --count 2", index=index, text=["cow barn", "barn"])
@@ -131,11 +131,11 @@ def test_a_question_finds_its_own_text(texts, tmp_path, call):
     assert second["texts"][0]["text"] == "barn"
 
     other = saved("other", BertSentenceEncoder(CONFIG, seed=2))
-    told = call.refused("ask --text barn", index=index, model=other)
-    assert "other is not the model that made" in told
+    message = call.refused("ask --text barn", index=index, model=other)
+    assert "other is not the model that made" in message
     plain = saved("plain", BertEncoder(CONFIG, seed=1))
-    told = call.refused("index", model=plain, input=texts, output=f"{index}2")
-    assert "was not trained for" in told
+    message = call.refused("index", model=plain, input=texts, output=f"{index}2")
+    assert "was not trained for" in message
     assert "is no index" in call.refused("ask --text a", index=texts)
     assert "there is no question: give --text" in call.refused("ask", index=index)
 
@@ -144,13 +144,13 @@ def test_a_question_finds_its_own_text(texts, tmp_path, call):
     (texts / "a.txt").unlink()
     call("index", **make)
     answer = json.loads(call("ask", index=index, text="cow barn")[0])
-    assert [found["text"] for found in answer["texts"]] == ["barn"]
+    assert [nearest["text"] for nearest in answer["texts"]] == ["barn"]
     (texts / "more" / "b.jsonl").unlink()
     assert "has no text" in call.refused("index", **make)
     (texts / "c.tsv").write_text("7\tsea\n")
     call("index --no_header --text_column 1 --format tsv", **make)
     answer = json.loads(call("ask", index=index, text="cow barn")[0])
-    assert [found["text"] for found in answer["texts"]] == ["sea"]
+    assert [nearest["text"] for nearest in answer["texts"]] == ["sea"]
 
 
 def test_of_10000_texts_the_nearest_are_those_that_sorting_finds(tmp_path, monkeypatch):
@@ -163,8 +163,8 @@ def test_of_10000_texts_the_nearest_are_those_that_sorting_finds(tmp_path, monke
     for question in np.float32([[1, 2, 0, -1], [0.3, -0.7, 0.2, 0.9], [0, 0, 0, 0]]):
         order = np.argsort(-(vectors @ question), kind="stable")
         for count in (1, 10, 9_999, 20_000):
-            found = [int(found.text.split()[1]) for found in index.nearest(question, count)]
-            assert found == order[:count].tolist()
+            nearest = [int(x.text.split()[1]) for x in index.nearest(question, count)]
+            assert nearest == order[:count].tolist()
 
 
 def test_what_is_no_index_or_has_other_vectors_is_refused(tmp_path):

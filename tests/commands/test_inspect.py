@@ -55,11 +55,11 @@ def test_instances_are_those_of_the_shards(shards):
         slots = zip(*(example[name] for name in names), strict=True)
         hidden = {position: vocabulary[id_] for position, id_, weight in slots if weight}
         stored[shown] = hidden, ("IsNext", "NotNext")[example["next_sentence_labels"][0]]
-    found = displayed_instances(
+    instances = displayed_instances(
         open_shards(shards), BertTokenizer.from_directory(shards), count=50, seed=1
     )
-    assert len(found) == 50
-    for instance in found:
+    assert len(instances) == 50
+    for instance in instances:
         shown = tuple(token.shown for token in instance.tokens)
         hidden = {i: token.hidden for i, token in enumerate(instance.tokens) if token.hidden}
         assert stored[shown] == (hidden, instance.label)
@@ -105,9 +105,9 @@ def test_tables_have_settings_text_and_statistics(shards, inspect):
     assert (cells["mask token share"], cells["random token share"]) == (["0.8"], ["0.1"])
     assert cells["documents"] == [f"{manifest['documents']:,}"] == ["40"]
     statistics = [manifest["statistics"][split] for split in ("train", "held_out")]
-    assert cells["instances"] == [f"{each['instances']:,}" for each in statistics]
-    assert cells["mask share"] == [f"{each['mask_share']:.1%}" for each in statistics]
-    assert cells["length mean"] == [f"{each['length_mean']:,.1f}" for each in statistics]
+    assert cells["instances"] == [f"{values['instances']:,}" for values in statistics]
+    assert cells["mask share"] == [f"{values['mask_share']:.1%}" for values in statistics]
+    assert cells["length mean"] == [f"{values['length_mean']:,.1f}" for values in statistics]
 
 
 def test_held_out_shards(shards, compact, inspect, call):

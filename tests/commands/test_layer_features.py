@@ -52,32 +52,32 @@ def last_states(encoder, tokenizer, text, max_length=16):
 
 
 def test_tokens_are_those_of_the_encoder(encoder, tokenizer):
-    found = records(encoder, tokenizer, TEXTS, layers=["last"])
-    assert [record["text"] for record in found] == TEXTS
-    assert found[0]["tokens"] == ["[CLS]", "ship", "##s", "sail", "##ed", "[SEP]"]
-    assert [record["cut"] for record in found] == [False, False, True, False]
-    for text, record in zip(TEXTS, found, strict=True):
+    extracted = records(encoder, tokenizer, TEXTS, layers=["last"])
+    assert [record["text"] for record in extracted] == TEXTS
+    assert extracted[0]["tokens"] == ["[CLS]", "ship", "##s", "sail", "##ed", "[SEP]"]
+    assert [record["cut"] for record in extracted] == [False, False, True, False]
+    for text, record in zip(TEXTS, extracted, strict=True):
         expected = last_states(encoder, tokenizer, text)
         np.testing.assert_allclose(record["vectors"], expected, **CLOSE)
 
 
 def test_every_word_comes_back_once_from_the_window_with_most_context(encoder, tokenizer):
-    found = records(encoder, tokenizer, TEXTS, per="word")
-    for text, record in zip(TEXTS, found, strict=True):
+    extracted = records(encoder, tokenizer, TEXTS, per="word")
+    for text, record in zip(TEXTS, extracted, strict=True):
         assert record["words"] == re.findall(r"\w+|,", text)
         spans = zip(record["starts"], record["ends"], strict=True)
         assert [text[start:end] for start, end in spans] == record["words"]
         assert record["vectors"].shape == (len(record["words"]), 8)
         assert not record["cut"]
     np.testing.assert_allclose(  # [CLS] ship ##s sail ##ed [SEP]
-        found[0]["vectors"], last_states(encoder, tokenizer, TEXTS[0]).numpy()[[1, 3]], **CLOSE
+        extracted[0]["vectors"], last_states(encoder, tokenizer, TEXTS[0]).numpy()[[1, 3]], **CLOSE
     )
     # 14 pieces a window, of which the next window has 7: pieces 0 to 9 are from the first window.
     pieces = tokenizer.tokenize([LONG])[0].numpy()
     rows = np.array([[2, *pieces[start : start + 14], 3] for start in (0, 7)])
     inputs = {"token_ids": rows, "segment_ids": 0 * rows, "padding_mask": 0 * rows + 1}
     states = encoder(inputs)["sequence_output"].numpy()
-    vectors = found[2]["vectors"]  # a word each of ship ##s | , | sail ##ing | 世 | café
+    vectors = extracted[2]["vectors"]  # a word each of ship ##s | , | sail ##ing | 世 | café
     np.testing.assert_allclose(vectors[6], states[0, 1 + 9], **CLOSE)  # the second comma
     np.testing.assert_allclose(vectors[8], states[1, 1 + 12 - 7], **CLOSE)  # the second 世
 
@@ -94,9 +94,9 @@ def test_one_vector_of_a_text(encoder, tokenizer):
     states = last_states(encoder, tokenizer, TEXTS[0]).numpy()
     expected = {"mean": states.mean(0), "pooler": encoder(inputs)["pooled_output"][0]}
     for pooling, vector in expected.items():
-        found = records(encoder, tokenizer, TEXTS, per="text", pooling=pooling)
-        np.testing.assert_allclose(found[0]["vector"], vector, **CLOSE)
-        assert [record["cut"] for record in found] == [False, False, True, False]
+        extracted = records(encoder, tokenizer, TEXTS, per="text", pooling=pooling)
+        np.testing.assert_allclose(extracted[0]["vector"], vector, **CLOSE)
+        assert [record["cut"] for record in extracted] == [False, False, True, False]
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_real_weights_give_the_numbers_of_hugging_face():
         ]
         for number, name in enumerate(("text", "text_pair"))
     }
-    texts = {name: [text.replace(" ##", "") for text in each] for name, each in texts.items()}
+    texts = {name: [text.replace(" ##", "") for text in column] for name, column in texts.items()}
     layers = [str(number) for number in range(-7, 0)]  # every hidden state
     # In float64, with no rounding of our own: the kept numbers are in float32.
     encoder = BertEncoder.from_directory(directory, dtype="float64")
@@ -147,8 +147,8 @@ def test_the_files_as_the_page_reads_them(encoder, tokenizer, tmp_path):
         assert [w.decode() for w in tfrecord[number]["words"].numpy()] == record["words"]
         assert json_lines[number]["words"] == record["words"]
         assert json_lines[number]["starts"] == record["starts"].tolist()
-        given = np.reshape(json_lines[number]["vectors"], (-1, 16))
-        np.testing.assert_allclose(given, vectors, rtol=0, atol=0.51e-6)  # six decimals
+        written = np.reshape(json_lines[number]["vectors"], (-1, 16))
+        np.testing.assert_allclose(written, vectors, rtol=0, atol=0.51e-6)  # six decimals
 
 
 def test_the_command_writes_vectors_of_pairs(encoder, tokenizer, model, tmp_path, call):
@@ -167,8 +167,8 @@ def test_the_command_writes_vectors_of_pairs(encoder, tokenizer, model, tmp_path
     assert json.loads(first) == {"text": "sea", "pair": "ship", "tokens": tokens}
     assert "1 of 2 texts were cut to 6 tokens: --max_length 16 keeps more" in said
     assert f"11 vectors of 16 float32, one per token, of 2 texts: {tmp_path}/pairs.npy" in said
-    told = call.refused(f"{line} --per word", model=model, data=data, output=output)
-    assert "--per word is for single texts" in told
+    message = call.refused(f"{line} --per word", model=model, data=data, output=output)
+    assert "--per word is for single texts" in message
 
 
 @pytest.mark.parametrize(
