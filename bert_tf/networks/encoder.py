@@ -1,7 +1,8 @@
 """The encoder of Devlin et al. 2018: embeddings, self-attention, feed-forward network, block.
 
 Layers compute the rows of n positions, [n, H]: those that an encoder gives them with its kernels,
-else all of a batch, n = B * T. Letters as in `bert_tf.networks.kernels`.
+else all of a batch, n = B * T. Kernels drop padding where they find positions
+(`TokenPositions` of `networks.tensorflow.inference`). Letters as in `bert_tf.networks.kernels`.
 """
 
 from typing import Any
