@@ -142,13 +142,16 @@ def load_members(
     from bert_tf.models.opening import load_answerer
 
     members = [load_answerer(directory, settings) for directory in directories]
-    facts = [{"task": x.task.name, "inputs": x.inputs, "labels": sorted(x.labels)} for x in members]
+    facts = [
+        {"task": [x.task.name], "inputs": x.inputs, "labels": sorted(x.labels)} for x in members
+    ]
     for directory, others in zip(directories, facts, strict=True):
-        for noun, value in others.items():
-            if value != (expected := facts[0][noun]):
+        for noun, names in others.items():
+            if names != facts[0][noun]:
+                here, first = (", ".join(x) or "none" for x in (names, facts[0][noun]))
                 raise InputError(
-                    f"the {noun} of {directory} ({_listed(value)}) and of {directories[0]} "
-                    f"({_listed(expected)}) differ: give models of one task"
+                    f"the {noun} of {directory} ({here}) and of {directories[0]} "
+                    f"({first}) differ: give models of one task"
                 )
     return members
 
@@ -189,10 +192,6 @@ def evaluate_together(
         together["truncated"] = np.max([x["truncated"] for x in answers], axis=0)
     joint = replace(first, task=replace(first.task, kind=kind))
     return joint.judged(Answered(joint.task, examples, together, first.labels), labelled=labelled)
-
-
-def _listed(names: str | Sequence[str]) -> str:
-    return names if isinstance(names, str) else ", ".join(names) or "none"
 
 
 ensemble = function("ensemble", Options, run)

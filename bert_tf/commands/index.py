@@ -123,10 +123,8 @@ def run(options: Options) -> IndexResult:
 
 
 def show(result: IndexResult, options: Options) -> None:
-    for line in result.lines():
-        console.print(line)
     ask = command_line("ask", "--index", Path(options.output), "--text", "a question")
-    console.print(f"Ask: {ask}")
+    console.print(f"{result}\nAsk: {ask}")
 
 
 index = function("index", Options, run)
