@@ -1,6 +1,6 @@
 """A table of toy systems, from text to the result; killed, and made again.
 
-tests/commands/test_reproduce.py makes one that trains, twice.
+tests/paper/test_command.py makes one that trains, twice.
 """
 
 import itertools

@@ -108,7 +108,7 @@ def test_its_converter_reads_our_tensorflow_1(tmp_path):
     draw_weights(model.trainable_variables, scale=0.4)
     save_model(model, tmp_path / "model")
     convert(tmp_path / "model", tmp_path / "out", "tf1")
-    script = Path(__file__).with_name("model_garden_peer.py")
+    script = Path(__file__).parents[1] / "model_garden_peer.py"
     run_peer("model-garden", script, "tf1", tmp_path / "out", tmp_path / "theirs.npz")
     theirs, inputs = read_outputs(tmp_path / "theirs.npz")
     encoded = model.encoder(inputs)
