@@ -30,7 +30,7 @@ LONG = "x" * 200_000  # Python's csv stops at 131,072 characters; the message bl
         ("a.tsv", TSV, ['"so he said', 'ok "\u2028end'], ["1", "0"], [2, 3]),
         ("a.csv", CSV, ['x, "y"\nz', ""], ["yes", "no"], [2, 4]),
         ("a.csv", f'text\n"{LONG}"\n', [LONG], None, [2]),
-        ("a.TSV.gz", gzip.compress(b"text\ta\na\t1\n"), ["a"], None, [2]),
+        ("a.TSV.gz", gzip.compress(b"text\ta\na\t1\n", mtime=0), ["a"], None, [2]),
         ("a.jsonl", JSONL, ["é\n", "b"], ["1", "2.5"], [1, 3]),
         ("a.jsonl", BOOLEANS, ["a", "b"], ["True", "False"], [1, 2]),
         # Blank lines were dropped, so that predictions no longer stood beside their lines.
