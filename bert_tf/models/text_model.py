@@ -26,8 +26,9 @@ class TextModel(CompiledModel):
 
     Attributes:
         preprocessor: a `bert_tf.BertPreprocessor`; None for a model that takes token ids alone.
-        text_output: what `predict` makes of raw text: "rows", a target and an output of Keras for
-            each example; "states", outputs as long as a batch; "vectors" of texts; or "answers".
+        text_output: form of the outputs of `predict` for raw text: "rows", a target and an output
+            of Keras for each example; "states", outputs as long as a batch; "vectors" of texts; or
+            "answers".
     """
 
     text_output: ClassVar[str] = "answers"
