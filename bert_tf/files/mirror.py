@@ -6,7 +6,6 @@ not at all, so a command that is killed during an upload leaves a folder that it
 """
 
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import MARK, StrPath
+from bert_tf.files.cluster import is_chief_of_cluster
 from bert_tf.files.lease import Lease, LostLeaseError
 from bert_tf.files.storage import (
     Folder,
@@ -146,10 +146,8 @@ def _writing(mirror: Mirror) -> Iterator[None]:
 
 def _is_other_worker() -> bool:
     """Whether TF_CONFIG names another process the chief, which alone writes."""
-    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-        config = json.loads(os.environ.get("TF_CONFIG", ""))
-        chief = "chief" if "chief" in config["cluster"] else "worker"
-        return (config["task"]["type"], int(config["task"]["index"])) != (chief, 0)
+    with contextlib.suppress(InputError):
+        return not is_chief_of_cluster()
     return False
 
 

@@ -1,10 +1,7 @@
 """The devices that a run trains on."""
 
 import functools
-import itertools
-import json
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,15 +9,13 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from bert_tf.errors import InputError, pip_install
+from bert_tf.files.cluster import is_chief_of_cluster
 from bert_tf.networks.tensorflow.graphs import device_type
 
 # Strategies whose processes each read for their own replicas.
 _READERS = (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy)
 _DEVICE_FILES = Path("/dev")
 Batches: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
-_EXAMPLE = (
-    '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
-)
 
 
 def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
@@ -33,7 +28,7 @@ def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
     InputError without a valid TF_CONFIG or a TPU.
     """
     if name == "multi_worker":
-        _check_tf_config(os.environ.get("TF_CONFIG"))
+        is_chief_of_cluster()
         return tf.distribute.MultiWorkerMirroredStrategy()
     if name == "auto":
         if os.environ.get("TPU_NAME") or tf.config.list_physical_devices("TPU"):
@@ -66,32 +61,6 @@ def device_names(strategy: tf.distribute.Strategy) -> str:
         gpu, *_ = tf.config.list_physical_devices("GPU")
         name = tf.config.experimental.get_device_details(gpu).get("device_name", "GPU")
     return name if count == 1 else f"{count} x {name}"
-
-
-def _check_tf_config(text: str | None) -> None:
-    """Refuses a TF_CONFIG with which workers would wait for each other."""
-    if not text:
-        raise InputError(
-            "--strategy multi_worker needs the environment variable TF_CONFIG: set it on every "
-            f"worker, each with an index of its own, such as {_EXAMPLE}"
-        )
-    try:
-        config = json.loads(text)
-        cluster, task = config["cluster"], config["task"]
-        kind, index = task["type"], task["index"]
-        if not set(cluster) <= {"chief", "worker"}:
-            raise ValueError("a cluster here has workers and at most a chief")
-        for address in itertools.chain.from_iterable(cluster.values()):
-            if not re.fullmatch(r".+:\d+", address):
-                raise ValueError(f"{address!r} is not host:port")
-        count = len(cluster[kind])
-        if index not in range(count):
-            raise ValueError(f"the task is {kind} {index!r}, of {count} in the cluster")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        cause = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise InputError(
-            f"TF_CONFIG cannot be used ({cause}): write it as in {_EXAMPLE}"
-        ) from error
 
 
 def distribute_batches(

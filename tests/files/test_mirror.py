@@ -76,10 +76,10 @@ def test_a_key_that_leaves_the_folder_is_refused(s3, tmp_path):
 @pytest.mark.parametrize(
     ("task", "cluster", "is_other"),
     [
-        (("worker", 0), {"worker": ["a", "b"]}, False),
-        (("worker", 1), {"worker": ["a", "b"]}, True),
-        (("worker", 0), {"worker": ["a"], "chief": ["b"]}, True),
-        (("chief", 0), {"worker": ["a"], "chief": ["b"]}, False),
+        (("worker", 0), {"worker": ["a:1", "b:1"]}, False),
+        (("worker", 1), {"worker": ["a:1", "b:1"]}, True),
+        (("worker", 0), {"worker": ["a:1"], "chief": ["b:1"]}, True),
+        (("chief", 0), {"worker": ["a:1"], "chief": ["b:1"]}, False),
     ],
 )
 def test_of_several_workers_the_chief_alone_is_the_writer(task, cluster, is_other, monkeypatch):
