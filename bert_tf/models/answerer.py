@@ -22,7 +22,7 @@ from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.examples.tagged_words import is_column_file
 from bert_tf.serving.export import export
 from bert_tf.serving.portable import SUFFIXES, export_portable
-from bert_tf.serving.precisions import TYPES_FILE, types_text, versions
+from bert_tf.serving.precisions import TYPES_FILE, types_text
 from bert_tf.serving.predictor import Predictor, Progress, answer
 from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES, all_signatures
 from bert_tf.tasks.explanations import explanation
@@ -240,9 +240,6 @@ class Answerer:
         models, version = folder.parent, folder.name
         if not version.isdecimal() or not int(version):
             raise InputError(f"{folder}: TensorFlow Serving wants a number: give {folder}/1")
-        if folder.exists():
-            free = models / str(max(versions(models), default=0) + 1)
-            raise InputError(f"{folder} exists, and no version is overwritten: give {free}")
         return self.export(models.name, root=models.parent, version=int(version))
 
     def export(

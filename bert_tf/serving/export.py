@@ -56,11 +56,12 @@ def check_export(name: str, *, root: str | Path, version: int) -> None:
         raise InputError(f"{name!r} cannot name a served model: use letters, digits, . _ and -")
     existing = versions(Path(root) / name)
     following = max(existing, default=0) + 1
-    if not 0 <= (version or following) <= _LARGEST or version in existing:
-        raise InputError(
-            f"{Path(root) / name / str(version or following)} cannot be written: give --version a "
-            f"free positive number up to {_LARGEST}, or leave it out for {following}"
-        )
+    path = Path(root) / name / str(version or following)
+    free = f"give a free positive number up to {_LARGEST}, such as {following}"
+    if not 0 <= (version or following) <= _LARGEST:
+        raise InputError(f"{path} cannot be a version: {free}")
+    if path.exists() or version in existing:
+        raise InputError(f"{path} exists, and no version is overwritten: {free}")
 
 
 def export(

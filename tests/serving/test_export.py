@@ -199,7 +199,7 @@ def test_exports_at_once_get_versions_of_their_own(save_with, tmp_path):
     with ThreadPoolExecutor(2) as pool:
         made = [pool.submit(export_it, 7) for _ in range(2)]
     refused = [export.exception() for export in made if export.exception()]
-    assert len(refused) == 1 and "give --version a free positive number" in str(refused[0])
+    assert len(refused) == 1 and "no version is overwritten: give a free" in str(refused[0])
 
 
 def test_versions_count_up_and_are_never_overwritten(save_with, answerer, tmp_path):
