@@ -297,7 +297,7 @@ class Models:
             if label is not None and chosen in newest and not newest[chosen].error:
                 text = f"Version {version} of {name}, which has the label {label}, is loading"
                 raise ServingError(StatusCode.UNAVAILABLE, text, "loading")
-            raise _absent(name, version)
+            raise self._absent(name, version)
         return available[chosen].held()
 
     def _version(self, name: str, version: int | None, label: str | None) -> int | None:
@@ -318,14 +318,19 @@ class Models:
         # The newest first, as TensorFlow Serving lists them.
         numbers = sorted(newest, reverse=True) if version is None else [version]
         if not newest.keys() & numbers:
-            raise _absent(name, version)
+            raise self._absent(name, version)
         statuses = [newest[number].status() for number in numbers]
         return GetModelStatusResponse(model_version_status=statuses)
 
-
-def _absent(name: str, version: int | None) -> ServingError:
-    which = "version" if version is None else f"version {version}"
-    return ServingError(StatusCode.NOT_FOUND, f"There is no {which} of a model {name}")
+    def _absent(self, name: str, version: int | None) -> ServingError:
+        if not self._servables.get(name):
+            message = f"There is no model {name}: the server has {', '.join(self.names) or 'none'}"
+        elif version is None:
+            message = f"No version of the model {name} is loaded: its status says why"
+        else:
+            loaded = ", ".join(map(str, sorted(self.available(name)))) or "none"
+            message = f"There is no version {version} of the model {name}: it has {loaded}"
+        return ServingError(StatusCode.NOT_FOUND, message)
 
 
 def _look(

@@ -112,7 +112,7 @@ async def test_requests_that_cannot_be_answered_are_refused(toys):
     async with served(toys) as client:
         for request, expected, message in [
             (predict_pb2.PredictRequest(), Code.INVALID_ARGUMENT, "The request names no model"),
-            (predict_request(name="foo"), Code.NOT_FOUND, "no version of a model foo"),
+            (predict_request(name="foo"), Code.NOT_FOUND, "no model foo: the server has"),
             (
                 predict_request(signature_name="x"),
                 Code.FAILED_PRECONDITION,

@@ -65,8 +65,8 @@ async def test_models_are_found_by_name_and_version(toys):
         assert (await predict(models))["length"].tolist() == [8, 4]
         assert (await predict(models, version=1))["letters_text"].shape == (2, 8)
         for name, version, label, code, message in [
-            ("foo", None, None, "NOT_FOUND", "There is no version of a model foo"),
-            ("toy", 9, None, "NOT_FOUND", "There is no version 9 of a model toy"),
+            ("foo", None, None, "NOT_FOUND", "There is no model foo: the server has toy"),
+            ("toy", 9, None, "NOT_FOUND", "There is no version 9 of the model toy: it has 1"),
             ("toy", None, "x", "INVALID_ARGUMENT", "toy has no version with the label x"),
             ("", None, None, "INVALID_ARGUMENT", "The request names no model"),
         ]:
@@ -136,7 +136,7 @@ async def test_a_models_config_chooses_versions_and_labels(folder, add):
         assert list(states(models, "all")) == [7, 3, 1]
         with models.servable("two", label="stable") as servable:
             assert servable.version == 1
-        with pytest.raises(ServingError, match="no version 3 of a model two"):
+        with pytest.raises(ServingError, match="no version 3 of the model two"):
             await predict(models, "two", label="new")
         assert models.readiness() == {"absent": False, "all": True, "newest": True, "two": True}
         assert not models.is_ready

@@ -70,7 +70,7 @@ def test_embeddings_in_openais_form(client, check_vectors):
         ({"input": [None], "model": "encoder"}, 400, "has at 0 a value that is no text"),
         ({"input": {"a": 1}, "model": "encoder"}, 400, "must be a text or a list"),
         ({"input": "a"}, 400, "'model' is missing"),
-        ({"input": "a", "model": "gone"}, 404, "There is no version of a model gone"),
+        ({"input": "a", "model": "gone"}, 404, "There is no model gone: the server has"),
         ({"input": "a", "model": "toy"}, 400, "toy cannot make vectors"),
         ({"input": "a", "model": "encoder", "dimensions": 4}, 400, "'dimensions' is 4"),
         ({"input": "a", "model": "encoder", "encoding_format": "int8"}, 400, "float or base64"),
