@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import keras
 
 from bert_tf.errors import InputError
-from bert_tf.models.metrics import adapt_metrics
+from bert_tf.models.compiled_metrics import adapt_metrics
 from bert_tf.networks.layer_state import state_of
 from bert_tf.networks.losses import of_logits
 from bert_tf.training.optimizer import AdamWeightDecay
@@ -26,7 +26,7 @@ class CompiledModel(keras.Model):
     """
 
     # Keras' loss of the task, None for a part of other models; and how metrics read the output, as
-    # `bert_tf.models.metrics` has it, a dict for several.
+    # `bert_tf.models.compiled_metrics` has it, a dict for several.
     new_loss: Any = None
     output_kind: Any = None
     learning_rate: ClassVar[float] = 5e-5  # peak, unless `peak_learning_rate` has another
@@ -60,7 +60,7 @@ class CompiledModel(keras.Model):
         metrics are the task's `accuracy`, if it has one, the loss is the task's, too, and no others
         are given; `metrics=None` has none. Weights of examples and classes count in the loss and in
         `weighted_metrics` alone; padding counts nowhere. Keras' metrics get the probabilities and
-        labels that they expect: see `bert_tf.models.metrics`. Names of losses are of logits, as the
+        labels that they expect: see `bert_tf.models.compiled_metrics`. Names of losses are of logits, as the
         outputs are; InputError for a loss of probabilities. `jit_compile` is False with TensorFlow,
         where XLA would compile every length of batch anew.
         """
