@@ -152,9 +152,8 @@ def _finetune(
         flops=flops,
         peak=strategy_peak(run.strategy, model.encoder.compute_dtype),
     )
-    trainer = run.prepare(
+    run.make_trainer(
         trained,
-        options,
         learning_rate=learning_rate,
         total_steps=total_steps,
         warmup_steps=round(total_steps * options.warmup_share),
@@ -170,7 +169,7 @@ def _finetune(
     steps = f"{total_steps:,} step{'s' * (total_steps != 1)} of {size}"
     lines = [f"{run.devices}: {data}, {steps}", *data.remarks]
     if options.dry_run:
-        lines += dry_run(trainer, [phase])
+        lines += dry_run(run.trainer, [phase])
     else:
         run.open()
     for line in lines:

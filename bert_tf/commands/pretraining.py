@@ -162,9 +162,8 @@ def _pretrain(
             )
         metric = distillation.student_metric(accuracy)
         settings["teacher_content"] = content_hash(options.teacher)
-    trainer = run.prepare(
+    run.make_trainer(
         trained,
-        options,
         learning_rate=options.learning_rate,
         total_steps=options.steps,
         warmup_steps=warmup_steps,
@@ -189,7 +188,7 @@ def _pretrain(
     run.watch(ProjectorLog(run.state, run.logs, "word_embeddings", table, columns))
     phases = [_phase(run, model.encoder, data, phase) for phase in data.phases]
     if options.dry_run:
-        for line in dry_run(trainer, phases):
+        for line in dry_run(run.trainer, phases):
             run.notice(line)
         return None
 

@@ -60,14 +60,15 @@ class Run(AbstractContextManager):
     """Everything a training run needs, made once; leaving it restores the process.
 
     Enter it before TensorFlow runs its first op, as several workers must connect first, then call
-    `prepare`, `watch`, `open` and `train`. Nothing is written before `open`. Inside, layers are
-    made in `precision`, and Python's and NumPy's random numbers start from the options' seed.
+    `make_trainer`, `watch`, `open` and `train`. Nothing is written before `open`. Inside, layers
+    are made in `precision`, and Python's and NumPy's random numbers start from the options' seed.
     Raises InputError if the options' output or strategy cannot be used here, or the output touches
     one of the `inputs`; Preempted if another worker has gone.
     """
 
     strategy: tf.distribute.Strategy  # make models and optimizers under its `scope()`
-    state: TrainingState  # made by `prepare`
+    trainer: Trainer  # what takes the steps, and its state; made by `make_trainer`
+    state: TrainingState
 
     def __init__(
         self,
@@ -143,10 +144,9 @@ class Run(AbstractContextManager):
         if self.is_chief:
             self._watchers[0].notice(line)
 
-    def prepare(
+    def make_trainer(
         self,
         model: Any,
-        options: TrainingOptions,
         *,
         learning_rate: float,
         total_steps: int,
@@ -159,12 +159,13 @@ class Run(AbstractContextManager):
         score: str,
         fixed_shapes: bool,
         whole_batches: bool = False,
-    ) -> Trainer:
+    ) -> None:
         """Makes a trainer of `model` with the state of the run, and adds TensorBoard's watchers.
 
         Like the options that are its identity, `settings` must be the same when the run is resumed.
         TensorBoard shows `values` beside them, the best `score`, and activations of `examples`.
         """
+        options = self._options
         if options.freeze_layers is not None:
             model.encoder.freeze_layers(options.freeze_layers)
         model.encoder.rematerialize = options.rematerialize
@@ -216,7 +217,6 @@ class Run(AbstractContextManager):
             self.watch(Histograms(self.state, self.logs, every, model, activations))
         if options.profiled is not None:
             self.watch(Profile(self.state, self.logs, *options.profiled))
-        return trainer
 
     def keep_state(self, trainer: Trainer, *, settings: dict[str, Any], **keep: Any) -> None:
         """Makes the state, not yet restored, of a trainer; `keep` is of `TrainingState`."""

@@ -115,12 +115,15 @@ class Trainer:
         return [*self.model.variables, self.nonfinite_steps, *scale, *self.optimizer.variables]
 
     def accumulate_gradients(self, steps: int | None) -> None:
-        """Cuts a replica's batch into this number of micro-batches from now on; None for as now."""
+        """Cuts a replica's batch into this number of micro-batches from now on; None for as now.
+
+        The step is traced anew, from `_train_batches`.
+        """
         if steps is None:
             return
         self.gradient_accumulation_steps = steps
-        self._train = tf.function(self._train_batches, autograph=False)
-        self._test = tf.function(self._on_replicas(self.test_step), autograph=False)
+        self._traced_train = tf.function(self._train_batches, autograph=False)
+        self._traced_test = tf.function(self._on_replicas(self.test_step), autograph=False)
 
     def reset_means(self) -> None:
         self.means.assign(tf.zeros(self.means.shape))
@@ -140,7 +143,7 @@ class Trainer:
         1.0 if a step counts in `nonfinite_steps`; `loss_scale` in float16; with several workers
         `stop_asked`, the sum of their `StopFlag`s.
         """
-        return self._train(batches)
+        return self._traced_train(batches)
 
     def evaluate(
         self,
@@ -157,7 +160,7 @@ class Trainer:
             if number in (limit, size):
                 break
             try:
-                logs = self._test(iterator)
+                logs = self._traced_test(iterator)
             except (tf.errors.OutOfRangeError, StopIteration):
                 break
             after(logs)

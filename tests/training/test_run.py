@@ -256,9 +256,8 @@ def resume(folder, *, dropout=0.1, settings=None, begin=False, **values):
     values = {"model": "m", **shards, "output": str(folder), "strategy": "one", **values}
     options = PretrainingOptions(**values)
     with Run(options, Lines()) as run:
-        run.prepare(
+        run.make_trainer(
             classifier(dropout),
-            options,
             learning_rate=0.1,
             total_steps=9,
             warmup_steps=0,
