@@ -86,7 +86,10 @@ class FinetuningSetup(CommandOptions, TaskOptions, FileOptions, TrainingOptions,
         return {"feature_layers": None, "feature_lstm_layers": 0}
 
     def begin_training(self, run: "Run", model: Any) -> Callable[[], object]:
-        """Prepares a model for its training; returns what to call after its end."""
+        """Prepares a model for its training; returns what to call after its end.
+
+        Here nothing to do; `bert_tf.paper.command_options` overrides it.
+        """
         return lambda: None
 
 

@@ -3,6 +3,9 @@
 A writer keeps the object `.bert-tf-lease-N` there and rewrites it every few seconds. A later
 process watches the object: if it stays the same, its writer has died. The successor creates number
 N + 1, which a store lets only one process do. No clocks are compared.
+
+`files.mirror` takes it for runs and exports, `pipelines.shards.journal` for shards; jobs with
+`--units` share their folder without one, as each makes units of its own.
 """
 
 import contextlib

@@ -1,5 +1,7 @@
 """Keras' metrics for models whose outputs are logits, as `compile` takes them.
 
+The scores of tasks are in `bert_tf.tasks.scoring.metrics`.
+
 An output has a kind, which says how metrics read it:
     "classes": labels int [...], logits [..., C].
     "words": the same, for tokens; those of weight 0 are padding and never count.

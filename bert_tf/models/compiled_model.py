@@ -60,9 +60,9 @@ class CompiledModel(keras.Model):
         metrics are the task's `accuracy`, if it has one, the loss is the task's, too, and no others
         are given; `metrics=None` has none. Weights of examples and classes count in the loss and in
         `weighted_metrics` alone; padding counts nowhere. Keras' metrics get the probabilities and
-        labels that they expect: see `bert_tf.models.compiled_metrics`. Names of losses are of logits, as the
-        outputs are; InputError for a loss of probabilities. `jit_compile` is False with TensorFlow,
-        where XLA would compile every length of batch anew.
+        labels that they expect: see `bert_tf.models.compiled_metrics`. Names of losses are of
+        logits, as the outputs are; InputError for a loss of probabilities. `jit_compile` is False
+        with TensorFlow, where XLA would compile every length of batch anew.
         """
         arguments = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
         auto = tuple(

@@ -147,8 +147,9 @@ class AttentionLayer(BertLayer):
 class SelfAttention(AttentionLayer):
     """softmax(Q K^T / sqrt(D)) V over N heads of width D = H / N, then a dense layer.
 
-    Vaswani et al. 2017, section 3.2; `attention_layer` in the original's modeling.py. Which tokens
-    a token sees is up to the config's `architecture`; in a BERT it sees all.
+    Vaswani et al. 2017, section 3.2; `attention_layer` in the original's modeling.py. The softmax
+    is in `Kernels.attention`. Which tokens a token sees is up to the config's `architecture`; in a
+    BERT it sees all.
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
@@ -230,6 +231,8 @@ class TransformerBlock(AttentionLayer):
     def _rows(
         self, positions: Positions, kernels: Kernels, x: Any, **options: bool
     ) -> tuple[Any, Any]:
+        # x = LayerNorm(x + dropout(attention(x))), [n, H]; the last block of a pooled output
+        # continues with one token of each row. The kernels apply the dense layer before the sum.
         y, x = (x, positions.summary(x)) if options["summary_only"] else kernels.fork(x)
         context, probabilities = self.attention.contexts(positions, kernels, y, **options)
         x = kernels.add_and_normalize(
@@ -239,6 +242,7 @@ class TransformerBlock(AttentionLayer):
             self.attention.output_dense,
             self.attention_output_dropout,
         )
+        # x = LayerNorm(x + dropout(feed_forward(x)))
         y, x = kernels.fork(x)
         x = kernels.add_and_normalize(
             x,

@@ -23,6 +23,8 @@ Tensors = dict[str, Any]
 class Positions:
     """All positions of a batch, n = B * T: every method that moves rows is the identity.
 
+    `TokenPositions` in `networks.tensorflow.inference` leaves padding out.
+
     Args:
         padding_mask: [B, T], nonzero at tokens and 0 at padding; or [B, T, T], nonzero where the
             token of the second axis may see that of the third.

@@ -1,4 +1,7 @@
-"""Versions of a model that are the same in other types: which they are, which is fastest here."""
+"""Versions of a model that are the same in other types: which they are, which is fastest here.
+
+The ranges of int8 are measured in `bert_tf.networks.tensorflow.int8`.
+"""
 
 import contextlib
 import functools

@@ -1,4 +1,8 @@
-"""All tasks in one table, and how `--task` finds others. Importing it imports no TensorFlow."""
+"""All tasks in one table, and how `--task` finds others. Importing it imports no TensorFlow.
+
+A new data set is an entry of `_TABLE`. A new kind is a file in `kinds`, a subclass of
+`kinds.kind.Kind`, which is named here (docs/adding-a-task.md).
+"""
 
 import dataclasses
 import functools

@@ -3,7 +3,8 @@
 A checkpoint is one safetensors file, `step-00001000.safetensors`: every variable of the model
 (dropout generators included), of the optimizer and of the means since the last line of scalars; the
 progress and settings of the run as metadata; a SHA-256 of everything. `Run.open` restores it, and
-the loop reads batches from its step on.
+the loop reads batches from its step on: they are a function of the seed and the step, in
+`pipelines.examples.batches` and `pipelines.shards.pretraining_batches`.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Faults of labelled text: damage, near-duplicates, wrong labels, labels spelt in two ways.
 
-They are reported. What stops a command, such as a blank label, a kind's `read` refuses.
+They are reported. A blank label, which stops a command, is refused in `tasks.kinds.kind.Kind.read`.
 """
 
 import contextlib

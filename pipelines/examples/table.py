@@ -1,7 +1,7 @@
 """One table of examples, whatever holds them: columns by name, and the location of each row.
 
 `files.read_table` makes it from a file or a data set, `memory` from data in memory. A kind of task
-reads the columns of its roles from it, as `Examples`.
+reads the columns of its roles from it, as `Examples`, and refuses a blank label (`Kind.read`).
 """
 
 import hashlib

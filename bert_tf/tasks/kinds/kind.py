@@ -114,7 +114,7 @@ class Kind(ABC):
 
     @abstractmethod
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
-        """The values [E, ...] that the loss compares; InputError names the line of a bad label."""
+        """The labels' numbers [E, ...], for the loss; InputError names the line of a bad label."""
 
     def training_rows(
         self, task: Task, examples: Examples, labels: Sequence[str], tokenizer: Any
