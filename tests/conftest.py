@@ -209,13 +209,19 @@ def exports_of() -> Callable[..., AbstractContextManager[None]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_words_to_guess():
-    """Pre-training guesses words of a --watch_text alone: a quarter of the time of a short run.
-
-    `words_are_hidden` has it guess some of the held-out text, as it does for users.
-    """
+def what_tests_do_without(tmp_path_factory):
+    """Leaves out what takes time or differs between machines; fixtures below bring some back."""
     with pytest.MonkeyPatch.context() as patch:
+        # Pre-training guesses words of a --watch_text alone: a quarter of the time of a short run.
         patch.setattr("bert_tf.commands.pretraining.hide_words", lambda sample, tokenizer: {})
+        # The lines of a run depend on its steps alone, however slow the machine is.
+        patch.setattr("bert_tf.training.logs._SECONDS_BETWEEN_LINES", float("inf"))
+        # What is measured while tests keep the machine busy is not remembered for its user.
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        # Flushing a file to the disk takes 10 ms. Nor do `preloaded` processes.
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        # Warm-up requests take a second for every signature of every export.
+        patch.setattr("bert_tf.serving.export.check_requests", lambda model, made: None)
         yield
 
 
@@ -225,44 +231,6 @@ def words_are_hidden(monkeypatch):
     from bert_tf.commands.masked_words import hide_words
 
     monkeypatch.setattr("bert_tf.commands.pretraining.hide_words", hide_words)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_lines_by_time():
-    """The lines of a run depend on its steps alone, however slow the machine is."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bert_tf.training.logs._SECONDS_BETWEEN_LINES", float("inf"))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def a_cache_of_its_own(tmp_path_factory):
-    """What is measured while tests keep the machine busy is not remembered for its user."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_waits_for_the_disk():
-    """Files are not flushed to the disk, 10 ms each: only a crash of the machine would lose them.
-
-    Nor do `preloaded` processes.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def exports_without_warm_up():
-    """Exports do not run their warm-up requests: a second for every signature of every export.
-
-    `warm_up_is_checked` brings it back for tests of it.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bert_tf.serving.export.check_requests", lambda model, made: None)
-        yield
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def _main(
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    os.fsync = lambda descriptor: None  # as `nothing_waits_for_the_disk` in conftest.py
+    os.fsync = lambda descriptor: None  # as `what_tests_do_without` in conftest.py
     sys.argv = ["-c", *arguments]
     gc.set_threshold(100_000, 50, 100)
     importlib.invalidate_caches()

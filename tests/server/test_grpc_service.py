@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import grpc
-import numpy as np
 import pytest
 import tensorflow as tf
 from credential_files import tokens_of, write_certificate
@@ -16,15 +15,12 @@ from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from running_models import running, until
 from tensorflow.core.framework.tensor_pb2 import TensorProto
-from tensorflow_serving.apis import (
-    get_model_metadata_pb2,
-    get_model_status_pb2,
-    inference_pb2,
-    model_management_pb2,
-    model_service_pb2_grpc,
-    predict_pb2,
-    prediction_service_pb2_grpc,
-)
+from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
+from tensorflow_serving.apis.get_model_metadata_pb2 import GetModelMetadataRequest, SignatureDefMap
+from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusRequest, ModelVersionStatus
+from tensorflow_serving.apis.inference_pb2 import MultiInferenceRequest
+from tensorflow_serving.apis.predict_pb2 import PredictRequest
+from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
 from bert_tf.server import grpc_service
 from bert_tf.server.credentials import Certificate
@@ -41,29 +37,29 @@ async def served(folder: Path, credentials=None, overrides=None, **options):
     models = Models(folder, poll_seconds=0.05, overrides=overrides)
     async with running(models):
         server, port = await start_grpc(models, "127.0.0.1:0", **options)
-        address = f"127.0.0.1:{port}"
-        if credentials:
-            channel = grpc.aio.secure_channel(address, credentials)
-        else:
-            channel = grpc.aio.insecure_channel(address)
         try:  # a server that is not stopped hangs the process
-            async with channel:
+            async with channel_to(port, credentials) as channel:
                 yield SimpleNamespace(
                     models=models,
                     server=server,
                     port=port,
                     channel=channel,
-                    predictions=prediction_service_pb2_grpc.PredictionServiceStub(channel),
+                    predictions=PredictionServiceStub(channel),
                     statuses=model_service_pb2_grpc.ModelServiceStub(channel),
                 )
         finally:
             await server.stop(None)
 
 
-def predict_request(texts=("abc", "é"), name="toy", **spec) -> predict_pb2.PredictRequest:
-    if "version" in spec:
-        spec["version"] = {"value": spec["version"]}
-    request = predict_pb2.PredictRequest(model_spec={"name": name, **spec})
+def channel_to(port: int, credentials=None) -> grpc.aio.Channel:
+    address = f"127.0.0.1:{port}"
+    if credentials:
+        return grpc.aio.secure_channel(address, credentials)
+    return grpc.aio.insecure_channel(address)
+
+
+def predict_request(texts=("abc", "é"), output_filter=(), name="toy", **spec) -> PredictRequest:
+    request = PredictRequest(model_spec={"name": name, **spec}, output_filter=output_filter)
     request.inputs["text"].CopyFrom(tf.make_tensor_proto(list(texts)))
     return request
 
@@ -85,8 +81,7 @@ async def test_predict_answers_and_filters(toys):
             [b"a", b"b", b"c"],
             ["é".encode(), b"", b""],
         ]
-        filtered = predict_request(version=1)
-        filtered.output_filter.append("length")
+        filtered = predict_request(output_filter=["length"], version={"value": 1})
         response = await client.predictions.Predict(filtered)
         assert list(response.outputs) == ["length"]
         answers = await asyncio.gather(
@@ -105,21 +100,16 @@ async def test_predict_answers_and_filters(toys):
 
 
 async def test_requests_that_cannot_be_answered_are_refused(toys):
-    duplicate, absent, extra = predict_request(), predict_request(), predict_request()
-    duplicate.output_filter.extend(["length", "length"])
-    absent.output_filter.append("x")
+    twice, absent = (predict_request(output_filter=x) for x in (["length", "length"], ["x"]))
+    extra = predict_request()
     extra.inputs["b"].CopyFrom(tf.make_tensor_proto(1))
     async with served(toys) as client:
         for request, expected, message in [
-            (predict_pb2.PredictRequest(), Code.INVALID_ARGUMENT, "The request names no model"),
+            (PredictRequest(), Code.INVALID_ARGUMENT, "The request names no model"),
             (predict_request(name="foo"), Code.NOT_FOUND, "no model foo: the server has"),
-            (
-                predict_request(signature_name="x"),
-                Code.FAILED_PRECONDITION,
-                "no signature x",
-            ),
+            (predict_request(signature_name="x"), Code.FAILED_PRECONDITION, "no signature x"),
             (predict_request(version_label="x"), Code.INVALID_ARGUMENT, "the label x"),
-            (duplicate, Code.INVALID_ARGUMENT, "output_filter names length twice"),
+            (twice, Code.INVALID_ARGUMENT, "output_filter names length twice"),
             (absent, Code.INVALID_ARGUMENT, "output_filter names x: the signature has length,"),
             (extra, Code.INVALID_ARGUMENT, "the inputs are b, text: the signature takes text"),
             (predict_request([b"\xff"]), Code.INVALID_ARGUMENT, ""),
@@ -175,32 +165,30 @@ async def test_hostile_tensors_are_refused(toys):
 
 async def test_metadata_and_status_and_no_client_changes_the_models(toys):
     async with served(toys) as client:
-        request = get_model_metadata_pb2.GetModelMetadataRequest()
-        request.model_spec.name = "toy"
+        request = GetModelMetadataRequest(model_spec={"name": "toy"})
         assert (await refusal(client.predictions.GetModelMetadata, request))[1] == (
             "metadata_field must be signature_def"
         )
         request.metadata_field.append("signature_def")
         response = await client.predictions.GetModelMetadata(request)
-        spec = response.model_spec
-        assert (spec.name, spec.version.value) == ("toy", 1)
-        signatures = get_model_metadata_pb2.SignatureDefMap()
+        assert (response.model_spec.name, response.model_spec.version.value) == ("toy", 1)
+        signatures = SignatureDefMap()
         response.metadata["signature_def"].Unpack(signatures)
         assert set(signatures.signature_def) == {"serving_default"}
 
         reload = model_management_pb2.ReloadConfigRequest()
         config = reload.config.model_config_list.config.add(name="other")
         config.base_path = str(toys / "toy")
-        call = client.statuses.HandleReloadConfigRequest
-        assert (await refusal(call, reload))[0] == Code.UNIMPLEMENTED
+        for call, request in (
+            (client.statuses.HandleReloadConfigRequest, reload),
+            (client.predictions.MultiInference, MultiInferenceRequest()),
+        ):
+            assert (await refusal(call, request))[0] == Code.UNIMPLEMENTED
         assert client.models.names == ["toy"]
-        both = inference_pb2.MultiInferenceRequest()
-        assert (await refusal(client.predictions.MultiInference, both))[0] == Code.UNIMPLEMENTED
 
-        status = get_model_status_pb2.GetModelStatusRequest()
-        status.model_spec.name = "toy"
+        status = GetModelStatusRequest(model_spec={"name": "toy"})
         (version,) = (await client.statuses.GetModelStatus(status)).model_version_status
-        assert version.state == get_model_status_pb2.ModelVersionStatus.AVAILABLE
+        assert version.state == ModelVersionStatus.AVAILABLE
 
 
 async def test_limits_deadlines_the_token_and_the_log(toys, tmp_path):
@@ -276,19 +264,16 @@ async def test_tls_follows_its_files(toys, tmp_path):
     credentials = grpc.ssl_channel_credentials(tls.pair[1])
     async with served(toys, credentials, tls=tls) as client:
         response = await client.predictions.Predict(predict_request(["ab"]))
-        np.testing.assert_array_equal(tf.make_ndarray(response.outputs["length"]), [2])
+        assert list(response.outputs["length"].float_val) == [2]
         write_certificate(tmp_path)
         tls.refresh()
-        address = f"127.0.0.1:{client.port}"
         renewed = grpc.ssl_channel_credentials((tmp_path / "chain.pem").read_bytes())
-        async with grpc.aio.secure_channel(address, renewed) as channel:
-            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-            await stub.Predict(predict_request(["ab"]), timeout=30)
-        async with grpc.aio.secure_channel(address, credentials) as channel:
-            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-            assert (await refusal(stub.Predict, predict_request(["ab"]), timeout=30))[0] == (
-                Code.UNAVAILABLE
-            )
+        async with channel_to(client.port, renewed) as channel:
+            await PredictionServiceStub(channel).Predict(predict_request(["ab"]), timeout=30)
+        async with channel_to(client.port, credentials) as channel:
+            call = PredictionServiceStub(channel).Predict
+            code, _ = await refusal(call, predict_request(["ab"]), timeout=30)
+            assert code == Code.UNAVAILABLE
 
 
 async def test_a_stop_finishes_what_was_accepted(toys):
@@ -321,9 +306,7 @@ async def test_a_health_client_follows_the_models_without_the_token(toys, tmp_pa
         watching = stub.Watch(HealthCheckRequest(service=""), timeout=60)
         assert (await watching.read()).status == not_serving
         assert (await stub.Watch(HealthCheckRequest(service="foo")).read()).status == unknown
-        shutil.copytree(
-            toys / "toy" / "1", tmp_path / "models" / "broken" / "1", dirs_exist_ok=True
-        )
+        shutil.copytree(toys / "toy", tmp_path / "models" / "broken", dirs_exist_ok=True)
         assert (await watching.read()).status == serving
         assert await status(predictions) == serving
         # It ends the stream, and does not wait for it.

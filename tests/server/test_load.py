@@ -11,6 +11,7 @@ from collections import Counter
 
 import grpc
 import pytest
+import tensorflow as tf
 from running_server import grpc_port, running
 from tensorflow_serving.apis.predict_pb2 import PredictRequest
 from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
@@ -71,11 +72,8 @@ class Client(threading.Thread):
 
         def ask() -> bool:
             spec = {"name": "half_plus_three", "signature_name": "lengths"}
-            request, texts = PredictRequest(model_spec=spec), self._texts()
-            tensor = request.inputs["text"]
-            tensor.dtype = 7  # DT_STRING
-            tensor.tensor_shape.dim.add(size=len(texts))
-            tensor.string_val.extend(text.encode() for text in texts)
+            request = PredictRequest(model_spec=spec)
+            request.inputs["text"].CopyFrom(tf.make_tensor_proto(self._texts()))
             try:
                 stub.Predict(request, timeout=120)
             except grpc.RpcError as error:
