@@ -40,10 +40,17 @@ def add(toys, folder) -> Callable[[int], Path]:
     return add
 
 
-def configure(folder: Path, *models: str) -> Path:
+def entry(name="toy", path="toy", policy="", **labels: int) -> str:
+    """A model of a models.config, with some of its versions, such as "specific { versions: 1 }"."""
+    keys = "".join(f"version_labels {{ key: '{x}' value: {labels[x]} }}" for x in labels)
+    chosen = f"model_version_policy {{ {policy} }}"
+    return f"config {{ name: '{name}' base_path: '{path}' {chosen} {keys} }}"
+
+
+def configure(folder: Path, *entries: str) -> Path:
     """Writes a models.config."""
-    file, configs = folder / "models.config", (f"config {{ {model} }}" for model in models)
-    file.write_text(f"model_config_list {{ {' '.join(configs)} }}")
+    file = folder / "models.config"
+    file.write_text(f"model_config_list {{ {' '.join(entries)} }}")
     return file
 
 
@@ -59,8 +66,7 @@ async def look(models, times=1) -> None:
 
 
 async def test_models_are_found_by_name_and_version(toys):
-    models = Models(toys)
-    async with running(models):
+    async with running(models := Models(toys)):
         assert models.names == ["toy"]
         assert (await predict(models))["length"].tolist() == [8, 4]
         assert (await predict(models, version=1))["letters_text"].shape == (2, 8)
@@ -120,15 +126,9 @@ async def test_a_version_that_cannot_be_loaded_is_reported_and_the_old_one_serve
 async def test_a_models_config_chooses_versions_and_labels(folder, add):
     for version in (3, 7):
         add(version)
-    specific = "model_version_policy { specific { versions: 1 versions: 7 } }"
-    labels = "version_labels { key: 'stable' value: 1 } version_labels { key: 'new' value: 3 }"
-    file = configure(
-        folder,
-        f"name: 'two' base_path: 'toy' model_platform: 'tensorflow' {specific} {labels}",
-        "name: 'newest' base_path: 'toy'",
-        "name: 'all' base_path: 'toy' model_version_policy { all {} }",
-        "name: 'absent' base_path: 'b'",
-    )
+    two = entry("two", policy="specific { versions: 1 versions: 7 }", stable=1, new=3)
+    others = entry("newest"), entry("all", policy="all {}"), entry("absent", "b")
+    file = configure(folder, two, *others)
     async with running(models := Models(file)):
         assert models.names == ["all", "newest", "two"]
         assert list(states(models, "two")) == [7, 1]
@@ -148,9 +148,8 @@ async def test_a_changed_models_config_is_followed_and_a_label_never_names_what_
     add(3)
 
     def choose(version: int) -> Path:
-        specific = f"model_version_policy {{ specific {{ versions: {version} }} }}"
-        label = f"version_labels {{ key: 'stable' value: {version} }}"
-        return configure(folder, f"name: 'toy' base_path: 'toy' {specific} {label}")
+        policy = f"specific {{ versions: {version} }}"
+        return configure(folder, entry(policy=policy, stable=version))
 
     file = choose(1)
     async with running(models := Models(file, poll_seconds=0.01)):
@@ -191,7 +190,7 @@ async def test_another_folder_and_files_replaced_in_place_are_loaded_while_the_o
     tmp_path,
 ):
     a, b = add_model(tmp_path / "a" / "1", 1.0), add_model(tmp_path / "b" / "1", 2.0)
-    file = configure(tmp_path, "name: 'toy' base_path: 'a'")
+    file = configure(tmp_path, entry(path="a"))
     async with running(models := Models(file, poll_seconds=3600)):
 
         async def polled(expected: float) -> set[float]:
@@ -207,7 +206,7 @@ async def test_another_folder_and_files_replaced_in_place_are_loaded_while_the_o
             return factors
 
         assert await polled(1.0) == {1.0}
-        configure(tmp_path, "name: 'toy' base_path: 'b'")
+        configure(tmp_path, entry(path="b"))
         assert await polled(2.0) == {1.0, 2.0}
         shutil.rmtree(b.parent)
         assert await polled(2.0) == {2.0}
@@ -234,16 +233,11 @@ async def test_a_label_whose_version_is_loading_asks_to_try_again(folder, add, m
             go_on.wait(60)
         load(self)
 
-    def choose(policy: str, **labels: int) -> Path:
-        keys = "".join(f"version_labels {{ key: '{x}' value: {labels[x]} }}" for x in labels)
-        model = f"name: 'toy' base_path: 'toy' model_version_policy {{ {policy} }} {keys}"
-        return configure(folder, model)
-
     add(3)
     monkeypatch.setattr(servable.Servable, "load", late)
-    file = choose("specific { versions: 1 }", moved=1)
+    file = configure(folder, entry(policy="specific { versions: 1 }", moved=1))
     async with running(models := Models(file, poll_seconds=0.01)):
-        choose("all {}", new=3, moved=3)
+        configure(folder, entry(policy="all {}", new=3, moved=3))
         await until(lambda: 3 in states(models))
         try:
             with pytest.raises(ServingError, match="has the label new, is loading") as refused:
@@ -277,13 +271,9 @@ async def test_a_containers_base_path_is_found_beside_the_file_and_what_is_missi
     async with running(models := Models(file, poll_seconds=3600)):
         assert models.names == ["toy"]
         assert not caplog.messages
-        labels = "version_labels { key: 'stable' value: 1 } version_labels { key: 'new' value: 4 }"
-        configure(
-            folder,
-            "name: 'gone' base_path: '/models/gone'",
-            "name: 'toy' base_path: '/models/toy' "
-            f"model_version_policy {{ specific {{ versions: 1 versions: 5 }} }} {labels}",
-        )
+        policy = "specific { versions: 1 versions: 5 }"
+        toy = entry(path="/models/toy", policy=policy, stable=1, new=4)
+        configure(folder, entry("gone", "/models/gone"), toy)
         await look(models, times=2)
         assert caplog.messages == [
             f"{file}: gone has no version in /models/gone: correct base_path, or export it there",
@@ -336,7 +326,7 @@ async def test_closing_finishes_what_was_accepted(toys):
 
 @pytest.mark.parametrize("source", ["", "toy", "models.config"])
 async def test_a_model_whose_folder_is_moved_away_stays_loaded(folder, source):
-    configure(folder, "name: 'toy' base_path: 'toy'")
+    configure(folder, entry())
     async with running(models := Models(folder / source, name="toy", poll_seconds=3600)):
         (folder / "toy").rename(folder.with_name("away"))
         await look(models)

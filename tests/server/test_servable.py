@@ -31,13 +31,12 @@ async def test_inputs_that_a_signature_does_not_take_are_refused(toys):
             ({"txt": TEXTS}, "the inputs are txt: the signature takes text"),
             ({}, "the inputs are none: the signature takes text"),
         ]:
-            refusal = pytest.raises(ServingError, match=message)
-            with models.servable("toy") as held, refusal as refused:
-                await held.predict("serving_default", inputs)
-            assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
-        refusal = pytest.raises(ServingError, match="no signature x: the model has serving_default")
-        with models.servable("toy") as held, refusal:
-            held.signature("x")
+            with models.servable("toy") as held:
+                with pytest.raises(ServingError, match=message) as refused:
+                    await held.predict("serving_default", inputs)
+                assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
+                with pytest.raises(ServingError, match="no signature x: the model has serving_def"):
+                    held.signature("x")
         empty = await predict(models, text=np.empty(0, object))
         assert empty["length"].shape == (0,)
 
