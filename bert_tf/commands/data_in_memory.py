@@ -214,7 +214,8 @@ def documents_as_file(options: Texts, unfinished: str = "") -> Iterator[Texts]:
     folder = check_output_folder(options.output)
     content = hashlib.sha256(text.encode()).hexdigest()[:16]  # a file of this name is no other's
     file = folder.with_name(f"{folder.name}.documents-{content}.jsonl")
-    write_text(file, text)
+    if not (file.is_file() and file.read_bytes() == text.encode()):
+        write_text(file, text)  # else unfinished work was begun with the file as it is
     try:
         yield replace(options, corpus=[str(file)], documents=None)
     finally:

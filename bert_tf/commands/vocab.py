@@ -175,7 +175,8 @@ def run(options: Options) -> VocabularyResult:
         )
         with replace_directory(output) as folder:
             BertTokenizer(pieces, **switches).save(folder)
-        counts_file.unlink()
+            check_output_folder(output, ours=FILES, overwrite=options.overwrite)  # still
+        counts_file.unlink(missing_ok=True)
     return VocabularyResult(
         output=Path(options.output),
         pieces=list(pieces),

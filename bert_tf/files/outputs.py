@@ -117,7 +117,7 @@ def _check_path(path: Path, output: StrPath, inputs: Inputs) -> None:
             "permissions"
         )
     for source in inputs:
-        if source not in (None, "-"):
+        if source not in (None, "-") and not is_remote(source):
             read = _resolved(source, "input")
             if not (path.is_dir() and read.parent == path / GIVEN_DATA):
                 refuse_overlap(output, path, source, read)

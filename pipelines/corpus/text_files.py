@@ -7,7 +7,7 @@ A block has about a megabyte and ends at a line end. Faults are repaired by a ru
 - NUL bytes are dropped, as by the tokenizer;
 - a line of over 64 kB is cut at white space into lines of about 512 bytes.
 
-Archives, documents and UTF-16 are refused by their first bytes.
+Archives, documents, UTF-16 and UTF-32 are refused by their first bytes.
 
 Lines end at LF or CRLF, or at CR in a file whose first block has no LF.
 """
@@ -58,6 +58,13 @@ _NO_TEXT = (
     (b"ustar", 257, "a tar archive", "unpack it with tar -xf"),
     (b"{\\rtf", 0, "an RTF document", "save it as plain text"),
     (b"PAR1", 0, "a Parquet file", "name it *.parquet, or give --corpus_format parquet"),
+)
+
+_WIDE_MARKS = (
+    codecs.BOM_UTF32_LE,
+    codecs.BOM_UTF32_BE,
+    codecs.BOM_UTF16_LE,
+    codecs.BOM_UTF16_BE,
 )
 
 # Largest share of invalid bytes. In Latin-1, about 1% of the bytes of Italian are invalid as UTF-8,
@@ -155,18 +162,31 @@ def read_blocks(
 
 
 def _check_is_text(path: str, block: bytes) -> None:
-    """Refuses what is no text or UTF-16, by the first block."""
+    """Refuses what is no text, UTF-16 and UTF-32, by the first block."""
     for begin, offset, kind, cure in _NO_TEXT:
         if block.startswith(begin, offset):
             raise InputError(f"{path}: {kind}: {cure}")
-    encoding = "UTF-16"
-    if not block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        first, second = block[::2].count(0), block[1::2].count(0)
-        # Half of the bytes of ASCII are NULs, and always the same half.
-        if 5 * max(first, second) <= len(block) or 10 * min(first, second) > max(first, second):
-            return
-        encoding += "BE" if first > second else "LE"
-    raise InputError(f"{path}: {encoding} text: convert it with iconv -f {encoding} -t UTF-8")
+    if encoding := _wide_encoding(block):
+        raise InputError(f"{path}: {encoding} text: convert it with iconv -f {encoding} -t UTF-8")
+
+
+def _wide_encoding(block: bytes) -> str:
+    """UTF-16 or UTF-32, by a mark at the beginning or by the places of NULs; else empty."""
+    # That of UTF-32LE begins as that of UTF-16LE.
+    for mark, encoding in zip(_WIDE_MARKS, ("UTF-32", "UTF-32", "UTF-16", "UTF-16"), strict=True):
+        if block.startswith(mark):
+            return encoding
+    nuls = [block[place::4].count(0) for place in range(4)]
+    for encoding, high, low in (
+        ("UTF-32BE", nuls[:2], nuls[3:]),
+        ("UTF-32LE", nuls[2:], nuls[:1]),
+        ("UTF-16BE", nuls[::2], nuls[1::2]),
+        ("UTF-16LE", nuls[1::2], nuls[::2]),
+    ):
+        # ASCII has NULs in all high bytes and in no low ones.
+        if 10 * min(high) >= len(block) and 10 * sum(low) <= sum(high):
+            return encoding
+    return ""
 
 
 def _state(path: str, file: IO[bytes]) -> State:
@@ -195,7 +215,35 @@ def _decompressed(path: str, raw: IO[bytes], magic: bytes) -> Any:
         raise InputError(
             f"{path}: compressed with xz or bzip2, which this Python was built without: unpack it"
         )
-    return lzma.LZMAFile(raw) if magic.startswith(_XZ) else bz2.BZ2File(raw)
+    return _Streams(raw, lzma.LZMADecompressor if magic.startswith(_XZ) else bz2.BZ2Decompressor)
+
+
+class _Streams:
+    """Concatenated streams of xz or bzip2; Python's own readers end before a damaged one."""
+
+    def __init__(self, raw: IO[bytes], decompressor: Callable[[], Any]):
+        self._raw, self._decompressor = raw, decompressor
+        self._stream: Any = None  # None between streams
+        self._packed = b""  # bytes read and not yet decompressed
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes; empty at the end."""
+        text = b""
+        while not text:
+            if self._stream is None:
+                self._packed = self._packed.lstrip(b"\0")  # xz pads streams
+            if not self._packed and (self._stream is None or self._stream.needs_input):
+                self._packed = self._raw.read(_PROBE_BYTES)
+                if not self._packed and self._stream is None:
+                    break
+                if not self._packed:
+                    raise EOFError("the last stream has no end")
+                continue
+            self._stream = self._stream or self._decompressor()
+            text, self._packed = self._stream.decompress(self._packed, size), b""
+            if self._stream.eof:
+                self._packed, self._stream = self._stream.unused_data, None
+        return text
 
 
 @contextlib.contextmanager

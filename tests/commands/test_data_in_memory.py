@@ -236,7 +236,11 @@ def test_documents_lie_beside_the_output_until_the_end(tmp_path):
         (path,) = files.corpus
         (tmp_path / "out" / ".journal").mkdir(parents=True)
         raise KeyboardInterrupt
-    assert lines(path) == [{"body": "one"}]  # the unfinished work goes on with it
+    assert lines(path) == [{"body": "one"}]
+    before = Path(path).stat()
+    with documents_as_file(one, ".journal") as files:  # the unfinished work goes on with it
+        assert files.corpus == [path]
+        assert Path(path).stat() == before
     for documents, message in (
         (["a", None], "document 1 is None: give a text"),
         ("a text", "documents is 'a text': give a list"),

@@ -78,3 +78,18 @@ def test_counts_of_another_format_are_not_taken(text, tmp_path):
     with pytest.raises(InputError, match="cannot hold"):
         bert_tf.learn_vocabulary(size=10, corpus_format="sentences", **named)
     assert bert_tf.learn_vocabulary(size=200, **named).distinct_words == 3
+
+
+def test_a_folder_that_another_makes_meanwhile_stays(text, tmp_path, monkeypatch):
+    learn = bert_tf.tokenization.learn_vocabulary
+
+    def learn_slowly(*arguments, **named):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "notes.txt").write_text("theirs")
+        return learn(*arguments, **named)
+
+    monkeypatch.setattr("bert_tf.tokenization.learn_vocabulary", learn_slowly)
+    named = {"corpus": str(text), "size": 200, "verbose": False}
+    with pytest.raises(InputError, match=r"out: holds notes\.txt"):
+        bert_tf.learn_vocabulary(output=tmp_path / "out", **named)
+    assert (tmp_path / "out" / "notes.txt").exists()

@@ -75,6 +75,10 @@ def test_the_working_directory_is_not_replaced(here):
     assert check_output_folder(".") == here / "old"
 
 
+def test_inputs_in_buckets_are_nowhere_on_the_disk(here):
+    assert check_output_folder(".", ["s3://bucket/text", None, "-"]) == here
+
+
 def test_output_files(here):
     assert check_output_file("new/a.tsv", ["text/a.txt"]) == here / "new" / "a.tsv"
     assert check_output_file("dangling") == here / "nowhere"

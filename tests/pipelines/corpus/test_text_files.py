@@ -50,7 +50,8 @@ COMPRESSIONS = [gzip.compress, zstd.compress, lzma.compress, bz2.compress]
 def test_compression_is_known_by_content(tmp_path, compress):
     path = tmp_path / "text"
     # Several members or frames, as parallel compressors write them.
-    path.write_bytes(compress(b"one\ntw") + compress(b"o\nthree"))
+    padding = b"\0\0\0\0" * (compress in (gzip.compress, lzma.compress))
+    path.write_bytes(compress(b"one\ntw") + padding + compress(b"o\nthree") + padding)
     assert is_compressed(str(path))
     assert lines_of(path) == [b"one", b"two", b"three"]
     path.write_bytes(b"one\n")
@@ -69,6 +70,11 @@ def test_zstd_frames_may_have_the_largest_window(tmp_path):
 def test_damaged_compressed_files_are_named(tmp_path, compress):
     path = tmp_path / "cut"
     path.write_bytes(compress(os.urandom(5000).hex().encode())[:-100])
+    with pytest.raises(InputError, match=r"cut: damaged compressed file"):
+        lines_of(path)
+    damaged = bytearray(compress(b"two\n"))
+    damaged[2] ^= 1
+    path.write_bytes(compress(b"one\n") + damaged)  # the beginning of its second stream
     with pytest.raises(InputError, match=r"cut: damaged compressed file"):
         lines_of(path)
 
@@ -140,6 +146,9 @@ def zipped(compression, packed):
         (codecs.BOM_UTF16_LE + "Text\n".encode("utf-16-le"), "UTF-16 .*iconv -f UTF-16 "),
         ("Text, one line\nand more\n".encode("utf-16-le"), "UTF-16LE .*iconv -f UTF-16LE"),
         ("Текст is text\nand more\n".encode("utf-16-be"), "UTF-16BE .*iconv -f UTF-16BE"),
+        ("Text\n".encode("utf-32"), "UTF-32 .*iconv -f UTF-32 "),
+        ("Text, \N{GRINNING FACE}, and more text\n".encode("utf-32-le"), "UTF-32LE .*-f UTF-32LE"),
+        ("Текст и текст\n".encode("utf-32-be"), "UTF-32BE .*iconv -f UTF-32BE"),
         (archive(tar), "a tar archive: unpack it with tar"),
         (archive(partial(zipped, zipfile.ZIP_STORED)), "a zip archive.*: unpack it"),
         (archive(partial(zipped, zipfile.ZIP_DEFLATED)), "a zip archive.*: unpack it"),
