@@ -3,6 +3,7 @@
 import contextlib
 import operator
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,10 @@ _RUNTIMES = ("litert", "onnx", "openvino")
 _WHOLE = 2**20  # rows, more than anybody gives as one batch
 # Keras warns of variables without a gradient. Where a head reads tokens, the pooler has none.
 _OF_THE_POOLER = r"Gradients do not exist for variables \[('[^']*\bpooler\b[^']*'(, )?)+\]"
+_VOCABULARY = (
+    "needs the model's vocabulary: open the model with from_preset, or set "
+    "model.preprocessor = bert_tf.BertPreprocessor(DIRECTORY)"
+)
 
 
 class TextModel(CompiledModel):
@@ -305,10 +310,7 @@ class TextModel(CompiledModel):
     def _answerer(self, name: str) -> Any:
         """The model's `Answerer`; `name` is the method that asks for it."""
         if self.preprocessor is None:
-            raise InputError(
-                f"{name} needs the model's vocabulary: open the model with from_preset, or set "
-                "model.preprocessor = bert_tf.BertPreprocessor(DIRECTORY)"
-            )
+            raise InputError(f"{name} {_VOCABULARY}")
         return self._raw_text.Answerer.of(self)
 
     def _checked(self, x: Any, batch_size: Any, y: Any = None) -> tuple[Any, bool]:
@@ -325,7 +327,11 @@ class TextModel(CompiledModel):
                 "the inputs come from a generator: give them as a list, list(texts); batches of "
                 "token ids come with their labels, (x, y)"
             )
-        return (x, False) if self.preprocessor is None else self._raw_text.checked(x)
+        if self.preprocessor is not None:
+            return self._raw_text.checked(x)
+        if _is_text(x):
+            raise InputError(f"raw text {_VOCABULARY}")
+        return x, False
 
     def _weights(self, y: Any, sample_weight: Any, class_weight: Any) -> tuple[Any, Any]:
         """Weights of examples, and of classes by number, of token ids, as Keras takes them."""
@@ -378,6 +384,16 @@ class TextModel(CompiledModel):
         with warnings.catch_warnings(), errors:
             warnings.filterwarnings("ignore", _OF_THE_POOLER)
             yield
+
+
+def _is_text(x: Any) -> bool:
+    """Whether inputs, or those of a data set, are strings."""
+    inputs = getattr(x, "element_spec", x)
+    inputs = inputs[0] if isinstance(inputs, tuple) and inputs else inputs
+    return any(
+        isinstance(leaf, str) or re.search("str|object|[<|][US]", str(getattr(leaf, "dtype", "")))
+        for leaf in keras.tree.flatten(inputs)
+    )
 
 
 def _check_ids(x: Any) -> None:

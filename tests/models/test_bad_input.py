@@ -4,6 +4,7 @@ import functools
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 from rounding import rounding
@@ -145,6 +146,9 @@ def test_predictions(opened, classifier, tmp_path):
     refused(lambda: classifier.predict(["a", None]), "example 1: 'text' is None")
     without = opened(preprocessor=None)
     refused(lambda: without.classify(TEXTS), "classify needs the model's vocabulary: open")
+    columns = (np.array(TEXTS), pd.Series(TEXTS), tf.constant(TEXTS), dataset(TEXTS, LABELS))
+    for x in (TEXTS, (TEXTS, TEXTS), {"text": TEXTS}, *columns):
+        refused(lambda x=x: without.predict(x), "raw text needs the model's vocabulary: open")
     refused(lambda: without.save_to_preset("nowhere"), "save_to_preset needs the model's vocab")
     refused(lambda: classifier.export("models/latest"), "wants a number: give models/latest/1")
     for version in (1, 3):
