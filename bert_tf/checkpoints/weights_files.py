@@ -30,6 +30,7 @@ H5 = "tf_model.h5"
 H5_INDEX = f"{H5}.index.json"
 WEIGHTS_FILES = (WEIGHTS, INDEX, H5, H5_INDEX)  # the preferred first
 PICKLE = "pytorch_model.bin"
+_LFS = b"version https://git-lfs"  # begins what a clone without Git LFS has in place of a file
 
 # Float types by their names in config.json and in the options of `bert-tf convert`.
 FLOATS: dict[str, np.dtype] = {
@@ -61,6 +62,11 @@ _HEADS = {"QuestionAnswering": "qa_outputs"} | dict.fromkeys(
 
 def weights_path(directory: Path) -> Path:
     """The weights file of a model directory, or the index of several; refuses a pickle."""
+    if (adapter := directory / "adapter_config.json").exists():
+        raise InputError(
+            f"{adapter}: adapters of PEFT are not read: write the model that they are part of, "
+            "model.merge_and_unload().save_pretrained(FOLDER), or remove the file to do without."
+        )
     for name in WEIGHTS_FILES:
         if (directory / name).exists():
             return check_regular(directory / name)
@@ -85,9 +91,14 @@ def weights_path(directory: Path) -> Path:
 
 
 def check_regular(path: Path) -> Path:
-    """The path; refuses a pipe, a device or a folder in place of a file."""
+    """The path; refuses a pipe, a device, a folder or a pointer of Git LFS in place of a file."""
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is no regular file: give a complete model directory.")
+    if path.exists():
+        with path.open("rb") as file:
+            is_pointer = file.read(len(_LFS)) == _LFS
+        if is_pointer:
+            raise InputError(f"{path} is a pointer of Git LFS: fetch the file with git lfs pull.")
     return path
 
 

@@ -83,6 +83,14 @@ def test_missing_files(directory):
     assert "no index of weights files" in refusal_to_load(directory)
 
 
+def test_what_stands_for_weights(directory):
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 400\n"
+    (directory / "model.safetensors").write_text(pointer)
+    assert "a pointer of Git LFS: fetch" in refusal_to_load(directory)
+    (directory / "adapter_config.json").write_text("{}")
+    assert "adapters of PEFT are not read: write the model" in refusal_to_load(directory)
+
+
 @pytest.mark.parametrize("part", [slice(0), slice(5), slice(400), slice(-1), None])
 def test_damaged_weights(directory, part):
     path = directory / "model.safetensors"
