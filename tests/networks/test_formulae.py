@@ -1,4 +1,4 @@
-"""Each layer against its formula, written in numpy."""
+"""A block and activations against their formulae; test_hugging_face_numbers.py has all layers."""
 
 import math
 from dataclasses import replace
@@ -12,9 +12,6 @@ from tiny import tiny_config
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks import (
     BertEmbeddings,
-    ClassificationHead,
-    FeedForward,
-    MaskedLanguageModelHead,
     Pooler,
     SelfAttention,
     TransformerBlock,
@@ -23,7 +20,7 @@ from bert_tf.networks.activations import ACTIVATIONS
 from bert_tf.networks.bert_layer import child_seed
 from bert_tf.networks.kernels import FusedAttention
 
-B, T, P, H, N, V = 3, 6, 2, 8, 2, 13
+B, T, H, N, V = 3, 6, 8, 2, 13
 CONFIG = tiny_config(V, max_position_embeddings=10, type_vocab_size=3, layer_norm_eps=0.1)
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -73,23 +70,6 @@ def attention(x, mask, layer):
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0]])
 
 
-def test_embeddings(random):
-    layer = BertEmbeddings(CONFIG)
-    token_ids, segment_ids = random.integers(V, size=(B, T)), random.integers(3, size=(B, T))
-    layer.build((B, T))
-    randomize(layer, random)
-    words, positions, segments = (
-        np.asarray(table.embeddings, "float64")
-        for table in (layer.word_embeddings, layer.position_embeddings, layer.segment_embeddings)
-    )
-    expected = words[token_ids] + positions[:T] + segments[segment_ids]
-    expected = layer_norm(expected, layer.layer_norm)
-    np.testing.assert_allclose(layer(token_ids, segment_ids), expected, **CLOSE)
-    np.testing.assert_allclose(
-        layer(token_ids), layer(token_ids, np.zeros_like(segment_ids)), **CLOSE
-    )
-
-
 def test_too_long_inputs():
     layer = BertEmbeddings(CONFIG)
     assert layer(np.zeros((1, 10), "int32")).shape == (1, 10, H)
@@ -97,13 +77,11 @@ def test_too_long_inputs():
         layer(np.zeros((1, 11), "int32"))
 
 
-def test_self_attention(random, states):
+def test_segments_and_masks_by_default(states):
+    embeddings, ids = BertEmbeddings(CONFIG), np.arange(B * T).reshape(B, T) % V
+    np.testing.assert_array_equal(embeddings(ids), embeddings(ids, np.zeros_like(ids)))
     layer = SelfAttention(CONFIG)
-    layer.build((B, T, H))
-    randomize(layer, random)
-    np.testing.assert_allclose(layer(states, MASK), attention(states, MASK, layer), **CLOSE)
-    everything = np.ones_like(MASK)
-    np.testing.assert_allclose(layer(states), attention(states, everything, layer), **CLOSE)
+    np.testing.assert_array_equal(layer(states), layer(states, np.ones_like(MASK)))
 
 
 def test_attention_in_one_operation(random, states):
@@ -131,14 +109,6 @@ def test_padding_is_masked_in_half_precision(random, states, half):
     np.testing.assert_array_equal(np.asarray(one)[tokens], np.asarray(two)[tokens])
 
 
-def test_feed_forward(random, states):
-    layer = FeedForward(CONFIG)
-    layer.build((B, T, H))
-    randomize(layer, random)
-    expected = dense(gelu(dense(states, layer.intermediate)), layer.output_dense)
-    np.testing.assert_allclose(layer(states), expected, rtol=1e-5, atol=5e-5)
-
-
 def test_block_normalizes_after_each_sum(random, states):
     layer = TransformerBlock(CONFIG)
     layer.build((B, T, H))
@@ -148,35 +118,6 @@ def test_block_normalizes_after_each_sum(random, states):
     x = x + dense(gelu(dense(x, inner.intermediate)), inner.output_dense)
     expected = layer_norm(x, layer.feed_forward_layer_norm)
     np.testing.assert_allclose(layer(states, MASK), expected, rtol=1e-5, atol=5e-5)
-
-
-def test_pooler(random, states):
-    layer = Pooler(CONFIG)
-    layer.build((B, T, H))
-    randomize(layer, random)
-    np.testing.assert_allclose(layer(states), np.tanh(dense(states[:, 0], layer.dense)), **CLOSE)
-
-
-def test_masked_language_model_head(random, states):
-    table = keras.layers.Embedding(V, H)
-    layer = MaskedLanguageModelHead(CONFIG, table)
-    layer.build((B, T, H))
-    randomize(layer, random)
-    positions = random.integers(T, size=(B, P))
-    x = np.stack([states[b][positions[b]] for b in range(B)])
-    x = layer_norm(gelu(dense(x, layer.dense)), layer.layer_norm)
-    expected = x @ np.asarray(table.embeddings, "float64").T + np.asarray(layer.bias)
-    np.testing.assert_allclose(layer(states, positions), expected, rtol=1e-5, atol=5e-5)
-    assert layer.word_embeddings is table  # tied, not copied
-    assert any(v is table.embeddings for v in layer.trainable_variables)
-
-
-def test_classification_head(random):
-    layer = ClassificationHead(CONFIG, 5)
-    layer.build((B, H))
-    randomize(layer, random)
-    pooled = random.normal(size=(B, H)).astype("float32")
-    np.testing.assert_allclose(layer(pooled), dense(pooled, layer.dense), **CLOSE)
 
 
 def test_dropout_is_where_the_original_has_it(states):
