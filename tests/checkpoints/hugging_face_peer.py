@@ -1,6 +1,6 @@
 """What Hugging Face computes with a model directory. It runs in a Python with torch, transformers.
 
-    python hugging_face_peer.py DIRECTORY INPUTS.npz float32 OUT.npz
+    python hugging_face_peer.py DIRECTORY INPUTS.npz OUT.npz
 
 The class is the one that config.json names, and the inputs have the names of its arguments, labels
 among them. Written are hidden states, logits, loss and the gradient of every weight, without
@@ -16,7 +16,7 @@ import torch
 import transformers
 
 
-def main(directory, inputs_path, dtype, out):
+def main(directory, inputs_path, out):
     """Computes and saves."""
     inputs = {name: torch.from_numpy(value) for name, value in np.load(inputs_path).items()}
     (architecture,) = json.loads(Path(directory, "config.json").read_text())["architectures"]
@@ -24,7 +24,7 @@ def main(directory, inputs_path, dtype, out):
         directory, attn_implementation="eager", output_loading_info=True
     )
     assert not any(report.values()), report  # every weight found, and none too many
-    model = model.to(getattr(torch, dtype)).eval()  # no dropout
+    model.eval()  # no dropout
     outputs = model(**inputs, output_hidden_states=True)
     outputs.loss.backward()
     arrays = {

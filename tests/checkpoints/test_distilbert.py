@@ -1,7 +1,7 @@
 """DistilBERT: what its classes save, what they compute, and what is saved of it here.
 
-transformers_peer.py made the files, in float32. Their weights are drawn with a standard deviation
-of 0.4, so logits are of order 1. Ours are computed in float64, without rounding of their own.
+tests/golden/README.md says how they were made, in float32. Their weights are drawn with a standard
+deviation of 0.4, so logits are of order 1. Ours are computed in float64, without such rounding.
 """
 
 import json

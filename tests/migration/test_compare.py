@@ -20,7 +20,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopq", "#
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """What transformers saved and computed, of checkpoints/transformers_peer.py."""
+    """What transformers saved and computed: see tests/golden/README.md."""
     folder = tmp_path_factory.mktemp("saved")
     with tarfile.open(GOLDEN / "tfbert.tar.xz") as archive:
         archive.extractall(folder, filter="data")

@@ -1,4 +1,4 @@
-"""Model Garden's checkpoints: model_garden_peer.py made tests/golden/model_garden."""
+"""Model Garden's checkpoints."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -109,7 +109,8 @@ def test_its_converter_reads_our_tensorflow_1(tmp_path):
     save_model(model, tmp_path / "model")
     convert(tmp_path / "model", tmp_path / "out", "tf1")
     script = Path(__file__).parents[1] / "model_garden_peer.py"
-    run_peer("model-garden", script, "tf1", tmp_path / "out", tmp_path / "theirs.npz")
+    inputs = MODEL_GARDEN / "v2" / "outputs.npz"
+    run_peer("model-garden", script, tmp_path / "out", inputs, tmp_path / "theirs.npz")
     theirs, inputs = read_outputs(tmp_path / "theirs.npz")
     encoded = model.encoder(inputs)
     for name in ("sequence_output", "pooled_output"):
