@@ -126,20 +126,6 @@ def test_windows_cover_a_text_and_the_best_has_the_most_context(max_length, stri
             assert context(row, place) >= max(0, most - 1)  # an odd rest has no exact middle
 
 
-def test_windows_of_any_stride():
-    for size, stride in ((8, 8), (8, 3), (1, 1)):
-        found = windows(tf.range(20, dtype=tf.int64), size, stride)
-        first = np.cumsum(np.arange(20)) - np.arange(20)
-        for length in range(20):
-            rows = np.flatnonzero(found.text == length)
-            assert found.number.numpy()[rows].tolist() == list(range(len(rows)))
-            assert len(rows) == found.counts[length] == 1 + max(0, -(-(length - size) // stride))
-            starts = first[length] + stride * np.arange(len(rows))
-            np.testing.assert_array_equal(found.starts.numpy()[rows], starts)
-            ends = np.minimum(starts + size, first[length] + length)
-            np.testing.assert_array_equal(found.ends.numpy()[rows], ends)
-
-
 def test_rows_are_computed_in_parts_of_any_number(monkeypatch):
     monkeypatch.setattr(windows_module, "_MOST_TOKENS", 6)
     parts = []
