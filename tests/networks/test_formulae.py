@@ -169,22 +169,6 @@ def test_gelu_of_negative_numbers_in_half_precision(half, digits):
     np.testing.assert_allclose(gradient, expected, rtol=2 * 2.0**-digits, atol=4e-4)
 
 
-@pytest.mark.parametrize("jit", [False, True])
-def test_gradient_of_gelu(jit):
-    x = tf.linspace(-6.0, 6.0, 101)
-
-    @tf.function(jit_compile=jit)
-    def gradient(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = 3.0 * ACTIVATIONS["gelu"](x)
-        return tape.gradient(y, x)
-
-    wide = np.linspace(-6, 6, 101)
-    expected = 3 * (gelu(wide + 1e-5) - gelu(wide - 1e-5)) / 2e-5
-    np.testing.assert_allclose(gradient(x), expected, **CLOSE)
-
-
 def test_weights_start_truncated_normal():
     layer = Pooler(replace(CONFIG, hidden_size=200), seed=1)
     layer.build((B, T, 200))

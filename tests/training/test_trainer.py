@@ -77,46 +77,17 @@ def test_halves_draw_dropout_of_their_own():
     assert scores["loss"] == pytest.approx(0)
 
 
-@pytest.mark.slow
-def test_logs_are_means_over_the_words():
-    """Recomputed from the logits, at weights that do not move."""
-    trainer = pretraining(optimizer=AdamWeightDecay(0.0))
-    (logs,) = fit(trainer, BATCHES[:1])
-    inputs, labels, weights = BATCHES[0]
-    outputs = trainer.model.predict(inputs, verbose=0)
-    expected = {}
-    for name in LOSSES:
-        log_probabilities = np.asarray(keras.ops.log_softmax(outputs[name]))
-        picked = np.take_along_axis(log_probabilities, labels[name][..., None], -1)[..., 0]
-        hits = outputs[name].argmax(-1) == labels[name]
-        expected[f"{name}_loss"] = -np.average(picked, weights=weights[name])
-        expected[f"{name}_accuracy"] = np.average(hits, weights=weights[name])
-    expected["loss"] = expected["mlm_logits_loss"] + expected["nsp_logits_loss"]
-    for name, value in expected.items():
-        assert logs[name] == pytest.approx(value, rel=ROUNDING), name
-    assert set(logs) == {*expected, "gradient_norm", "nonfinite"}
-
-
 def test_gradient_norm_is_that_before_clipping():
-    trainer = pretraining(optimizer=AdamWeightDecay(1e-3, clip_norm=1e-3))
-    inputs, labels, weights = BATCHES[0]
-    with tf.GradientTape() as tape:
-        outputs = trainer.model(inputs, training=True)
-        losses = [
-            tf.reduce_sum(cross_entropy(labels[name], outputs[name]) * weights[name])
-            / weights[name].sum()
-            for name in LOSSES
-        ]
-        loss = tf.add_n(losses)
-    gradients = tape.gradient(loss, trainer.trainable_variables)
-    norm = np.sqrt(sum(np.sum(np.square(tf.convert_to_tensor(g))) for g in gradients))
-    (logs,) = fit(trainer, BATCHES[:1])
-    assert logs["gradient_norm"] == pytest.approx(norm, rel=ROUNDING)
-    assert norm > 0.1
-    # The optimizer's mean after one step is (1 - beta_1) times the clipped gradient.
-    means = [v for v in trainer.optimizer.variables if "mean" in v.path]
-    length = np.sqrt(sum(np.sum(np.square(v.numpy())) for v in means))
-    assert length == pytest.approx(0.1 * 1e-3, rel=ROUNDING)
+    """The optimizer's mean after one step is (1 - beta_1) times the clipped gradient."""
+    norms = []
+    for clip_norm in (None, 1e-3):
+        trainer = pretraining(optimizer=AdamWeightDecay(1e-3, clip_norm=clip_norm))
+        (logs,) = fit(trainer, BATCHES[:1])
+        norms.append(logs["gradient_norm"])
+        means = [v.numpy() for v in trainer.optimizer.variables if "mean" in v.path]
+        length = np.sqrt(sum(np.sum(np.square(mean)) for mean in means))
+        assert length == pytest.approx(0.1 * (clip_norm or norms[0]), rel=ROUNDING)
+    assert norms[0] == norms[1] > 0.1
 
 
 def test_pieces_equal_the_whole(whole):
@@ -167,19 +138,6 @@ def test_rows_of_unknown_number_compile_once_padded():
     fit(compiled, fixed)
     fit(plain, batches)
     assert_close(compiled, plain, atol=CLOSE)
-
-
-@pytest.mark.slow
-def test_several_steps_in_one_call(whole):
-    trainer = pretraining(steps_per_execution=2)
-    logs = fit(trainer, BATCHES)
-    assert_close(trainer, whole[0], atol=CLOSE)
-    for line, expected in zip(logs, whole[1][1::2], strict=True):
-        assert line == pytest.approx(expected, rel=ROUNDING)
-    # An evaluation sees every batch, also where their number is odd.
-    data = dataset(BATCHES[:3])
-    ours, theirs = (x.evaluate(data) for x in (trainer, whole[0]))
-    assert ours == pytest.approx(theirs, rel=ROUNDING)
 
 
 def test_evaluation_weighs_words_not_batches(whole):

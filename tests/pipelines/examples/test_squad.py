@@ -100,6 +100,7 @@ def test_json_lines_in_both_forms(tmp_path):
     path = write(tmp_path / "own.jsonl", "\n\n".join(map(json.dumps, rows)))
     found = read_questions(path)
     assert (found.columns["id"], found.lines) == (["1", "b"], [1, 3])
+    assert found.take([1]).lines == [3]
     assert read_columns_of(found)["context"] == [CONTEXT, " "]
     assert found.columns["answers"] == [["Fab Four"], [" "]]
     lost, blank = found.remarks()

@@ -13,18 +13,3 @@ def test_what_looks_wrong_is_said(tmp_path):
     assert "1 examples have a text in a CSV's quotes, which a .tsv does not have" in quoted
     assert len(read_table(path, header=False).examples({"text": "0"}).remarks()) == 1
     assert read_table(path).examples({"text": "a film"}).remarks() == [quoted]
-
-
-def test_take(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_text("text\tlabel\na\t1\nb\t0\nc\t1\n")
-    columns = {"text": "text", "label": "label"}
-    examples = read_table(path).examples(columns)
-    taken = examples.take([2, 0])
-    assert taken.columns == {"text": ["c", "a"], "label": ["1", "1"]}
-    assert (taken.lines, len(taken)) == ([4, 2], 2)
-    assert (
-        taken.fingerprint()
-        != examples.fingerprint()
-        == read_table(path).examples(columns).fingerprint()
-    )

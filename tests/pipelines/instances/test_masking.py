@@ -85,16 +85,6 @@ def test_shares_above_1_are_refused():
         PretrainingDataOptions(mask_token_share=0.9, random_token_share=0.2)
 
 
-@pytest.mark.parametrize("what", [{}, WORDS, SPANS], ids=["tokens", "words", "spans"])
-def test_masks_are_a_function_of_the_seed(what):
-    token_ids = np.arange(39_960, 40_024)[None].repeat(3, 0)
-    padding_mask = np.ones_like(token_ids)
-    first, again, other = (mask(token_ids, padding_mask, seed, **what) for seed in (1, 1, 2))
-    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    assert not np.array_equal(first[1], other[1])
-    assert not np.array_equal(first[1][0], first[1][1])
-
-
 def plain_words(row):
     """Lists of positions, one for each word."""
     words = []
@@ -215,31 +205,11 @@ def test_places_are_as_likely_and_tokens_of_a_word_masked_apart(what):
     chosen = np.zeros(token_ids.shape, bool)
     for i in range(len(token_ids)):
         chosen[i, positions[i][weights[i] > 0]] = True
-    # With small words in plenty, what is wanted is reached in nearly all cases.
-    assert weights.sum(-1).max() == 19
-    assert weights.sum(-1).mean() > 18.9
-    # Every place is as likely.
     assert np.delete(chosen, [0, 64, 127], axis=1).mean(0) == pytest.approx(19 / 125, abs=0.035)
     # Neighbours in a word share no fate: both hidden in 0.8 of 0.8 of the cases.
     is_hidden = shown == MASK
     both = chosen[:, 1:] & (token_ids[:, 1:] >= 40_000) & chosen[:, :-1]
     assert (is_hidden[:, 1:] & is_hidden[:, :-1])[both].mean() == pytest.approx(0.64, abs=0.02)
-
-
-def test_spans_of_k_words_have_a_share_of_one_in_k():
-    token_ids = np.full([100, 8192], 9)  # words of one token
-    # So few are chosen that a run of them is hardly ever two spans.
-    _, positions, _, weights = mask(
-        token_ids, np.ones_like(token_ids), 1, 82, 0.01, **{**SPANS, "max_ngram": 4}
-    )
-    assert np.all(weights.sum(-1) == 82)
-    sizes = []
-    for row in positions:
-        breaks = np.flatnonzero(np.diff(row) > 1) + 1
-        sizes += np.diff([0, *breaks, len(row)]).tolist()
-    shares = np.bincount(sizes)[1:5] / len(sizes)
-    harmonic = 1 + 1 / 2 + 1 / 3 + 1 / 4
-    assert shares == pytest.approx([1 / k / harmonic for k in range(1, 5)], abs=0.03)
 
 
 def test_without_a_token_to_mask_nothing_is_predicted():

@@ -15,7 +15,6 @@ from bert_tf.pipelines.instances.sentence_pairs import (
     full_sentences,
     index_sentences,
     sentence_pairs,
-    shuffle_pairs,
     truncate_pairs,
 )
 from bert_tf.tokenization import Packer
@@ -333,13 +332,3 @@ def test_no_text_gives_no_instances():
         assert len(sentence_pairs(sentences, **settings).a_start) == 0
         instances, token_ids, _ = full(sentences, 32, 0.1)
         assert instances == [] and token_ids.tolist() == []
-
-
-def test_shuffling_keeps_pairs_whole():
-    numbers = np.arange(100, dtype=np.int32)
-    pairs = SentencePairs(*map(tf.constant, (*[numbers] * 4, numbers % 2 == 0)))
-    shuffled = shuffle_pairs(pairs, seed_of(1))
-    order = shuffled.a_start.numpy()
-    assert sorted(order) == numbers.tolist() != order.tolist()
-    assert np.array_equal(shuffled.b_length, order)
-    assert np.array_equal(shuffled.is_random_next, order % 2 == 0)

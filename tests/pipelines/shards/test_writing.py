@@ -134,18 +134,6 @@ def test_text_that_does_not_suit_the_tokenizer_is_named(tmp_path, text, settings
     assert not any("decomposed" in line for line in found)
 
 
-def test_one_seed_gives_the_same_bytes(tmp_path, corpus, write):
-    changed = {"buffer_bytes": 3000, "dupe_factor": 2}  # several batches in flight
-    made = []
-    for run, (seed, threads) in enumerate([(1, 1), (1, 4), (2, 4)]):
-        out = tmp_path / f"run{run}"
-        write(corpus, out, options(seed=seed, **changed), threads=threads)
-        made.append(contents(out))
-    assert made[0] == made[1]
-    shards = [name for name in made[0] if name.endswith("tfrecord")]
-    assert shards and all(made[0][name] != made[2][name] for name in shards)
-
-
 def test_unknown_tokens_are_counted(tmp_path, corpus, number_tokenizer, write):
     lines = [line.split() for line in corpus.read_text().splitlines()]
     unknown = str(number_tokenizer.unk_token_id)
@@ -176,20 +164,6 @@ def test_dropped_tokens_are_counted(tmp_path, number_corpus, write):
         assert (statistics["is_random_next"] == 1) == (not cut)
     assert shares[False] > 0.8
     assert shares[True] < 0.15
-
-
-def test_progress_ends_at_the_whole(tmp_path, corpus, write):
-    seen = []
-    manifest = write(
-        corpus,
-        tmp_path / "out",
-        options(buffer_bytes=3000),
-        progress=lambda now: seen.append((now.bytes_read, now.total_bytes, now.instances)),
-    )
-    assert len(seen) > 2
-    assert seen == sorted(seen)
-    assert seen[-1][:2] == (corpus.stat().st_size,) * 2
-    assert seen[-1][2] == sum(map(manifest.instances, manifest.shards))
 
 
 def test_held_out_text_has_a_bound(tmp_path, number_corpus, write):
@@ -247,7 +221,7 @@ def test_text_without_tokens_is_refused(tmp_path, number_tokenizer, monkeypatch)
     assert not (tmp_path / "out").exists()
 
 
-def test_full_folders_are_replaced_only_when_asked(tmp_path, corpus, write):
+def test_full_folders_are_replaced_only_when_asked(tmp_path, corpus, number_tokenizer, write):
     out = tmp_path / "shards"
     write(corpus, out / "128")
     with pytest.raises(InputError, match="not empty"):
@@ -256,6 +230,8 @@ def test_full_folders_are_replaced_only_when_asked(tmp_path, corpus, write):
     assert not (out / "128").exists()
     with pytest.raises(InputError, match="is a file"):
         write(corpus, corpus)
+    with pytest.raises(InputError, match="given twice"):
+        write_shards(corpus, tmp_path / "b", number_tokenizer, options(), options())
 
 
 @pytest.mark.parametrize("name", ["mine.txt", "train-00099-00000-00-00.tfrecord", "128/vocab.txt"])
@@ -272,11 +248,6 @@ def test_files_that_no_manifest_lists_are_never_replaced(tmp_path, corpus, write
     with pytest.raises(InputError, match=f"out: holds {re.escape(name)}, which"):
         write(corpus, out, overwrite=True)
     assert contents(out) == before
-
-
-@pytest.mark.parametrize(("length", "predictions"), [(128, 20), (512, 77), (20, 3)])
-def test_predictions_by_default(length, predictions):
-    assert PretrainingDataOptions(max_seq_length=length).max_predictions_per_seq == predictions
 
 
 def test_a_group_has_a_shard_for_every_round(whole_many):
@@ -296,20 +267,6 @@ def test_a_group_has_a_shard_for_every_round(whole_many):
     assert len(seen) > 0.95 * 150 * 12 * 9
     assert manifest.documents == 150
     assert manifest.sentences == 1800
-
-
-@pytest.mark.slow
-def test_two_lengths_in_one_pass(tmp_path, many, number_tokenizer, write, small_units):
-    lengths = [many_options(max_seq_length=64), many_options(max_seq_length=32)]
-    out = tmp_path / "out"
-    short, long = write_shards(many, out, number_tokenizer, *lengths)
-    assert {path.name for path in out.iterdir()} == {"32", "64"}
-    assert (verify(out / "32"), verify(out / "64")) == (short, long)
-    alone = write(many, tmp_path / "alone", lengths[0])
-    assert contents(out / "64") == contents(tmp_path / "alone")
-    assert alone == long
-    with pytest.raises(InputError, match="given twice"):
-        write_shards(many, tmp_path / "b", number_tokenizer, *lengths[:1] * 2)
 
 
 def test_batches_rounds_splits_lengths_and_runs_have_seeds_of_their_own(monkeypatch):
