@@ -19,6 +19,7 @@ from bert_tf.files.model_files import (
 )
 from bert_tf.tokenization.added_tokens import AddedToken
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
+from bert_tf.tokenization.wordpiece import LONGEST_WORD
 
 SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "special_tokens_in_text")
 # Tokenizers of Hugging Face that are BERT's under the name of another model.
@@ -43,6 +44,8 @@ _FORMS: dict[str, type] = {
     "added_tokens_decoder": dict,
     "additional_special_tokens": list,
 }
+_PACKED = ["[CLS]:0", "A:0", "[SEP]:0", "B:1", "[SEP]:1"]  # tokens and texts, with their segments
+_LONGEST_THERE = 100  # by default in Hugging Face; in the original it is LONGEST_WORD
 _FLAGS = {field.name for field in fields(AddedToken)} - {"content"}
 
 
@@ -151,18 +154,27 @@ def _read_tokenizer_json(path: Path, values: dict[str, Any]) -> _TokenizerJson:
         return value if isinstance(value := values.get(name), dict) else {}
 
     model, normalizer = part("model"), part("normalizer")
-    if model.get("type") != "WordPiece" or normalizer.get("type") != "BertNormalizer":
+    if model.get("type") != "WordPiece":
         raise InputError(
             f"{path}: holds a {model.get('type')} tokenizer, not BERT's; give a model with a "
             "vocab.txt"
         )
-    before = part("pre_tokenizer").get("type", "BertPreTokenizer")
+    before = "BertPreTokenizer"
+    if "pre_tokenizer" in values:
+        before = part("pre_tokenizer").get("type")
+    longest = model.get("max_input_chars_per_word", _LONGEST_THERE)
     for key, value, expected in (
+        ("normalizer", normalizer.get("type"), "BertNormalizer"),
         ("pre_tokenizer", before, "BertPreTokenizer"),
+        (
+            "max_input_chars_per_word",
+            LONGEST_WORD if longest == _LONGEST_THERE else longest,
+            LONGEST_WORD,
+        ),
         ("clean_text", normalizer.get("clean_text", True), True),
         ("unk_token", model.get("unk_token", "[UNK]"), "[UNK]"),
         ("continuing_subword_prefix", model.get("continuing_subword_prefix", "##"), "##"),
-        ("post_processor", _packed(part("post_processor")), ["[CLS]", "[SEP]"]),
+        ("post_processor", _packed(part("post_processor")), _PACKED),
     ):
         _check_value(path, key, value, expected)
     try:
@@ -188,14 +200,20 @@ def _read_tokenizer_json(path: Path, values: dict[str, Any]) -> _TokenizerJson:
 
 
 def _packed(post_processor: dict[str, Any]) -> list[str]:
-    """The special tokens that go around a text."""
-    with suppress(LookupError, TypeError, ValueError):  # of another form
+    """The special tokens around two texts, A and B, with the segments of all."""
+    packed = _PACKED if not post_processor else [str(post_processor.get("type"))]
+    with suppress(LookupError, TypeError, ValueError, AttributeError):  # of another form
         if post_processor.get("type") == "BertProcessing":
-            return [str(post_processor[key][0]) for key in ("cls", "sep")]
+            first, last = (str(post_processor[key][0]) for key in ("cls", "sep"))
+            packed = [f"{first}:0", "A:0", f"{last}:0", "B:1", f"{last}:1"]
         if post_processor.get("type") == "TemplateProcessing":
-            first, text, last = post_processor["single"]
-            return [part["SpecialToken"]["id"] for part in (first, last) if text["Sequence"]]
-    return ["[CLS]", "[SEP]"] if not post_processor else [str(post_processor.get("type"))]
+            single, packed = (
+                [f"{part['id']}:{part['type_id']}" for piece in pieces for part in piece.values()]
+                for pieces in (post_processor["single"], post_processor["pair"])
+            )
+            if single != _PACKED[:3] or packed == ["A:0", "B:1"]:  # a template of one text alone
+                packed = [*single, *_PACKED[3:]]
+    return packed
 
 
 def _check_same(pieces: list[str], in_json: _TokenizerJson, path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 
 import pytest
 import tensorflow as tf
+from tokenizers.processors import TemplateProcessing
 
 from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
@@ -208,17 +209,43 @@ def test_directories(tmp_path):
     assert sorted(path.name for path in saved.iterdir()) == ["tokenizer_config.json", "vocab.txt"]
 
 
+def template(single: str, pair: str) -> dict:
+    processor = TemplateProcessing(
+        single=single, pair=pair, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return json.loads(processor.__getstate__())
+
+
+def test_a_template_of_one_text_alone_says_nothing_of_pairs(tmp_path):
+    values = {
+        "model": {"type": "WordPiece", "vocab": {p: i for i, p in enumerate([*SPECIALS, "b"])}},
+        "normalizer": {"type": "BertNormalizer"},
+        "post_processor": template("[CLS] $A [SEP]", "$A $B:1"),  # the pair by default
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    assert BertTokenizer.from_directory(tmp_path).vocabulary_size == 6
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"model": ["WordPiece"]}, "holds a None tokenizer, not BERT's"),
-        ({"normalizer": "BertNormalizer"}, "not BERT's"),
+        ({"normalizer": "BertNormalizer"}, "normalizer is None, and only 'BertNormalizer' is"),
+        ({"normalizer": {"type": "Sequence"}}, "normalizer is 'Sequence'"),
+        (
+            {"model": {"type": "WordPiece", "vocab": {"a": 0}, "max_input_chars_per_word": 20}},
+            "max_input_chars_per_word is 20, and only 200",
+        ),
         ({"model": {"type": "WordPiece"}}, "its vocabulary is not in the form of"),
         ({"model": {"type": "WordPiece", "vocab": ["[PAD]"]}}, "its vocabulary is not in"),
         ({"model": {"type": "WordPiece", "vocab": {"a": None, "b": 1}}}, "its vocabulary is not"),
         ({"added_tokens": ["[PAD]"]}, "its vocabulary is not in the form of"),
         ({"added_tokens": [{"content": "[PAD]", "id": 7}]}, "its ids do not run from 0 to 1"),
         ({"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer is 'Whitespace'"),
+        ({"pre_tokenizer": None}, "pre_tokenizer is None"),
+        ({"post_processor": template("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]")}, "B:0"),
+        ({"post_processor": template("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]")}, "B:0"),
+        ({"post_processor": template("[CLS] $A", "[CLS] $A [SEP] $B:1 [SEP]:1")}, "A:0', 'B:1'"),
         ({"post_processor": {"type": "RobertaProcessing"}}, "post_processor is"),
         (
             {"post_processor": {"type": "BertProcessing", "cls": ["<s>", 0], "sep": ["[SEP]", 1]}},
