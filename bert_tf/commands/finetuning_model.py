@@ -11,7 +11,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.layer_distillation import LayerLoss
-from bert_tf.models.loading import about_to_train, class_of_kind
+from bert_tf.models.loading import about_to_train, class_of_kind, of_trained_model
 from bert_tf.networks.tensorflow.losses import Values, smoothed_cross_entropy
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.kinds.long_texts import WindowedKind
@@ -74,7 +74,8 @@ def in_training(
 
 def _teacher(path: str, student: Answerer, precision: str) -> Answerer:
     """The model of a directory, which answers the student's task; refuses one that cannot."""
-    model = class_of_kind(student.task.kind).from_directory(path, dtype=precision)
+    with of_trained_model("the teacher "):
+        model = class_of_kind(student.task.kind).from_directory(path, dtype=precision)
     teacher = Answerer.of(model, student.task, BertTokenizer.from_directory(path))
     check_teacher_tokenizer(path, teacher.tokenizer, student.tokenizer)
     if sorted(teacher.labels) != sorted(student.labels):

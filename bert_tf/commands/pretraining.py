@@ -21,7 +21,7 @@ from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.models.layer_distillation import LayerLoss
-from bert_tf.models.loading import about_to_train, load_model
+from bert_tf.models.loading import about_to_train, load_model, of_trained_model
 from bert_tf.models.saving import save_model
 from bert_tf.networks.tensorflow.losses import (
     Values,
@@ -83,7 +83,8 @@ def _teacher(directory: str, student: Any, data: PretrainingData) -> Any:
     is_of_words = data.predicted == ["mlm"]  # then no head of next sentences is needed
     if is_of_words and not read_weights(Path(directory)).has("cls.predictions."):
         raise InputError(f"the teacher {directory} predicts no masked words: give one that does")
-    model = load_model(directory, type(student), allow_new_head=is_of_words)
+    with of_trained_model("the teacher "):
+        model = load_model(directory, type(student), allow_new_head=is_of_words)
     data.check_fits(model.encoder.config)
     return model
 

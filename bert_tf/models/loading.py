@@ -50,6 +50,14 @@ STORED: tuple[type[PretrainedModel], ...] = (
 )
 
 
+class NoHeadError(InputError):
+    """A directory lacks the head of a model; the `reason` does not offer a random one."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}, or start with a random head (allow_new_head=True in Python).")
+        self.reason = reason
+
+
 def class_of_kind(kind: Any) -> Any:
     """The class of the models that a kind trains: one of `STORED` by its name, or a user's own."""
     named = kind.model_class
@@ -199,6 +207,18 @@ def _class_of(stored: StoredModel, model_class: Any, directory: Path) -> Any:
 
 
 @contextlib.contextmanager
+def of_trained_model(role: str = "") -> Iterator[None]:
+    """Refuses, for a model whose head must be trained, a directory without it.
+
+    The `role` begins the message, such as "the teacher ".
+    """
+    try:
+        yield
+    except NoHeadError as error:
+        raise InputError(f"{role}{error.reason}") from None
+
+
+@contextlib.contextmanager
 def about_to_train() -> Iterator[None]:
     """Silences the warnings that a model has parts to train first."""
 
@@ -233,10 +253,9 @@ def _check_head(
     if is_other or absent:
         lack = f"not a {head.kind}" if is_other else f"which has no {' and no '.join(absent)}"
         command = "pretrain" if "cls.predictions." in head.parts else "finetune"
-        raise InputError(
+        raise NoHeadError(
             f"{directory} holds a {stored.kind}, {lack}: train it first "
-            f"(bert-tf {command} --model {directory}), or start with a random head "
-            "(allow_new_head=True in Python)."
+            f"(bert-tf {command} --model {directory})"
         )
 
 

@@ -11,7 +11,7 @@ from bert_tf.checkpoints.hub import find_model, hub_hint
 from bert_tf.errors import InputError
 from bert_tf.files.model_files import CONFIG
 from bert_tf.models.answerer import Answerer
-from bert_tf.models.loading import class_of_kind, load_model
+from bert_tf.models.loading import class_of_kind, load_model, of_trained_model
 from bert_tf.models.preprocessor import BertPreprocessor
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.serving.predictor import Predictor
@@ -116,7 +116,8 @@ def load_answerer(
     assert task is not None
     if not has_class(model, task):
         head = task.kind.head(())
-        model = load_model(directory, class_of_kind(task.kind), dtype=dtype, **head)
+        with of_trained_model():
+            model = load_model(directory, class_of_kind(task.kind), dtype=dtype, **head)
     if read_settings(directory) is None and "max_length" not in settings:
         positions = model.config.max_position_embeddings
         task = task.with_settings({"max_length": min(task.max_length, positions)})

@@ -75,6 +75,7 @@ def as_list(name: str, values: Any) -> list[Any]:
         raise InputError(f"{name} is a single string: give a list of them")
     if hasattr(values, "numpy"):  # a tensor
         values = values.numpy()
+    values = _with_short_decimals(values)
     for convert in ("to_list", "tolist", "to_pylist"):
         if hasattr(values, convert):
             values = getattr(values, convert)()
@@ -103,14 +104,12 @@ def plain(value: Any, errors: str = "strict") -> Any:
         return value
     if isinstance(value, bytes):
         return value.decode("utf-8", errors)
-    if isinstance(value, np.floating):
-        return float(str(value))  # 3.8, where float32's nearest double is 3.799999952316284
     if isinstance(value, np.generic):
-        return plain(value.item(), errors)
+        return plain(_with_short_decimals(value).item(), errors)
     if hasattr(value, "numpy"):
         value = value.numpy()
     if hasattr(value, "tolist"):
-        value = value.tolist()
+        value = _with_short_decimals(value).tolist()
     if isinstance(value, Mapping):
         return {str(name): plain(x, errors) for name, x in value.items()}
     if isinstance(value, set | frozenset):
@@ -118,3 +117,13 @@ def plain(value: Any, errors: str = "strict") -> Any:
     if isinstance(value, list | tuple):
         return [x if type(x) in _PLAIN else plain(x, errors) for x in value]
     return None if is_missing(value) else value
+
+
+def _with_short_decimals(values: Any) -> Any:
+    """Floats below float64 as the float64 of their text: 3.8, not 3.799999952316284; others stay.
+
+    `values` are an array, a number of NumPy or a column of a data frame.
+    """
+    if getattr(getattr(values, "dtype", None), "kind", "") != "f" or values.dtype.itemsize >= 8:
+        return values
+    return np.asarray(values).astype(str).astype(np.float64)

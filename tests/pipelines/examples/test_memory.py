@@ -15,6 +15,8 @@ from bert_tf.pipelines.examples.memory import as_list, columns_in
         ([np.str_("a"), b"\xc3\xa9"], ["a", "é"]),
         (tf.constant(["a", "b"]), ["a", "b"]),
         ([np.float32(3.8), np.int64(2), np.bool_(True)], [3.8, 2, True]),
+        ([np.array([[3.8]], np.float32), {"x": np.float16([0.1])}], [[[3.8]], {"x": [0.1]}]),
+        (np.array([3.8, np.inf], np.float32), [3.8, np.inf]),
         ([("a", b"b"), {"c", "b"}, np.array([1, 2])], [["a", "b"], ["b", "c"], [1, 2]]),
         ([{"text": np.array(["sea"]), 1: None}], [{"text": ["sea"], "1": None}]),
     ],
