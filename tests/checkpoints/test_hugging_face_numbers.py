@@ -187,18 +187,13 @@ def test_numbers_of_hugging_face_now(case, ours, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.peer("hugging-face")
-@pytest.mark.parametrize("way", ["tf1", "sharded"])
-def test_hugging_face_loads_what_was_converted(way, tmp_path):
+def test_hugging_face_loads_several_files(tmp_path):
     """No weight may be missing (the script checks), and the numbers are those of our model."""
     save_model(small_model(), tmp_path / "model")
-    if way == "sharded":
-        convert(tmp_path / "model", tmp_path / "back", shard_bytes=5000)
-    else:
-        convert(tmp_path / "model", tmp_path / "there", way)
-        convert(tmp_path / "there", tmp_path / "back")
+    convert(tmp_path / "model", tmp_path / "several", shard_bytes=5000)
     values = batch(41, 16)
-    arrays = numbers(BertPreTrainer.from_directory(tmp_path / "back"), values)
-    theirs = pretraining_of_hugging_face(tmp_path / "back", values)
+    arrays = numbers(BertPreTrainer.from_directory(tmp_path / "several"), values)
+    theirs = pretraining_of_hugging_face(tmp_path / "several", values)
     for name in ("hidden_states", "mlm_logits", "nsp_logits", "loss"):
         assert largest_difference(arrays, theirs, name) <= TOLERANCE, name
 

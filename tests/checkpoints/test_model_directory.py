@@ -23,30 +23,21 @@ def directory(models, request, tmp_path):
     return Path(shutil.copytree(models / request.param, tmp_path / "model"))
 
 
-of_pretraining = pytest.mark.parametrize("directory", ["pretrainer"], indirect=True)
-
-
-def test_float64_is_rounded(directory):
+def test_names_of_older_versions_and_float64(directory):
     """Of half precision test_weights_files.py tests it."""
-    expected = tensors_of(directory)
-    rewrite(directory, lambda x: x.update({k: v.astype(np.float64) for k, v in x.items()}))
-    assert_same_tensors(tensors_of(directory), expected)
-
-
-def test_names_of_older_versions(directory):
     expected = tensors_of(directory)
 
     def rename(tensors):
         for name in list(tensors):
-            older = name.replace("LayerNorm.weight", "LayerNorm.gamma")
-            tensors[older.replace("LayerNorm.bias", "LayerNorm.beta")] = tensors.pop(name)
+            older = name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")
+            tensors[older] = np.float64(tensors.pop(name))
         tensors["embeddings.position_ids"] = np.arange(10)[None]
 
     rewrite(directory, rename)
     assert_same_tensors(tensors_of(directory), expected)
 
 
-@of_pretraining
+@pytest.mark.parametrize("directory", ["pretrainer"], indirect=True)
 def test_a_decoder_is_a_copy(directory):
     bias = load_file(directory / "model.safetensors")["cls.predictions.bias"]
 
@@ -67,10 +58,7 @@ def test_a_decoder_is_a_copy(directory):
     rewrite(directory, lambda tensors: tensors.pop("cls.predictions.decoder.weight"))
     set_config(directory, tie_word_embeddings=False)
     assert "lacks cls.predictions.decoder.weight" in refusal_to_load(directory, BertPreTrainer)
-
-
-@of_pretraining
-def test_a_decoder_without_word_embeddings(directory):
+    set_config(directory, tie_word_embeddings=True)
     rewrite(directory, lambda x: x.update({"cls.predictions.decoder.weight": x.pop(TABLE)}))
     assert "word_embeddings.weight is missing" in refusal_to_load(directory, BertPreTrainer)
 

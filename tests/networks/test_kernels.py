@@ -1,7 +1,5 @@
 """What layers compute with is chosen by an attribute, which blocks of code change."""
 
-from contextlib import ExitStack
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,30 +20,24 @@ class Doubling(Kernels):
         return 2 * super().rows(table, ids)
 
 
-@pytest.mark.parametrize("ends", [(0, 1), (1, 0)])
-def test_blocks_may_end_in_any_order(ends):
+@pytest.mark.parametrize(("ended", "left"), [("first", "second"), ("second", "first")])
+def test_blocks_may_end_in_any_order(ended, left):
     """As those of replicas do, whose steps are traced in turns."""
-    encoder, seen = BertEncoder(CONFIG), []
-
-    def changing(name):
-        def change(kernels):
-            seen.append(name)
-            return kernels
-
-        stack = ExitStack()
-        stack.enter_context(kernels_of(encoder, change))
-        return stack
+    encoder, seen, blocks = BertEncoder(CONFIG), [], {}
 
     def order():
         seen.clear()
         encoder.kernels(False)
         return [*seen]
 
-    blocks = [changing("first"), changing("second")]
+    for name in ("first", "second"):
+        change = lambda kernels, name=name: seen.append(name) or kernels  # noqa: E731
+        blocks[name] = kernels_of(encoder, change)
+        blocks[name].__enter__()
     assert order() == ["first", "second"]
-    blocks[ends[0]].close()
-    assert order() == [("first", "second")[ends[1]]]
-    blocks[ends[1]].close()
+    blocks[ended].__exit__(None, None, None)
+    assert order() == [left]
+    blocks[left].__exit__(None, None, None)
     assert order() == [] and isinstance(encoder.kernels(False), InferenceKernels)
     assert encoder.kernels is choose_kernels
 

@@ -1,6 +1,9 @@
-"""The configuration of a BERT that is made, trained and exported in no time."""
+"""The configuration of a BERT that is made, trained and exported in no time, and its batches."""
 
 from typing import Any
+
+import keras
+import numpy as np
 
 from bert_tf import BertConfig
 
@@ -15,3 +18,19 @@ def tiny_config(vocab_size: int, size: str = "1x8x2", **changes: Any) -> BertCon
     inner = 2 * int(size.split("x")[1])
     values = {"vocab_size": vocab_size, "max_position_embeddings": 16, "intermediate_size": inner}
     return BertConfig.named(size, **values | changes)
+
+
+def drawn_pretraining(seed: int, rows: int, vocabulary: int, length: int, predictions: int) -> Any:
+    """Inputs and labels of a pre-training model, int32, without padding."""
+    draw = np.random.default_rng(seed)
+    inputs = {
+        "token_ids": draw.integers(vocabulary, size=(rows, length)),
+        "segment_ids": draw.integers(2, size=(rows, length)),
+        "padding_mask": np.ones((rows, length)),
+        "mask_positions": draw.integers(length, size=(rows, predictions)),
+    }
+    labels = {
+        "mlm_logits": draw.integers(vocabulary, size=(rows, predictions)),
+        "nsp_logits": draw.integers(2, size=rows),
+    }
+    return keras.tree.map_structure(lambda x: x.astype(np.int32), (inputs, labels))

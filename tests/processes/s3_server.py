@@ -31,18 +31,13 @@ class Faults(BaseHTTPRequestHandler):
                 body += self.rfile.read(size)
                 self.rfile.readline()
             self.rfile.readline()
-        if fault == "503":
-            self.send_response(503)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        if fault == "denied":
-            body = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
-            self.send_response(403)
+        if fault in ("503", "denied"):
+            denied = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+            status, body = (503, b"") if fault == "503" else (403, denied)
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+            self.wfile.write(b"" if self.command == "HEAD" else body)
             return
         if fault == "slow":
             time.sleep(1)

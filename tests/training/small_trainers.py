@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from tiny import tiny_config
+from tiny import drawn_pretraining, tiny_config
 
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks.tensorflow.losses import accuracy, cross_entropy
@@ -39,25 +39,12 @@ def pretraining(dropout=0.0, optimizer=None, **options):
 
 def pretraining_batch(number, rows=8):
     """The rows have 1 to P masked words, more of them in the later ones."""
-    draw = np.random.default_rng(number)
-    inputs = {
-        "token_ids": draw.integers(V, size=(rows, T)),
-        "segment_ids": draw.integers(2, size=(rows, T)),
-        "padding_mask": np.ones((rows, T)),
-        "mask_positions": draw.integers(T, size=(rows, P)),
-    }
     masked = 1 + np.arange(rows) * P // rows
-    return (
-        {name: values.astype("int32") for name, values in inputs.items()},
-        {
-            "mlm_logits": draw.integers(V, size=(rows, P)).astype("int32"),
-            "nsp_logits": draw.integers(2, size=rows).astype("int32"),
-        },
-        {
-            "mlm_logits": (np.arange(P) < masked[:, None]).astype("float32"),
-            "nsp_logits": np.ones(rows, "float32"),
-        },
-    )
+    weights = {
+        "mlm_logits": (np.arange(P) < masked[:, None]).astype("float32"),
+        "nsp_logits": np.ones(rows, "float32"),
+    }
+    return *drawn_pretraining(number, rows, V, T, P), weights
 
 
 def dataset(batches):

@@ -5,9 +5,9 @@
 
 from collections import Counter
 
-import numpy as np
 import pytest
 import tensorflow as tf
+from tiny import drawn_pretraining
 
 from bert_tf import AdamWeightDecay, BertConfig, BertPreTrainer, startup
 from bert_tf.networks.tensorflow.losses import cross_entropy
@@ -28,22 +28,6 @@ def shared_cores(monkeypatch):
     monkeypatch.setattr(startup, "_shares_cores", True)
 
 
-def batches():
-    draw = np.random.default_rng(1)
-    inputs = {
-        "token_ids": draw.integers(V, size=(ROWS, T)),
-        "segment_ids": draw.integers(2, size=(ROWS, T)),
-        "padding_mask": np.ones((ROWS, T)),
-        "mask_positions": draw.integers(T, size=(ROWS, P)),
-    }
-    labels = {
-        "mlm_logits": draw.integers(V, size=(ROWS, P)),
-        "nsp_logits": draw.integers(2, size=ROWS),
-    }
-    arrays = tf.nest.map_structure(lambda x: x.astype(np.int32), (inputs, labels))
-    return tf.data.Dataset.from_tensors(arrays).repeat()
-
-
 def traced(strategy, step, **options):
     """How often a step runs each operation, and the number of functions compiled within it."""
     with strategy.scope():
@@ -53,7 +37,8 @@ def traced(strategy, step, **options):
             loss=dict.fromkeys(("mlm_logits", "nsp_logits"), cross_entropy),
             **options,
         )
-        iterator = trainer.iterate(batches())
+        batch = drawn_pretraining(1, ROWS, V, T, P)
+        iterator = trainer.iterate(tf.data.Dataset.from_tensors(batch).repeat())
         graph = getattr(trainer, step).get_concrete_function(iterator).graph.as_graph_def()
     functions = {f.signature.name: f for f in graph.library.function}
 
@@ -69,13 +54,13 @@ def traced(strategy, step, **options):
     return operations(graph.node), compiled
 
 
-def on(kind, step="_train"):
+def on(kind, step="_traced_train"):
     return traced(tf.distribute.OneDeviceStrategy(f"{kind}:0"), step)
 
 
 @pytest.fixture(scope="module")
 def under_xla():
-    operations, _ = traced(tf.distribute.get_strategy(), "_train", jit_compile=True)
+    operations, _ = traced(tf.distribute.get_strategy(), "_traced_train", jit_compile=True)
     return operations
 
 
@@ -99,7 +84,7 @@ def test_a_cpu_computes_halves_and_compiles_parts(under_xla):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["GPU", "TPU"])
 def test_evaluation_computes_no_halves(kind):
-    operations, compiled = on(kind, "_test")
+    operations, compiled = on(kind, "_traced_test")
     assert compiled == 0
     # The block has 6 dense layers, embeddings, pooler and heads have 5 products.
     assert operations["MatMul"] <= 6 + 5

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny import tiny_config
+from tiny import drawn_pretraining, tiny_config
 
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks.tensorflow import graphs
@@ -22,19 +22,8 @@ CONFIG = tiny_config(31, max_position_embeddings=6, dropout=0.1)
 
 def batches(number, start=0):
     """Of eight rows."""
-    draw = np.random.default_rng(start)
-    inputs = {
-        "token_ids": draw.integers(31, size=(number, 8, 6)),
-        "segment_ids": draw.integers(2, size=(number, 8, 6)),
-        "padding_mask": np.ones((number, 8, 6)),
-        "mask_positions": draw.integers(6, size=(number, 8, 3)),
-    }
-    labels = {
-        "mlm_logits": draw.integers(31, size=(number, 8, 3)),
-        "nsp_logits": draw.integers(2, size=(number, 8)),
-    }
-    arrays = tf.nest.map_structure(lambda x: x.astype(np.int32), (inputs, labels))
-    return tf.data.Dataset.from_tensor_slices(arrays)
+    rows = tf.data.Dataset.from_tensor_slices(drawn_pretraining(start, 8 * number, 31, 6, 3))
+    return rows.batch(8, drop_remainder=True)
 
 
 def train(trainer, data):

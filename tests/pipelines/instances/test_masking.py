@@ -189,18 +189,12 @@ def test_tokens_words_and_spans_are_chosen_as_one_by_one(
         assert shown[i, untouched].tolist() == token_ids[i, untouched].tolist()
 
 
-def rows_of_random_words(n, length, rng):
-    """[CLS] words [SEP] words [SEP], words of 1 to 4 pieces; every token of a row is distinct."""
-    numbers = np.arange(length)
-    token_ids = np.where(rng.random([n, length]) < 0.3, 40_000 + numbers, 10_000 + numbers)
-    token_ids[:, 0] = CLS
-    token_ids[:, [length // 2, length - 1]] = SEP
-    return token_ids
-
-
 @pytest.mark.parametrize("what", [{}, WORDS, SPANS], ids=["tokens", "words", "spans"])
 def test_places_are_as_likely_and_tokens_of_a_word_masked_apart(what):
-    token_ids = rows_of_random_words(2000, 128, np.random.default_rng(1))
+    # [CLS] words [SEP] words [SEP], words of 1 to 4 pieces; every token of a row is distinct.
+    continues = np.random.default_rng(1).random([2000, 128]) < 0.3
+    token_ids = np.where(continues, 40_000, 10_000) + np.arange(128)
+    token_ids[:, 0], token_ids[:, [64, 127]] = CLS, SEP
     shown, positions, _, weights = mask(token_ids, np.ones_like(token_ids), **what)
     chosen = np.zeros(token_ids.shape, bool)
     for i in range(len(token_ids)):
