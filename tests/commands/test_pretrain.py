@@ -1,6 +1,7 @@
 """`bert-tf pretrain` on the different kinds of shards."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -41,44 +42,31 @@ def test_the_masked_language_model_is_trained_alone(dynamic_shards, small_config
     [
         ({"long_share": 0.01}, "0.01 of 10 steps leaves none for the last phase"),
         ({"long_gradient_accumulation_steps": 3}, "does not divide into 3 micro-batches"),
-    ],
-)
-def test_long_shards_that_cannot_be_trained_on(
-    shards_of_two_lengths, small_config, tmp_path, changed, cause
-):
-    with pytest.raises(InputError, match=cause):
-        run(two_lengths(shards_of_two_lengths, small_config, tmp_path / "run", **changed))
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("changed", "cause"),
-    [
         ({"late_batch_size": 16, "late_share": 0.95}, "0.95 of 8 steps leaves none before"),
         (
             {"late_batch_size": 16, "late_share": 0.9},
             "0.9 of 8 steps leaves 1 before the last phase, which starts after a multiple of 2",
         ),
-    ],
-)
-def test_late_batches_that_cannot_be(shards, small_config, tmp_path, changed, cause):
-    with pytest.raises(InputError, match=cause):
-        run(options(shards, small_config, tmp_path / "run", **changed))
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
         ({"max_position_embeddings": 24}, "32 tokens, the model 24 positions"),
         ({"type_vocab_size": 1}, "cannot tell the texts of a pair apart"),
+        ({"vocab_size": 7}, "has vocab_size 7, the tokenizer 600 entries"),
+        ({"max_ngram": 3}, "remove max_ngram, or make shards with --masking dynamic"),
+        ({"freeze_layers": 7}, "the encoder has 1"),
+        ({"strategy": "mirrored", "jit_compile": True}, "leave --jit_compile out"),
+        ({"watch_text": ["the [MASK]", "no gap"]}, "no [MASK] in 'no gap': write it in place"),
     ],
 )
-def test_shards_that_do_not_fit_the_model(shards, small_config, tmp_path, change, message):
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+    shards, shards_of_two_lengths, small_config, tmp_path, changed, cause
+):
     config = json.loads(small_config.read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
-    with pytest.raises(InputError, match=message):
-        run(options(shards, tmp_path / "config.json", tmp_path / "run"))
+    of_config = {name: value for name, value in changed.items() if name in config}
+    (tmp_path / "config.json").write_text(json.dumps(config | of_config))
+    is_long = any(name.startswith("long") for name in changed)
+    make, folder = (two_lengths, shards_of_two_lengths) if is_long else (options, shards)
+    more = {name: value for name, value in changed.items() if name not in config}
+    with pytest.raises(InputError, match=re.escape(cause)):
+        run(make(folder, tmp_path / "config.json", tmp_path / "run", **more))
     assert not (tmp_path / "run").exists()
 
 
@@ -133,17 +121,6 @@ def test_corrupt_records_stop_a_run_or_are_left_out(dynamic_shards, small_config
     assert f"skipping 256 record(s) of {folder / shard}: blocks" in told
     assert f"{folder}: Warning: 50.0% of the tokens are [UNK]" in told
     assert (tmp_path / "run" / "last").is_dir()
-
-
-def test_shards_that_cannot_be_used(shards, small_config, tmp_path, call):
-    given = {"size": small_config, "output": tmp_path / "run"}
-    line = call.refused("pretrain --max_ngram 3", shards=shards, **given)
-    assert "remove max_ngram, or make shards with --masking dynamic" in line
-    unfinished = tmp_path / "shards"
-    (unfinished / ".journal").mkdir(parents=True)
-    (unfinished / ".journal" / "lock").touch()
-    assert "has not finished there" in call.refused("pretrain", shards=unfinished, **given)
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_tells_what_it_does_and_what_came_of_it(
@@ -204,6 +181,8 @@ def test_a_held_out_share_of_every_file_is_evaluated_on(shards, small_config, tm
         ({"late_batch_size": 16, "long_shards": "long"}, "--long_shards cannot be combined"),
         ({"long_gradient_accumulation_steps": 2}, "is for --long_shards"),
         ({"warmup_steps": 9}, "--warmup_steps is 9 of 8 steps"),
+        ({"decay_share": 0.1}, "--decay_share is for --schedule warmup_stable_decay, not linear"),
+        *(({"profile": x}, f"--profile is '{x}': give FIRST:LAST") for x in ("5", "0:3", "4:3")),
     ],
 )
 def test_options_that_would_be_ignored_or_do_harm_are_refused(changed, cause):

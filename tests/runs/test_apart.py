@@ -57,30 +57,6 @@ assert main("finetune --model start --train train.tsv --output run --bilstm".spl
 """
 
 
-@pytest.fixture
-def without(tmp_path, monkeypatch):
-    """Runs code with a package that lacks a folder."""
-    with tarfile.open(OLD_FILES) as archive:
-        archive.extractall(tmp_path, filter="data")
-
-    def run(folder: str, code: str, *arguments: str) -> subprocess.CompletedProcess:
-        copy = tmp_path / f"without_{folder}" / "bert_tf"
-        copy.mkdir(parents=True, exist_ok=True)
-        for part in PACKAGE.iterdir():
-            if part.name not in (folder, "__pycache__"):
-                (copy / part.name).symlink_to(part.resolve())
-        environment = {**os.environ, "PYTHONPATH": str(copy.parent)}
-        return subprocess.run(
-            [sys.executable, "-c", MISSING.format(folder) + code, *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("folder", "commands", "more"),
     [

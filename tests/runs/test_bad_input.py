@@ -1,13 +1,8 @@
-"""Users' mistakes: one line that names file and cure, exit code 2, nothing left behind.
+"""`vocab` and `shards`: what they refuse to replace, and the command that `vocab` proposes."""
 
-tests/test_cli.py has those that are found before TensorFlow is imported.
-"""
-
-import json
 import shlex
 import shutil
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,51 +11,6 @@ from command_line import run
 
 def left_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-
-
-@pytest.fixture
-def out(tmp_path) -> Iterator[Path]:
-    """A folder that must stay empty."""
-    folder = tmp_path / "out"
-    folder.mkdir()
-    yield folder
-    assert left_in(folder) == []
-
-
-def test_a_corpus_that_is_no_text(tokenizer, tmp_path, out, call):
-    path = tmp_path / "text.txt"
-    path.write_bytes(b"fine\n" + b"\xff\xfe broken\n" * 20)
-    for line, more in (("vocab", {}), ("shards", {"tokenizer": tokenizer})):
-        error = call.refused(line, corpus=path, output=out / "made", **more)
-        assert str(path) in error and "line 2: invalid UTF-8" in error
-
-
-def test_vocabularies_that_cannot_be_used(
-    tokenizer, corpus, shards, small_config, tmp_path, out, call
-):
-    folder = tmp_path / "vocab"
-    shutil.copytree(tokenizer, folder)
-    pieces = (folder / "vocab.txt").read_text()
-    (folder / "vocab.txt").write_text(pieces.replace("[MASK]", "[unused]"))
-    line = call.refused("shards", corpus=corpus, tokenizer=folder, output=out / "shards")
-    assert "[MASK]" in line and "vocab.txt" in line
-    (folder / "vocab.txt").write_text(pieces + "one-more\n")
-    data = {"shards": shards, "tokenizer": folder, "size": small_config}
-    line = call.refused("pretrain", **data, output=out / "run")
-    assert str(shards) in line and "another vocabulary" in line
-
-
-def test_a_classifier_is_asked_for(pretrained, out, call):
-    line = call.refused(
-        "export --task classification --name x", model=pretrained / "last", output=out
-    )
-    assert "classifier" in line
-
-
-def test_export_names_and_versions(finetuned, exported, call):
-    paths = {"model": finetuned / "best", "output": exported.parent}
-    assert "'../up'" in call.refused("export --name ../up", **paths)
-    assert "free" in call.refused("export --version 1", name=exported.name, **paths)
 
 
 @pytest.mark.parametrize(
@@ -140,16 +90,3 @@ def test_an_older_output_is_replaced_through_a_link(corpus, tokenizer, tmp_path)
     run("vocab --size 600 --overwrite", corpus=corpus, output=tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "old" / "vocab.txt").read_bytes() == (tokenizer / "vocab.txt").read_bytes()
-
-
-def test_a_config_of_another_vocabulary_size(shards, small_config, tmp_path, out, call):
-    config = json.loads(small_config.read_text()) | {"vocab_size": 7}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    line = call.refused(
-        "pretrain",
-        announced="CPU, float32: ",
-        shards=shards,
-        size=tmp_path / "config.json",
-        output=out / "run",
-    )
-    assert "vocab_size 7" in line

@@ -250,25 +250,6 @@ def test_without_pairs_nothing_speaks_of_next_sentences(shards, small_config, tm
         assert tags == {name for name in names if not name.startswith("nsp")}
 
 
-@pytest.mark.parametrize(
-    ("options", "cause"),
-    [
-        ({"profile": "5"}, "--profile is '5': give FIRST:LAST, such as 10:20"),
-        ({"profile": "0:3"}, "--profile is '0:3': give FIRST:LAST"),
-        ({"profile": "4:3"}, "--profile is '4:3': give FIRST:LAST"),
-        ({"watch_text": ["the [MASK]", "no gap"]}, "no [MASK] in 'no gap': write it in place"),
-    ],
-)
-def test_what_cannot_be_shown_is_refused_before_anything_is_written(
-    shards, small_config, tmp_path, capsys, options, cause
-):
-    capsys.readouterr()
-    assert main(pretraining(shards, small_config, tmp_path / "run", **options)) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert line.startswith("bert-tf pretrain: error: ") and cause in line
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.slow
 def test_a_continued_run_shows_each_step_once(
     watched, words_are_hidden, shards, small_config, tmp_path, monkeypatch
