@@ -131,19 +131,6 @@ def test_what_may_be_right_gets_to_tensorflow(place, line):
         main(line.split())
 
 
-def test_the_checks_import_no_tensorflow(place):
-    """In a process of their own: here it is imported already."""
-    code = """
-import sys
-from bert_tf.cli import main
-for line in sys.argv[1:]:
-    assert main(line.split()) == 2
-    assert not {"tensorflow", "keras"} & set(sys.modules), line
-"""
-    lines = [TRAIN + "--text_column txt", TRAIN + "--task mrcp", TRAIN.replace("tiny", "tyni")]
-    subprocess.run([sys.executable, "-c", code, *lines], check=True)
-
-
 @pytest.mark.parametrize(
     ("name", "near"),
     [("ner", "tagging"), ("Question-Answering", "squad"), ("classificaton", "classification")],
@@ -209,7 +196,7 @@ def test_a_reader_that_leaves_ends_the_command_quietly(monkeypatch, capsys):
     assert "Broken" not in capsys.readouterr().err
 
 
-def test_help_imports_nothing_heavy():
+def test_help_tasks_and_checks_import_nothing_heavy(place):
     code = """
 import sys
 from bert_tf.cli import COMMANDS, command_module, main
@@ -219,8 +206,14 @@ assert not {"tensorflow", "keras", "numpy"} & set(sys.modules)
 for command in COMMANDS:
     assert command_module(command).Options
     assert not {"tensorflow", "keras"} & set(sys.modules), command
+assert main(["tasks"]) == main(["tasks", "squad2"]) == 0
+assert not {"tensorflow", "keras", "matplotlib", "scipy", "sklearn"} & set(sys.modules)
+for line in sys.argv[1:]:
+    assert main(line.split()) == 2
+    assert not {"tensorflow", "keras"} & set(sys.modules), line
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    lines = [TRAIN + "--text_column txt", TRAIN + "--task mrcp", TRAIN.replace("tiny", "tyni")]
+    done = subprocess.run([sys.executable, "-c", code, *lines], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "pretrain" in done.stdout
 

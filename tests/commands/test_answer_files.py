@@ -3,11 +3,7 @@
 import csv
 import json
 
-import pytest
-
 from bert_tf.commands.answer_files import beside, write_answers
-from bert_tf.pipelines.examples.files import read_columns_of, read_table
-from bert_tf.pipelines.examples.tagged_words import is_column_file
 
 ROWS = [
     {"id": "7", "text": 'a, "b"\tc\nd', "label": "x", "probabilities": {"y": 0.25, "x": 0.75}},
@@ -58,48 +54,3 @@ def test_columns_of_the_input_are_never_overwritten(tmp_path):
     with (tmp_path / "a.csv").open(newline="") as file:
         (found,) = csv.DictReader(file)
     assert (found["probabilities_x"], found["input_probabilities_x"]) == ("0.5", "4")
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.tsv", "id\ttext\n\n1\tsea\n2\tcow\n"),
-        ("a.csv", 'id,text\n1,"sea"\n2,cow\n'),
-        ("a.jsonl", '{"id": "1", "text": "sea"}\n\n{"id": "2", "text": "cow"}\n'),
-    ],
-)
-def test_all_columns_of_a_file_are_read(tmp_path, name, content):
-    (tmp_path / name).write_text(content)
-    examples = read_table(tmp_path / name).examples({"text": "text"})
-    found = read_columns_of(examples)
-    assert found == {"id": ["1", "2"], "text": ["sea", "cow"]}
-
-
-def test_the_role_of_a_column_is_known_by_its_name(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"a": "x", "b": ["y"], "b1": "z", "label": 1}\n')
-    source = read_table(tmp_path / "a.jsonl").examples({"context": "a", "choices": "b*"}).source
-    roles = [source.role_of(name) for name in ("a", "b", "b1", "b_1", "label")]
-    assert roles == ["context", "choices", "choices", None, None]
-
-
-def test_columns_without_a_header_are_numbered(tmp_path):
-    (tmp_path / "a.tsv").write_text("1\tsea\n2\tcow\n")
-    examples = read_table(tmp_path / "a.tsv", header=False).examples({"text": "1"})
-    assert read_columns_of(examples)["0"] == ["1", "2"]
-
-
-@pytest.mark.parametrize(
-    ("lines", "is_column"),
-    [
-        (["EU B-ORG", "rejects O", "", "Peter B-PER"], True),
-        (["EU NNP I-NP B-ORG", "rejects VBZ I-VP O"], True),
-        (["-DOCSTART- -X- -X- O", "", "EU NNP"], True),
-        (["EU", "rejects", "", "Peter"], True),
-        (["the ship sailed", "the wheat grew"], False),
-        (["EU rejects German call", "Peter Blackburn"], False),
-        (["ship", "wheat"], False),
-    ],
-)
-def test_texts_are_told_from_words_in_columns(tmp_path, lines, is_column):
-    (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
-    assert is_column_file(tmp_path / "a.txt") is is_column

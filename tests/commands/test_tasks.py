@@ -1,7 +1,5 @@
 """`bert-tf tasks`: the table, and one task in full."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -20,16 +18,9 @@ def test_the_table_has_every_task(call):
     assert "bert-tf tasks NAME" in err
 
 
-def test_the_table_says_what_the_kinds_say_without_importing_tensorflow():
+def test_the_table_says_what_the_kinds_say():
     assert overview(TASKS.data.values()) == overview(TASKS.values())
     assert [*map(describe, TASKS.data.values())] == [*map(describe, TASKS.values())]
-    code = """
-import sys
-from bert_tf.cli import main
-assert main(["tasks"]) == main(["tasks", "squad2"]) == 0
-assert not {"tensorflow", "keras", "matplotlib", "scipy", "sklearn"} & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_scores_of_the_paper_name_their_examples():

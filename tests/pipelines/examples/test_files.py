@@ -44,6 +44,7 @@ def test_forms_of_files(tmp_path, name, content, texts, labels, lines):
     found = read_table(path).examples(LABELLED if labels else TEXT)
     assert found.columns == {"text": texts, **({"label": labels} if labels else {})}
     assert found.lines == lines and found.location(0) == f"{path}, line {lines[0]}"
+    assert read_columns_of(found)["text"] == texts
 
 
 def test_lines_and_tables_without_a_header(tmp_path):
@@ -51,6 +52,7 @@ def test_lines_and_tables_without_a_header(tmp_path):
     assert (found.columns, found.lines) == ({"text": ["a", "", "b"]}, [1, 2, 3])
     found = read_table(write(tmp_path, "b.tsv", "\na\n"), header=False).examples({"text": "0"})
     assert (found.columns, found.lines) == ({"text": ["", "a"]}, [1, 2])
+    assert read_columns_of(found) == {"0": ["", "a"]}
 
 
 def test_standard_input(monkeypatch):

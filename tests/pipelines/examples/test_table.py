@@ -13,3 +13,10 @@ def test_what_looks_wrong_is_said(tmp_path):
     assert "1 examples have a text in a CSV's quotes, which a .tsv does not have" in quoted
     assert len(read_table(path, header=False).examples({"text": "0"}).remarks()) == 1
     assert read_table(path).examples({"text": "a film"}).remarks() == [quoted]
+
+
+def test_the_role_of_a_column_is_known_by_its_name(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": "x", "b": ["y"], "b1": "z", "label": 1}\n')
+    source = read_table(tmp_path / "a.jsonl").examples({"context": "a", "choices": "b*"}).source
+    roles = [source.role_of(name) for name in ("a", "b", "b1", "b_1", "label")]
+    assert roles == ["context", "choices", "choices", None, None]

@@ -171,3 +171,19 @@ def test_mistakes_are_named(text, expected, write):
         read(path)
     assert str(error.value).startswith(f"{path}, line 2" if is_json else str(path))
     assert expected in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_column"),
+    [
+        (["EU B-ORG", "rejects O", "", "Peter B-PER"], True),
+        (["EU NNP I-NP B-ORG", "rejects VBZ I-VP O"], True),
+        (["-DOCSTART- -X- -X- O", "", "EU NNP"], True),
+        (["EU", "rejects", "", "Peter"], True),
+        (["the ship sailed", "the wheat grew"], False),
+        (["EU rejects German call", "Peter Blackburn"], False),
+        (["ship", "wheat"], False),
+    ],
+)
+def test_texts_are_told_from_words_in_columns(write, lines, is_column):
+    assert is_column_file(write("\n".join(lines) + "\n")) is is_column
