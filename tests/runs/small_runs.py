@@ -52,26 +52,28 @@ def tokenizer(made_once, corpus) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shards(made_once, corpus, tokenizer) -> Path:
-    line = "shards --max-seq-length 32 --held-out-share 0.2 --num-shards 2"
-    return made_once(
-        "shards", lambda path: run(line, corpus=corpus, tokenizer=tokenizer, output=path)
-    )
-
-
-@pytest.fixture(scope="session")
-def dynamic_shards(made_once, corpus, tokenizer) -> Path:
-    line = "shards --max-seq-length 32 --held-out-share 0.2 --num-shards 2 --masking dynamic"
-    return made_once(
-        "dynamic_shards", lambda path: run(line, corpus=corpus, tokenizer=tokenizer, output=path)
-    )
-
-
-@pytest.fixture(scope="session")
-def shards_of_two_lengths(made_once, corpus, tokenizer) -> Path:
-    line = "shards --max-seq-length 16 32 --held-out-share 0.2 --num-shards 2"
+def made_shards(made_once, corpus, tokenizer):
+    """`made_shards(name, options)`: shards of the corpus, a fifth of which is held out."""
+    line = "shards --held-out-share 0.2 --num-shards 2"
     data = {"corpus": corpus, "tokenizer": tokenizer}
-    return made_once("shards_of_two_lengths", lambda path: run(line, **data, output=path))
+    return lambda name, options: made_once(
+        name, lambda path: run(f"{line} {options}", **data, output=path)
+    )
+
+
+@pytest.fixture(scope="session")
+def shards(made_shards) -> Path:
+    return made_shards("shards", "--max-seq-length 32")
+
+
+@pytest.fixture(scope="session")
+def dynamic_shards(made_shards) -> Path:
+    return made_shards("dynamic_shards", "--max-seq-length 32 --masking dynamic")
+
+
+@pytest.fixture(scope="session")
+def shards_of_two_lengths(made_shards) -> Path:
+    return made_shards("shards_of_two_lengths", "--max-seq-length 16 32")
 
 
 @pytest.fixture(scope="session")

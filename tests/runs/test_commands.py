@@ -8,29 +8,13 @@ from command_line import run
 from rounding import rounding
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bert_tf import BertEncoder, BertTokenizer
+from bert_tf import BertEncoder
 
 
 def scalars(directory) -> dict[str, list]:
     events = EventAccumulator(str(directory), size_guidance={"tensors": 0})
     events.Reload()
     return {tag: [event.step for event in events.Tensors(tag)] for tag in events.Tags()["tensors"]}
-
-
-def test_vocab_writes_a_tokenizer_folder(tokenizer):
-    pieces = (tokenizer / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    assert pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert len(pieces) == 600
-    loaded = BertTokenizer.from_directory(tokenizer)
-    ids = loaded.tokenize(["the class statement"])
-    assert loaded.unk_token_id not in ids.flat_values.numpy()
-
-
-def test_shards_are_complete(shards, tokenizer):
-    manifest = json.loads((shards / "manifest.json").read_text())
-    assert set(manifest["shards"]) == {"train", "held_out"}
-    assert (shards / "vocab.txt").read_bytes() == (tokenizer / "vocab.txt").read_bytes()
-    assert manifest["options"]["max_seq_length"] == 32
 
 
 def test_pretrain_writes_models_logs_checkpoints_and_config(pretrained, shards):
@@ -62,13 +46,6 @@ def test_a_finished_run_started_again_changes_nothing(pretrained):
     assert (pretrained / "last" / "model.safetensors").read_bytes() == before
 
 
-def test_other_settings_are_refused(pretrained, call):
-    given = {"config": pretrained / "config.yaml", "announced": "CPU, float32: "}
-    assert "seed was 12345, is now 7" in call.refused("pretrain --seed 7", **given)
-    line = call.refused("pretrain --warmup_steps 3", **given)
-    assert "warmup_steps was None, is now 3" in line
-
-
 def test_finetune_learns(finetuned):
     scores = json.loads((finetuned / "best" / "metrics.json").read_text())
     assert scores["accuracy"] > 0.8  # telling two disjoint sets of words apart
@@ -96,18 +73,9 @@ def test_the_saved_model_answers_as_the_model_does(exported, finetuned, labelled
         assert (answer["text"], answer["label"]) == (text, predicted)
         expected = {"farm": float(farm), "sea": float(sea)}
         probabilities = [answer["probabilities"][name] for name in expected]
+        assert answer["probability"] == max(probabilities)
         atol = 0.5e-6 + rounding(30, 32)  # six decimals; a block and a head
         np.testing.assert_allclose(probabilities, list(expected.values()), rtol=0, atol=atol)
-
-
-def test_predict_prints_json_lines(exported, call):
-    texts = ["the ship sailed", "golden wheat near a barn"]
-    out, _ = call("predict --text", *texts, model=exported)
-    answers = [json.loads(line) for line in out.splitlines()]
-    assert [answer["text"] for answer in answers] == texts
-    for answer in answers:
-        assert answer["probability"] == max(answer["probabilities"].values())
-        assert abs(sum(answer["probabilities"].values()) - 1) < 1e-5
 
 
 @pytest.mark.slow

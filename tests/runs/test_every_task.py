@@ -1,9 +1,8 @@
-"""A task of every kind, on 20 rows: learns, is evaluated, written, exported and read back."""
+"""A task of every kind, on 20 rows: learns, is evaluated, exported and loaded again."""
 
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from rounding import assert_equal_but_for_rounding
 from tiny import tiny_config
@@ -13,8 +12,6 @@ from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning import finetune
 from bert_tf.models.encoder import encoder_for
 from bert_tf.models.opening import load_answerer
-from bert_tf.pipelines.examples.files import read_table
-from bert_tf.pipelines.examples.tagged_words import to_iob2
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.multi_label import MultiLabel
@@ -124,80 +121,15 @@ def write_questions(path, task) -> None:
     path.write_text(json.dumps({"data": data}), encoding="utf-8")
 
 
-def assert_close(found, values, more=0.0):
-    """Equal but for rounding in a block and a head, in batches of other lengths."""
-    assert_equal_but_for_rounding(found, values, 30, 32, more)
-
-
-def check_table(folder, task, examples, answers) -> None:
-    """Reads predictions.tsv back."""
-    columns = {r: c if task.header else r for r, c in task.columns(labelled=False).items()}
-    read = read_table(folder / "predictions.tsv").examples(
-        {**columns, "label": "label", "predicted": "predicted"}
-    )
-    predicted = read.columns.pop("predicted")
-    assert read.columns == examples.columns
-    if "label" in answers:
-        assert predicted == [label.decode() for label in answers["label"]]
-    else:  # with six decimals
-        assert_close([float(p) for p in predicted], answers["score"], 0.5e-6)
-
-
-def check_label_sets(folder, task, examples, answers) -> None:
-    """Reads predictions.tsv back."""
-    roles = {name: name for name in ("text", "label", "predicted")}
-    read = read_table(folder / "predictions.tsv").examples(roles)
-    predicted = read.columns.pop("predicted")
-    assert read.columns == examples.columns
-    pairs = zip(answers["predicted_count"], answers["predicted_label"], strict=True)
-    assert predicted == [",".join(sorted(x.decode() for x in row[:n])) for n, row in pairs]
-
-
-def check_pairs(folder, task, examples, answers) -> None:
-    """Reads predictions.tsv back."""
-    roles = {name: name for name in ("text", "text_pair", "predicted")}
-    read = read_table(folder / "predictions.tsv").examples(roles)
-    predicted = [float(p) for p in read.columns.pop("predicted")]
-    assert read.columns == examples.columns
-    np.testing.assert_allclose(predicted, answers["score"], atol=1e-5)
-
-
-def check_columns(folder, task, examples, answers) -> None:
-    """Reads predictions.conll back: every gold word once, in sentences."""
-    lines = "\n".join(examples.columns["words"]).replace("\n", "\n\n").replace(" ", "\n")
-    read = (folder / "predictions.conll").read_text().removesuffix("\n\n").split("\n")
-    assert [line.partition(" ")[0] for line in read] == lines.split("\n")
-    answered = iter(label.decode() for row in answers["words_label"] for label in row if label)
-    sentences = [s.split(" ") for words in examples.columns["words"] for s in words.split("\n")]
-    as_read = to_iob2 if task.kind.are_entities else list
-    labels = [label for s in sentences for label in as_read([next(answered) for _ in s])]
-    assert [line.split(" ")[2] for line in read if line] == labels
-
-
-def check_choices(folder, task, examples, answers) -> None:
-    """Reads predictions.tsv back."""
-    columns = {"context": "context", "choices": "choices*", "label": "label"}
-    read = read_table(folder / "predictions.tsv").examples({**columns, "predicted": "predicted"})
-    assert read.columns.pop("predicted") == [str(choice) for choice in answers["choice"]]
-    assert read.columns == examples.columns
-
-
-def check_questions(folder, task, examples, answers) -> None:
-    """Reads predictions.json back."""
-    predictions = json.loads((folder / "predictions.json").read_text(encoding="utf-8"))
-    assert list(predictions) == examples.columns["id"]
-    assert list(predictions.values()) == [text.decode() for text in answers["answer"]]
-
-
-# Kind -> name of its data, how to write it, how to read its predictions back.
-TABLE = ("data.tsv", write_table, check_table)
+# Kind -> name of its data, how to write it.
+TABLE = ("data.tsv", write_table)
 FILES = {
-    Choice: ("data.csv", write_choices, check_choices),
-    MultiLabel: ("data.tsv", write_label_sets, check_label_sets),
-    SentenceEmbedding: ("data.tsv", write_pairs, check_pairs),
-    Tagging: ("data.conll", write_columns, check_columns),
-    Tags: ("data.conll", write_tags, check_columns),
-    Span: ("data.json", write_questions, check_questions),
+    Choice: ("data.csv", write_choices),
+    MultiLabel: ("data.tsv", write_label_sets),
+    SentenceEmbedding: ("data.tsv", write_pairs),
+    Tagging: ("data.conll", write_columns),
+    Tags: ("data.conll", write_tags),
+    Span: ("data.json", write_questions),
 }
 
 
@@ -230,7 +162,7 @@ assert {type(TASKS[name].kind) for name, _ in _CASES} == {
 
 @pytest.mark.slow  # tests/runs/test_commands.py goes this way for one task each time
 @pytest.mark.parametrize(("name", "trained"), _CASES)
-def test_a_task_learns_is_evaluated_exported_and_read_back(
+def test_a_task_learns_is_evaluated_exported_and_loaded(
     name, trained, encoder, tmp_path, monkeypatch, exports_of
 ):
     monkeypatch.setattr("bert_tf.paper.feature_encoder.LSTM_UNITS", 32)  # 384 take long to write
@@ -239,7 +171,7 @@ def test_a_task_learns_is_evaluated_exported_and_read_back(
     elif trained in ("elmo", "recurrent"):
         encoder = make_encoder(tmp_path / "encoder", "recurrent")
     task = TASKS[name]
-    file, write, check = FILES.get(type(task.kind), TABLE)
+    file, write = FILES.get(type(task.kind), TABLE)
     data = tmp_path / file
     write(data, task)
     length = 3 if trained == "windows" else 12  # a window for each word
@@ -286,8 +218,6 @@ def test_a_task_learns_is_evaluated_exported_and_read_back(
     served = answer(predictor.signature(task.kind.evaluated), strings, 7)
     for key, values in result.evaluation.answered.answers.items():
         if values.dtype.kind == "f":
-            assert_close(served[key], values)
-    stored = read_settings(predictor.directory)
-    assert stored == tuned.task.settings()
-
-    check(best, task, examples, result.evaluation.answered.answers)
+            # Rounding in a block and a head, in batches of other lengths.
+            assert_equal_but_for_rounding(served[key], values, 30, 32)
+    assert read_settings(predictor.directory) == tuned.task.settings()

@@ -10,9 +10,7 @@ from command_line import words
 
 import bert_tf
 from bert_tf.cli import main
-from bert_tf.commands.data_in_memory import examples_in_memory
 from bert_tf.errors import InputError
-from bert_tf.models.opening import load_answerer
 
 
 def table(path: Path) -> tuple[list[str], list[str]]:
@@ -136,30 +134,3 @@ def test_results_show_themselves_in_a_notebook(tuned, labelled):
     assert "<b>" not in answers._repr_html_()
     long = bert_tf.predict(model=tuned.best, text=["a sentence to be read from the left edge on"])
     assert '<td style="text-align: left">a sentence to be read' in long._repr_html_()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "train", "more"),
-    [  # not of rows: words and texts
-        ("tagging", ([["Ada", "sailed"], ["deep"]] * 8, [["B-PER", "O"], ["O"]] * 8), {}),
-        (
-            "squad",
-            ((["Who?"] * 8, [f"It was Ada {i}" for i in range(8)]), ["Ada"] * 8),
-            {"max_length": 32},
-        ),
-    ],
-)
-def test_other_kinds_of_tasks_take_data_in_memory(task, train, more, settings, tmp_path):
-    options = {**settings, "epochs": 1, **more}
-    result = bert_tf.finetune(**options, task=task, train=train, output=tmp_path / "run")
-    assert result.best_by in result.scores
-    found = bert_tf.evaluate(model=result.best, data=train, batch_size=4)
-    assert found.scores["examples"] in (8, 16)
-    # The file that the run keeps has the same examples.
-    model = load_answerer(result.best, {"format": "jsonl"})
-    _, examples = examples_in_memory(model.task, train, model.labels)
-    kept = model.task.read(tmp_path / "run" / "data" / "train.jsonl", "train")
-    assert kept.columns == examples.columns
-    again = bert_tf.finetune(**options, task=task, train=train, output=tmp_path / "run")
-    assert again.run.training.started_at == again.run.training.step

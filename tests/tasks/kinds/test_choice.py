@@ -10,6 +10,7 @@ from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.serving.predictor import answer
+from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.remarks import doubts
 from bert_tf.tasks.task_table import TASKS
 
@@ -106,6 +107,17 @@ def test_answers_are_by_softmax_over_the_choices():
     assert found["choice"].numpy().tolist() == [1, 0]
     np.testing.assert_allclose(found["probabilities"][0], [0.25, 0.75], atol=1e-6)
     np.testing.assert_allclose(found["probability"][0], 0.75, atol=1e-6)
+
+
+def test_predictions_have_every_choice(tmp_path, answered):
+    columns = {"context": ["a", "b"], "choices": [["x", "y"]] * 2, "label": ["0", "1"]}
+    found = answered(TASKS["choice"], columns, np.log([[0.25, 0.75], [0.5, 0.5]]))
+    write_predictions(found.task.kind, tmp_path, found)
+    assert (tmp_path / "predictions.tsv").read_text().splitlines() == [
+        "label\tcontext\tchoices0\tchoices1\tpredicted\tprobability0\tprobability1",
+        "0\ta\tx\ty\t1\t0.250000\t0.750000",
+        "1\tb\tx\ty\t0\t0.500000\t0.500000",
+    ]
 
 
 def test_texts_for_a_model_of_choices_are_refused():
