@@ -42,23 +42,6 @@ def test_sides_take_turns_and_one_that_fails_is_left_out(benchmarks):
         turns.take_turns({"broken": commands["broken"]}, 1)
 
 
-def test_a_side_answers_between_the_steps_of_a_fit(benchmarks, monkeypatch, capsys):
-    import turns
-
-    def fit(callbacks):
-        (callback,) = callbacks
-        for batch in range(100):
-            callback.on_train_batch_begin(batch)
-            callback.on_train_batch_end(batch)
-
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n\n"))
-    with pytest.raises(SystemExit):
-        turns.answer_in_fit(fit, 3)
-    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(answers) == 2
-    assert all(len(each) == 2 and each[0] > 0 for each in answers)
-
-
 MODEL = """
 class Model:
     def fit(self, rows, epochs, callbacks=(), verbose=1):
@@ -100,7 +83,9 @@ def test_the_first_lines_of_a_user(benchmarks, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("sys.stdin", io.StringIO("\n" * 3))
     with pytest.raises(SystemExit):
         first_lines.steps("a library", 2)
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(answers) == 3
+    assert all(len(each) == 2 and each[0] > 0 for each in answers)
 
 
 def test_medians_ratios_and_shares_of_the_ceiling(benchmarks):

@@ -149,30 +149,14 @@ def test_answers_are_slices_of_the_context_whatever_the_logits(answers_of, scale
             assert len(set(texts)) == len(texts)
 
 
-def test_invalid_utf_8_and_blank_texts_are_defined(answers_of):
-    draw = random.Random(1)
-    raw = [
-        bytes(draw.choices([0xC3, 0xA9, 0xE2, 0xF0, 0x9F, 0x80, 0x20, 0x61, 0x65], k=20))
-        for _ in range(30)
-    ]
-    contexts = [*raw, b"", b" \n\t ", b"\xff", b"sea \xe2\x82"]
-    *_, found = answers_of([b"\xff sea"] * len(contexts), contexts, 3)
-    for i, context in enumerate(contexts):
-        assert 0 <= found["start_byte"][i] <= found["end_byte"][i] <= len(context)
-        for k in range(found["answers_count"][i]):
-            found["answers_text"][i, k].decode()  # valid
-    for blank in (30, 31):
+def test_blank_texts_have_no_answer(answers_of):
+    *_, found = answers_of([b"\xff sea"] * 3, [b"", b" \n\t ", b"sea \xe2\x82"], 3)
+    for blank in (0, 1):
         assert found["answer"][blank] == b"" and found["no_answer_probability"][blank] == 1
         assert found["answers_count"][blank] == 1  # "no answer"
     # Without "no answer" as a candidate nothing is left.
     *_, found = answers_of(["sea", ""], ["", " "], 3, unanswerable=False)
     assert found["answers_count"].tolist() == [0, 0] and found["score"].tolist() == [1, 1]
-
-
-def test_an_empty_batch(answers_of):
-    *_, found = answers_of([], [], 1)
-    assert {len(values) for values in found.values()} == {0}
-    assert found["answers_text"].shape == (0, 21)
 
 
 def test_odds_at_the_threshold_are_answered():

@@ -126,7 +126,6 @@ def test_settings_come_back_from_task_json():
         ("classification", {"max_length": 0}),
         ("classification", {"text_column": "a\0b"}),
         ("classification", {"format": ["csv"]}),
-        ("classification", {"task": 3}),
         ("vectors", {"scale": float("nan")}),
         ("multi_label", {"thresholds": {"a": "0.5"}}),
         ("squad2", {"null_score_diff_threshold": 10**400}),

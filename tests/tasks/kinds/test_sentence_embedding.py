@@ -14,7 +14,6 @@ from tiny import tiny_config
 
 from bert_tf import BertConfig, BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.sentence_files import read_sentence_files
-from bert_tf.commands.data_in_memory import examples_in_memory
 from bert_tf.commands.finetuning import finetune
 from bert_tf.commands.search_index import vectors_of
 from bert_tf.errors import InputError
@@ -93,14 +92,6 @@ def test_mistakes_in_files_are_named(tmp_path, settings, header, message):
     with pytest.raises(InputError, match=message):
         kind, examples = read(tmp_path, settings, header)
         kind.targets(examples, [])
-
-
-def test_texts_alone_and_scores_in_memory():
-    scored = TASK.with_settings({"embedding_loss": "cosent"})
-    _, alone = examples_in_memory(TASK, ["a", "b"], labelled=False)
-    assert list(alone.columns) == ["text"]
-    with pytest.raises(InputError, match="the data has no labels"):
-        examples_in_memory(scored, {"text": ["a"], "text_pair": ["b"]})
 
 
 def test_numbers_and_scores_of_pairs():
