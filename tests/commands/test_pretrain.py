@@ -52,6 +52,12 @@ def test_the_masked_language_model_is_trained_alone(dynamic_shards, small_config
         ({"vocab_size": 7}, "has vocab_size 7, the tokenizer 600 entries"),
         ({"max_ngram": 3}, "remove max_ngram, or make shards with --masking dynamic"),
         ({"freeze_layers": 7}, "the encoder has 1"),
+        ({"steps_per_execution": 3}, "--steps_per_execution 3 does not divide"),
+        ({"strategy": "tpu"}, "no TPU answers"),
+        (
+            {"schedule": "warmup_stable_decay", "decay_share": 1.0, "warmup_steps": 1},
+            "1 warm-up steps and 8 of decay do not fit 8 training steps",
+        ),
         ({"strategy": "mirrored", "jit_compile": True}, "leave --jit_compile out"),
         ({"watch_text": ["the [MASK]", "no gap"]}, "no [MASK] in 'no gap': write it in place"),
     ],
@@ -85,12 +91,14 @@ def test_a_model_of_another_vocabulary_is_refused(
     assert lines[-1][:2] == (1, "held_out")
 
 
-def test_a_model_with_other_casing_is_refused(shards, small_config, pretrained, tmp_path):
+def test_another_casing_or_tokenizer_is_refused(shards, small_config, pretrained, tmp_path):
     model = Path(shutil.copytree(pretrained / "best", tmp_path / "model"))
     path = model / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "do_lower_case": False}))
     with pytest.raises(InputError, match=r"tokenizes in another way than .*do_lower_case"):
         run(options(shards, small_config, tmp_path / "run", model=str(model)))
+    with pytest.raises(InputError, match=r"differs from the tokenizer of .*remove --tokenizer"):
+        run(options(shards, small_config, tmp_path / "run", tokenizer=str(model)))
 
 
 def damage(folder: Path) -> str:
