@@ -1,7 +1,7 @@
 """Texts and labels in memory become a table, and examples."""
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -164,13 +164,15 @@ def given_table(
         cells[name] = [None if is_missing(x) else x for x in as_list(name, values)]
     if "question" in lists:
         cells.setdefault("id", list(map(str, range(count))))
-    if opening := getattr(task.kind, "opening", None):  # choices in memory begin with it
+    if opening := getattr(task.kind, "opening", None):  # the role's own choices begin with it
         cells.setdefault(opening, [""] * count)
     label = None
     if y is not None and labelled:
         y_cells, label = label_list(y, many=task.many_labels), task.label
-        missing = [i for i, x in enumerate(y_cells) if is_missing(x)]
-        if missing and "question" not in lists:  # first: beside NaN, numbers of classes are floats
+        if "question" in lists:  # a question may have no answer
+            y_cells = [None if is_missing(x) else x for x in y_cells]
+        elif missing := [i for i, x in enumerate(y_cells) if is_missing(x)]:
+            # First: beside NaN, numbers of classes are floats.
             raise InputError(
                 f"label {missing[0]} is {y_cells[missing[0]]}: leave the example out, or give it a "
                 "label"
@@ -239,9 +241,12 @@ def _column_of(task: Task, role: str, roles: Collection[str]) -> str:
 def _further_columns(
     task: Task, columns: Mapping[str, Any], roles: Collection[str]
 ) -> dict[str, Any]:
-    """What else a kind reads, where the data has it: ids of questions, wrong answers."""
+    """What else a kind reads, where the data has it: ids, openings of choices, wrong answers."""
     if "question" in roles:
         return {name: columns[name] for name in ("id", "is_impossible") if name in columns}
+    opening = getattr(task.kind, "opening", None)
+    if opening in columns and task.pair and _named(columns).has(task.pair):
+        return {opening: columns[opening]}
     if not (negatives := getattr(task.kind, "negatives", None)):
         return {}
     source = Source(columns={"negatives": [negatives]})
@@ -270,16 +275,36 @@ def by_role(task: Task, x: Any) -> dict[str, Any]:
     """Role -> its strings, from one column, a tuple in their order, or columns by either name."""
     if not isinstance(x, Mapping):
         return dict(zip(_roles(task), x if isinstance(x, tuple) else (x,), strict=False))
-    return {role: x[name] for role, name in names_by_role(task, x).items()}
+    return {role: _column(x, role, name) for role, name in names_by_role(task, x).items()}
+
+
+def _column(x: Mapping[Any, Any], role: str, name: str) -> Any:
+    """A column by its name; of "ending*" lists from the columns ending0, ending1 and so on."""
+    lists = name.removesuffix("*")
+    if name in x or lists in x:
+        return x[name if name in x else lists]
+    columns = {key: as_list(key, x[key]) for key in _named(x).keys(role, name)}
+    if len({*map(len, columns.values())}) > 1:
+        sizes = ", ".join(f"{len(values)} of {key}" for key, values in columns.items())
+        raise InputError(f"the {role} differ in number ({sizes}): give as many of each")
+    return [list(row) for row in zip(*columns.values(), strict=True)]
+
+
+def _named(columns: Iterable[Any]) -> Table:
+    """A table without rows that has columns of these names, to find those of "ending*"."""
+    return Table({name: () for name in columns if isinstance(name, str)}, (), Source(MEMORY))
 
 
 def names_by_role(task: Task, x: Collection[Any]) -> dict[str, Any]:
     """Role -> the name of its column; the task's names go before those of the roles."""
     roles = _roles(task)
-    by_task = {"text": task.text, "text_pair": task.pair}
+    known, by_task = {*x}, {"text": task.text, "text_pair": task.pair}
+    if task.pair and _named(x).has(task.pair):  # lists, or a column for each choice
+        by_task["choices"] = task.pair
+        known.add(task.pair)
     if roles[0] not in (*x, *by_task) and task.text in x:  # tokens for words, for one
         by_task[roles[0]] = task.text
-    names = {role: name for role in roles for name in (role, by_task.get(role)) if name in x}
+    names = {role: name for role in roles for name in (role, by_task.get(role)) if name in known}
     if not names and len(x) == 1 and roles[0] in ("text", "words"):
         names = {roles[0]: next(iter(x))}
     if not names:

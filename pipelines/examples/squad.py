@@ -13,6 +13,7 @@ from bert_tf.pipelines.examples.table import MISSING, Examples, Source, Table
 
 # What ends a word: `is_whitespace` of the original's run_squad.py.
 _SPACES = frozenset(" \t\r\n\u202f")
+_ANSWERS = ("answers", "answer", "is_impossible")  # columns
 
 
 def read_json(path: StrPath) -> Table:
@@ -101,8 +102,9 @@ def _questions(path: StrPath, data: Any) -> Iterator[tuple[str, dict[str, Any], 
 def _answers(table: Table, index: int) -> list[tuple[str, int | None]]:
     """The texts of the answers to a question, each with its start, if there are any."""
     location = table.location(index)
-    cells = {name: table.columns.get(name) for name in ("answers", "is_impossible")}
-    answers, impossible = (MISSING if x is None else x[index] for x in cells.values())
+    cells = {name: column[index] for name, column in table.columns.items() if name in _ANSWERS}
+    impossible = cells.pop("is_impossible", MISSING)
+    answers = cells.get("answers", cells.get("answer", MISSING))
     if impossible not in (MISSING, None) and is_impossible(impossible, location):
         return []
     if answers is None or answers == "":
@@ -132,8 +134,8 @@ def _answers(table: Table, index: int) -> list[tuple[str, int | None]]:
 
 def is_impossible(value: Any, location: str) -> bool:
     """SQuAD's mark of questions without an answer, which some files hold as text."""
-    known = {"true": True, "1": True, "false": False, "0": False, "none": False}
-    if (name := str(value).strip().lower()) not in known:
+    known = {"true": True, "1": True, "false": False, "0": False, "none": False, "": False}
+    if (name := str(value).strip().lower().removesuffix(".0")) not in known:
         raise InputError(f"{location}: is_impossible is {value!r:.40}; write true or false")
     return known[name]
 

@@ -102,9 +102,10 @@ SQUAD = {
     "id": [7, "b", 9],
     "question": ["?"] * 3,
     "context": ["the sea is wide"] * 3,
-    "answers": ["sea", [{"text": "sea", "answer_start": "4"}], None],
-    "is_impossible": [None, "false", "true"],
+    "answers": ["sea", [{"text": "sea", "answer_start": "4"}], float("nan")],
+    "is_impossible": [None, "false", 1.0],
 }
+SWAG = {"sent1": ["He"], "sent2": ["She"], "ending0": ["ran"], "ending1": ["sat"], "label": [1]}
 MARKS = {"text": TEXTS, "cow": [0, 1, 1], "sea": [True, False, True]}
 NAMES = {"label": ["sea", "cow", "cow,sea"]}
 PAIRS = {"text": TEXTS, "text_pair": TEXTS}
@@ -142,6 +143,12 @@ READ_BACK = [
     ("tagging", (["a  b", "c"], ["I-X O", "O"]), {"words": ["a b", "c"], "label": ["B-X O", "O"]}),
     ("tagging text_column=tokens", {"tokens": [["a"]], "labels": [["S-X"]]}, {"label": ["B-X"]}),
     ("swag", ((["He"], [["ran", "sat"]]), ["B"]), {"context": ["He"], "choices": [["ran", "sat"]]}),
+    ("swag", SWAG, {"choices": [["She ran", "She sat"]], "label": ["1"]}),
+    (
+        "swag",
+        {"sent1": [""], "sent2": ["b"], "ending": [["a", "c"]], "label": [0]},
+        {"choices": [["b a", "b c"]]},
+    ),
     ("squad", ((["?"], ["a sea"]), ["sea"]), {"id": ["0"], "span": [[2, 5]]}),
     ("squad2", SQUAD, {"id": ["7", "b", "9"], "answers": [["sea"], ["sea"], []]}),
 ]

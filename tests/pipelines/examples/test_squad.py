@@ -108,8 +108,10 @@ def test_json_lines_in_both_forms(tmp_path):
     assert blank.endswith("1 examples have a blank text, the first in question b")
 
 
-def test_a_table_has_the_texts_of_answers(tmp_path):
-    path = write(tmp_path / "a.csv", "question,context,answers\nwho?,a sea,sea\nwhy?,a sea,\n")
+@pytest.mark.parametrize("column", ["answers", "answer"])
+def test_a_table_has_the_texts_of_answers(tmp_path, column):
+    text = f"question,context,{column},is_impossible\nwho?,a sea,sea,\nwhy?,a sea,,1.0\n"
+    path = write(tmp_path / "a.csv", text)
     found = read_questions(path, unanswerable=True)
     assert found.columns["id"] == ["2", "3"]
     assert found.columns["answers"] == [["sea"], []]
