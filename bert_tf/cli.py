@@ -228,6 +228,7 @@ _NOT_WRITABLE = "choose a writable folder, or fix its permissions"
 _CURES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _NOT_WRITABLE),
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f), or choose another disk",
     errno.EIO: "run the same command again",
     errno.ENAMETOOLONG: "choose a shorter name",
 }

@@ -25,10 +25,11 @@ def memory_errors(cure: str) -> Iterator[None]:
 
 @contextmanager
 def full_disk_errors(path: StrPath) -> Iterator[None]:
-    """Raises TensorFlow's errors of a full disk as an OSError of `path`."""
+    """Raises TensorFlow's errors of a full disk or file as an OSError of `path`."""
     try:
         yield
     except tf.errors.OpError as error:
-        if "No space left" in error.message or "quota" in error.message:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path)) from error
+        for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if os.strerror(code) in error.message:
+                raise OSError(code, os.strerror(code), os.fspath(path)) from error
         raise

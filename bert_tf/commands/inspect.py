@@ -66,18 +66,13 @@ def displayed_instances(
     import numpy as np
 
     from bert_tf.pipelines.shards.folder import shard_errors
-    from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
+    from bert_tf.pipelines.shards.pretraining_batches import check_token_ids, pretraining_batches
 
     batches = pretraining_batches(shards, count, seed=seed, repeat=False, tokenizer=tokenizer)
     assert batches is not None  # the split exists
     with shard_errors(shards):
         inputs, labels, weights = next(batches.as_numpy_iterator())
-    highest = max(inputs["token_ids"].max(), labels["mlm_logits"].max())
-    if highest >= tokenizer.vocabulary_size:
-        raise InputError(
-            f"{shards.directory}: token id {highest} exceeds the tokenizer's "
-            f"{tokenizer.vocabulary_size} pieces: give --tokenizer the one they were made with"
-        )
+    check_token_ids(shards, tokenizer, inputs, labels)
     instances = []
     for row, token_ids in enumerate(inputs["token_ids"]):
         is_prediction = weights["mlm_logits"][row] > 0

@@ -118,6 +118,7 @@ def _pretrain(
     for phase in data.phases:  # fails on what it cannot do before anything is written
         check_batch_size(phase.batch_size, run.strategy, phase.gradient_accumulation_steps)
         data.train_batches(phase, run.strategy, 0)
+        data.check_token_ids(phase)
     check_steps_per_execution(
         options.steps_per_execution, options.evaluate_every, [phase.until for phase in data.phases]
     )

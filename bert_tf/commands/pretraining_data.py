@@ -19,12 +19,14 @@ from bert_tf.pipelines.shards.manifest import FILE_NAME as MANIFEST
 from bert_tf.pipelines.shards.pretraining_batches import (
     Masking,
     Share,
+    check_token_ids,
     held_out_batches,
     pretraining_batches,
 )
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.strategy import Batches, distribute_batches, share_batches
 
+_CHECKED_EXAMPLES = 256  # of shards whose vocabulary is not known
 _WATCHED_EXAMPLES = 8  # sample batch for histograms of activations
 
 _SAME_IF_MIXED = (  # options of shards
@@ -164,6 +166,15 @@ class PretrainingData:
     def watched_batches(self) -> tf.data.Dataset:
         """Batches of a few training examples, for histograms."""
         return pretraining_batches(self.phases[0].train, _WATCHED_EXAMPLES, **self._reading)
+
+    def check_token_ids(self, phase: PhaseShards) -> None:
+        """Refuses shards of other programs, of no known vocabulary, with ids beyond this one."""
+        for shards in phase.opened:
+            if shards.manifest.is_foreign:
+                sample = pretraining_batches(shards, _CHECKED_EXAMPLES, repeat=False)
+                assert sample is not None  # the split exists
+                inputs, labels, _ = next(sample.as_numpy_iterator())
+                check_token_ids(shards, self.tokenizer, inputs, labels)
 
     def check_fits(self, config: BertConfig) -> None:
         """Refuses shards with longer sequences or another vocabulary than the model's."""

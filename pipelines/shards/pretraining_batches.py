@@ -193,6 +193,18 @@ def pretraining_batches(
     return batches.prefetch(2).with_options(options)
 
 
+def check_token_ids(
+    shards: ShardFolder, tokenizer: BertTokenizer, inputs: dict, labels: dict
+) -> None:
+    """Refuses a batch, in NumPy, with ids beyond the vocabulary."""
+    highest = max(inputs["token_ids"].max(), labels["mlm_logits"].max())
+    if highest >= tokenizer.vocabulary_size:
+        raise InputError(
+            f"{shards.directory}: token id {highest} exceeds the tokenizer's "
+            f"{tokenizer.vocabulary_size} pieces: give --tokenizer the one they were made with"
+        )
+
+
 def _blocks_of(shards: ShardFolder, share: Share) -> RecordBlocks:
     """A worker's blocks; refuses too few."""
     blocks = shards.blocks.dealt(*share)

@@ -42,7 +42,7 @@ _BEAM_HERE = (
     f"--direct_num_workers={available_cores()}"
 )
 # Errors of the system for which trying again is of no use.
-_LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+_LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def task(job: "ShardsJob", unit: "Unit") -> Task:

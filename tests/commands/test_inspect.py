@@ -144,6 +144,9 @@ def test_shards_of_the_original_script(foreign, shards, tokenizer, inspect, call
     (foreign / "few.txt").write_text("\n".join(pieces(tokenizer)[:100]) + "\n", encoding="utf-8")
     error = call.refused("inspect", shards=foreign, tokenizer=foreign / "few.txt")
     assert str(foreign) in error and "100 pieces" in error
+    few = {"tokenizer": foreign / "few.txt", "output": foreign.parent / "run"}
+    error = call.refused("pretrain --size 1x32x2 --steps 1", shards=foreign, **few)
+    assert str(foreign) in error and "100 pieces" in error
     damaged = sorted(foreign.glob("*.tfrecord"))[-1]
     damage(damaged)
     assert str(damaged) in call.refused("inspect --examples 0", shards=foreign)
