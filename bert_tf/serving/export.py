@@ -57,11 +57,10 @@ def check_export(name: str, *, root: str | Path, version: int) -> None:
     existing = versions(Path(root) / name)
     following = max(existing, default=0) + 1
     path = Path(root) / name / str(version or following)
-    free = f"give a free positive number up to {_LARGEST}, such as {following}"
     if not 0 <= (version or following) <= _LARGEST:
-        raise InputError(f"{path} cannot be a version: {free}")
+        raise InputError(f"{path} cannot be a version: give a positive number up to {_LARGEST}")
     if path.exists() or version in existing:
-        raise InputError(f"{path} exists, and no version is overwritten: {free}")
+        raise InputError(f"{path} exists, and no version is overwritten: {following} is free")
 
 
 def export(
