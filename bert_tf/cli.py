@@ -14,7 +14,7 @@ import typing
 from collections import ChainMap, Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from bert_tf.commands.early_checks import read_values
 from bert_tf.commands.function import check, show, with_kind
@@ -87,6 +87,12 @@ Every command takes --config FILE.yaml and explains itself with --help.
 Pages that help and messages name (docs/serving.md) are in the repository."""
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Reports an ambiguous abbreviation: until Python 3.12 argparse would end the process."""
+        raise argparse.ArgumentError(None, message)
+
+
 class _Switch(argparse.Action):
     """Takes no value: `--NAME` is true, `--no_NAME` false."""
 
@@ -129,7 +135,7 @@ def _parser(
     A field `batch_size` is `--batch_size` on the command line (`--batch-size` does as well) and
     `batch_size:` in a YAML file; a list takes several values, a bool has a `--no_` form.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         usage=usage(called, options),
         description=command_module(called).__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,  # keeps the examples' lines

@@ -155,7 +155,7 @@ def _choice(choices: list[Any], value: Any, where: str, written: bool) -> Any:
 def _list(item: Any, value: Any, where: str, written: bool) -> list[Any]:
     if isinstance(value, Mapping) and not written:  # such as label_map
         value = [f"{name}={text}" for name, text in value.items()]
-    if isinstance(value, str | int | float) or not isinstance(value, Iterable):
+    if isinstance(value, str | int | float | Mapping) or not isinstance(value, Iterable):
         if written:
             raise InputError(f"{where} is {value!r:.60}: give a list, such as [{value}]")
         value = [value]

@@ -6,6 +6,7 @@ A mistyped path, column or task is then reported in a second or two.
 import contextlib
 import dataclasses
 import difflib
+import functools
 import json
 import typing
 from collections.abc import Iterator
@@ -102,9 +103,18 @@ def _check_exists(name: str, option: str, is_model: bool) -> None:
             )
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which a date, such as the name of a run, is a text."""
+
+    yaml_implicit_resolvers: typing.ClassVar = {
+        first: [(tag, form) for tag, form in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
 def read_values(path: str) -> dict[str, Any]:
     """Reads a YAML or JSON file of names and values."""
-    load = json.loads if path.endswith(".json") else yaml.safe_load
+    load = json.loads if path.endswith(".json") else functools.partial(yaml.load, Loader=_Loader)
     try:
         values = load(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
