@@ -57,35 +57,30 @@ def softmax(x):
     return x / x.sum(-1, keepdims=True)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"metrics": ["accuracy"]}, {"metrics": ["acc"]}])
+BOTH = {"metrics": ["accuracy"], "weighted_metrics": ["accuracy"]}
+
+
+@pytest.mark.parametrize("arguments", [{}, BOTH, {"metrics": ["acc"]}])
 def test_accuracy_is_unweighted_and_the_loss_is_over_the_rows(arguments):
     found, logits = evaluated(rows(BertClassifier, num_classes=C), CLASSES, WEIGHTS, **arguments)
     hits = logits.argmax(-1) == CLASSES
     assert found["acc" if arguments.get("metrics") == ["acc"] else "accuracy"] == hits.mean()
+    if arguments is BOTH:
+        weighted = np.average(hits, weights=WEIGHTS)
+        assert found["weighted_accuracy"] == pytest.approx(weighted, rel=1e-6)
     losses = -np.log(softmax(logits)[np.arange(E), CLASSES])
     assert found["loss"] == pytest.approx((losses * WEIGHTS).sum() / E, rel=1e-5)
 
 
-def test_weighted_accuracy_has_another_name():
-    both = {"metrics": ["accuracy"], "weighted_metrics": ["accuracy"]}
-    model = rows(BertClassifier, num_classes=C)
-    found, logits = evaluated(model, CLASSES, WEIGHTS, **both)
-    hits = logits.argmax(-1) == CLASSES
-    assert found["accuracy"] == hits.mean()
-    assert found["weighted_accuracy"] == pytest.approx(np.average(hits, weights=WEIGHTS), rel=1e-6)
-    weights = IS_WORD * WEIGHTS[:, None]
-    found, logits = evaluated(rows(BertTagger, num_classes=C), TOKENS, weights, **both)
-    hits = logits.argmax(-1) == TOKENS
-    assert found["accuracy"] == pytest.approx(np.average(hits, weights=IS_WORD), rel=1e-6)
-    assert found["weighted_accuracy"] == pytest.approx(np.average(hits, weights=weights), rel=1e-6)
-
-
-@pytest.mark.parametrize("arguments", [{}, {"metrics": ["accuracy"]}])
+@pytest.mark.parametrize("arguments", [{}, BOTH])
 def test_words_without_padding(arguments):
     weights = IS_WORD * WEIGHTS[:, None]
     found, logits = evaluated(rows(BertTagger, num_classes=C), TOKENS, weights, **arguments)
     hits = logits.argmax(-1) == TOKENS
     assert found["accuracy"] == pytest.approx(np.average(hits, weights=IS_WORD), rel=1e-6)
+    if arguments is BOTH:
+        weighted = np.average(hits, weights=weights)
+        assert found["weighted_accuracy"] == pytest.approx(weighted, rel=1e-6)
     losses = -np.log(np.take_along_axis(softmax(logits), TOKENS[..., None], -1)[..., 0])
     assert found["loss"] == pytest.approx((losses * weights).sum() / IS_WORD.sum(), rel=1e-5)
 
@@ -120,24 +115,17 @@ def test_outputs_by_name():
 
 
 def test_keras_metrics_get_probabilities_and_one_hot_labels():
-    metrics = [
-        keras.metrics.F1Score(average="macro", name="f1"),
-        keras.metrics.AUC(multi_label=True),
-        keras.metrics.Precision(class_id=1),
-        "sparse_categorical_crossentropy",
-        keras.metrics.SparseTopKCategoricalAccuracy(2),
-        "categorical_accuracy",
-    ]
+    def own():
+        yield keras.metrics.F1Score(average="macro", name="f1")
+        yield keras.metrics.AUC(multi_label=True, name="auc")
+        yield keras.metrics.Precision(class_id=1, name="precision")
+
+    more = ["sparse_categorical_crossentropy", "categorical_accuracy"]
+    metrics = [*own(), keras.metrics.SparseTopKCategoricalAccuracy(2), *more]
     found, logits = evaluated(rows(BertClassifier, num_classes=C), CLASSES, metrics=metrics)
-    shares, one_hot = softmax(logits), np.eye(C)[CLASSES]
-    own = [
-        keras.metrics.F1Score(average="macro"),
-        keras.metrics.AUC(multi_label=True),
-        keras.metrics.Precision(class_id=1),
-    ]
-    for name, metric in zip(("f1", "auc", "precision"), own, strict=True):
-        name = next(key for key in found if key.startswith(name))
-        assert found[name] == pytest.approx(float(metric(one_hot, shares)), rel=1e-5)
+    for metric in own():
+        expected = metric(np.eye(C)[CLASSES], softmax(logits))
+        assert found[metric.name] == pytest.approx(float(expected), rel=1e-5)
     assert found["categorical_accuracy"] == (logits.argmax(-1) == CLASSES).mean()
     assert found["sparse_categorical_crossentropy"] == pytest.approx(found["loss"], rel=1e-5)
 
@@ -165,9 +153,8 @@ def test_keras_metrics_of_words_and_of_several_labels():
 
 
 def test_a_function_of_ones_own_gets_logits():
-    found, logits = evaluated(
-        rows(BertClassifier, num_classes=C), CLASSES, metrics=[lambda y, x: x[:, 0]]
-    )
+    model = rows(BertClassifier, num_classes=C)
+    found, logits = evaluated(model, CLASSES, metrics=[lambda y, x: x[:, 0]])
     assert found["<lambda>"] == pytest.approx(logits[:, 0].mean(), rel=1e-5)
 
 

@@ -41,11 +41,6 @@ INPUTS = {
 INPUTS_OF_ENCODER = {name: INPUTS[name] for name in ("token_ids", "segment_ids", "padding_mask")}
 
 
-@pytest.fixture(params=MAKE, ids=lambda kind: kind.__name__)
-def kind(request):
-    return request.param
-
-
 @pytest.fixture
 def directory(tmp_path):
     return tmp_path / "model"
@@ -67,7 +62,10 @@ def assert_same_weights(one, two):
         np.testing.assert_array_equal(left, right)
 
 
-def test_round_trip_is_exact(kind, directory):
+@pytest.mark.parametrize("kind", MAKE)
+def test_round_trip_is_exact_and_other_files_stay(kind, directory):
+    directory.mkdir()
+    (directory / "mine").touch()
     model = saved(kind, directory)
     loaded = load_model(directory)
     assert type(loaded) is kind
@@ -77,15 +75,7 @@ def test_round_trip_is_exact(kind, directory):
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
     save_model(loaded, directory)
     assert before == {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
-def test_other_files_stay(directory):
-    (directory / "checkpoints").mkdir(parents=True)
-    (directory / "checkpoints" / "step").write_text("7")
-    saved(BertEncoder, directory)
-    saved(BertEncoder, directory)
-    names = {path.name for path in directory.iterdir()}
-    assert names == {"checkpoints", "config.json", "model.safetensors"}
+    assert before.keys() == {"mine", "config.json", "model.safetensors"}
 
 
 def test_a_save_that_fails_leaves_no_mixture(directory, monkeypatch):
@@ -222,8 +212,6 @@ def test_labels_in_another_order_keep_the_head(directory, allow_new_head, caplog
     np.testing.assert_array_equal(loaded.head.dense.kernel, np.asarray(own.kernel)[:, [2, 0, 1]])
     np.testing.assert_array_equal(loaded.head.dense.bias, np.asarray(own.bias)[[2, 0, 1]])
     assert not caplog.text
-    renamed = BertClassifier.from_directory(directory, labels=["a", "b", "c"])
-    np.testing.assert_array_equal(renamed.head.dense.kernel, own.kernel)
 
 
 def test_unnamed_classes_are_counted(directory):
@@ -269,13 +257,6 @@ def test_unknown_keywords_are_refused_by_name(directory, kind, keywords, line):
     assert line in str(caught.value)
 
 
-def as_published(directory, tensors=None, **values):
-    """Changes a saved classifier into what Hugging Face's other classes save."""
-    set_config(directory, **values)
-    if tensors is not None:
-        rewrite(directory, tensors)
-
-
 def one_output(tensors):
     for name in ("classifier.weight", "classifier.bias"):
         tensors[name] = tensors[name][:1]
@@ -287,11 +268,7 @@ def one_output(tensors):
         ({"problem_type": None, "id2label": {"0": "LABEL_0"}}, one_output, BertRegressor),
         ({"problem_type": "regression", "id2label": {"0": "x"}}, one_output, BertRegressor),
         ({"problem_type": None}, None, BertClassifier),
-        (
-            {"problem_type": "multi_label_classification"},
-            None,
-            BertMultiLabelClassifier,
-        ),
+        ({"problem_type": "multi_label_classification"}, None, BertMultiLabelClassifier),
         ({"architectures": ["BertForTokenClassification"]}, None, BertTagger),
         ({"architectures": ["BertForMultipleChoice"]}, one_output, BertChooser),
         ({"problem_type": 5}, None, "a BertForSequenceClassification for 5"),
@@ -300,17 +277,17 @@ def one_output(tensors):
 def test_problem_type_and_architectures_count(directory, values, tensors, expected):
     """They all keep their weights under `classifier.`, and are no softmax over sentences."""
     saved(BertClassifier, directory)
-    as_published(directory, tensors, **values)
+    set_config(directory, **values)
+    if tensors:
+        rewrite(directory, tensors)
     if isinstance(expected, str):
-        assert f"holds {expected}, which cannot be used as it is" in refusal_to_load(
-            directory, None
-        )
+        message = refusal_to_load(directory, None)
+        assert f"holds {expected}, which cannot be used as it is" in message
     else:
         assert type(load_model(directory)) is expected
     if expected is not BertClassifier:
-        assert "not a BertForSequenceClassification for single_label" in refusal_to_load(
-            directory, BertClassifier
-        )
+        message = refusal_to_load(directory, BertClassifier)
+        assert "not a BertForSequenceClassification for single_label" in message
         new = load_model(directory, BertClassifier, labels=LABELS, allow_new_head=True)
         head = np.asarray(new.head.dense.kernel).T
         kept = load_file(directory / "model.safetensors")["classifier.weight"]

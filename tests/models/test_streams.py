@@ -49,15 +49,8 @@ def test_validation_data_from_a_generator_is_whole(model):
 
     counted = []
     count = keras.callbacks.LambdaCallback(on_test_batch_end=lambda n, logs: counted.append(n))
-    model.fit(
-        ids,
-        NUMBERS,
-        epochs=2,
-        validation_data=batches(),
-        validation_steps=3,
-        verbose=0,
-        callbacks=[count],
-    )
+    options = {"epochs": 2, "verbose": 0, "callbacks": [count]}
+    model.fit(ids, NUMBERS, validation_data=batches(), validation_steps=3, **options)
     assert counted == [0, 1, 2] * 2
     assert seen == list(range(6))
 
@@ -72,16 +65,13 @@ def test_a_generator_of_token_ids_is_keras_own(model):
 
 
 def test_a_data_set_of_keras_is_asked_as_keras_asks(model):
+    with pytest.raises(InputError, match="come from a generator"):
+        model.fit(Items(TEXTS[:4], NUMBERS), verbose=0)
     own, plain = Items(ids_of(model), NUMBERS), Items(ids_of(model), NUMBERS)
     model.fit(own, epochs=2, verbose=0, shuffle=False)
     model.preprocessor = None
     model.fit(plain, epochs=2, verbose=0, shuffle=False)
     assert own.asked == plain.asked
-
-
-def test_a_data_set_of_keras_with_texts_is_refused(model):
-    with pytest.raises(InputError, match="come from a generator"):
-        model.fit(Items(TEXTS[:4], NUMBERS), verbose=0)
 
 
 PLAIN = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

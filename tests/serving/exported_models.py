@@ -15,31 +15,8 @@ from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES, all_signatures
 from bert_tf.tasks.task_table import TASKS
 
-PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "the",
-    "ship",
-    "left",
-    "harbour",
-    "at",
-    "dawn",
-    "##s",
-    "sea",
-    "crew",
-    "set",
-    "sail",
-    "when",
-    "did",
-    "leave",
-    "?",
-    ".",
-    "é",
-    "海",
-]
+WORDS = "the ship left harbour at dawn ##s sea crew set sail when did leave ? . é 海"
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()]
 LABELS = {
     "classification": ["bad", "good"],
     "multi_label": ["calm", "cold", "deep"],
