@@ -86,13 +86,6 @@ def test_parameters_counted_by_hand(make):
     assert model.count_params() == encoder + heads[type(model)]
 
 
-def test_heads_around_one_encoder_share_it():
-    encoder = BertEncoder(CONFIG, seed=1)
-    pretrainer, classifier = BertPreTrainer(encoder), BertClassifier(encoder, 2)
-    assert pretrainer.encoder is classifier.encoder is encoder
-    assert pretrainer.config == classifier.config == CONFIG
-
-
 def test_summary_shows_shapes(make):
     lines = []
     make().summary(print_fn=lines.append, line_length=200)
@@ -145,9 +138,10 @@ def test_layers_of_a_clone_keep_their_policy(make):
     assert {layer.dtype_policy.name for layer in layers} == {"mixed_bfloat16"}
 
 
-def test_heads_follow_a_mixed_encoder():
+def test_heads_around_one_encoder_share_it_and_its_policy():
     encoder = BertEncoder(CONFIG, seed=1, dtype="mixed_bfloat16")
     for model in (BertPreTrainer(encoder), BertClassifier(encoder, 2), BertRegressor(encoder)):
+        assert model.encoder is encoder and model.config == CONFIG
         assert model.dtype_policy.name == "mixed_bfloat16"
     assert BertClassifier(encoder, 2).head.dense.compute_dtype == "bfloat16"
     assert BertClassifier(encoder, 2, dtype="float32").dtype_policy.name == "float32"

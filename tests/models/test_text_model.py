@@ -16,7 +16,6 @@ from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.models.text_model import TextModel
 
-
 ON_BATCH = ("train_on_batch", "test_on_batch", "predict_on_batch")
 
 

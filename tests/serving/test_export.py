@@ -3,16 +3,13 @@
 import errno
 import os
 import re
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
-from rounding import rounding
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 from tiny import tiny_config
@@ -27,7 +24,6 @@ from bert_tf.serving import export as exporting
 from bert_tf.serving.export import (
     BATCHING_FILE,
     SERVED_TEXT_OPS,
-    _set_method_names,
     batching_parameters,
     export,
     list_model,
@@ -41,12 +37,9 @@ from bert_tf.tasks import signatures
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, RawTextModel, Signature
 from bert_tf.tasks.task_table import TASKS
-from bert_tf.tokenization import Packer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "море", "海", "。"]
 LABELS = ["land", "wasser", "日"]
-# A block, whose sums have up to 16 terms; weights as large as its make scores of up to 40.
-CLOSE = rounding(24, 16, size=40)
 CLASSIFICATION = Classification()
 
 
@@ -67,11 +60,6 @@ def module(answerer, answers=CLASSIFICATION.answers) -> RawTextModel:
 
 
 @pytest.fixture(scope="module")
-def saved(answerer, tmp_path_factory):
-    return export(module(answerer), "where", root=tmp_path_factory.mktemp("served"))
-
-
-@pytest.fixture(scope="module")
 def exported(answerer, tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("run")
     (run / "best").mkdir()
@@ -80,34 +68,10 @@ def exported(answerer, tmp_path_factory) -> Path:
     return answerer.export("sentiment", root=run / "served", directory=run / "best")
 
 
-TEXTS = ["The seas", "", "farm " * 50, "sea。farm", "été"]
-
-
-def test_the_signature_takes_strings_and_answers_per_row(saved, answerer):
-    signature = tf.saved_model.load(str(saved)).signatures["serving_default"]
-    outputs = signature(text=tf.constant(TEXTS))
-    assert {name: value.shape.as_list() for name, value in outputs.items()} == {
-        "label": [5],
-        "probability": [5],
-        "labels": [5, 3],
-        "probabilities": [5, 3],
-    }
-    rows = Packer(answerer.tokenizer, 8)(answerer.tokenizer.tokenize(TEXTS))
-    logits = answerer.model(rows).numpy()
-    expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    for row, labels, probabilities in zip(
-        expected, outputs["labels"].numpy(), outputs["probabilities"].numpy(), strict=True
-    ):
-        assert [label.decode() for label in labels] == [LABELS[i] for i in np.argsort(-row)]
-        np.testing.assert_allclose(probabilities, np.sort(row)[::-1], rtol=0, atol=CLOSE)
-    np.testing.assert_array_equal(outputs["label"], outputs["labels"][:, 0])
-    np.testing.assert_array_equal(outputs["probability"], outputs["probabilities"][:, 0])
-
-
-def test_the_graph_holds_only_ops_that_servers_have(saved):
-    ops = {node.op for node in nodes_of(read_saved_model(saved))}
+def test_the_graph_holds_only_ops_that_servers_have(exported):
+    ops = {node.op for node in nodes_of(read_saved_model(exported))}
     assert {op for op in ops if not hasattr(tf.raw_ops, op)} == SERVED_TEXT_OPS
-    refuse_unservable(saved)
+    refuse_unservable(exported)
 
 
 def test_a_text_op_that_servers_lack_is_refused(tmp_path):
@@ -255,11 +219,9 @@ def test_what_tensorflow_says_of_temporary_folders_is_hidden(save_with, caplog):
     assert [record.getMessage() for record in caplog.records] == ["a warning", "later"]
 
 
-def test_method_names_are_written(exported, tmp_path):
-    shutil.copy(exported / "saved_model.pb", tmp_path)
-    _set_method_names(tmp_path, {"serving_default": CLASSIFY})
-    signatures = read_saved_model(tmp_path).meta_graphs[0].signature_def
-    assert signatures["serving_default"].method_name == CLASSIFY
+def test_method_names_are_written(exported):
+    signatures = read_saved_model(exported).meta_graphs[0].signature_def
+    assert signatures["classify"].method_name == CLASSIFY
 
 
 def test_the_model_card_says_what_is_known(exported):

@@ -17,7 +17,6 @@ import pytest
 import tensorflow as tf
 import yaml
 from peer_programs import find_peer
-from preloaded import run_code
 
 from bert_tf import BertTokenizer
 from bert_tf.serving.predictor import Predictor
@@ -98,41 +97,6 @@ def test_the_c_api_answers_to_the_bit(export_of, task, names):
                 ours = base64.b64encode(value.tobytes()).decode()
             assert tensor["values"] == ours, (request.signature_name, request.size, name)
     model.close()
-
-
-# The tool does not load TF Text, whose two ops the graph holds.
-_CLI = (
-    "import sys, tensorflow_text; from tensorflow.python.tools.saved_model_cli import main; main()"
-)
-
-
-def saved_model_cli(*arguments: object) -> str:
-    done = run_code(_CLI, arguments)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_saved_model_cli_shows_and_runs(export_of):
-    directory = export_of("classification")
-    shown = saved_model_cli("show", "--dir", directory, "--all")
-    assert "signature_def['serving_default']" in shown
-    assert "inputs['text'] tensor_info" in shown
-    ran = saved_model_cli(
-        "run",
-        "--dir",
-        directory,
-        "--tag_set",
-        "serve",
-        "--signature_def",
-        "serving_default",
-        "--input_exprs",
-        'text=["The ship left the harbour.", "海"]',
-    )
-    predictor = Predictor(directory).signatures["serving_default"]
-    label = predictor(text=["The ship left the harbour.", "海"])["label"]
-    assert str(label) in ran
-    np.testing.assert_equal(label.shape, (2,))
 
 
 @pytest.fixture(scope="module")
