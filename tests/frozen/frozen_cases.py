@@ -132,15 +132,8 @@ def finetuning(task: str, start: str, precision: str, output: str, more: str = "
 
 def finetune(task: str, size: str, precision: str) -> dict[str, Any]:
     output = f"runs/{task}-{size}-{precision}"
-    run(
-        finetuning(
-            task,
-            f"start/{size}",
-            precision,
-            output,
-            f"--max_steps {STEPS} --evaluate_every {STEPS}",
-        )
-    )
+    more = f"--max_steps {STEPS} --evaluate_every {STEPS}"
+    run(finetuning(task, f"start/{size}", precision, output, more))
     found = trajectory(output)
     shutil.rmtree(output)
     return found
@@ -175,21 +168,13 @@ FROZEN_TRAININGS = [
     *(f"train/{name}/one/mixed_bfloat16" for name in ("pairs", "classification", "tagging")),
     *(f"train/{name}/two/float32" for name in ("pairs", "squad2")),
 ]
+_KILLED = "--max_steps 24 --evaluate_every 8 --save_every 6"
 # Name -> command of a run that 06fc4d9 began: it was killed after a checkpoint.
 RESUMED = {
     "pretraining": "pretrain --shards old_shards/static --model start/one "
     "--output killed/pretraining --batch_size 8 --steps 24 --save_every 6 --evaluate_every 8 "
     "--evaluation_batches 2 --learning_rate 1e-3 --log_every 1 --strategy one",
-    **{
-        task: finetuning(
-            task,
-            "start/one",
-            "float32",
-            f"killed/{task}",
-            "--max_steps 24 --evaluate_every 8 --save_every 6",
-        )
-        for task in TASKS
-    },
+    **{task: finetuning(task, "start/one", "float32", f"killed/{task}", _KILLED) for task in TASKS},
 }
 
 

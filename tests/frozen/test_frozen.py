@@ -4,6 +4,7 @@
 """
 
 import ast
+import itertools
 import json
 import re
 import shutil
@@ -125,16 +126,9 @@ def test_a_killed_run_resumes_on_its_trajectory(name, capsys):
 
 
 EXPORTS = [
-    ("classification", "float32"),
-    *((task, "float32") for task in cases.TASKS if task != "classification"),
-    *(
-        (task, precision)
-        for task in ("classification", "tagging")
-        for precision in ("bfloat16", "int8")
-    ),
+    *((task, "float32") for task in cases.TASKS),
+    *itertools.product(("classification", "tagging"), ("bfloat16", "int8")),
 ]
-
-
 # Signatures that are the same for every kind: asked of one.
 ANY_KIND = {"attention", "embed", "explain", "tokens"}
 

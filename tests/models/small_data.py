@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from tiny import tiny_config
 
 from bert_tf import (
@@ -15,6 +16,7 @@ from bert_tf import (
     BertSpanClassifier,
     BertTagger,
 )
+from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertMaskedLanguageModel
 
 WORD_LIST = "a the good bad film book story very it is was not . ? anna bern lives in who where"
@@ -52,3 +54,10 @@ def fit(model, x=TEXTS, y=LABELS, **options):
 
 def arrays(model):
     return [np.array(weight) for weight in model.get_weights()]
+
+
+def refused(ask, message):
+    """The call raises an InputError of one line that has the message."""
+    with pytest.raises(InputError, match=message) as caught:
+        ask()
+    assert "\n" not in str(caught.value)

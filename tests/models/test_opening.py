@@ -4,17 +4,12 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from small_data import refused
 
 from bert_tf import BertClassifier
 from bert_tf.errors import InputError
 from bert_tf.models import opening
 from bert_tf.models.opening import open_answerer
-
-
-def refused(ask, message):
-    with pytest.raises(InputError, match=message) as caught:
-        ask()
-    assert "\n" not in str(caught.value)
 
 
 def test_a_preset_without_its_vocabulary(preset, tmp_path):
